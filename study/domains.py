@@ -1,0 +1,134 @@
+"""What a space may say about one parameter: a value, a list of choices, or a range. Pure."""
+
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, create_model, model_validator
+from pydantic_core import PydanticCustomError
+
+from study.parameters import PARAMETERS, SCALE, Parameter, Value
+
+T = TypeVar("T", int, float)
+
+
+class Model(BaseModel):
+    """A closed, frozen, strictly typed piece of a space file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Choices(Model, Generic[T]):
+    """An unordered list to choose from; a bare YAML list means the same."""
+
+    choices: list[T] = Field(min_length=1, description="The values.")
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "Choices[T]":
+        if len(set(self.choices)) != len(self.choices):
+            raise PydanticCustomError(
+                "law",
+                "every choice must differ, got {choices}.|Name each value once.",
+                {"choices": self.choices},
+            )
+        return self
+
+
+class Range(Model, Generic[T]):
+    """An interval, both ends included."""
+
+    low: T = Field(description="Smallest value.")
+    high: T = Field(description="Largest value.")
+    log: bool = Field(False, description="Sample the logarithm uniformly.")
+    step: T | None = Field(None, description="Distance between neighbouring values; not with `log`.")
+
+    @model_validator(mode="after")
+    def _laws(self) -> "Range[T]":
+        if not self.low < self.high:
+            raise PydanticCustomError(
+                "law",
+                "`low < high` must hold, got low={low}, high={high}.|{fix}",
+                {
+                    "low": self.low,
+                    "high": self.high,
+                    "fix": "Swap the bounds." if self.low > self.high else "Give one value instead of a range.",
+                },
+            )
+        if self.log and self.low <= 0:
+            raise PydanticCustomError(
+                "law",
+                "`low > 0` must hold with `log: true`, got low={low}.|Raise `low` or drop `log`.",
+                {"low": self.low},
+            )
+        if self.step is not None and (self.log or self.step <= 0):
+            raise PydanticCustomError(
+                "law",
+                "`step > 0` without `log: true` must hold, got step={step}, log={log}.|Drop one of the two.",
+                {"step": self.step, "log": self.log},
+            )
+        return self
+
+
+Domain = Value | Choices[int] | Choices[float] | Range[int] | Range[float]
+
+
+def _form(value: Any) -> str:
+    if isinstance(value, Choices) or (isinstance(value, dict) and "choices" in value):
+        return "choices"
+    if isinstance(value, (dict, Range)):
+        return "range"
+    if isinstance(value, list):
+        return "list"
+    return "value"
+
+
+def _wrap_list(value: Any) -> Any:
+    return {"choices": value} if isinstance(value, list) else value
+
+
+def _bounded(parameter: Parameter) -> Any:
+    bound: dict[str, float] = {"gt" if parameter.open_minimum else "ge": parameter.minimum}
+    if parameter.maximum is not None:
+        bound["le"] = parameter.maximum
+    return Annotated[parameter.kind, Field(**bound)]  # type: ignore[arg-type]
+
+
+def _domain(parameter: Parameter) -> Any:
+    value = _bounded(parameter)
+    forms: Any = Annotated[value, Tag("value")] | Annotated[Choices[value], Tag("choices")]
+    if parameter.name != SCALE:
+        forms = forms | Annotated[Range[value], Tag("range")]
+    return Annotated[forms, Discriminator(_form)]
+
+
+class _Lists(Model):
+    """Turns a bare list into `choices` before the fields see it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {key: _wrap_list(value) for key, value in data.items()}
+
+    def domain(self, name: str) -> Domain:
+        """Return what the space says about `name`, or its default."""
+        domain: Domain = getattr(self, attribute(name))
+        return domain
+
+
+def attribute(name: str) -> str:
+    """Return the Python attribute that holds parameter `name` (`lambda` is a keyword)."""
+    return f"{name}_" if name == "lambda" else name
+
+
+def _field(parameter: Parameter) -> Any:
+    default: Any = ... if parameter.default is None else parameter.default
+    alias = parameter.name if attribute(parameter.name) != parameter.name else None
+    return Field(default, description=parameter.meaning, alias=alias)
+
+
+ParametersSpec: type[_Lists] = create_model(
+    "ParametersSpec",
+    __base__=_Lists,
+    __doc__="Each parameter is a value (fixed), a list (choices), or {low, high, log, step} (a range).",
+    **{attribute(name): (_domain(parameter), _field(parameter)) for name, parameter in PARAMETERS.items()},
+)  # type: ignore[call-overload]

@@ -1,0 +1,165 @@
+"""Laws between the keys of a space that one field alone cannot check. Pure."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from study.domains import Choices, Domain, Range
+from study.errors import Fault
+from study.parameters import PARAMETERS, SCALE, Value
+
+if TYPE_CHECKING:
+    from study.space_file import LineOf
+    from study.spec import StudySpec
+
+OVERRIDES_CLASHING_WITH_SCHEMA = {
+    "environment": {"env", "env_config", "observation_space", "action_space"},
+    "env_runners": {
+        "num_env_runners",
+        "num_envs_per_env_runner",
+        "num_cpus_per_env_runner",
+        "sample_timeout_s",
+        "env_runner_cls",
+    },
+    "training": {
+        "train_batch_size",
+        "train_batch_size_per_learner",
+        "minibatch_size",
+        "num_epochs",
+        "lr",
+        "gamma",
+        "lambda_",
+        "clip_param",
+        "entropy_coeff",
+        "grad_clip",
+        "vf_clip_param",
+        "vf_loss_coeff",
+        "kl_coeff",
+        "kl_target",
+    },
+    "resources": {"num_cpus_for_main_process", "placement_strategy"},
+    "debugging": {"seed"},
+    "rl_module": {"model_config"},
+}
+"""What `rllib:` may not set, since the schema names it: two places for one value would lie in the records."""
+
+
+def smallest(domain: Domain) -> Value:
+    """Return the least value that `domain` can take."""
+    if isinstance(domain, Choices):
+        return min(domain.choices)
+    return domain.low if isinstance(domain, Range) else domain
+
+
+def largest(domain: Domain) -> Value:
+    """Return the greatest value that `domain` can take."""
+    if isinstance(domain, Choices):
+        return max(domain.choices)
+    return domain.high if isinstance(domain, Range) else domain
+
+
+def contains(domain: Domain, value: Value) -> bool:
+    """Return whether `value` is one that `domain` can take."""
+    if isinstance(domain, Choices):
+        return value in domain.choices
+    if isinstance(domain, Range):
+        return domain.low <= value <= domain.high
+    return value == domain
+
+
+def broken_laws(spec: "StudySpec", line_of: "LineOf") -> Iterator[Fault]:
+    """Yield a fault for every law between keys that `spec` breaks."""
+    for place, law, fix in (*_environment(spec), *_batches(spec), *_budget(spec), *_search(spec), *_rllib(spec)):
+        yield Fault(place=place, law=law, fix=fix, line=line_of(place))
+
+
+Broken = Iterator[tuple[str, str, str]]
+
+
+def _environment(spec: "StudySpec") -> Broken:
+    floor, reference, target = spec.environment.floor, spec.environment.reference, spec.environment.target
+    if not floor < reference:
+        got = f"`floor < reference` must hold, got floor={floor}, reference={reference}."
+        yield "environment.reference", got, "A floor is what a policy that learnt nothing gets."
+    elif not floor < target:
+        got = f"`floor < target` must hold, got floor={floor}, target={target}."
+        yield "environment.target", got, "A target is a return worth reaching."
+
+
+def _batches(spec: "StudySpec") -> Broken:
+    batch, minibatch = spec.domain("train_batch_size"), spec.domain("minibatch_size")
+    if smallest(minibatch) > largest(batch):
+        got = f"`minibatch_size <= train_batch_size` must hold, got {smallest(minibatch)} > {largest(batch)}."
+        yield "parameters.minibatch_size", got, "Lower minibatch_size or raise train_batch_size."
+    lanes = max(spec.scales) * int(smallest(spec.domain("num_envs_per_env_runner")))
+    if lanes > largest(batch):
+        got = (
+            "`num_env_runners * num_envs_per_env_runner <= train_batch_size` must hold at every scale, "
+            f"got {lanes} lanes and at most {largest(batch)} steps."
+        )
+        yield "parameters.train_batch_size", got, f"Raise it to {lanes} or more, or use fewer lanes."
+
+
+def _budget(spec: "StudySpec") -> Broken:
+    budget = spec.budget
+    if budget.env_steps is None and budget.iterations is None and budget.time_s is None:
+        yield "budget", "one of env_steps, iterations, time_s must be given, got none.", "Add budget.env_steps."
+    iterations = [value for value in spec.iterations_axis if value is not None]
+    if isinstance(budget.iterations, list) and not iterations:
+        yield "budget.iterations", "the list must not be empty.", "Add a number of iterations."
+    if any(value < 1 for value in iterations) or len(set(iterations)) != len(iterations):
+        yield "budget.iterations", f"must be distinct and at least 1, got {iterations}.", "Change the values."
+
+
+def _search(spec: "StudySpec") -> Broken:
+    search = spec.search
+    if len(set(search.seeds)) != len(search.seeds) or min(search.seeds) < 0:
+        yield "search.seeds", f"must be distinct and at least 0, got {search.seeds}.", "Name each seed once."
+    names = [anchor.name for anchor in search.anchors]
+    if len(set(names)) != len(names):
+        yield "search.anchors", f"names must be distinct, got {names}.", "Rename one."
+    for index, anchor in enumerate(search.anchors):
+        for name, value in anchor.parameters.items():
+            yield from _anchor(spec, f"search.anchors.{index}", name, value)
+    if search.sampler == "grid":
+        yield from _grid(spec)
+    elif search.num_trials is None:
+        yield "search.num_trials", f"must be given with sampler {search.sampler}.", "Add for instance num_trials: 40."
+    elif (needed := _num_anchored(spec)) > search.num_trials:
+        got = f"must cover the anchors ({needed} trials, one per scale where they name none), got {search.num_trials}."
+        yield "search.num_trials", got, f"Raise it to {needed} or drop anchors."
+    elif search.num_trials < len(spec.scales) * len(spec.iterations_axis):
+        cells = len(spec.scales) * len(spec.iterations_axis)
+        got = f"must give every scale a trial ({cells} cells), got {search.num_trials}."
+        yield "search.num_trials", got, f"Raise it to {cells} or list fewer scales."
+
+
+def _anchor(spec: "StudySpec", place: str, name: str, value: Value) -> Broken:
+    if name not in PARAMETERS:
+        yield f"{place}.parameters.{name}", "unknown parameter.", f"Use one of: {', '.join([SCALE, *spec.tuned])}."
+    elif not contains(spec.domain(name), value):
+        got = f"must lie in what parameters.{name} allows, got {value}."
+        yield f"{place}.parameters.{name}", got, f"Widen parameters.{name} or change the anchor."
+    elif PARAMETERS[name].kind is int and not isinstance(value, int):
+        yield f"{place}.parameters.{name}", f"must be a whole number, got {value}.", "Write a whole number."
+
+
+def _num_anchored(spec: "StudySpec") -> int:
+    cells = len(spec.iterations_axis)
+    return sum(cells * (1 if SCALE in anchor.parameters else len(spec.scales)) for anchor in spec.search.anchors)
+
+
+def _grid(spec: "StudySpec") -> Broken:
+    for name, domain in spec.tuned.items():
+        if isinstance(domain, Range) and domain.step is None:
+            got = f"must be a list, or a range with a step, with sampler grid, got low={domain.low}, high={domain.high}."
+            yield f"parameters.{name}", got, "List the values."
+    if spec.search.num_trials is not None:
+        yield "search.num_trials", "a grid counts itself.", "Remove it, or use another sampler."
+    if spec.search.anchors:
+        yield "search.anchors", "a grid has no anchors.", "Remove them, or use another sampler."
+
+
+def _rllib(spec: "StudySpec") -> Broken:
+    for section, arguments in spec.rllib.items():
+        for name in sorted(OVERRIDES_CLASHING_WITH_SCHEMA.get(section, set()) & set(arguments)):
+            yield f"rllib.{section}.{name}", "the schema names this value already.", "Set it there."

@@ -1,0 +1,278 @@
+"""The one list of recorded quantities: name, unit, meaning, source. Pure; records, MLflow and tables use these names.
+
+Every quantity is raw: nothing here is smoothed, and a rate is a total over a total.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+Grain = Literal["iteration", "evaluation", "trial"]
+Source = Literal["measured", "counted", "computed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A recorded quantity.
+
+    Attributes:
+        name: The key in records, MLflow and tables.
+        unit: SI-like unit; `1` for pure numbers.
+        grain: What one value describes: a training iteration, an evaluation or a whole trial.
+        source: `measured` by a clock or the system, `counted` exactly, or `computed` from the others or by the learner.
+        meaning: One line.
+        mirrored: Whether MLflow gets it too.
+    """
+
+    name: str
+    unit: str
+    grain: Grain
+    source: Source
+    meaning: str
+    mirrored: bool = True
+
+
+_ALL = (
+    # One training iteration. Times are wall clock, by the monotonic clock of the trial's main process.
+    Metric(
+        name="iteration_time_s",
+        unit="s",
+        grain="iteration",
+        source="measured",
+        meaning="The whole iteration: sampling, learning, synchronisation and the rest; no evaluation.",
+    ),
+    Metric(
+        name="sampling_time_s",
+        unit="s",
+        grain="iteration",
+        source="measured",
+        meaning="From asking the runners for samples until the last one has answered.",
+    ),
+    Metric(
+        name="slowest_runner_time_s",
+        unit="s",
+        grain="iteration",
+        source="measured",
+        meaning="Largest time that one runner spent in its own sampling, by its own clock.",
+    ),
+    Metric(
+        name="mean_runner_time_s",
+        unit="s",
+        grain="iteration",
+        source="measured",
+        meaning="Mean over runners of the time spent in their own sampling.",
+        mirrored=False,
+    ),
+    Metric(
+        name="learning_time_s",
+        unit="s",
+        grain="iteration",
+        source="measured",
+        meaning="The update: connectors, advantages, all epochs.",
+    ),
+    Metric(
+        name="sync_time_s",
+        unit="s",
+        grain="iteration",
+        source="measured",
+        meaning="Sending the new weights to the runners.",
+    ),
+    Metric(
+        name="rest_time_s",
+        unit="s",
+        grain="iteration",
+        source="computed",
+        meaning="The iteration less sampling, learning and synchronisation.",
+        mirrored=False,
+    ),
+    Metric(
+        name="train_batch_size_actual",
+        unit="env steps",
+        grain="iteration",
+        source="counted",
+        meaning="Environment steps that this iteration trained on.",
+    ),
+    Metric(
+        name="num_sampling_rounds",
+        unit="1",
+        grain="iteration",
+        source="counted",
+        meaning="Rounds of sampling until the batch was full; 1 unless a runner fell short.",
+        mirrored=False,
+    ),
+    Metric(
+        name="num_healthy_env_runners",
+        unit="1",
+        grain="iteration",
+        source="counted",
+        meaning="Runners that delivered samples in this iteration.",
+    ),
+    Metric(
+        name="num_dropped_samples",
+        unit="1",
+        grain="iteration",
+        source="counted",
+        meaning="Answers of runners that were lost or came too late.",
+        mirrored=False,
+    ),
+    Metric(
+        name="episode_return_sum",
+        unit="return",
+        grain="iteration",
+        source="counted",
+        meaning="Sum of the returns of the training episodes that ended in this iteration; 0 when none did.",
+        mirrored=False,
+    ),
+    Metric(
+        name="num_episodes",
+        unit="1",
+        grain="iteration",
+        source="counted",
+        meaning="Training episodes that ended in this iteration.",
+    ),
+    Metric(
+        name="episode_len_sum",
+        unit="env steps",
+        grain="iteration",
+        source="counted",
+        meaning="Sum of the lengths of those episodes.",
+        mirrored=False,
+    ),
+    Metric(
+        name="num_gradient_updates",
+        unit="1",
+        grain="iteration",
+        source="counted",
+        meaning="Minibatch updates in this iteration.",
+    ),
+    Metric(name="kl", unit="nat", grain="iteration", source="computed", meaning="Mean KL of old to new policy."),
+    Metric(name="entropy", unit="nat", grain="iteration", source="computed", meaning="Mean entropy of the policy."),
+    Metric(
+        name="policy_loss", unit="1", grain="iteration", source="computed", meaning="Policy loss.", mirrored=False
+    ),
+    Metric(name="vf_loss", unit="return^2", grain="iteration", source="computed", meaning="Value loss."),
+    Metric(
+        name="vf_explained_var",
+        unit="1",
+        grain="iteration",
+        source="computed",
+        meaning="Explained variance of the value function.",
+    ),
+    Metric(
+        name="cpu_time_s",
+        unit="CPU s",
+        grain="iteration",
+        source="measured",
+        meaning="CPU time that the trial's processes used in this iteration.",
+        mirrored=False,
+    ),
+    Metric(
+        name="peak_rss_mb",
+        unit="MB",
+        grain="iteration",
+        source="measured",
+        meaning="Sum over the trial's processes of their largest resident size so far; shared pages count in each.",
+    ),
+    Metric(
+        name="cpu_pressure",
+        unit="1",
+        grain="iteration",
+        source="measured",
+        meaning="Share of the iteration in which some task of the trial's busiest node waited for a CPU (Linux PSI).",
+    ),
+    Metric(
+        name="training_return",
+        unit="return",
+        grain="iteration",
+        source="computed",
+        meaning="episode_return_sum / num_episodes; absent when no episode ended. Exploring: not a score.",
+    ),
+    # One evaluation.
+    Metric(
+        name="eval_return",
+        unit="return",
+        grain="evaluation",
+        source="measured",
+        meaning="Mean return of the greedy evaluation on the fixed evaluation seeds.",
+    ),
+    Metric(
+        name="eval_time_s",
+        unit="s",
+        grain="evaluation",
+        source="measured",
+        meaning="Wall time of the evaluation; outside every training time.",
+        mirrored=False,
+    ),
+    # One trial.
+    Metric(
+        name="wall_time_s",
+        unit="s",
+        grain="trial",
+        source="measured",
+        meaning="Sum of iteration_time_s: training alone, without start-up and evaluation.",
+    ),
+    Metric(
+        name="env_steps",
+        unit="env steps",
+        grain="trial",
+        source="counted",
+        meaning="Environment steps that the trial trained on.",
+    ),
+    Metric(
+        name="env_steps_per_s",
+        unit="env steps/s",
+        grain="trial",
+        source="computed",
+        meaning="Env steps over training seconds; for a whole trial total over total without the first iteration.",
+    ),
+    Metric(
+        name="final_return",
+        unit="return",
+        grain="trial",
+        source="computed",
+        meaning="Mean of eval_return over the evaluations in the last tenth of the budget.",
+    ),
+    Metric(
+        name="score",
+        unit="1",
+        grain="trial",
+        source="computed",
+        meaning="final_return on the scale floor = 0, reference = 1, clipped to [0, 1.2]; 0 for a failed trial.",
+    ),
+    Metric(
+        name="startup_time_s",
+        unit="s",
+        grain="trial",
+        source="measured",
+        meaning="From the start of the trial's main process until every runner was ready.",
+    ),
+    Metric(
+        name="evaluation_time_s",
+        unit="s",
+        grain="trial",
+        source="measured",
+        meaning="Sum of eval_time_s.",
+    ),
+    Metric(
+        name="cpu_s_reserved",
+        unit="CPU s",
+        grain="trial",
+        source="computed",
+        meaning="(start-up + training + evaluation) x CPUs reserved.",
+    ),
+    Metric(
+        name="cpu_s_spent",
+        unit="CPU s",
+        grain="trial",
+        source="measured",
+        meaning="CPU time of the trial's processes during training.",
+    ),
+)
+
+METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ALL})
+
+WARMUP_ITERATIONS = 1
+"""Left out of a trial's env_steps_per_s: the first iteration pays for lazy initialisation."""
+FINAL_SHARE = 0.1
+"""Evaluations in this last share of the budget make up `final_return`."""

@@ -1,0 +1,157 @@
+"""The parameters that a space may fix or tune: one list for schema, search, RLlib and the README. Pure.
+
+Names are RLlib's. Defaults are values that learn on small control tasks; RLlib's own (30 epochs, lambda 1,
+vf_clip_param 10, lr 5e-5) are slow and learn badly there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+Value = int | float
+
+SCALE = "num_env_runners"
+"""The scale axis. Stratified: dealt evenly over the trials and never chosen by the sampler."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A quantity of one PPO training run that a space may fix or tune.
+
+    Attributes:
+        name: RLlib's name (`lambda` for RLlib's `lambda_`).
+        kind: `int` or `float`.
+        default: Used when the space does not mention the parameter; None means that it must be given.
+        minimum: Smallest value allowed.
+        open_minimum: Whether `minimum` itself is excluded.
+        maximum: Largest value allowed.
+        meaning: One line for the schema and the README, with the unit.
+    """
+
+    name: str
+    kind: type[int] | type[float]
+    default: Value | None
+    minimum: float
+    open_minimum: bool = False
+    maximum: float | None = None
+    meaning: str
+
+
+_ALL = (
+    Parameter(
+        name=SCALE,
+        kind=int,
+        default=None,
+        minimum=1,
+        meaning="The scale axis: remote environment runner processes. A number or a list; every scale gets "
+        "the same share of the trials, and 'best' is always per scale.",
+    ),
+    Parameter(
+        name="num_envs_per_env_runner",
+        kind=int,
+        default=4,
+        minimum=1,
+        meaning="Environments that each runner steps together (lanes per runner).",
+    ),
+    Parameter(
+        name="train_batch_size",
+        kind=int,
+        default=4000,
+        minimum=1,
+        meaning="Environment steps per training iteration, over all runners.",
+    ),
+    Parameter(
+        name="minibatch_size",
+        kind=int,
+        default=256,
+        minimum=1,
+        meaning="Steps per gradient update; at most `train_batch_size`.",
+    ),
+    Parameter(
+        name="num_epochs",
+        kind=int,
+        default=10,
+        minimum=1,
+        meaning="Passes over each train batch.",
+    ),
+    Parameter(
+        name="lr",
+        kind=float,
+        default=3e-4,
+        minimum=0,
+        open_minimum=True,
+        meaning="Learning rate of Adam.",
+    ),
+    Parameter(
+        name="gamma",
+        kind=float,
+        default=0.99,
+        minimum=0,
+        open_minimum=True,
+        maximum=1,
+        meaning="Discount per step.",
+    ),
+    Parameter(
+        name="lambda",
+        kind=float,
+        default=0.95,
+        minimum=0,
+        maximum=1,
+        meaning="Generalised advantage estimation: 0 is one-step, 1 is Monte Carlo.",
+    ),
+    Parameter(
+        name="clip_param",
+        kind=float,
+        default=0.2,
+        minimum=0,
+        open_minimum=True,
+        meaning="PPO clip range of the probability ratio.",
+    ),
+    Parameter(
+        name="entropy_coeff",
+        kind=float,
+        default=0.0,
+        minimum=0,
+        meaning="Weight of the entropy bonus.",
+    ),
+    Parameter(
+        name="grad_clip",
+        kind=float,
+        default=0.5,
+        minimum=0,
+        open_minimum=True,
+        meaning="Largest global norm of a gradient.",
+    ),
+    Parameter(
+        name="vf_clip_param",
+        kind=float,
+        default=10_000.0,
+        minimum=0,
+        open_minimum=True,
+        meaning="Largest squared error of the value function that still has a gradient (reward units squared).",
+    ),
+    Parameter(
+        name="vf_loss_coeff",
+        kind=float,
+        default=0.5,
+        minimum=0,
+        meaning="Weight of the value loss.",
+    ),
+    Parameter(
+        name="kl_coeff",
+        kind=float,
+        default=0.2,
+        minimum=0,
+        meaning="Initial weight of the KL penalty, which RLlib then adapts.",
+    ),
+    Parameter(
+        name="kl_target",
+        kind=float,
+        default=0.01,
+        minimum=0,
+        open_minimum=True,
+        meaning="KL per iteration that the adapted penalty aims at.",
+    ),
+)
+
+PARAMETERS: Mapping[str, Parameter] = MappingProxyType({parameter.name: parameter for parameter in _ALL})

@@ -1,0 +1,253 @@
+"""Space files as text: where they are, safe YAML with line numbers, and pydantic's errors in our words. Pure."""
+
+import copy
+import difflib
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq, TaggedScalar
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from study.errors import Fault, SpaceError
+
+SHIPPED = Path(__file__).resolve().parent.parent / "search_spaces"
+MAX_BYTES = 1_000_000
+"""No space needs more; a larger file is a mistake."""
+MAX_NODES = 20_000
+"""Guards against aliases that expand without end."""
+UNION_TAGS = frozenset({"value", "choices", "range", "list", "int", "float", "list[int]", "constrained-int"})
+"""Parts of a pydantic location that name a form of a value, not a key."""
+
+Place = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The plain content of a space file, with the line of each key."""
+
+    name: str
+    content: dict[str, Any]
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def line_of(self, place: str) -> int | None:
+        """Return the line of `place`, or of the nearest key that holds it."""
+        parts = place.split(".")
+        for end in range(len(parts), 0, -1):
+            if (line := self.lines.get(".".join(parts[:end]))) is not None:
+                return line
+        return None
+
+    def without(self, places: Iterable[str]) -> dict[str, Any]:
+        """Return a copy of the content without the keys at `places`; a faulty item takes its whole list along."""
+        content = copy.deepcopy(self.content)
+        for place in places:
+            holder, key = content, ""
+            for part in place.split("."):
+                child = holder.get(key) if key else holder
+                if not isinstance(child, dict):
+                    break
+                holder, key = child, part
+            holder.pop(key, None)
+        return content
+
+
+def find_space(path: str | Path) -> Path:
+    """Return the file that `path` means: as given, in `./search_spaces`, or among the shipped ones.
+
+    Raises:
+        SpaceError: There is none; names the nearest.
+    """
+    given = Path(path)
+    names = [given] if given.suffix else [given, given.with_suffix(".yaml")]
+    places = [folder / name for name in names for folder in (Path(), Path("search_spaces"), SHIPPED)]
+    for candidate in places:
+        if candidate.is_file():
+            return candidate
+    shipped = sorted(file.name for file in SHIPPED.glob("*.yaml"))
+    near = difflib.get_close_matches(given.with_suffix(".yaml").name, shipped, n=1)
+    fix = f"Did you mean '{near[0]}'?" if near else f"Give a path, or one of: {', '.join(shipped)}."
+    raise SpaceError(str(path), [Fault(place="--space", law=f"no such file, got '{path}'.", fix=fix)])
+
+
+def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
+    """Read a space file and apply `dotted.key=value` overrides.
+
+    Raises:
+        SpaceError: The file is missing, too large, or not plain YAML.
+    """
+    file = find_space(path)
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise _error(str(file), "file", f"cannot be read ({error.strerror}).", "Check its permissions.") from error
+    if len(raw) > MAX_BYTES:
+        raise _error(str(file), "file", f"at most {MAX_BYTES} bytes, got {len(raw)}.", "Is this a space file?")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _error(str(file), "file", "must be UTF-8 text.", "Is this a space file?") from error
+    source = read_text(text, name=str(file))
+    return _override(source, overrides)
+
+
+def read_text(text: str, *, name: str) -> Source:
+    """Parse YAML text into plain values with line numbers; nothing is ever constructed from a tag.
+
+    Raises:
+        SpaceError: The text is not one plain YAML mapping with distinct keys.
+    """
+    try:
+        # The round-trip loader keeps lines and leaves tags as tags; it constructs no objects.
+        tree = YAML(typ="rt").load(io.StringIO(text))
+    except DuplicateKeyError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        problem = (error.problem or "duplicate key").split(" with value")[0]
+        fault = Fault(place="file", law=f"keys must be distinct, {problem}.", fix="Remove one of the two.", line=line)
+        raise SpaceError(name, [fault]) from error
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else None
+        problem = error.problem or str(error).splitlines()[0]
+        fault = Fault(place="file", law=f"must be YAML, {problem}.", fix="Check the indentation and quotes.", line=line)
+        raise SpaceError(name, [fault]) from error
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise _error(name, "file", f"must be YAML, {str(error).splitlines()[0]}.", "Check the file.") from error
+    if not isinstance(tree, CommentedMap):
+        got = "nothing" if tree is None else type(tree).__name__
+        raise _error(name, "file", f"must be a mapping of keys to values, got {got}.", "See `python -m study schema`.")
+    lines: dict[str, int] = {}
+    faults: list[Fault] = []
+    content = _plain(tree, (), lines, faults, iter(range(MAX_NODES)))
+    if faults:
+        raise SpaceError(name, faults)
+    return Source(name=name, content=content, lines=lines)
+
+
+def _plain(node: Any, place: Place, lines: dict[str, int], faults: list[Fault], count: Iterator[int]) -> Any:
+    """Return `node` as plain Python values, noting lines, tags and keys that are not text."""
+    if next(count, None) is None:
+        if not any(fault.place == "file" for fault in faults):
+            faults.append(Fault(place="file", law=f"at most {MAX_NODES} values.", fix="Do not nest aliases."))
+        return None
+    tag = getattr(getattr(node, "tag", None), "value", None)
+    if tag is not None and not str(tag).startswith("tag:yaml.org,2002:"):
+        where = ".".join(map(str, place)) or "file"
+        line = _line(lines, place)
+        faults.append(
+            Fault(place=where, law=f"tags are not allowed, got '{tag}'.", fix="Write a plain value.", line=line)
+        )
+        return None
+    if isinstance(node, TaggedScalar):
+        return node.value
+    if isinstance(node, CommentedMap):
+        result = {}
+        for key, value in node.items():
+            inner = (*place, str(key))
+            lines[".".join(map(str, inner))] = node.lc.key(key)[0] + 1 if key in node.lc.data else 0
+            result[str(key)] = _plain(value, inner, lines, faults, count)
+        return result
+    if isinstance(node, CommentedSeq):
+        return [_plain(value, (*place, index), lines, faults, count) for index, value in enumerate(node)]
+    for kind in (bool, int, float, str):
+        if isinstance(node, kind):
+            return kind(node)  # ruamel's scalars remember their spelling
+    return node
+
+
+def _line(lines: Mapping[str, int], place: Place) -> int | None:
+    return lines.get(".".join(map(str, place)))
+
+
+def _override(source: Source, overrides: Sequence[str]) -> Source:
+    content, lines, faults = copy.deepcopy(source.content), dict(source.lines), []
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not all(key.split(".")):
+            fix = "Write for instance --set budget.env_steps=10000."
+            faults.append(Fault(place="--set", law=f"must be dotted.key=value, got '{override}'.", fix=fix))
+            continue
+        value = read_text(f"value: {text}", name=f"--set {key}").content["value"]
+        *parents, last = key.split(".")
+        node = content
+        for part in parents:
+            child = node.get(part)
+            node[part] = child if isinstance(child, dict) else {}
+            node = node[part]
+        node[last] = value
+        for place in [place for place in lines if place == key or place.startswith(f"{key}.")]:
+            del lines[place]  # the value no longer comes from a line of the file
+    if faults:
+        raise SpaceError(source.name, faults)
+    return Source(name=source.name, content=content, lines=lines)
+
+
+def _error(name: str, place: str, law: str, fix: str) -> SpaceError:
+    return SpaceError(name, [Fault(place=place, law=law, fix=fix)])
+
+
+def faults_of(error: ValidationError, source: Source) -> list[Fault]:
+    """Return pydantic's errors as faults with place, law, value and fix."""
+    faults = []
+    for item in error.errors(include_url=False):
+        known = _known_keys(error, item["loc"])
+        parts = [str(part) for part in item["loc"] if str(part) not in UNION_TAGS]
+        # `choices.1` of a bare list has no key of its own in the file.
+        place = ".".join(parts) or "file"
+        law, fix = _words(item, parts[-1] if parts else "", known)
+        faults.append(Fault(place=place, law=law, fix=fix, line=source.line_of(place)))
+    seen: dict[tuple[str, str], Fault] = {(fault.place, fault.law): fault for fault in faults}
+    return list(seen.values())
+
+
+def _known_keys(error: ValidationError, loc: tuple[str | int, ...]) -> list[str]:
+    from study.spec import StudySpec  # imports this module
+
+    model: Any = StudySpec
+    for part in loc[:-1]:
+        info = getattr(model, "model_fields", {}).get(str(part))
+        if info is None:
+            return ["low", "high", "log", "step", "choices"]
+        model = info.annotation
+    return [info.alias or name for name, info in getattr(model, "model_fields", {}).items()]
+
+
+_FIXES: Mapping[str, str] = {
+    "missing": "Add it.",
+    "int_type": "Write a whole number.",
+    "int_from_float": "Write a whole number.",
+    "float_type": "Write a number.",
+    "string_type": "Write a text, in quotes where YAML would read something else.",
+    "bool_type": "Write true or false.",
+    "list_type": "Write a list.",
+    "dict_type": "Write a mapping.",
+    "model_type": "Write a mapping of keys.",
+    "finite_number": "Write a finite number.",
+    "literal_error": "Use one of these.",
+    "too_short": "Add an item.",
+}
+
+
+def _words(item: Any, name: str, known: Sequence[str]) -> tuple[str, str]:
+    kind, message, got = item["type"], item["msg"], item.get("input")
+    if kind == "law":
+        law, _, fix = message.partition("|")
+        return law, fix
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(name, known, n=1)
+        fix = f"Did you mean '{near[0]}'?" if near else f"Use one of: {', '.join(known)}."
+        return "unknown key.", fix
+    if kind == "missing":
+        return "must be given.", _FIXES[kind]
+    law = message[0].lower() + message[1:].replace("Input ", "input ")
+    law = law.removeprefix("input ")
+    fix = _FIXES.get(kind, "Change the value.")
+    return f"{law}, got {got!r}.", fix
+
+
+LineOf = Callable[[str], int | None]

@@ -1,0 +1,232 @@
+"""A space file as a value: YAML -> `StudySpec`, with every fault at once. Pure; imports no Ray, torch or Optuna."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from study.domains import Choices, Domain, Model, ParametersSpec, Range
+from study.errors import Fault, SpaceError
+from study.laws import broken_laws
+from study.parameters import PARAMETERS, SCALE, Value
+from study.space_file import Source, faults_of, read_space
+
+Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
+
+
+class Section(Model):
+    """A block of a space file; the text below each field is its description in the schema and the README."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class EnvironmentSpec(Section):
+    """The environment, and the returns that give a score its meaning."""
+
+    id: str = Field(min_length=1)
+    """A Gymnasium id such as `Acrobot-v1`, or `module:Class` of your own."""
+    kwargs: dict[str, Any] = {}
+    """Arguments of the environment's constructor."""
+    floor: float
+    """Return that scores 0: a policy that learnt nothing (return units)."""
+    reference: float
+    """Return that scores 1: a good policy (return units)."""
+    target: float
+    """Return from which the environment counts as solved (return units)."""
+    max_episode_steps: int | None = Field(None, ge=1)
+    """Truncate episodes after so many steps; none keeps the environment's own limit."""
+
+
+class NetworkSpec(Section):
+    """RLlib's default fully connected network (names of `DefaultModelConfig`)."""
+
+    fcnet_hiddens: list[int] = Field([64, 64], min_length=1)
+    """Units of each hidden layer."""
+    fcnet_activation: Literal["tanh", "relu", "silu"] = "tanh"
+    """Activation of the hidden layers."""
+    vf_share_layers: bool = False
+    """Whether policy and value function share the hidden layers."""
+
+
+class BudgetSpec(Section):
+    """When a trial ends: at the first of the limits given; at least one is."""
+
+    env_steps: int | None = Field(None, ge=1)
+    """Environment steps sampled for training, over all runners."""
+    iterations: int | list[int] | None = None
+    """Training iterations; a list makes it an axis, dealt evenly like the scale."""
+    time_s: float | None = Field(None, gt=0)
+    """Seconds of training time: evaluation and start-up do not count."""
+
+
+class AnchorSpec(Section):
+    """A named point to try before the sampler proposes; what it leaves out, the sampler fills in."""
+
+    name: str = Field(min_length=1)
+    """Shown in the tables as the origin of the trial."""
+    parameters: dict[str, int | float] = Field(min_length=1)
+    """Values of tuned parameters. Without `num_env_runners` the anchor is run at every scale."""
+
+
+class SearchSpec(Section):
+    """Who proposes settings, how many, and with which seeds."""
+
+    sampler: Sampler = "tpe"
+    """`tpe`, `gp`, `random`, `qmc` (low discrepancy) or `grid` (every combination on every seed)."""
+    num_trials: int | None = Field(None, ge=1)
+    """Trials in all, anchors included; a grid counts itself."""
+    seeds: list[int] = Field([1], min_length=1)
+    """Seeds of the trials, dealt in rotation within each scale."""
+    sampler_seed: int = Field(0, ge=0)
+    """Seed of the sampler and of the order in which scales and seeds are dealt."""
+    anchors: list[AnchorSpec] = []
+    """Points to try first."""
+
+
+class EvaluationSpec(Section):
+    """Greedy evaluation on fixed seeds, outside the timed part of a trial."""
+
+    episodes: int = Field(50, ge=1)
+    """Episodes of each evaluation."""
+    num_evaluations: int = Field(10, ge=1)
+    """Evaluations, evenly spaced over the budget; the last one is at the end."""
+    seed: int = Field(10_000, ge=0)
+    """First seed of the evaluation episodes; the same for every trial."""
+    max_episode_steps: int = Field(10_000, ge=1)
+    """An evaluation episode that does not end is cut here and scored with what it has."""
+
+
+class ResourcesSpec(Section):
+    """What a trial reserves, and how long it may be silent."""
+
+    num_cpus_for_main_process: int = Field(1, ge=1)
+    """CPUs of the main process, which holds the learner."""
+    num_cpus_per_env_runner: int = Field(1, ge=1)
+    """CPUs of each environment runner."""
+    placement: Literal["pack", "spread"] = "pack"
+    """Fill nodes one after another, or spread the runners over all of them."""
+    memory_main_mb: int = Field(700, ge=1)
+    """Memory that the plan reckons for the main process."""
+    memory_per_env_runner_mb: int = Field(300, ge=1)
+    """Memory that the plan reckons for each environment runner."""
+    sample_timeout_s: float = Field(600.0, gt=0)
+    """A round of sampling, or an evaluation, that takes longer fails the trial instead of hanging the study."""
+    startup_timeout_s: float = Field(1800.0, gt=0)
+    """A trial whose runners are not up after so long fails."""
+
+
+class StudySpec(Section):
+    """A study: what to vary, on which environment, under which budget."""
+
+    description: str = ""
+    """One line about the study's question."""
+    environment: EnvironmentSpec
+    """The environment, and the returns that give a score its meaning."""
+    algorithm: Literal["PPO"] = "PPO"
+    """RLlib's algorithm, on its new API stack."""
+    parameters: ParametersSpec  # type: ignore[valid-type]
+    """The scale axis, the tuned and the fixed parameters."""
+    model: NetworkSpec = NetworkSpec()  # type: ignore[call-arg]
+    """The network."""
+    budget: BudgetSpec
+    """When a trial ends."""
+    search: SearchSpec = SearchSpec()  # type: ignore[call-arg]
+    """Who proposes settings."""
+    evaluation: EvaluationSpec = EvaluationSpec()  # type: ignore[call-arg]
+    """How a policy is judged."""
+    resources: ResourcesSpec = ResourcesSpec()  # type: ignore[call-arg]
+    """What a trial reserves."""
+    rllib: dict[str, dict[str, Any]] = {}
+    """`AlgorithmConfig` method -> arguments, for what this schema does not name."""
+
+    def domain(self, name: str) -> Domain:
+        """Return what the space says about parameter `name`, or its default."""
+        return self.parameters.domain(name)  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def scales(self) -> tuple[int, ...]:
+        """The values of `num_env_runners`, ascending."""
+        domain = self.domain(SCALE)
+        return tuple(sorted(domain.choices)) if isinstance(domain, Choices) else (int(domain),)  # type: ignore[arg-type]
+
+    @property
+    def iterations_axis(self) -> tuple[int | None, ...]:
+        """The values of `budget.iterations`; `(None,)` when iterations do not limit a trial."""
+        iterations = self.budget.iterations
+        return tuple(iterations) if isinstance(iterations, list) else (iterations,)
+
+    @property
+    def tuned(self) -> dict[str, Choices[int] | Choices[float] | Range[int] | Range[float]]:
+        """The parameters that the sampler chooses: all with a choice or a range, except the scale."""
+        domains = {name: self.domain(name) for name in PARAMETERS if name != SCALE}
+        return {name: domain for name, domain in domains.items() if isinstance(domain, (Choices, Range))}
+
+    @property
+    def fixed(self) -> dict[str, Value]:
+        """The parameters with one value, except the scale."""
+        domains = {name: self.domain(name) for name in PARAMETERS if name != SCALE}
+        return {name: domain for name, domain in domains.items() if isinstance(domain, (int, float))}
+
+    def score(self, final_return: float) -> float:
+        """Return `final_return` on the scale floor = 0, reference = 1, clipped to [0, 1.2]."""
+        floor, reference = self.environment.floor, self.environment.reference
+        return min(max((final_return - floor) / (reference - floor), 0.0), 1.2)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the complete spec, defaults included, as JSON values that `parse_space` reads back."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def digest(self) -> str:
+        """Return the identity of the study: equal for equal specs, whatever the number of trials."""
+        content = self.to_json()
+        content.pop("description")
+        content["search"].pop("num_trials")
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def load_space(path: str | Path, *, overrides: Sequence[str] = ()) -> StudySpec:
+    """Read a space file.
+
+    Args:
+        path: A file, or the name of one in `search_spaces/`.
+        overrides: `dotted.key=value` pairs that replace or add values; each value is read as YAML.
+
+    Raises:
+        SpaceError: The file is missing, is not a plain YAML mapping, or breaks a law of the schema.
+            Carries all faults found.
+    """
+    return parse_space(read_space(path, overrides=overrides))
+
+
+def parse_space(source: Source) -> StudySpec:
+    """Validate the content of a space file.
+
+    Raises:
+        SpaceError: With every fault found.
+    """
+    faults: list[Fault] = []
+    try:
+        spec: StudySpec | None = StudySpec.model_validate(source.content)
+    except ValidationError as error:
+        faults = faults_of(error, source)
+        spec = _without(source, faults)
+    if spec is not None:
+        places = {fault.place for fault in faults}
+        faults += [fault for fault in broken_laws(spec, source.line_of) if fault.place not in places]
+    if faults or spec is None:
+        raise SpaceError(source.name, sorted(faults, key=lambda fault: fault.line or 0))
+    return spec
+
+
+def _without(source: Source, faults: Sequence[Fault]) -> StudySpec | None:
+    """Validate what is left without the faulty keys, so that laws between keys are checked in the same run."""
+    content = source.without([fault.place for fault in faults])
+    if isinstance(parameters := content.get("parameters"), dict):
+        parameters.setdefault(SCALE, 1)  # required: a stand-in lets the other laws be checked
+    try:
+        return StudySpec.model_validate(content)
+    except ValidationError:
+        return None

@@ -1,0 +1,180 @@
+"""The study folder: every path in it, its identity, and the lock of the one driver at work. Imports no engine."""
+
+import json
+import os
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from study.errors import RecordError
+from study.space_file import Source
+from study.spec import StudySpec, parse_space
+
+FORMAT = 1
+"""Version of the folder's layout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyIdentity:
+    """What a study is: written once, at its start, and never changed."""
+
+    format: int
+    study_id: str
+    """Random; names the study in MLflow and Optuna."""
+    name: str
+    created: float
+    """Seconds since the epoch."""
+    tracking_uri: str
+    """Absolute MLflow tracking URI."""
+    space: str
+    """Where the space came from, for people."""
+    spec: dict[str, Any]
+    """The complete spec, defaults included."""
+    digest: str
+    """`StudySpec.digest()` of `spec`."""
+
+    def parse(self) -> StudySpec:
+        """Return the spec."""
+        return parse_space(Source(name=f"{self.name}/study.json", content=self.spec))
+
+
+@dataclass(frozen=True, slots=True)
+class StudyFolder:
+    """All paths of one study."""
+
+    path: Path
+
+    @property
+    def identity_file(self) -> Path:
+        """The study's identity, JSON."""
+        return self.path / "study.json"
+
+    @property
+    def space_file(self) -> Path:
+        """The space as the person wrote it."""
+        return self.path / "space.yaml"
+
+    @property
+    def records(self) -> Path:
+        """The records, JSON lines."""
+        return self.path / "records.jsonl"
+
+    @property
+    def optuna_journal(self) -> Path:
+        """Optuna's journal storage."""
+        return self.path / "optuna.journal"
+
+    @property
+    def mirror_state(self) -> Path:
+        """How far MLflow has caught up."""
+        return self.path / "mirror.json"
+
+    @property
+    def mirror_log(self) -> Path:
+        """What the mirror process had to say."""
+        return self.path / "mirror.log"
+
+    @property
+    def table(self) -> Path:
+        """The table of trials, CSV."""
+        return self.path / "trials.csv"
+
+    @property
+    def checkpoints(self) -> Path:
+        """One folder per trial with its final policy."""
+        return self.path / "checkpoints"
+
+    @property
+    def tune(self) -> Path:
+        """Ray Tune's own files; nothing is ever read back from them."""
+        return self.path / "tune"
+
+    def checkpoint(self, trial: int) -> Path:
+        """Return the folder of the final policy of `trial`."""
+        return self.checkpoints / f"trial_{trial:05d}"
+
+    def exists(self) -> bool:
+        """Return whether a study was started here."""
+        return self.identity_file.exists()
+
+    def create(self, identity: StudyIdentity, space_text: str) -> None:
+        """Write a new study's identity and space file.
+
+        Raises:
+            RecordError: The folder cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.space_file.write_text(space_text)
+            write_atomically(self.identity_file, json.dumps(asdict(identity), indent=1))
+        except OSError as error:
+            raise RecordError(
+                f"{self.path}: must be writable ({error.strerror}). Fix: choose another folder with --out."
+            ) from error
+
+    def identity(self) -> StudyIdentity:
+        """Read the study's identity.
+
+        Raises:
+            RecordError: The file is missing or damaged.
+        """
+        file = self.identity_file
+        fix = "Fix: restore it from a backup, or start a new study with --name."
+        try:
+            content = json.loads(file.read_text())
+            identity = StudyIdentity(**content)
+        except FileNotFoundError as error:
+            raise RecordError(f"{self.path}: no study here (study.json is missing). Fix: check --out and --name.") from error
+        except (OSError, ValueError, TypeError) as error:
+            raise RecordError(f"{file}: must be a study's identity, got a damaged file ({error}). {fix}") from error
+        if identity.format != FORMAT:
+            raise RecordError(f"{file}: this version reads format {FORMAT}, got {identity.format!r}. {fix}")
+        return identity
+
+    def check_owner(self) -> None:
+        """Refuse a folder that somebody else could have prepared: checkpoints and journals are trusted input.
+
+        Raises:
+            RecordError: The folder belongs to another user or anybody may write to it.
+        """
+        status = self.path.stat()
+        if status.st_uid != os.getuid():
+            raise RecordError(
+                f"{self.path}: must belong to you (uid {os.getuid()}), got uid {status.st_uid}. "
+                "Fix: copy the folder and resume the copy with --out."
+            )
+        if status.st_mode & 0o002:
+            raise RecordError(f"{self.path}: must not be writable by everybody. Fix: chmod o-w '{self.path}'.")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the study for one driver.
+
+        Raises:
+            RecordError: Another process holds it.
+        """
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise RecordError(
+                f"{self.path}: another driver is working on this study. Fix: wait for it, or start your own with --name."
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by `text`: a reader, or a kill, sees the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

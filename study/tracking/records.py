@@ -1,0 +1,288 @@
+"""What a study remembers: one append-only file of JSON lines, the only truth. May import no Ray, torch, MLflow, Optuna.
+
+Everything else (Optuna's journal, MLflow, tables) is derived from this file or reconciled with it. Each line is
+written by one `write` and carries a consecutive `seq`, so that a line torn by a kill, a line lost in the middle and
+a file that is not ours are told apart. One driver writes at a time (`study.tracking.folder` holds the lock).
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, Self
+
+import orjson
+
+from study.errors import RecordError
+
+SCHEMA = 1
+"""Version of the line format. Raise it with a migration in `_MIGRATIONS`."""
+
+Status = Literal["finished", "failed", "interrupted"]
+Timing = Literal["measured", "oversubscribed", "emulated", "tainted"]
+Metrics = dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Base of all records."""
+
+    kind: ClassVar[str]
+    durable: ClassVar[bool] = False
+    """Whether the line must be on the disk, not only in the page cache, before work goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOpened(Record):
+    """A driver began to work on the study."""
+
+    kind: ClassVar[str] = "study_opened"
+    durable: ClassVar[bool] = True
+    session: int
+    """1 for the first driver, 2 for the first resume, …"""
+    num_trials: int
+    """Trials planned, the finished ones included."""
+    cluster: dict[str, Any]
+    """Shape of the Ray cluster: `ClusterShape.to_json()`."""
+    provenance: dict[str, Any]
+    """Commit, versions, hardware, scheduler job of this driver."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStarted(Record):
+    """A trial was given to Ray Tune."""
+
+    kind: ClassVar[str] = "trial_started"
+    trial: int
+    """Number in the plan, from 0; the identity of the trial."""
+    attempt: int
+    """1, or more when an earlier attempt was interrupted."""
+    seed: int
+    setting: dict[str, float | int]
+    """All parameters as asked, the scale included."""
+    proposed: dict[str, float | int]
+    """The tuned parameters as the sampler proposed them, before rounding to a runnable value."""
+    iterations: int | None
+    """Limit of training iterations, when the space gives one."""
+    anchor: str | None
+    """Name of the anchor that this trial comes from."""
+    optuna_number: int
+    num_cpus: int
+    """CPUs reserved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialBuilt(Record):
+    """All processes of a trial are up."""
+
+    kind: ClassVar[str] = "trial_built"
+    trial: int
+    attempt: int
+    startup_time_s: float
+    effective: dict[str, Any]
+    """Configuration read back from the built algorithm."""
+    processes_per_node: dict[str, int]
+    """Node address -> processes of this trial there (main and runners)."""
+    timing: Timing
+    timing_reason: str
+    """Why the timing is labelled so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration(Record):
+    """One training iteration."""
+
+    kind: ClassVar[str] = "iteration"
+    trial: int
+    attempt: int
+    iteration: int
+    """From 1."""
+    env_steps: int
+    """Environment steps trained on so far."""
+    wall_time_s: float
+    """Training seconds so far."""
+    metrics: Metrics
+    """Metrics of grain `iteration` by name; None where the quantity does not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation(Record):
+    """One greedy evaluation."""
+
+    kind: ClassVar[str] = "evaluation"
+    trial: int
+    attempt: int
+    iteration: int
+    env_steps: int
+    wall_time_s: float
+    progress: float
+    """Share of the budget used, in [0, 1]."""
+    returns: list[float]
+    """Return of each episode, in the order of the evaluation seeds."""
+    num_cut: int
+    """Episodes that did not end and were cut at the limit."""
+    eval_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialEnded(Record):
+    """The end of an attempt. `finished` and `failed` end the trial; `interrupted` leaves it to a resume."""
+
+    kind: ClassVar[str] = "trial_ended"
+    durable: ClassVar[bool] = True
+    trial: int
+    attempt: int
+    status: Status
+    reason: str
+    """Empty when finished."""
+    summary: Metrics
+    """Metrics of grain `trial` by name; None where the quantity does not exist."""
+    checkpoint: str | None
+    """Folder of the final policy, relative to the study folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyClosed(Record):
+    """The driver ended on its own terms."""
+
+    kind: ClassVar[str] = "study_closed"
+    durable: ClassVar[bool] = True
+    session: int
+    reason: Literal["complete", "stopped", "time budget", "error"]
+    detail: str = ""
+
+
+KINDS: MappingProxyType[str, type[Record]] = MappingProxyType(
+    {
+        record.kind: record
+        for record in (StudyOpened, TrialStarted, TrialBuilt, Iteration, Evaluation, TrialEnded, StudyClosed)
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A record with its place in the file."""
+
+    seq: int
+    time: float
+    """Seconds since the epoch."""
+    record: Record
+    end: int = field(compare=False)
+    """Offset of the byte after the line."""
+
+
+def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Iterator[Line]:
+    """Yield the complete lines of a records file from byte `offset` on; a torn last line is not yielded.
+
+    Args:
+        path: The records file; a missing one has no lines.
+        offset: Byte at which a line begins.
+        first_seq: Number that the first line must have; None accepts any.
+
+    Raises:
+        RecordError: A complete line is not a record of a known schema, or a line is missing.
+    """
+    if not path.exists():
+        return
+    expected = first_seq
+    with path.open("rb") as file:
+        file.seek(offset)
+        for number, raw in enumerate(file, start=1):
+            offset += len(raw)
+            if not raw.endswith(b"\n"):
+                return
+            where = f"{path}: line {number}" if first_seq == 0 else f"{path}: byte {offset - len(raw)}"
+            line = _parse(raw, where, offset)
+            if expected is not None and line.seq != expected:
+                raise RecordError(
+                    f"{where}: `seq` must be {expected}, got {line.seq}: lines are missing or doubled. "
+                    "Fix: restore the file from a backup, or start a new study with --name."
+                )
+            expected = line.seq + 1
+            yield line
+
+
+def _parse(raw: bytes, where: str, end: int) -> Line:
+    fix = "Fix: restore the file from a backup, or start a new study with --name."
+    try:
+        content = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise RecordError(f"{where}: must be JSON, {error}. {fix}") from error
+    if not isinstance(content, dict) or not {"schema", "seq", "time", "kind"} <= content.keys():
+        raise RecordError(f"{where}: must be a record with schema, seq, time and kind, got {raw[:60]!r}. {fix}")
+    schema, seq, moment, kind = (content.pop(key) for key in ("schema", "seq", "time", "kind"))
+    if schema != SCHEMA:
+        raise RecordError(
+            f"{where}: this version reads schema {SCHEMA}, got {schema!r}. "
+            "Fix: use the version of this project that wrote the study."
+        )
+    if kind not in KINDS or not isinstance(seq, int) or not isinstance(moment, (int, float)):
+        raise RecordError(f"{where}: unknown record, got kind {kind!r}. {fix}")
+    try:
+        return Line(seq=seq, time=moment, record=KINDS[kind](**content), end=end)
+    except TypeError as error:
+        wanted = ", ".join(item.name for item in fields(KINDS[kind]))
+        raise RecordError(f"{where}: a {kind} record has {wanted}, got {', '.join(content)}. {fix}") from error
+
+
+class RecordLog:
+    """The records file, open for appending. Use as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`, creating it when missing, and cut off a last line that a kill tore.
+
+        Raises:
+            RecordError: The file cannot be trusted; it is left as it is.
+        """
+        self.path = path
+        self._next_seq, end = 0, 0
+        for line in read_lines(path):
+            self._next_seq, end = line.seq + 1, line.end
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._end = end
+        self.torn_bytes = max(os.fstat(self._file).st_size - end, 0)
+        """Bytes of a torn last line that were cut off."""
+        if self.torn_bytes:
+            os.ftruncate(self._file, end)
+
+    def append(self, record: Record) -> Line:
+        """Write one record.
+
+        Raises:
+            RecordError: The disk is full or failing; the file ends with the last complete line.
+        """
+        moment = time.time()
+        content = {"schema": SCHEMA, "seq": self._next_seq, "time": moment, "kind": record.kind, **asdict(record)}
+        raw = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
+        try:
+            written = os.write(self._file, raw)
+            if written != len(raw):
+                raise OSError(28, "No space left on device")  # noqa: TRY301 (a short write is a full disk)
+            if record.durable:
+                os.fsync(self._file)
+        except OSError as error:
+            try:
+                os.ftruncate(self._file, self._end)
+            except OSError:
+                pass  # the torn line is cut off at the next opening
+            raise RecordError(
+                f"{self.path}: the record could not be written ({error.strerror}). "
+                "Fix: free some space, then run the same command with --resume; nothing recorded so far is lost."
+            ) from error
+        self._end += len(raw)
+        line = Line(seq=self._next_seq, time=moment, record=record, end=self._end)
+        self._next_seq += 1
+        return line
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
