@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, create_model, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from study.parameters import PARAMETERS, SCALE, Parameter, Value
@@ -75,13 +75,7 @@ def _form(value: Any) -> str:
         return "choices"
     if isinstance(value, (dict, Range)):
         return "range"
-    if isinstance(value, list):
-        return "list"
-    return "value"
-
-
-def _wrap_list(value: Any) -> Any:
-    return {"choices": value} if isinstance(value, list) else value
+    return "list" if isinstance(value, list) else "value"
 
 
 def _bounded(parameter: Parameter) -> Any:
@@ -93,21 +87,16 @@ def _bounded(parameter: Parameter) -> Any:
 
 def _domain(parameter: Parameter) -> Any:
     value = _bounded(parameter)
-    forms: Any = Annotated[value, Tag("value")] | Annotated[Choices[value], Tag("choices")]
+    choices = Choices[value]  # type: ignore[valid-type]
+    short = Annotated[list[value], AfterValidator(lambda values: choices(choices=values)), Tag("list")]  # type: ignore[valid-type]
+    forms: Any = Annotated[value, Tag("value")] | Annotated[choices, Tag("choices")] | short
     if parameter.name != SCALE:
-        forms = forms | Annotated[Range[value], Tag("range")]
+        forms = forms | Annotated[Range[value], Tag("range")]  # type: ignore[valid-type]
     return Annotated[forms, Discriminator(_form)]
 
 
-class _Lists(Model):
-    """Turns a bare list into `choices` before the fields see it."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short_form(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        return {key: _wrap_list(value) for key, value in data.items()}
+class _Parameters(Model):
+    """Base of `ParametersSpec`."""
 
     def domain(self, name: str) -> Domain:
         """Return what the space says about `name`, or its default."""
@@ -126,9 +115,9 @@ def _field(parameter: Parameter) -> Any:
     return Field(default, description=parameter.meaning, alias=alias)
 
 
-ParametersSpec: type[_Lists] = create_model(
+ParametersSpec: type[_Parameters] = create_model(
     "ParametersSpec",
-    __base__=_Lists,
+    __base__=_Parameters,
     __doc__="Each parameter is a value (fixed), a list (choices), or {low, high, log, step} (a range).",
     **{attribute(name): (_domain(parameter), _field(parameter)) for name, parameter in PARAMETERS.items()},
 )  # type: ignore[call-overload]

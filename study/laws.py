@@ -90,11 +90,13 @@ def _batches(spec: "StudySpec") -> Broken:
     if smallest(minibatch) > largest(batch):
         got = f"`minibatch_size <= train_batch_size` must hold, got {smallest(minibatch)} > {largest(batch)}."
         yield "parameters.minibatch_size", got, "Lower minibatch_size or raise train_batch_size."
-    lanes = max(spec.scales) * int(smallest(spec.domain("num_envs_per_env_runner")))
-    if lanes > largest(batch):
+    lanes = max(spec.scales) * int(largest(spec.domain("num_envs_per_env_runner")))
+    # A sampled batch is moved up to the number of lanes; one that a person wrote down is run as it is, or refused.
+    steps = largest(batch) if isinstance(batch, Range) else smallest(batch)
+    if lanes > steps:
         got = (
             "`num_env_runners * num_envs_per_env_runner <= train_batch_size` must hold at every scale, "
-            f"got {lanes} lanes and at most {largest(batch)} steps."
+            f"got {lanes} lanes and {steps} steps."
         )
         yield "parameters.train_batch_size", got, f"Raise it to {lanes} or more, or use fewer lanes."
 

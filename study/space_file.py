@@ -40,7 +40,7 @@ class Source:
         parts = place.split(".")
         for end in range(len(parts), 0, -1):
             if (line := self.lines.get(".".join(parts[:end]))) is not None:
-                return line
+                return line or None
         return None
 
     def without(self, places: Iterable[str]) -> dict[str, Any]:
@@ -180,8 +180,9 @@ def _override(source: Source, overrides: Sequence[str]) -> Source:
             node[part] = child if isinstance(child, dict) else {}
             node = node[part]
         node[last] = value
-        for place in [place for place in lines if place == key or place.startswith(f"{key}.")]:
-            del lines[place]  # the value no longer comes from a line of the file
+        for place in [place for place in lines if place.startswith(f"{key}.")]:
+            del lines[place]
+        lines[key] = 0  # the value no longer comes from a line of the file
     if faults:
         raise SpaceError(source.name, faults)
     return Source(name=source.name, content=content, lines=lines)

@@ -1,0 +1,5 @@
+"""`python -m study`: the command line."""
+
+from study.cli import main
+
+main()

@@ -1,0 +1,259 @@
+"""The commands. Parses options, calls the library, prints; the only place that catches `StudyError`."""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from study.errors import Fault, SpaceError, StudyError, TrialError
+from study.space_file import find_space
+from study.spec import StudySpec, load_space
+
+EXIT_MISTAKE = 2
+app = typer.Typer(
+    help="Scaling studies of RLlib on Ray: which settings hold up at many environment runners, and what they cost.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+console = Console(width=None if sys.stdout.isatty() else 140)
+errors = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
+
+Space = Annotated[str, typer.Option("--space", help="Space file: a path, or the name of one in search_spaces/.")]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="Ray to join: auto, or host:port. Without it RAY_ADDRESS if set, else a private local Ray ('local')."
+    ),
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="Replace a value of the space: dotted.key=value. May be repeated.")
+]
+Seed = Annotated[
+    int | None, typer.Option(min=0, help="Another replicate: seed of the sampler, and trial seeds from there on.")
+]
+Trials = Annotated[int | None, typer.Option(min=1, help="Number of trials; with --resume extends the study.")]
+
+
+@app.callback()
+def _main() -> None:
+    pass
+
+
+@app.command()
+def run(
+    space: Space,
+    address: Address = None,
+    tracking_uri: Annotated[
+        str | None, typer.Option(help="MLflow: sqlite:///mlflow.db (default), http://…, postgresql://…")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder that holds the studies.")] = Path("studies"),
+    name: Annotated[str | None, typer.Option(help="Name of the study; by default that of the space.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the study of that name.")] = False,
+    resume_or_start: Annotated[
+        bool, typer.Option("--resume-or-start", help="Continue it if there is one, else start: for requeued jobs.")
+    ] = False,
+    seed: Seed = None,
+    trials: Trials = None,
+    time_budget: Annotated[
+        str | None, typer.Option(help="Stop after so long, e.g. 30m, 2h, 1h30m; start no trial that would not end.")
+    ] = None,
+    set_: Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of Ray and of the trials.")] = False,
+) -> None:
+    """Run a study, or continue one.
+
+    Exit codes: 0 all trials ended well, 1 some failed, 2 a mistake in the call, 75 stopped and resumable.
+    """
+    spec = _load(space, set_, seed, trials)
+    name = _name(name or find_space(space).stem)
+    if dry_run:
+        _print_plan(spec, address, name)
+        return
+    from study.display import make_display
+    from study.run import RunOptions, run_study
+
+    file = find_space(space)
+    options = RunOptions(
+        name=name,
+        out=out,
+        address=address,
+        tracking_uri=tracking_uri,
+        resume=resume or resume_or_start,
+        or_start=resume_or_start,
+        time_budget_s=None if time_budget is None else _seconds(time_budget),
+        verbose=verbose,
+        space=str(file),
+        space_text=_as_run(file, set_, seed, trials),
+    )
+    again = _again()
+    result = run_study(spec, options, display=make_display(console))
+    _print_end(result, again)
+    raise typer.Exit(result.exit_code)
+
+
+@app.command()
+def plan(
+    space: Space, address: Address = None, seed: Seed = None, trials: Trials = None, set_: Set = None
+) -> None:
+    """Print what a study would run and what each trial needs; the same as `run --dry-run`."""
+    _print_plan(_load(space, set_, seed, trials), address, find_space(space).stem)
+
+
+@app.command()
+def schema(
+    markdown: Annotated[bool, typer.Option("--markdown", help="As the README's field reference.")] = False,
+) -> None:
+    """Print the JSON Schema of space files, for editors."""
+    from study.reference import field_reference, json_schema
+
+    sys.stdout.write(field_reference() if markdown else json_schema())
+
+
+@app.command()
+def sync(
+    study: Annotated[Path, typer.Argument(help="Folder of the study, such as studies/quickstart.")],
+    tracking_uri: Annotated[
+        str | None, typer.Option(help="Write to this MLflow instead of the study's own; builds a complete copy there.")
+    ] = None,
+) -> None:
+    """Bring MLflow up to date with a study's records."""
+    from study.tracking.folder import StudyFolder
+    from study.tracking.mlflow_mirror import sync as sync_folder
+    from study.tracking.tracking_uri import check_tracking_uri
+
+    uri = None if tracking_uri is None else check_tracking_uri(tracking_uri)
+    report = sync_folder(StudyFolder(study), tracking_uri=uri)
+    console.print(f"MLflow is up to date: {report}", highlight=False, soft_wrap=True)
+
+
+def _load(space: str, overrides: list[str] | None, seed: int | None, trials: int | None) -> StudySpec:
+    return load_space(space, overrides=_overrides(space, overrides, seed, trials))
+
+
+def _overrides(space: str, given: list[str] | None, seed: int | None, trials: int | None) -> list[str]:
+    """Return all overrides: `--seed` and `--trials` are short for values of the space."""
+    overrides = list(given or [])
+    if trials is not None:
+        overrides.append(f"search.num_trials={trials}")
+    if seed is not None:
+        count = len(load_space(space, overrides=overrides).search.seeds)
+        overrides += [f"search.sampler_seed={seed}", f"search.seeds={list(range(seed, seed + count))}"]
+    return overrides
+
+
+def _as_run(file: Path, overrides: list[str] | None, seed: int | None, trials: int | None) -> str:
+    """Return the space file with a note of what the command line changed."""
+    changes = _overrides(str(file), overrides, seed, trials)
+    note = "".join(f"# --set {change}\n" for change in changes)
+    return (f"# Changed on the command line:\n{note}" if changes else "") + file.read_text()
+
+
+def _name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        law = f"letters, digits, '.', '_' and '-' only, got '{name}'."
+        raise SpaceError("command line", [Fault(place="--name", law=law, fix="Choose another name.")])
+    return name
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip())
+    parts = [float(part or 0) for part in match.groups()] if match else []
+    if not any(parts):
+        law = f"a duration above zero, got '{text}'."
+        raise SpaceError("command line", [Fault(place="--time-budget", law=law, fix="Write 45s, 30m, 2h or 1h30m.")])
+    return parts[0] * 3600 + parts[1] * 60 + parts[2]
+
+
+def _print_plan(spec: StudySpec, address: str | None, name: str) -> None:
+    from study.cluster import joined_ray, local_shape, resolve_address
+    from study.display import print_plan
+    from study.plan import make_plan, num_cpus
+    from study.trial.environments import probe
+
+    probe(spec.environment)
+    if (joined := resolve_address(address)) is None:
+        shape = local_shape(largest_trial=max(num_cpus(spec, scale) for scale in spec.scales))
+    else:
+        with joined_ray(joined) as shape:
+            pass
+    print_plan(console, make_plan(spec, shape), name=name)
+
+
+def _again() -> str:
+    """Return the command line of this process, ready to be resumed."""
+    script = sys.argv[0]
+    program = ["python", "-m", "study"] if script.endswith("__main__.py") else ["python", script]
+    if Path(script).suffix != ".py":
+        program = [Path(script).name]
+    words = [word for word in sys.argv[1:] if word not in ("--resume", "--resume-or-start")]
+    return " ".join(_quote(word) for word in [*program, *words, "--resume"])
+
+
+def _quote(word: str) -> str:
+    import shlex
+
+    return shlex.quote(word)
+
+
+def _print_end(result: Any, again: str) -> None:
+    from study.display import print_result
+
+    closed, identity = result.closed, result.identity
+    console.print(f"\n[bold]{identity.name}[/bold]: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
+    print_result(console, result.rows, result.best, table_file=str(result.folder.table))
+    if result.mirror.behind:
+        console.print(
+            f"\nMLflow is {result.mirror.behind} records behind; catch up with: "
+            f"python -m study sync {result.folder.path}",
+            soft_wrap=True,
+        )
+    uri = identity.tracking_uri
+    if uri.startswith("http"):
+        console.print(f"\nCompare the trials in MLflow: {uri}, experiment '{identity.name}'", soft_wrap=True)
+    else:
+        console.print(
+            f"\nCompare the trials in MLflow: mlflow ui --backend-store-uri {uri}\n"
+            f"then open http://127.0.0.1:5000, experiment '{identity.name}'",
+            soft_wrap=True,
+            highlight=False,
+        )
+    if closed.reason != "complete":
+        console.print(f"\nResume with: {again}", soft_wrap=True, highlight=False)
+
+
+def _guarded(command: Callable[[], None]) -> NoReturn:
+    """Run a command; a person's mistake is told without a traceback."""
+    if Path.cwd() not in map(Path, sys.path):
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 (environments of the person's own, as `python` itself does)
+    try:
+        command()
+    except TrialError as error:
+        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        sys.exit(1)
+    except StudyError as error:
+        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        sys.exit(EXIT_MISTAKE)
+    except KeyboardInterrupt:
+        errors.print("Ended at once. Nothing recorded is lost: run the same command with --resume.")
+        sys.exit(75)
+    sys.exit(0)
+
+
+def main() -> NoReturn:
+    """Run `python -m study …`."""
+    _guarded(app)
+
+
+def main_run() -> NoReturn:
+    """Run `python run_study.py …`: the command `run` alone."""
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    alone.command()(run)
+    _guarded(alone)

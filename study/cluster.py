@@ -1,0 +1,301 @@
+"""Ray: start a private one or join a live one, and read its shape. Imports Ray only inside functions.
+
+A study never joins somebody else's Ray by accident: without an address it starts its own, in a folder of its own, with
+a token that only this process and its children know, and takes it down at the end. A cluster that was joined is left
+as it was found.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from study.errors import ClusterError
+from study.plan import ClusterShape, NodeShape
+
+CONNECT_TIMEOUT_S = 3.0
+"""How long an address may take to answer."""
+
+# What a connection that speaks HTTP/2, as gRPC does, begins with, and an empty SETTINGS frame. Source: RFC 9113, 3.4.
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+_SETTINGS_TYPE = 4
+
+TUNE_ENVIRONMENT = {
+    # Admission is ours (study.search.admission): Tune may place every trial that we hand out.
+    "TUNE_MAX_PENDING_TRIALS_PG": "1000",
+    # Records are ours; Tune's snapshots and log files would only cost time in its event loop.
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_RESULT_BUFFER_LENGTH": "1",
+    # The study's own handlers end it cleanly.
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+}
+"""Environment of the driver while Tune runs."""
+
+PRIVATE_ENVIRONMENT = {
+    # Ray lowers the priority of its workers, so that any foreign process on the machine disturbs a measurement.
+    "RAY_worker_niceness": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+}
+"""Environment of a private Ray."""
+
+
+@contextlib.contextmanager
+def environment(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def resolve_address(address: str | None) -> str | None:
+    """Return the address to join, or None for a private Ray: the option, else `RAY_ADDRESS`, else private."""
+    chosen = address or os.environ.get("RAY_ADDRESS") or None
+    return None if chosen == "local" else chosen
+
+
+def local_shape(*, largest_trial: int) -> ClusterShape:
+    """Return the shape of a private Ray on this machine.
+
+    Args:
+        largest_trial: CPUs of the largest trial. Ray is given at least so many, so that the study runs on any machine;
+            the timings of trials with more processes than cores say so.
+    """
+    physical, memory_mb = machine()
+    node = NodeShape(
+        address="local", num_cpus=max(physical, largest_trial), physical_cpus=physical, memory_mb=memory_mb
+    )
+    return ClusterShape(nodes=(node,))
+
+
+def machine() -> tuple[int, int]:
+    """Return the cores that processes here can really have, and the memory in MB.
+
+    The least of physical cores, this process's affinity and the control group's quota: Ray itself looks at neither
+    affinity nor cpusets, and counts hyper-threads as CPUs.
+    """
+    cores = min(len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False) or os.cpu_count() or 1)
+    memory = psutil.virtual_memory().total
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (group / "cpu.max").read_text().split()
+        cores = min(cores, max(int(quota) // int(period), 1))
+    with contextlib.suppress(OSError, ValueError):
+        memory = min(memory, int((group / "memory.max").read_text()))
+    return cores, memory // 2**20
+
+
+@contextlib.contextmanager
+def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShape]:
+    """Start a Ray of our own, yield its shape, take it down.
+
+    Raises:
+        ClusterError: Ray does not start.
+    """
+    token = {"RAY_AUTH_TOKEN": secrets.token_urlsafe(32)}  # in the environment: no file, nothing in `ps`
+    with (
+        _authentication_as_in_environment(),
+        environment({**PRIVATE_ENVIRONMENT, **token, **TUNE_ENVIRONMENT}),
+        environment_without("RAY_ADDRESS"),
+        _authentication_as_in_environment(),
+    ):
+        import ray
+
+        folder = _session_folder()
+        _remove_dead_sessions(folder)
+        try:
+            ray.init(
+                address="local",
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                log_to_driver=verbose,
+                logging_level=logging.INFO if verbose else logging.ERROR,
+                _temp_dir=str(folder),
+            )
+        except Exception as error:
+            raise ClusterError(
+                f"ray: a private Ray must start on this machine, {_first_line(error)} "
+                f"Fix: check free memory and {folder}."
+            ) from error
+        session = Path(ray._private.worker._global_node.get_session_dir_path())
+        try:
+            yield local_shape(largest_trial=num_cpus)
+        finally:
+            ray.shutdown()
+            shutil.rmtree(session, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _authentication_as_in_environment() -> Iterator[None]:
+    """Make Ray's core read its authentication variables again, before and after: it caches them per process."""
+
+    def reload() -> None:
+        from ray._raylet import AuthenticationTokenLoader, Config
+
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
+
+    reload()
+    try:
+        yield
+    finally:
+        reload()
+
+
+@contextlib.contextmanager
+def environment_without(name: str) -> Iterator[None]:
+    """Unset an environment variable for a while."""
+    value = os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        if value is not None:
+            os.environ[name] = value
+
+
+def _session_folder() -> Path:
+    """Return a short folder that belongs to this user: sockets have at most 107 bytes of path."""
+    base = tempfile.gettempdir()
+    return Path(base if len(base) <= 20 else "/tmp") / f"rs-{os.getuid()}"
+
+
+def _remove_dead_sessions(folder: Path) -> None:
+    """Remove what drivers that were killed left behind; a session's name ends with its driver's process id."""
+    for session in folder.glob("session_*_*"):
+        pid = session.name.rpartition("_")[2]
+        if not session.is_symlink() and pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(session, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def joined_ray(address: str, *, verbose: bool = False) -> Iterator[ClusterShape]:
+    """Join a live Ray, yield its shape, leave it as it was found.
+
+    Raises:
+        ClusterError: Nothing that speaks Ray answers at `address` within seconds, or it refuses us.
+    """
+    if address != "auto":
+        check_address(address)
+    with environment(TUNE_ENVIRONMENT):
+        import ray
+
+        found = _find_running() if address == "auto" else address
+        try:
+            ray.init(
+                address=found,
+                log_to_driver=verbose,
+                logging_level=logging.INFO if verbose else logging.ERROR,
+                namespace=f"study-{os.getpid()}",
+            )
+        except (Exception, SystemExit) as error:  # Ray exits the process when a handshake fails
+            raise ClusterError(
+                f"--address {address}: must be a Ray cluster of the same version that accepts us, "
+                f"{_first_line(error)} Fix: check `ray status`, the Ray and Python versions on both sides, and "
+                "RAY_AUTH_MODE and RAY_AUTH_TOKEN."
+            ) from error
+        try:
+            yield read_shape()
+        finally:
+            ray.shutdown()
+
+
+def check_address(address: str) -> None:
+    """Check within seconds, without Ray, that a gRPC server answers at `host:port`.
+
+    Raises:
+        ClusterError: It does not; says what to check.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address.startswith("ray://"):
+        raise ClusterError(
+            f"--address {address}: must be the address of the cluster's head, got a Ray Client address. "
+            f"Fix: run on a node of the cluster with --address auto, or submit with `ray job submit`."
+        )
+    if not colon or not host or not port.isdigit():
+        raise ClusterError(f"--address {address}: must be auto, local or host:port. Fix: for instance 10.0.0.1:6379.")
+    ways = "Fix: check that `ray start --head` runs there, the port (6379 by default) and the firewall."
+    try:
+        with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S) as connection:
+            connection.settimeout(CONNECT_TIMEOUT_S)
+            connection.sendall(_HTTP2_PREFACE)
+            answer = connection.recv(9)
+    except OSError as error:
+        raise ClusterError(f"--address {address}: no answer within {CONNECT_TIMEOUT_S:.0f} s ({error}). {ways}") from error
+    if len(answer) < 4 or answer[3] != _SETTINGS_TYPE:
+        raise ClusterError(f"--address {address}: something answers there that is not Ray. {ways}")
+
+
+def _find_running() -> str:
+    """Return the address of the Ray that runs on this machine; a file left by a dead one does not count."""
+    from ray._private import services
+
+    try:
+        address = str(services.canonicalize_bootstrap_address("auto"))
+    except ConnectionError as error:
+        raise ClusterError(
+            "--address auto: no Ray runs on this machine. Fix: start one with `ray start --head`, give --address "
+            "host:port, or leave --address out for a private one."
+        ) from error
+    check_address(address)
+    return address
+
+
+def read_shape() -> ClusterShape:
+    """Return the shape of the cluster that this process has joined, asking every node about itself.
+
+    Raises:
+        ClusterError: A node does not answer, or cannot import this package.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    ask = ray.remote(num_cpus=0)(machine)
+    asked = [
+        ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote()
+        for node in nodes
+    ]
+    try:
+        answers: list[tuple[int, int]] = ray.get(asked, timeout=120)
+    except Exception as error:
+        raise ClusterError(
+            f"cluster: every node must be able to run this project, {_first_line(error)} "
+            "Fix: install it on each node, in the same environment that runs Ray there."
+        ) from error
+    return ClusterShape(
+        nodes=tuple(
+            NodeShape(
+                address=node["NodeManagerAddress"],
+                num_cpus=int(node["Resources"].get("CPU", 0)),
+                physical_cpus=cores,
+                memory_mb=memory_mb,
+            )
+            for node, (cores, memory_mb) in zip(nodes, answers, strict=True)
+        )
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines: list[Any] = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"got {type(error).__name__}: {lines[-1] if lines else 'no message'}."

@@ -1,0 +1,301 @@
+"""The course of a study without its engine: which trial is next, what is recorded, when it ends. Imports no Ray.
+
+Tune's searcher and callback are thin shells around this class, so that every rule can be tested without a cluster.
+Order of every end: the record first, then Optuna; MLflow follows the records in a process of its own.
+"""
+
+import io
+import statistics
+import tarfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from study.errors import RecordError
+from study.plan import Plan, Slot, guess_seconds, num_cpus
+from study.search.admission import Running, Waiting, admit
+from study.search.optuna_study import OptunaStudy
+from study.search.space import runnable
+from study.spec import StudySpec
+from study.tracking.folder import StudyFolder
+from study.tracking.ledger import Ledger, TrialRow
+from study.tracking.records import (
+    Evaluation,
+    Iteration,
+    Record,
+    RecordLog,
+    Status,
+    StudyClosed,
+    StudyOpened,
+    Timing,
+    TrialBuilt,
+    TrialEnded,
+    TrialStarted,
+)
+
+LOOKAHEAD = 64
+"""Trials of the queue that backfill looks at."""
+RELIABLE_PROGRESS = 0.05
+"""From this share of its budget on, a trial's own pace predicts its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Why a study ends before its plan."""
+
+    reason: str
+    """`stopped`, `time budget` or `error`."""
+    detail: str
+
+
+class Conductor:
+    """Deals out the trials of one driver's session and records what becomes of them.
+
+    Attributes:
+        spec: The space.
+        plan: What is planned on this cluster.
+        ledger: The state that the records have led to.
+        stop: Set once the session is to end early.
+        opened_at: Start of the session, seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: StudySpec,
+        plan: Plan,
+        folder: StudyFolder,
+        log: RecordLog,
+        ledger: Ledger,
+        study_id: str,
+        provenance: dict[str, Any],
+        deadline: float | None = None,
+    ) -> None:
+        """Open a session: end the attempts that a killed driver left, reconcile Optuna.
+
+        Args:
+            spec: The space.
+            plan: What is planned on this cluster.
+            folder: The study's folder.
+            log: Its records, open.
+            ledger: The state that the records have led to.
+            study_id: Name of the Optuna study.
+            provenance: Where and with what this driver runs.
+            deadline: End of the time budget, on the clock of `time.monotonic`.
+        """
+        self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
+        self.stop: Stop | None = None
+        self.opened_at = time.time()
+        self._log, self._deadline = log, deadline
+        self._running: dict[int, float] = {}
+        """Trial -> its start, on the clock of `time.monotonic`."""
+        self._append(
+            StudyOpened(
+                session=ledger.sessions + 1,
+                num_trials=len(plan.slots),
+                cluster=plan.cluster.to_json(),
+                provenance=provenance,
+            )
+        )
+        self._end_open_attempts("the driver was killed")
+        self._optuna = OptunaStudy(spec, study_id=study_id, journal=folder.optuna_journal, rows=ledger.rows)
+        ended = {number for number, row in ledger.rows.items() if row.ended}
+        self._queue = [slot for slot in plan.slots if slot.trial not in ended]
+
+    # --- dealing out -------------------------------------------------------------------------------------------
+
+    @property
+    def num_left(self) -> int:
+        """Trials that this session has not dealt out yet."""
+        return len(self._queue)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further trial will be dealt out in this session."""
+        self._watch_clock()
+        return self.stop is not None or not self._queue or not (self._running or self._startable())
+
+    def next_trial(self) -> TrialStarted | None:
+        """Record and return the trial to start now; None when all have to wait."""
+        startable = self._startable()
+        if self.stop is not None or not startable:
+            return None
+        now = time.monotonic()
+        queue = [Waiting(num_cpus=self._cpus(slot), duration=self._duration(slot)) for slot in startable]
+        running = [Running(num_cpus=self._cpus_of(trial), end=self._end(trial)) for trial in self._running]
+        index = admit(queue, running, capacity=self.plan.cluster.capacity, now=now)
+        return None if index is None else self._start(startable[index])
+
+    def _startable(self) -> list[Slot]:
+        """Return the head of the queue, without trials that could not end before the deadline."""
+        head = self._queue[:LOOKAHEAD]
+        if self._deadline is None:
+            return head
+        left = self._deadline - time.monotonic()
+        return [slot for slot in head if self._duration(slot) <= left]
+
+    def _start(self, slot: Slot) -> TrialStarted:
+        number, proposed = self._optuna.propose(slot)
+        earlier = self.ledger.rows.get(slot.trial)
+        tuned = {name: value for name, value in proposed.items() if name in self.spec.tuned}
+        setting = runnable(
+            self.spec, {**tuned, "num_env_runners": slot.num_env_runners}, written=tuple(slot.given)
+        )
+        started = TrialStarted(
+            trial=slot.trial,
+            attempt=earlier.attempt + 1 if earlier else 1,
+            seed=slot.seed,
+            setting=setting,
+            proposed=tuned,
+            iterations=slot.iterations,
+            anchor=slot.anchor,
+            optuna_number=number,
+            num_cpus=self._cpus(slot),
+        )
+        self._append(started)
+        self._queue.remove(slot)
+        self._running[slot.trial] = time.monotonic()
+        return started
+
+    def _cpus(self, slot: Slot) -> int:
+        return num_cpus(self.spec, slot.num_env_runners)
+
+    def _cpus_of(self, trial: int) -> int:
+        return self.ledger.rows[trial].num_cpus
+
+    def _duration(self, slot: Slot) -> float:
+        """Return the expected duration of a trial: that of finished ones like it, else a guess."""
+        past = [
+            row.duration_s
+            for row in self.ledger.rows.values()
+            if row.status == "finished"
+            and row.duration_s is not None
+            and (row.num_env_runners, row.iterations) == (slot.num_env_runners, slot.iterations)
+        ]
+        return statistics.median(past) if past else guess_seconds(self.spec, slot.num_env_runners, self.plan.cluster)
+
+    def _end(self, trial: int) -> float:
+        row, start = self.ledger.rows[trial], self._running[trial]
+        if row.progress >= RELIABLE_PROGRESS:
+            return start + (time.monotonic() - start) / row.progress
+        slot = next(slot for slot in self.plan.slots if slot.trial == trial)
+        return start + self._duration(slot)
+
+    # --- recording ---------------------------------------------------------------------------------------------
+
+    def report(self, trial: int, records: list[dict[str, Any]], *, progress: float) -> None:
+        """Record what a trial reported: plain fields of `TrialBuilt`, `Iteration` and `Evaluation` with their kind."""
+        row = self.ledger.rows[trial]
+        for content in records:
+            fields = {name: value for name, value in content.items() if name != "kind"}
+            fields |= {"trial": trial, "attempt": row.attempt}
+            match content["kind"]:
+                case Iteration.kind:
+                    self._append(Iteration(**fields))
+                case Evaluation.kind:
+                    self._append(Evaluation(**fields))
+                case TrialBuilt.kind:
+                    timing, reason = self._timing(row, fields["processes_per_node"])
+                    self._append(TrialBuilt(**fields, timing=timing, timing_reason=reason))
+        row.progress = progress
+
+    def finish(self, trial: int, policy: bytes | None) -> None:
+        """Record a trial that came to its end."""
+        row = self.ledger.rows[trial]
+        summary = row.summarise(self.spec, finished=True)
+        if summary["final_return"] is None:
+            self.end(trial, "failed", "the trial ended without a final evaluation")
+            return
+        checkpoint = self._save(trial, policy) if policy is not None else None
+        self.end(trial, "finished", "", checkpoint=checkpoint)
+
+    def end(self, trial: int, status: Status, reason: str, *, checkpoint: str | None = None) -> None:
+        """Record the end of an attempt, then tell Optuna; a second end of the same attempt is ignored."""
+        row = self.ledger.rows[trial]
+        self._running.pop(trial, None)
+        if row.status != "running":
+            return
+        summary = row.summarise(self.spec, finished=status == "finished")
+        self._append(
+            TrialEnded(
+                trial=trial,
+                attempt=row.attempt,
+                status=status,
+                reason=reason,
+                summary=summary,
+                checkpoint=checkpoint,
+            )
+        )
+        if row.ended:
+            self._optuna.tell(row)
+
+    def close(self) -> StudyClosed:
+        """Record the end of the session; trials that were still running wait for a resume."""
+        stop = self.stop
+        self._end_open_attempts(stop.detail if stop else "the driver ended")
+        complete = all(slot.trial in self.ledger.rows and self.ledger.rows[slot.trial].ended for slot in self.plan.slots)
+        reason = "complete" if complete else stop.reason if stop else "error"
+        closed = StudyClosed(
+            session=self.ledger.sessions,
+            reason=reason,  # type: ignore[arg-type]
+            detail="" if complete or stop is None else stop.detail,
+        )
+        self._append(closed)
+        return closed
+
+    def _end_open_attempts(self, reason: str) -> None:
+        for trial, row in self.ledger.rows.items():
+            if row.status == "running":
+                self.end(trial, "interrupted", reason)
+
+    def _append(self, record: Record) -> TrialRow | None:
+        line = self._log.append(record)
+        return self.ledger.apply(record, line.time)
+
+    def _save(self, trial: int, policy: bytes) -> str:
+        """Unpack the final policy, an RLModule checkpoint, into the study folder."""
+        target = self.folder.checkpoint(trial)
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            with tarfile.open(fileobj=io.BytesIO(policy)) as archive:
+                archive.extractall(target, filter="data")
+        except OSError as error:
+            raise RecordError(
+                f"{target}: the policy could not be written ({error.strerror}). "
+                "Fix: free some space, then run the same command with --resume."
+            ) from error
+        return str(target.relative_to(self.folder.path))
+
+    def _timing(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> tuple[Timing, str]:
+        """Return whether every process of the trial had a core of its own, and how that is known."""
+        nodes, capacity = self.plan.cluster.nodes, self.plan.cluster.capacity
+        if row.num_cpus > capacity:
+            return "oversubscribed", f"{row.num_cpus} CPUs reserved, {capacity} cores"
+        for node in nodes:
+            processes = processes_per_node.get(node.address, 0)
+            if len(nodes) > 1 and processes and node.num_cpus > node.physical_cpus:
+                return "oversubscribed", (
+                    f"{node.address}: Ray hands out {node.num_cpus} CPUs, {node.physical_cpus} cores"
+                )
+        return "measured", f"{row.num_cpus} CPUs reserved of {capacity} cores"
+
+    # --- ending ------------------------------------------------------------------------------------------------
+
+    def end_early(self, reason: str, detail: str) -> None:
+        """Deal out no further trial, and let the engine stop those that run. The first reason stays."""
+        self.stop = self.stop or Stop(reason=reason, detail=detail)
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether running trials are to be stopped now."""
+        self._watch_clock()
+        return self.stop is not None
+
+    def _watch_clock(self) -> None:
+        if self._deadline is None or self.stop is not None:
+            return
+        if time.monotonic() >= self._deadline:
+            self.end_early("time budget", "the time budget is used up")
+        elif self._queue and not self._running and not self._startable():
+            self.end_early("time budget", "no further trial would end within the time budget")

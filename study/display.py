@@ -1,0 +1,272 @@
+"""What a person sees: the live view of a running study, the plan, and the tables at the end. Imports rich, no engine."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from study.plan import Plan
+from study.tracking.ledger import Ledger, TrialRow
+
+if TYPE_CHECKING:
+    from study.conductor import Conductor
+
+MAX_ROWS = 12
+"""Lines of ended trials in the live view; the table at the end has all."""
+
+
+class Display(Protocol):
+    """Shows a running study."""
+
+    def note(self, text: str) -> None:
+        """Show one line."""
+
+    def live(self, conductor: "Conductor") -> contextlib.AbstractContextManager[None]:
+        """Show the study while the context is open."""
+
+    def update(self) -> None:
+        """Look at the conductor again."""
+
+
+def make_display(console: Console) -> Display:
+    """Return a live view for a terminal, plain lines otherwise."""
+    return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)
+
+
+class PlainDisplay:
+    """One line for each end of a trial, and for progress now and then: for files and batch jobs."""
+
+    INTERVAL_S = 30.0
+
+    def __init__(self, console: Console | None = None) -> None:
+        """Write to `console`, or to standard error."""
+        self._console = console or Console(file=sys.stderr, width=140)
+        self._conductor: Conductor | None = None
+        self._seen: dict[int, tuple[int, str]] = {}
+        self._last = 0.0
+
+    def note(self, text: str) -> None:
+        """Print one line."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    @contextlib.contextmanager
+    def live(self, conductor: "Conductor") -> Iterator[None]:
+        """Print lines while the context is open."""
+        self._conductor = conductor
+        self._seen = {number: (row.attempt, row.status) for number, row in conductor.ledger.rows.items()}
+        yield
+        self.update()
+
+    def update(self) -> None:
+        """Print what has changed."""
+        if self._conductor is None:
+            return
+        for number, row in self._conductor.ledger.rows.items():
+            state = (row.attempt, row.status)
+            if self._seen.get(number) != state:
+                self._seen[number] = state
+                self.note(f"{time.strftime('%H:%M:%S')} {_line(row)}")
+        if time.monotonic() - self._last > self.INTERVAL_S:
+            self._last = time.monotonic()
+            self.note(f"{time.strftime('%H:%M:%S')} {_headline(self._conductor)}")
+
+
+class LiveDisplay:
+    """A table that follows the study."""
+
+    def __init__(self, console: Console) -> None:
+        """Draw on `console`."""
+        self._console = console
+        self._started = time.monotonic()
+
+    def note(self, text: str) -> None:
+        """Print one line above the table."""
+        self._console.print(text, highlight=False, markup=False)
+
+    @contextlib.contextmanager
+    def live(self, conductor: "Conductor") -> Iterator[None]:
+        """Redraw twice a second, in a thread of rich's, while the context is open."""
+        with Live(
+            get_renderable=lambda: self._view(conductor),
+            console=self._console,
+            refresh_per_second=2,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        ):
+            yield
+
+    def update(self) -> None:
+        """Do nothing: the view redraws itself."""
+
+    def _view(self, conductor: "Conductor") -> Group:
+        rows = list(conductor.ledger.rows.values())
+        running = [row for row in rows if row.status == "running"]
+        ended = sorted((row for row in rows if row.status != "running"), key=lambda row: row.ended_at or 0)
+        table = _trial_table(running + ended[::-1][: max(MAX_ROWS - len(running), 3)])
+        done = sum(row.ended for row in rows) + sum(row.progress for row in running)
+        bar = ProgressBar(total=len(conductor.plan.slots), completed=done, width=60)
+        return Group(Text(_headline(conductor)), bar, table)
+
+
+def _headline(conductor: "Conductor") -> str:
+    counts, total = conductor.ledger.counts(), len(conductor.plan.slots)
+    ended = counts["finished"] + counts["failed"]
+    running = [row for row in conductor.ledger.rows.values() if row.status == "running"]
+    rate = sum(row.last_iteration is not None and row.env_steps_per_s() or 0.0 for row in running)
+    best = max((row.summary.get("final_return") or float("-inf") for row in _finished(conductor.ledger)), default=None)
+    parts = [f"{ended} of {total} trials ended", f"{len(running)} running", f"{rate:,.0f} env steps/s"]
+    if counts["failed"]:
+        parts.append(f"{counts['failed']} failed")
+    if best is not None:
+        parts.append(f"best return {best:.1f}")
+    if (eta := eta_s(conductor)) is not None:
+        parts.append(f"about {duration(eta)} left")
+    if conductor.stop is not None:
+        parts.append(f"stopping: {conductor.stop.detail}")
+    return " · ".join(parts)
+
+
+def eta_s(conductor: "Conductor") -> float | None:
+    """Return the seconds that the rest should take at the pace so far; None before there is one."""
+    opened = [row for row in conductor.ledger.rows.values() if row.started >= conductor.opened_at]
+    work = sum(1.0 if row.ended else row.progress for row in opened)
+    left = conductor.num_left + sum(1 - row.progress for row in opened if row.status == "running")
+    elapsed = time.time() - conductor.opened_at
+    return left * elapsed / work if work > 0.1 else None
+
+
+def _finished(ledger: Ledger) -> Iterable[TrialRow]:
+    return (row for row in ledger.rows.values() if row.status == "finished")
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people: `45 s`, `12 min`, `3.4 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _line(row: TrialRow) -> str:
+    setting = row.setting
+    what = (
+        f"trial {row.trial}: {row.num_env_runners} runners, batch {setting['train_batch_size']}, "
+        f"lr {setting['lr']:.2g}, seed {row.seed}"
+    )
+    match row.status:
+        case "running":
+            return f"{what}: started" + (f" again (attempt {row.attempt})" if row.attempt > 1 else "")
+        case "finished":
+            rate = _number(row.summary.get("env_steps_per_s"), ",.0f")
+            wall = _number(row.summary.get("wall_time_s"), ".1f")
+            final = _number(row.summary.get("final_return"), ".1f")
+            return f"{what}: return {final}, {rate} env steps/s ({row.timing}), {wall} s of training"
+        case _:
+            return f"{what}: {row.status.upper()}, {row.reason}"
+
+
+def _trial_table(rows: Iterable[TrialRow]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("trial", "runners", "batch", "lr", "seed", "env steps/s", "wall time s", "return"):
+        table.add_column(name, justify="right")
+    table.add_column("timing")
+    table.add_column("status", overflow="fold")
+    for row in rows:
+        last, evaluation = row.last_iteration, row.last_evaluation
+        wall = row.summary.get("wall_time_s") if row.summary else (last.wall_time_s if last else None)
+        latest = sum(evaluation.returns) / len(evaluation.returns) if evaluation else None
+        final = row.summary.get("final_return") if row.status == "finished" else latest
+        table.add_row(
+            str(row.trial),
+            str(row.num_env_runners),
+            str(row.setting["train_batch_size"]),
+            f"{row.setting['lr']:.2g}",
+            str(row.seed),
+            _number(row.env_steps_per_s(), ",.0f"),
+            _number(wall, ".1f"),
+            _number(final, ".1f"),
+            row.timing or "",
+            _status(row),
+        )
+    return table
+
+
+def _status(row: TrialRow) -> Text:
+    if row.status == "running":
+        return Text(f"running {row.progress:4.0%}" if row.startup_time_s is not None else "starting", style="cyan")
+    if row.status == "finished":
+        return Text("finished", style="green")
+    return Text(f"{row.status.upper()}: {row.reason}", style="red" if row.status == "failed" else "yellow")
+
+
+def print_result(
+    console: Console, rows: Iterable[TrialRow], best: Mapping[int, TrialRow], *, table_file: str
+) -> None:
+    """Print the table of trials and the best setting of each scale."""
+    rows = list(rows)
+    console.print(_trial_table(rows))
+    failed = sum(row.status == "failed" for row in rows)
+    console.print(f"\nn = {len(rows)} trials, {failed} failed. All columns: {table_file}", soft_wrap=True)
+    if any(row.timing == "oversubscribed" for row in rows):
+        console.print(
+            "oversubscribed: more processes than cores; these times and rates say nothing about scaling.",
+            soft_wrap=True,
+        )
+    if best:
+        console.print("\n[bold]Best setting of each scale[/bold] (single trials: n=1, no interval)")
+    tuned = _varied(rows)
+    for scale, row in best.items():
+        values = ", ".join(f"{name} {row.setting[name]:.4g}" for name in tuned)
+        console.print(
+            f"  {scale:>3} runners: return {_number(row.summary.get('final_return'), '.1f')}, "
+            f"score {_number(row.summary.get('score'), '.2f')} (trial {row.trial}: {values})",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _varied(rows: Iterable[TrialRow]) -> list[str]:
+    """Return the parameters that differ between trials, lr and batch always among them."""
+    settings = [row.setting for row in rows]
+    always = {"train_batch_size", "lr"}
+    return [
+        name
+        for name in (settings[0] if settings else {})
+        if name != "num_env_runners" and (name in always or len({setting[name] for setting in settings}) > 1)
+    ]
+
+
+def print_plan(console: Console, plan: Plan, *, name: str) -> None:
+    """Print what a study would run, and what each trial needs."""
+    console.print(f"[bold]{name}[/bold]: {len(plan.slots)} trials, about {duration(plan.hours * 3600)} here")
+    nodes = ", ".join(
+        f"{node.address} ({node.num_cpus} CPUs in Ray, {node.physical_cpus} cores, {node.memory_mb / 1024:.0f} GB)"
+        for node in plan.cluster.nodes
+    )
+    console.print(f"Cluster: {nodes}", soft_wrap=True, highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("runners", "trials", "CPUs each", "memory each", "time each"):
+        table.add_column(column, justify="right")
+    table.add_column("timing rows will say")
+    for scale in plan.scales:
+        table.add_row(
+            str(scale.num_env_runners),
+            str(scale.num_trials),
+            str(scale.num_cpus),
+            f"{scale.memory_mb / 1024:.1f} GB",
+            f"~{duration(scale.hours * 3600)}",
+            "oversubscribed" if scale.shares_cores else "measured",
+        )
+    console.print(table)
+    console.print("Times are guesses, good to a factor of three, from figures of stock RLlib on a 2-core machine.")

@@ -1,0 +1,73 @@
+"""The space file's schema for editors, and the field reference of the README, from the same models. Pure."""
+
+import json
+from collections.abc import Iterator
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from study.parameters import PARAMETERS
+from study.spec import StudySpec
+
+
+def json_schema() -> str:
+    """Return the JSON Schema of space files."""
+    content = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Space of a scaling study",
+        **StudySpec.model_json_schema(by_alias=True),
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def field_reference() -> str:
+    """Return the field reference as Markdown tables."""
+    lines = ["| field | default | meaning |", "|---|---|---|"]
+    lines += _rows(StudySpec, "")
+    lines += ["", "| parameter | default | allowed | meaning |", "|---|---|---|---|"]
+    for parameter in PARAMETERS.values():
+        default = "required" if parameter.default is None else _code(parameter.default)
+        opening = ">" if parameter.open_minimum else ">="
+        allowed = f"{parameter.kind.__name__} {opening} {parameter.minimum:g}"
+        if parameter.maximum is not None:
+            allowed += f", <= {parameter.maximum:g}"
+        lines.append(f"| `{parameter.name}` | {default} | {allowed} | {parameter.meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, info in model.model_fields.items():
+        place = f"{prefix}{info.alias or name}"
+        inner = _model(info.annotation)
+        if place == "parameters":
+            yield f"| `{place}` | required | {_cell(info)} See the next table. |"
+        elif inner is not None:
+            suffix = "[]" if get_origin(info.annotation) is list else ""
+            if suffix:
+                yield f"| `{place}` | {_default(info)} | {_cell(info)} |"
+            yield from _rows(inner, f"{place}{suffix}.")
+        else:
+            yield f"| `{place}` | {_default(info)} | {_cell(info)} |"
+
+
+def _model(annotation: Any) -> type[BaseModel] | None:
+    if get_origin(annotation) in (list, Union, UnionType):
+        return next((model for inner in get_args(annotation) if (model := _model(inner))), None)
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _default(info: FieldInfo) -> str:
+    if info.default is PydanticUndefined:
+        return "required"
+    return "none" if info.default is None else _code(info.default)
+
+
+def _code(value: Any) -> str:
+    return f"`{json.dumps(value)}`"
+
+
+def _cell(info: FieldInfo) -> str:
+    return (info.description or "").replace("\n", " ").replace("|", "\\|")

@@ -1,0 +1,324 @@
+"""`run_study`: folder, records, Ray, Tune and MLflow wired together. Ray is imported only once nothing can be wrong."""
+
+import contextlib
+import shutil
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from study.cluster import joined_ray, local_shape, private_ray, resolve_address
+from study.conductor import Conductor
+from study.display import Display, PlainDisplay
+from study.errors import Fault, RecordError, SpaceError, StudyError, TrackingError
+from study.plan import ClusterShape, make_plan, num_cpus
+from study.spec import StudySpec
+from study.tracking.folder import FORMAT, StudyFolder, StudyIdentity
+from study.tracking.ledger import Ledger, TrialRow, best_per_scale, fold
+from study.tracking.mirror_process import MirrorProcess, MirrorReport
+from study.tracking.provenance import provenance
+from study.tracking.records import RecordLog, StudyClosed, TrialStarted, read_lines
+from study.tracking.table import write_table
+from study.tracking.tracking_uri import check_tracking_uri
+from study.trial.environments import probe
+
+DEFAULT_TRACKING_URI = "sqlite:///mlflow.db"
+DRAIN_TIMEOUT_S = 60.0
+"""How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
+READY_TIMEOUT_S = 60.0
+"""How long a first start waits for MLflow."""
+EXIT_FINISHED, EXIT_SOME_FAILED, EXIT_MISTAKE, EXIT_STOPPED = 0, 1, 2, 75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyResult:
+    """What a driver's session came to."""
+
+    folder: StudyFolder
+    identity: StudyIdentity
+    rows: tuple[TrialRow, ...]
+    """Every trial on record, by its number."""
+    best: dict[int, TrialRow]
+    """The best trial of each scale."""
+    closed: StudyClosed
+    mirror: MirrorReport
+
+    @property
+    def exit_code(self) -> int:
+        """0 all trials ended well, 1 some failed, 75 stopped and resumable."""
+        if self.closed.reason != "complete":
+            return EXIT_STOPPED
+        return EXIT_SOME_FAILED if any(row.status == "failed" for row in self.rows) else EXIT_FINISHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Everything about a run that is not part of the study's question."""
+
+    name: str
+    """Folder of the study below `out`, and its name in MLflow."""
+    out: Path = Path("studies")
+    address: str | None = None
+    """None for `RAY_ADDRESS` or a private Ray; `local`, `auto` or host:port."""
+    tracking_uri: str | None = None
+    """MLflow; None for `sqlite:///mlflow.db`, or on a resume for what the study began with."""
+    resume: bool = False
+    or_start: bool = False
+    """With `resume`: start when there is nothing to resume."""
+    time_budget_s: float | None = None
+    verbose: bool = False
+    space: str = "python"
+    """Where the spec came from, for people."""
+    space_text: str = ""
+    """The space file as written; kept beside the records."""
+
+
+def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None = None) -> StudyResult:
+    """Run or resume a study until its plan is complete, it is told to stop, or its time is up.
+
+    Must be called from the main thread: SIGINT, SIGTERM and SIGUSR1 end the study cleanly while it runs.
+
+    Raises:
+        SpaceError: The environment cannot be made, or the name is taken.
+        ClusterError: Ray cannot be reached, or a trial can never fit.
+        TrackingError: MLflow does not answer at a first start.
+        RecordError: The folder cannot be resumed, or cannot be written any more.
+    """
+    deadline = None if options.time_budget_s is None else time.monotonic() + options.time_budget_s
+    display = display or PlainDisplay()
+    folder = StudyFolder(options.out / options.name)
+    resumed = _check_name(folder, options)
+    probe(spec.environment)
+    identity = _resumed_identity(folder, spec, options) if resumed else _new_identity(spec, options)
+    address = resolve_address(options.address)
+    largest = max(num_cpus(spec, scale) for scale in spec.scales)
+    if address is None:
+        make_plan(spec, local_shape(largest_trial=largest))  # refuse before anything is written
+    if not resumed:
+        folder.create(identity, options.space_text)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(folder.locked())
+        if not resumed:
+            stack.push(lambda kind, error, trace: _forget_unstarted(folder, error))
+        ledger = fold((line.record, line.time) for line in read_lines(folder.records))
+        mirror = MirrorProcess()
+        mirror.start(folder, identity.tracking_uri)
+        stack.callback(mirror.finish, 0.0)
+        stopping = stack.enter_context(_Signals())
+        log = stack.enter_context(RecordLog(folder.records))
+        display.note(f"Starting Ray ({address or 'private'}) …")
+        shape = stack.enter_context(
+            private_ray(num_cpus=local_shape(largest_trial=largest).num_cpus, verbose=options.verbose)
+            if address is None
+            else joined_ray(address, verbose=options.verbose)
+        )
+        _await_mirror(mirror, display, insist=not resumed)
+        conductor = _conductor(spec, folder, identity, shape, log, ledger, deadline)
+        stopping.tell(conductor)
+        with display.live(conductor):
+            _tune(conductor, folder, stopping, display)
+        closed = conductor.close()
+        write_table(folder.table, conductor.ledger.rows.values())
+        report = mirror.finish(DRAIN_TIMEOUT_S)
+    rows = tuple(conductor.ledger.rows[number] for number in sorted(conductor.ledger.rows))
+    result = StudyResult(
+        folder=folder, identity=identity, rows=rows, best=best_per_scale(rows), closed=closed, mirror=report
+    )
+    if closed.reason == "error":
+        raise RecordError(f"{folder.path}: the study was stopped. {closed.detail}")
+    return result
+
+
+def _check_name(folder: StudyFolder, options: RunOptions) -> bool:
+    """Return whether a study is resumed.
+
+    Raises:
+        SpaceError: The name is taken, or there is nothing to resume.
+    """
+    exists = folder.exists()
+    if exists and not options.resume:
+        law = f"a new study needs a new name, got '{options.name}' ({folder.path} exists)."
+        fault = Fault(place="--name", law=law, fix="Continue that study with --resume, or choose another --name.")
+        raise SpaceError(options.space, [fault])
+    if not exists and options.resume and not options.or_start:
+        law = f"there must be a study to resume, got '{options.name}' ({folder.path} holds none)."
+        fault = Fault(place="--resume", law=law, fix="Check --name and --out, or start it without --resume.")
+        raise SpaceError(options.space, [fault])
+    if exists:
+        folder.check_owner()
+    return exists
+
+
+def _new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
+    return StudyIdentity(
+        format=FORMAT,
+        study_id=uuid.uuid4().hex[:12],
+        name=options.name,
+        created=time.time(),
+        tracking_uri=check_tracking_uri(options.tracking_uri or DEFAULT_TRACKING_URI),
+        space=options.space,
+        spec=spec.to_json(),
+        digest=spec.digest(),
+    )
+
+
+def _resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) -> StudyIdentity:
+    identity = folder.identity()
+    if identity.digest != spec.digest():
+        different = ", ".join(_differences(identity.spec, spec.to_json())) or "defaults of another version"
+        raise RecordError(
+            f"{folder.path}: a resume needs the space that the study was started with, got other values of "
+            f"{different}. Fix: resume with {folder.space_file}, or start a new study with --name."
+        )
+    if options.tracking_uri is not None:
+        try:
+            same = check_tracking_uri(options.tracking_uri) == identity.tracking_uri
+        except TrackingError:  # an outage does not stop a resume
+            same = options.tracking_uri == identity.tracking_uri
+        if not same:
+            raise RecordError(
+                f"--tracking-uri: a study keeps the one it began with ({identity.tracking_uri}), got "
+                f"{options.tracking_uri}. Fix: drop the option; `study sync {folder.path} --tracking-uri …` copies it."
+            )
+    return identity
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> Iterator[str]:
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if place == "search" and key == "num_trials" or place == "" and key == "description":
+            continue
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from _differences(before, after, key if not place else f"{place}.{key}")
+        elif before != after:
+            yield f"{place}.{key}" if place else key
+
+
+def _forget_unstarted(folder: StudyFolder, error: BaseException | None) -> bool:
+    """Remove the folder of a first start that recorded nothing, so that the same command can be tried again."""
+    if error is not None and next(read_lines(folder.records), None) is None:
+        shutil.rmtree(folder.path, ignore_errors=True)
+    return False
+
+
+def _await_mirror(mirror: MirrorProcess, display: Display, *, insist: bool) -> None:
+    try:
+        mirror.wait_ready(READY_TIMEOUT_S if insist else 5.0)
+    except TrackingError as error:
+        if insist:
+            raise
+        display.note(f"MLflow does not answer; the study goes on and MLflow will catch up. ({error})")
+
+
+def _conductor(
+    spec: StudySpec,
+    folder: StudyFolder,
+    identity: StudyIdentity,
+    shape: ClusterShape,
+    log: RecordLog,
+    ledger: Ledger,
+    deadline: float | None,
+) -> Conductor:
+    return Conductor(
+        spec=spec,
+        plan=make_plan(spec, shape),
+        folder=folder,
+        log=log,
+        ledger=ledger,
+        study_id=identity.study_id,
+        provenance=provenance(),
+        deadline=deadline,
+    )
+
+
+def _tune(conductor: Conductor, folder: StudyFolder, stopping: "_Signals", display: Display) -> None:
+    """Run the conductor's trials under Ray Tune."""
+    if conductor.exhausted:
+        return
+    from ray import tune
+
+    from study.search.searcher import StudyCallback, StudySearcher, StudyStopper
+    from study.trial.trainable import StudyTrial
+
+    spec = conductor.spec.to_json()
+
+    def to_config(started: TrialStarted) -> dict[str, Any]:
+        return {
+            "spec": spec,
+            "setting": started.setting,
+            "seed": started.seed,
+            "iterations": started.iterations,
+            "trial": started.trial,
+            "attempt": started.attempt,
+        }
+
+    callback = StudyCallback(conductor, on_change=display.update)
+    callback.keep_signals(*stopping.NUMBERS)
+    shutil.rmtree(folder.tune, ignore_errors=True)  # of an earlier driver; never read
+    tuner = tune.Tuner(
+        StudyTrial,
+        tune_config=tune.TuneConfig(
+            search_alg=StudySearcher(conductor, to_config),
+            num_samples=conductor.num_left,
+            trial_dirname_creator=lambda trial: f"trial_{trial.config['trial']:05d}",
+            trial_name_creator=lambda trial: f"trial_{trial.config['trial']:05d}",
+        ),
+        run_config=tune.RunConfig(
+            name="tune",
+            storage_path=str(folder.path.resolve()),
+            stop=StudyStopper(conductor),
+            callbacks=[callback],
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            failure_config=tune.FailureConfig(max_failures=0),
+            verbose=0,
+        ),
+    )
+    try:
+        tuner.fit()
+    except StudyError:
+        raise
+    except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and say so)
+        conductor.end_early("error", f"Ray Tune ended: {error}. Fix: run the same command with --resume.")
+    if conductor.num_left and conductor.stop is None:
+        conductor.end_early("error", "Ray Tune ended early. Fix: run the same command with --resume.")
+
+
+class _Signals:
+    """Turns SIGINT, SIGTERM and SIGUSR1 into a clean end; a second SIGINT or SIGTERM ends the process at once."""
+
+    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+    def __init__(self) -> None:
+        self._conductor: Conductor | None = None
+        self._received: str | None = None
+        self._before: dict[int, Any] = {}
+
+    def tell(self, conductor: Conductor) -> None:
+        """Pass signals on to the conductor, also one that came before it existed."""
+        self._conductor = conductor
+        if self._received is not None:
+            conductor.end_early("stopped", f"received {self._received}")
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._received is not None and number != signal.SIGUSR1:
+            raise KeyboardInterrupt
+        self._received = signal.Signals(number).name
+        if self._conductor is not None:
+            self._conductor.end_early("stopped", f"received {self._received}")
+        else:
+            sys.stderr.write(f"Received {self._received}; ending once Ray is up. Again to end at once.\n")
+
+    def __enter__(self) -> "_Signals":
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in self.NUMBERS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,63 @@
+"""Which waiting trial may start now: first come first served, with backfill that never delays the first. Pure.
+
+Ray gives CPUs to whoever fits, so among small trials one that needs 47 of 48 CPUs waits for ever; strict order, on the
+other hand, leaves the cluster idle while the large one waits. Backfill as in batch schedulers (EASY) does neither: the
+first trial in the queue gets a reservation at the moment when enough CPUs will be free, and a later one may overtake
+only if it ends before that moment or fits beside the first.
+Source: Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A trial that holds CPUs."""
+
+    num_cpus: int
+    end: float
+    """Expected end, on the clock of `now`; a trial that is late is expected to end now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A trial in the queue."""
+
+    num_cpus: int
+    duration: float
+    """Expected duration in seconds."""
+
+
+def admit(queue: Sequence[Waiting], running: Sequence[Running], *, capacity: int, now: float) -> int | None:
+    """Return the index in `queue` of the trial to start now, or None when all have to wait.
+
+    A trial larger than `capacity` (more processes than cores) runs alone.
+
+    Args:
+        queue: Trials in the order of the plan.
+        running: Trials that hold CPUs.
+        capacity: CPUs that trials may occupy side by side.
+        now: Seconds, on the same clock as `Running.end`.
+    """
+    if not queue:
+        return None
+    free = capacity - sum(trial.num_cpus for trial in running)
+    if not running or queue[0].num_cpus <= free:
+        return 0
+    start, beside = _reservation(queue[0], running, free=free, now=now)
+    for index, trial in enumerate(queue[1:], start=1):
+        if trial.num_cpus <= free and (now + trial.duration <= start or trial.num_cpus <= beside):
+            return index
+    return None
+
+
+def _reservation(first: Waiting, running: Sequence[Running], *, free: int, now: float) -> tuple[float, int]:
+    """Return when the first trial can start, and the CPUs that are free beside it then."""
+    moment = now
+    for trial in sorted(running, key=lambda trial: trial.end):
+        moment = max(trial.end, now)
+        free += trial.num_cpus
+        if free >= first.num_cpus:
+            break
+    return moment, free - first.num_cpus

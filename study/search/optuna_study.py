@@ -1,0 +1,247 @@
+"""The Optuna study of a study: one Optuna trial per planned trial, reconciled with the records. May import Optuna.
+
+The records are the truth. A planned trial is entered by one atomic `enqueue_trial` that carries its number, so that a
+kill at any moment leaves a trial that can be found again; it is told only after its end is on record.
+"""
+
+import contextlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler, GPSampler, QMCSampler, RandomSampler, TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from study.errors import RecordError
+from study.parameters import SCALE, Value
+from study.plan import Slot
+from study.search.space import distributions, fixed_by
+from study.spec import StudySpec
+from study.tracking.ledger import TrialRow
+
+TRIAL = "trial"
+"""User attribute that holds the number in the plan."""
+CONDITIONED_DRAWS = 8
+"""Joint draws among which the one nearest to the dealt scale is taken."""
+
+
+class ScaleConditioned(BaseSampler):
+    """A model-based sampler, conditioned on a scale that it did not choose.
+
+    TPE draws all parameters jointly, the scale among them, but the scale of a trial is dealt beforehand. Of several
+    joint draws this takes the one whose scale is nearest to the dealt one (in ratio), so that what was learnt at 46
+    runners is used for 46.
+    """
+
+    def __init__(self, base: BaseSampler) -> None:
+        self._base = base
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return the base sampler's space."""
+        return self._base.infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the joint draw that is nearest to the trial's scale."""
+        first = self._base.sample_relative(study, trial, search_space)
+        dealt = trial.system_attrs.get("fixed_params", {}).get(SCALE)
+        if SCALE not in first or dealt is None:
+            return first
+        draws = [first]
+        draws += [self._base.sample_relative(study, trial, search_space) for _ in range(CONDITIONED_DRAWS - 1)]
+        return min(draws, key=lambda draw: abs(math.log(draw[SCALE] / dealt)))
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Return the base sampler's draw."""
+        return self._base.sample_independent(study, trial, param_name, param_distribution)
+
+    def reseed_rng(self) -> None:
+        """Reseed the base sampler."""
+        self._base.reseed_rng()
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Pass on to the base sampler."""
+        self._base.before_trial(study, trial)
+
+    def after_trial(self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:
+        """Pass on to the base sampler."""
+        self._base.after_trial(study, trial, state, values)
+
+
+def make_sampler(spec: StudySpec, *, told: int) -> BaseSampler:
+    """Return the sampler that the space names.
+
+    Args:
+        spec: The space.
+        told: Trials told so far; moves the seed on, so that a resumed study does not repeat its first proposals.
+    """
+    seed = spec.search.sampler_seed + 7919 * told
+    match spec.search.sampler:
+        case "tpe":
+            return ScaleConditioned(TPESampler(seed=seed, multivariate=True, constant_liar=True))
+        case "gp":
+            return GPSampler(seed=seed)
+        case "qmc":
+            return QMCSampler(seed=spec.search.sampler_seed, scramble=True)  # its place is in the storage
+        case "random" | "grid":
+            return RandomSampler(seed=seed)
+
+
+class OptunaStudy:
+    """The Optuna side of a study, by numbers of the plan."""
+
+    def __init__(self, spec: StudySpec, *, study_id: str, journal: Path, rows: Mapping[int, TrialRow]) -> None:
+        """Open or create the study and reconcile it with what is on record.
+
+        Args:
+            spec: The space.
+            study_id: Name of the Optuna study.
+            journal: Journal file.
+            rows: Every trial on record, by its number.
+
+        Raises:
+            RecordError: The journal is damaged, or knows an end that the records do not.
+        """
+        self._spec, self._distributions = spec, distributions(spec)
+        self._study = _open(journal, study_id, make_sampler(spec, told=len(rows)))
+        self._trials: dict[int, Trial] = {}
+        self._reconcile(rows, journal)
+
+    def _reconcile(self, rows: Mapping[int, TrialRow], journal: Path) -> None:
+        seen: set[int] = set()
+        for frozen in self._study.get_trials(deepcopy=False):
+            number = frozen.user_attrs.get(TRIAL)
+            row = rows.get(number) if isinstance(number, int) else None
+            ended = row is not None and row.ended
+            if not isinstance(number, int) or number in seen:
+                if not frozen.state.is_finished():  # nobody's: as RUNNING it would repel the sampler for ever
+                    self._study.tell(frozen.number, state=TrialState.FAIL, skip_if_finished=True)
+                continue
+            seen.add(number)
+            if frozen.state.is_finished():
+                if not ended:
+                    raise RecordError(
+                        f"{journal.parent}: trial {number} has ended in optuna.journal but not in records.jsonl: the "
+                        "records were cut. Fix: restore records.jsonl from a backup, or start a new study with --name."
+                    )
+            elif ended and row is not None and frozen.state == TrialState.RUNNING:
+                self._trials[number] = Trial(self._study, frozen._trial_id)
+                self.tell(row)
+            elif frozen.state == TrialState.RUNNING:
+                self._trials[number] = Trial(self._study, frozen._trial_id)
+        for number, row in rows.items():
+            if row.ended and number not in seen:
+                self._study.add_trial(self._from_record(row))
+
+    def _from_record(self, row: TrialRow) -> FrozenTrial:
+        """Return a finished Optuna trial rebuilt from a record (the journal was lost)."""
+        known: dict[str, Value] = {**row.proposed, SCALE: int(row.setting[SCALE])}
+        if "iterations" in self._distributions and row.iterations is not None:
+            known["iterations"] = row.iterations
+        distributions = {name: self._distributions[name] for name in known if name in self._distributions}
+        state, value = _outcome(row)
+        return create_trial(
+            state=state,
+            value=value,
+            params={name: known[name] for name in distributions},
+            distributions=distributions,
+            user_attrs={TRIAL: row.trial, **_attributes(row)},
+        )
+
+    def propose(self, slot: Slot) -> tuple[int, dict[str, Value]]:
+        """Return Optuna's trial number and all values for `slot`; the same values when it was proposed before."""
+        trial = self._trials.get(slot.trial)
+        if trial is None:
+            waiting = self._waiting(slot.trial)
+            if waiting is None:
+                attributes = {TRIAL: slot.trial, "seed": slot.seed, "anchor": slot.anchor}
+                self._study.enqueue_trial(fixed_by(slot, self._spec), user_attrs=attributes)
+            trial = self._study.ask()
+            if trial.user_attrs.get(TRIAL) != slot.trial:
+                raise RecordError(f"Optuna handed out trial {trial.user_attrs.get(TRIAL)} for {slot.trial}.")
+            self._trials[slot.trial] = trial
+        proposed = {name: _suggest(trial, name, domain) for name, domain in self._distributions.items()}
+        return trial.number, proposed
+
+    def _waiting(self, number: int) -> FrozenTrial | None:
+        """Return the trial that a killed driver enqueued and did not ask for; others that wait are withdrawn."""
+        found = None
+        for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            if frozen.user_attrs.get(TRIAL) == number and found is None:
+                found = frozen
+            else:
+                self._study._storage.set_trial_state_values(frozen._trial_id, state=TrialState.FAIL)
+        return found
+
+    def tell(self, row: TrialRow) -> None:
+        """Tell Optuna the end of a trial, once."""
+        trial = self._trials.pop(row.trial, None)
+        if trial is None:
+            return
+        for name, value in _attributes(row).items():
+            trial.set_user_attr(name, value)
+        state, score = _outcome(row)
+        self._study.tell(trial, score, state=state, skip_if_finished=True)
+
+
+def _outcome(row: TrialRow) -> tuple[TrialState, float | None]:
+    """Return what a trial's end is to Optuna: a score that is a number, or a failure; never a silence."""
+    score = row.summary.get("score")
+    if row.status == "finished" and score is not None and math.isfinite(score):
+        return TrialState.COMPLETE, score
+    return TrialState.FAIL, None
+
+
+def _attributes(row: TrialRow) -> dict[str, Any]:
+    kept = {name: row.summary.get(name) for name in ("final_return", "env_steps_per_s", "wall_time_s")}
+    return {"status": row.status, "reason": row.reason, **kept}
+
+
+def _suggest(trial: Trial, name: str, domain: BaseDistribution) -> Value:
+    if isinstance(domain, FloatDistribution):
+        return trial.suggest_float(name, domain.low, domain.high, log=domain.log, step=domain.step)
+    if isinstance(domain, IntDistribution):
+        return trial.suggest_int(name, domain.low, domain.high, log=domain.log, step=domain.step)
+    assert isinstance(domain, CategoricalDistribution)
+    value: Value = trial.suggest_categorical(name, domain.choices)  # type: ignore[assignment]
+    return value
+
+
+def _open(journal: Path, study_id: str, sampler: BaseSampler) -> optuna.Study:
+    """Open the journal as its only user (the study folder is locked) and mend what a kill left in it."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with contextlib.suppress(FileNotFoundError):
+        # A driver killed while it held the journal's own lock would make us wait for half a minute.
+        journal.with_name(journal.name + ".lock").unlink()
+    _cut_torn_line(journal)
+    try:
+        storage = JournalStorage(JournalFileBackend(str(journal)))
+        return optuna.create_study(
+            storage=storage, study_name=study_id, load_if_exists=True, direction="maximize", sampler=sampler
+        )
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise RecordError(
+            f"{journal}: must be Optuna's journal, got a damaged file ({error}). "
+            "Fix: remove it; --resume rebuilds it from the records."
+        ) from error
+
+
+def _cut_torn_line(journal: Path) -> None:
+    """Cut off a last line without an end: appending to it would damage the journal for good."""
+    if not journal.exists():
+        return
+    content = journal.read_bytes()
+    end = content.rfind(b"\n") + 1
+    if end != len(content):
+        with journal.open("r+b") as file:
+            file.truncate(end)

@@ -1,0 +1,145 @@
+"""Tune's side of the study: a searcher, a callback and a stopper, all thin shells around the conductor. Imports Tune.
+
+Nothing here may raise into Tune's event loop, where one exception ends every trial: an error that matters (a full disk)
+ends the study early and is reported by `study.run`.
+"""
+
+import logging
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from ray.exceptions import RayActorError, RayTaskError
+from ray.tune import Callback, Stopper
+from ray.tune.experiment import Trial
+from ray.tune.search import Searcher
+
+from study.conductor import Conductor
+from study.errors import StudyError, TrialError
+from study.tracking.records import TrialStarted
+
+logger = logging.getLogger(__name__)
+TRIAL_KEY = "trial"
+"""Key of a Tune trial's config that holds the number in the plan."""
+
+
+class StudySearcher(Searcher):
+    """Hands the conductor's trials to Tune."""
+
+    def __init__(self, conductor: Conductor, to_config: Callable[[TrialStarted], dict[str, Any]]) -> None:
+        """Wrap a conductor.
+
+        Args:
+            conductor: Deals out the trials.
+            to_config: Turns a started trial into the trainable's config.
+        """
+        # No metric: Tune's strict check would end the study at the first result without it.
+        super().__init__(metric=None, mode=None)
+        self._conductor, self._to_config = conductor, to_config
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """Return the next trial's config, None to be asked again, or FINISHED."""
+        try:
+            if self._conductor.exhausted:
+                return str(Searcher.FINISHED)
+            started = self._conductor.next_trial()
+            return None if started is None else self._to_config(started)
+        except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
+            _end_early(self._conductor, error)
+            return str(Searcher.FINISHED)
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Do nothing: `StudyCallback` sees every result."""
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Do nothing: `StudyCallback` sees every end."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Do nothing: the records are the state."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Do nothing: the records are the state."""
+
+
+class StudyCallback(Callback):
+    """Gives Tune's events to the conductor."""
+
+    def __init__(self, conductor: Conductor, *, on_change: Callable[[], None] = lambda: None) -> None:
+        """Wrap a conductor; `on_change` is called after every event that changed a row."""
+        self._conductor, self._on_change = conductor, on_change
+        self._signals: dict[int, Any] = {}
+
+    def setup(self, **info: Any) -> None:
+        """Put the study's SIGUSR1 handler back: Tune has just installed its own."""
+        for number, handler in self._signals.items():
+            signal.signal(number, handler)
+
+    def keep_signals(self, *numbers: int) -> None:
+        """Remember the present handlers of these signals, to put them back in `setup`."""
+        self._signals = {number: signal.getsignal(number) for number in numbers}
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Record a result; its bulky parts are taken out, so that Tune does not keep them."""
+        records, policy = result.pop("records", []), result.pop("policy", None)
+        number = trial.config[TRIAL_KEY]
+        try:
+            self._conductor.report(number, records, progress=result.get("progress", 0.0))
+            if result.get("done"):
+                self._conductor.finish(number, policy)
+        except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
+            _end_early(self._conductor, error)
+        self._on_change()
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Record a failure with its reason."""
+        try:
+            self._conductor.end(trial.config[TRIAL_KEY], "failed", reason_of(trial.get_pickled_error()))
+        except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
+            _end_early(self._conductor, error)
+        self._on_change()
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Tell the display."""
+        self._on_change()
+
+
+class StudyStopper(Stopper):
+    """Stops all trials once the conductor says so."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        """Wrap a conductor."""
+        self._conductor = conductor
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Never stop a single trial: it knows its own end."""
+        return False
+
+    def stop_all(self) -> bool:
+        """Return whether the study ends early."""
+        return self._conductor.must_stop
+
+
+def _end_early(conductor: Conductor, error: Exception) -> None:
+    if not isinstance(error, StudyError):
+        logger.exception("unexpected error in the study's bookkeeping")
+    conductor.end_early("error", str(error) or type(error).__name__)
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Return in one line why a trial failed, as near to the cause as Ray tells."""
+    if error is None:
+        return "the trial failed without an error"
+    if isinstance(error, RayActorError) and not isinstance(error, RayTaskError):
+        return f"the trial's main process died: {_first_line(str(error))}"
+    cause: BaseException = getattr(error, "cause", None) or error
+    if isinstance(cause, RayActorError):
+        return f"a process of the trial died: {_first_line(str(cause))}"
+    text = _first_line(str(cause.args[0] if cause.args else cause))
+    return text if isinstance(cause, TrialError) else f"{type(cause).__name__}: {text}"
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:500] if lines else "no message"

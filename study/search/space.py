@@ -1,0 +1,70 @@
+"""Parameters -> Optuna distributions, and a proposal -> a setting that can run. May import Optuna."""
+
+import math
+from collections.abc import Collection, Mapping
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+
+from study.domains import Choices, Range
+from study.laws import largest, smallest
+from study.parameters import PARAMETERS, SCALE, Value
+from study.plan import Slot
+from study.spec import StudySpec
+
+ITERATIONS = "iterations"
+"""The second stratified axis, where `budget.iterations` is a list."""
+
+
+def distributions(spec: StudySpec) -> dict[str, BaseDistribution]:
+    """Return what Optuna knows of the space: the stratified axes and the tuned parameters."""
+    known: dict[str, BaseDistribution] = {SCALE: _integers(spec.scales)}
+    limits = [value for value in spec.iterations_axis if value is not None]
+    if len(limits) > 1:
+        known[ITERATIONS] = _integers(limits)
+    return known | {name: _distribution(domain) for name, domain in spec.tuned.items()}
+
+
+def _integers(values: tuple[int, ...] | list[int]) -> IntDistribution:
+    return IntDistribution(min(values), max(values), log=True)
+
+
+def _distribution(domain: Choices[int] | Choices[float] | Range[int] | Range[float]) -> BaseDistribution:
+    if isinstance(domain, Choices):
+        return CategoricalDistribution(domain.choices)
+    low, high, step = domain.low, domain.high, domain.step
+    if isinstance(low, int) and isinstance(high, int):
+        return IntDistribution(low, high, log=domain.log, step=int(step or 1))
+    return FloatDistribution(float(low), float(high), log=domain.log, step=None if step is None else float(step))
+
+
+def fixed_by(slot: Slot, spec: StudySpec) -> dict[str, Value]:
+    """Return what the sampler is not asked for: the stratified axes and the anchor's values."""
+    fixed: dict[str, Value] = {SCALE: slot.num_env_runners, **slot.given}
+    if len(spec.iterations_axis) > 1 and slot.iterations is not None:
+        fixed[ITERATIONS] = slot.iterations
+    return fixed
+
+
+def runnable(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collection[str] = ()) -> dict[str, Value]:
+    """Return the complete setting that runs for `proposed`.
+
+    A batch that was *sampled* becomes the nearest multiple of the lanes inside its range, so that every lane delivers
+    the same number of steps and the batch is not overshot; a batch that a person wrote down stays as it is. A minibatch
+    is never larger than the batch, nor a batch smaller than the lanes.
+
+    Args:
+        spec: The space.
+        proposed: The stratified axes and the tuned parameters.
+        written: Parameters that an anchor gave.
+    """
+    setting: dict[str, Value] = {**spec.fixed, **proposed}
+    setting.pop(ITERATIONS, None)
+    setting = {name: PARAMETERS[name].kind(setting[name]) for name in PARAMETERS}
+    lanes = int(setting[SCALE] * setting["num_envs_per_env_runner"])
+    domain, batch = spec.domain("train_batch_size"), int(setting["train_batch_size"])
+    if isinstance(domain, Range) and domain.step is None and "train_batch_size" not in written:
+        lowest, highest = math.ceil(smallest(domain) / lanes), max(math.floor(largest(domain) / lanes), 1)
+        batch = lanes * min(max(round(batch / lanes), lowest), highest)
+    setting["train_batch_size"] = max(batch, lanes)
+    setting["minibatch_size"] = min(int(setting["minibatch_size"]), int(setting["train_batch_size"]))
+    return setting

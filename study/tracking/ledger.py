@@ -1,0 +1,243 @@
+"""Records -> the state of a study: one row per trial, with its summary. Pure; the records alone redo every row."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
+from study.parameters import SCALE, Value
+from study.spec import StudySpec
+from study.tracking.records import (
+    Evaluation,
+    Iteration,
+    Metrics,
+    Record,
+    StudyClosed,
+    StudyOpened,
+    Timing,
+    TrialBuilt,
+    TrialEnded,
+    TrialStarted,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class TrialRow:
+    """A trial as far as it has come: its latest attempt."""
+
+    trial: int
+    attempt: int
+    seed: int
+    setting: dict[str, Value]
+    proposed: dict[str, Value]
+    iterations: int | None
+    anchor: str | None
+    optuna_number: int
+    num_cpus: int
+    started: float
+    """Seconds since the epoch."""
+    ended_at: float | None = None
+    """Seconds since the epoch."""
+    status: str = "running"
+    """`running`, `finished`, `failed` or `interrupted`."""
+    reason: str = ""
+    timing: Timing | None = None
+    timing_reason: str = ""
+    startup_time_s: float | None = None
+    summary: Metrics = field(default_factory=dict)
+    checkpoint: str | None = None
+    last_iteration: Iteration | None = None
+    last_evaluation: Evaluation | None = None
+    progress: float = 0.0
+    _warm_steps: int = 0
+    _warm_time_s: float = 0.0
+    _evaluation_time_s: float = 0.0
+    _cpu_s: float = 0.0
+    _final_returns: list[float] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the trial is over for good; an interrupted one waits for a resume."""
+        return self.status in ("finished", "failed")
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds from the start to the end of the attempt, start-up and evaluation included."""
+        return None if self.ended_at is None else self.ended_at - self.started
+
+    @property
+    def num_env_runners(self) -> int:
+        """The scale."""
+        return int(self.setting[SCALE])
+
+    def apply(self, record: TrialBuilt | Iteration | Evaluation | TrialEnded, moment: float) -> None:
+        """Take in one record of this trial, written at `moment`."""
+        match record:
+            case TrialBuilt():
+                self.timing, self.timing_reason = record.timing, record.timing_reason
+                self.startup_time_s = record.startup_time_s
+            case Iteration():
+                self._apply_iteration(record)
+            case Evaluation():
+                self.last_evaluation = record
+                self.progress = record.progress
+                self._evaluation_time_s += record.eval_time_s
+                # A tolerance, since progress is a sum of fractions.
+                if record.progress >= 1 - FINAL_SHARE - 1e-9:
+                    self._final_returns.append(sum(record.returns) / len(record.returns))
+            case TrialEnded():
+                self.status, self.reason, self.ended_at = record.status, record.reason, moment
+                self.summary, self.checkpoint = record.summary, record.checkpoint
+
+    def _apply_iteration(self, record: Iteration) -> None:
+        if record.iteration > WARMUP_ITERATIONS:
+            self._warm_steps += int(record.metrics.get("train_batch_size_actual") or 0)
+            self._warm_time_s += record.metrics.get("iteration_time_s") or 0.0
+        self._cpu_s += record.metrics.get("cpu_time_s") or 0.0
+        self.last_iteration = record
+
+    def env_steps_per_s(self) -> float | None:
+        """Return env steps over training seconds, without the warm-up iterations; None before there are any."""
+        return self._warm_steps / self._warm_time_s if self._warm_time_s > 0 else None
+
+    def summarise(self, spec: StudySpec, *, finished: bool) -> Metrics:
+        """Return the metrics of grain `trial`; None where the trial did not get far enough to have one."""
+        last = self.last_iteration
+        final = sum(self._final_returns) / len(self._final_returns) if self._final_returns else None
+        scored = finished and final is not None and isfinite(final)
+        wall = last.wall_time_s if last else 0.0
+        reserved = ((self.startup_time_s or 0.0) + wall + self._evaluation_time_s) * self.num_cpus
+        return {
+            "wall_time_s": wall,
+            "env_steps": last.env_steps if last else 0,
+            "env_steps_per_s": self.env_steps_per_s(),
+            "final_return": final if finished else None,
+            "score": spec.score(final) if scored and final is not None else 0.0,
+            "startup_time_s": self.startup_time_s,
+            "evaluation_time_s": self._evaluation_time_s,
+            "cpu_s_reserved": reserved,
+            "cpu_s_spent": self._cpu_s if last else None,
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class Ledger:
+    """The state of a study."""
+
+    rows: dict[int, TrialRow] = field(default_factory=dict)
+    """By number of the plan."""
+    sessions: int = 0
+    """Drivers that have worked on the study."""
+    num_trials: int = 0
+    """Trials planned by the latest driver."""
+    closed: StudyClosed | None = None
+    """How the latest driver ended; None while it works, or when it was killed."""
+    opened: StudyOpened | None = None
+    """What the latest driver found."""
+    restarts: list[tuple[int, int]] = field(default_factory=list)
+    """(trial, attempt) of attempts that another attempt replaced."""
+
+    def apply(self, record: Record, moment: float) -> TrialRow | None:
+        """Take in one record; return the trial that it is about, if any."""
+        match record:
+            case StudyOpened():
+                self.sessions, self.num_trials, self.closed = record.session, record.num_trials, None
+                self.opened = record
+            case StudyClosed():
+                self.closed = record
+            case TrialStarted():
+                if record.trial in self.rows:
+                    self.restarts.append((record.trial, self.rows[record.trial].attempt))
+                self.rows[record.trial] = _row(record, moment)
+                return self.rows[record.trial]
+            case TrialBuilt() | Iteration() | Evaluation() | TrialEnded():
+                row = self.rows[record.trial]
+                row.apply(record, moment)
+                return row
+        return None
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of trials by status."""
+        result = {"finished": 0, "failed": 0, "interrupted": 0, "running": 0}
+        for row in self.rows.values():
+            result[row.status] += 1
+        return result
+
+
+def _row(record: TrialStarted, moment: float) -> TrialRow:
+    return TrialRow(
+        trial=record.trial,
+        attempt=record.attempt,
+        seed=record.seed,
+        setting=record.setting,
+        proposed=record.proposed,
+        iterations=record.iterations,
+        anchor=record.anchor,
+        optuna_number=record.optuna_number,
+        num_cpus=record.num_cpus,
+        started=moment,
+    )
+
+
+def fold(records: Iterable[tuple[Record, float]]) -> Ledger:
+    """Return the state that `records` (with their times) lead to."""
+    ledger = Ledger()
+    for record, moment in records:
+        ledger.apply(record, moment)
+    return ledger
+
+
+def best_per_scale(rows: Iterable[TrialRow]) -> dict[int, TrialRow]:
+    """Return, for every scale with a finished trial, the one with the highest score (the cheaper one on a tie)."""
+    best: dict[int, TrialRow] = {}
+    for row in rows:
+        if row.status != "finished":
+            continue
+        rival = best.get(row.num_env_runners)
+        if rival is None or _merit(row) > _merit(rival):
+            best[row.num_env_runners] = row
+    return dict(sorted(best.items()))
+
+
+def _merit(row: TrialRow) -> tuple[float, float]:
+    return row.summary.get("score") or 0.0, -(row.summary.get("cpu_s_reserved") or 0.0)
+
+
+TABLE_COLUMNS = (
+    "trial",
+    "status",
+    "num_env_runners",
+    "train_batch_size",
+    "lr",
+    "seed",
+    "env_steps_per_s",
+    "wall_time_s",
+    "final_return",
+    "score",
+    "timing",
+)
+"""The columns that lead the table of trials; the other parameters and metrics follow in the CSV."""
+
+
+def table_row(row: TrialRow) -> dict[str, Any]:
+    """Return one line of the table of trials, all columns."""
+    line: dict[str, Any] = {
+        "trial": row.trial,
+        "status": row.status,
+        "seed": row.seed,
+        "timing": row.timing,
+        **row.setting,
+        **row.summary,
+    }
+    rest = {
+        "iterations": row.iterations,
+        "anchor": row.anchor,
+        "attempt": row.attempt,
+        "num_cpus": row.num_cpus,
+        "checkpoint": row.checkpoint,
+        "timing_reason": row.timing_reason,
+        "reason": row.reason,
+    }
+    leading = {name: line.pop(name, None) for name in TABLE_COLUMNS}
+    return leading | line | rest

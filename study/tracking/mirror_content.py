@@ -1,0 +1,179 @@
+"""What each record becomes in MLflow: keys, values, texts. Pure; imports no MLflow, so that it is tested by value.
+
+Everything here depends on the record alone, never on the moment of sending: a record sent twice is the same twice.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from study.metrics import METRICS
+from study.parameters import SCALE
+from study.spec import StudySpec
+from study.tracking.folder import StudyIdentity
+from study.tracking.records import Evaluation, Iteration, Metrics, StudyOpened, TrialBuilt, TrialEnded, TrialStarted
+
+STUDY_ID, ROLE, TRIAL, ATTEMPT = "study.id", "study.role", "study.trial", "study.attempt"
+"""Tags by which a run is found again."""
+SUPERSEDED, DUPLICATE = "superseded", "duplicate"
+"""Tags on deleted runs: why they were deleted."""
+PARENT = "mlflow.parentRunId"
+_NOTE = "mlflow.note.content"
+_LONGEST_TAG = 5000
+"""Characters; MLflow before 2.18 refuses longer tags, newer ones take 8000."""
+
+RUN_STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+"""MLflow's status of a trial that ended so."""
+STUDY_STATUS = {"complete": "FINISHED", "stopped": "KILLED", "time budget": "KILLED", "error": "FAILED"}
+"""MLflow's status of a study that was closed for this reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One value of one metric."""
+
+    key: str
+    value: float
+    time_ms: int
+    """Milliseconds since the epoch, from the record."""
+    step: int
+    """Environment steps trained on."""
+
+
+def milliseconds(time_s: float) -> int:
+    """Return seconds since the epoch as MLflow's whole milliseconds."""
+    return round(time_s * 1000)
+
+
+def study_key(identity: StudyIdentity) -> dict[str, str]:
+    """Return the tags that name the study's parent run."""
+    return {STUDY_ID: identity.study_id, ROLE: "study"}
+
+
+def trial_key(identity: StudyIdentity, trial: int, attempt: int) -> dict[str, str]:
+    """Return the tags that name the run of one attempt of a trial."""
+    return {STUDY_ID: identity.study_id, ROLE: "trial", TRIAL: str(trial), ATTEMPT: str(attempt)}
+
+
+def study_params(spec: StudySpec) -> dict[str, str]:
+    """Return the parameters of the parent run."""
+    return {"environment": spec.environment.id, "algorithm": spec.algorithm, "sampler": spec.search.sampler}
+
+
+def study_tags(identity: StudyIdentity, spec: StudySpec) -> dict[str, str]:
+    """Return what describes the study for as long as it exists."""
+    return _clean({_NOTE: spec.description, "space": identity.space, "study.digest": identity.digest})
+
+
+def opened_tags(record: StudyOpened) -> dict[str, str]:
+    """Return what describes the driver now at work and its cluster; a resume replaces them."""
+    nodes = record.cluster.get("nodes", [])
+    return _clean(
+        {
+            "session": str(record.session),
+            "num_trials": str(record.num_trials),
+            "cluster.num_cpus": str(record.cluster.get("num_cpus", "")),
+            "cluster.num_nodes": str(len(nodes)),
+            "cluster.nodes": _short(nodes),
+            **{f"provenance.{key}": value for key, value in _flat(record.provenance)},
+        }
+    )
+
+
+def trial_name(record: TrialStarted) -> str:
+    """Return the run's name, for people."""
+    runners = record.setting.get(SCALE, 0)
+    return f"trial {record.trial} · {runners} runner{'s' if runners != 1 else ''}"
+
+
+def trial_params(record: TrialStarted, spec: StudySpec) -> dict[str, str]:
+    """Return short flat keys, the same for every trial of a study, so that MLflow's charts can compare runs."""
+    iterations = {} if record.iterations is None else {"iterations": record.iterations}
+    values: dict[str, Any] = {
+        **record.setting,
+        **iterations,
+        "seed": record.seed,
+        "num_cpus": record.num_cpus,
+        "anchor": record.anchor or "none",
+        **study_params(spec),
+    }
+    return {key: str(value) for key, value in values.items()}
+
+
+def built_tags(record: TrialBuilt) -> dict[str, str]:
+    """Return how far the trial's timings can be trusted, and where it runs."""
+    return _clean(
+        {
+            "timing": record.timing,
+            "timing_reason": record.timing_reason,
+            "nodes": ", ".join(sorted(record.processes_per_node)),
+        }
+    )
+
+
+def ended_tags(record: TrialEnded) -> dict[str, str]:
+    """Return the outcome."""
+    return _clean({"status": record.status, "reason": record.reason, "checkpoint": record.checkpoint or ""})
+
+
+def built_points(record: TrialBuilt, time_ms: int) -> list[Point]:
+    """Return the start-up time, at step 0."""
+    return _points({"startup_time_s": record.startup_time_s}, time_ms, 0)
+
+
+def iteration_points(record: Iteration, time_ms: int) -> list[Point]:
+    """Return the iteration's mirrored metrics and what is computed from them; nothing for a quantity that is absent."""
+    values = {
+        name: value
+        for name, value in record.metrics.items()
+        if name in METRICS and METRICS[name].grain == "iteration" and METRICS[name].mirrored
+    }
+    values["training_return"] = _ratio(record.metrics, "episode_return_sum", "num_episodes")
+    values["env_steps_per_s"] = _ratio(record.metrics, "train_batch_size_actual", "iteration_time_s")
+    values["wall_time_s"] = record.wall_time_s
+    values["env_steps"] = record.env_steps
+    return _points(values, time_ms, record.env_steps)
+
+
+def evaluation_points(record: Evaluation, time_ms: int) -> list[Point]:
+    """Return the mean return of the evaluation."""
+    mean = math.fsum(record.returns) / len(record.returns) if record.returns else None
+    return _points({"eval_return": mean}, time_ms, record.env_steps)
+
+
+def ended_points(record: TrialEnded, time_ms: int, env_steps: int) -> list[Point]:
+    """Return the trial's summary at its last step: MLflow shows the latest value, which is then the trial's own."""
+    return _points({name: value for name, value in record.summary.items() if name in METRICS}, time_ms, env_steps)
+
+
+def _points(values: Metrics, time_ms: int, step: int) -> list[Point]:
+    return [
+        Point(key=key, value=float(value), time_ms=time_ms, step=step)
+        for key, value in values.items()
+        if value is not None and math.isfinite(value)
+    ]
+
+
+def _ratio(metrics: Metrics, numerator: str, denominator: str) -> float | None:
+    above, below = metrics.get(numerator), metrics.get(denominator)
+    return above / below if above is not None and below is not None and below > 0 else None
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield dotted keys and short texts; lists stay whole."""
+    for key, value in content.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key}", value if isinstance(value, str) else _short(value)
+
+
+def _short(value: object) -> str:
+    return json.dumps(value, default=str)
+
+
+def _clean(tags: Mapping[str, str]) -> dict[str, str]:
+    """Drop empty tags and cut long ones."""
+    return {key: value[:_LONGEST_TAG] for key, value in tags.items() if value}

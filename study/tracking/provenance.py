@@ -1,0 +1,123 @@
+"""Where and with what a driver ran: commit, versions, machine, scheduler job. Imports no engine and records no secret.
+
+The result goes into the records and into MLflow, so it holds JSON values only.
+"""
+
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from study.tracking.tracking_uri import mask_credentials
+
+_PACKAGES = ("ray", "torch", "gymnasium", "optuna", "mlflow", "numpy")
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_GIT_TIMEOUT_S = 5.0
+_JOB_VARIABLES = {"slurm": "SLURM_JOB_ID", "oar": "OAR_JOB_ID", "pbs": "PBS_JOBID"}
+_VARIABLES = re.compile(r"OMP_NUM_THREADS|(RAY|TUNE)_\w+")
+_SECRET = re.compile(r"TOKEN|PASS|SECRET|CREDENTIAL|KEY", re.IGNORECASE)
+_MASK = "***"
+
+
+def provenance() -> dict[str, Any]:
+    """Return what a reader needs to know about this driver, years later.
+
+    `memory_mb` is the machine's memory in MB; `usable_cpus` are the logical CPUs that this process may use, which a
+    scheduler or a container can make fewer than `logical_cpus`.
+    """
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git": _git(_CHECKOUT),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "hostname": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpu_model": _cpu_model(),
+        "physical_cpus": psutil.cpu_count(logical=False),
+        "logical_cpus": psutil.cpu_count(),
+        "usable_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count(),
+        "memory_mb": psutil.virtual_memory().total // 10**6,
+        "command": _command(sys.argv),
+        "scheduler": _scheduler(),
+        "environment": _environment(),
+    }
+
+
+def _git(checkout: Path) -> dict[str, Any] | None:
+    """Return commit and dirty flag of the project's own checkout; None when it was installed without one."""
+    if not (checkout / ".git").exists():
+        return None
+    commit, changes = _run_git(checkout, "rev-parse", "HEAD"), _run_git(checkout, "status", "--porcelain")
+    return {"commit": commit, "dirty": bool(changes) if changes is not None else None} if commit else None
+
+
+def _run_git(checkout: Path, *arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(checkout), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor()
+
+
+def _command(arguments: Iterable[str]) -> list[str]:
+    """Return the command line without passwords: those in URLs and those after an option with a telling name."""
+    shown: list[str] = []
+    for argument in arguments:
+        option, equals, _ = argument.partition("=")
+        before = shown[-1] if shown else ""
+        if option.startswith("-") and equals and _SECRET.search(option):
+            shown.append(f"{option}={_MASK}")
+        elif before.startswith("-") and "=" not in before and _SECRET.search(before):
+            shown.append(_MASK)
+        else:
+            shown.append(mask_credentials(argument))
+    return shown
+
+
+def _scheduler() -> dict[str, str] | None:
+    """Return the batch system's name and job id; None outside of one."""
+    for name, variable in _JOB_VARIABLES.items():
+        if job := os.environ.get(variable):
+            return {"name": name, "job": job}
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return {"name": "kubernetes", "job": os.environ.get("HOSTNAME", "")}
+    return None
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables that change how Ray and Tune behave; a JSON value may hide anything and is masked."""
+    return {
+        name: _MASK if value.lstrip().startswith(("{", "[")) else mask_credentials(value)
+        for name, value in sorted(os.environ.items())
+        if _VARIABLES.fullmatch(name) and not _SECRET.search(name)
+    }

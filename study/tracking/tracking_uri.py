@@ -1,0 +1,151 @@
+"""Whether an MLflow tracking URI can work, told before anything starts. Imports no MLflow: the driver uses this."""
+
+import http.client
+import json
+import os
+import re
+import ssl
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from study.errors import TrackingError
+
+_SERVERS = ("http", "https")
+_DATABASES = ("postgresql", "mysql", "mssql")
+_PROBE = "/api/2.0/mlflow/experiments/search"
+"""A route that reads the database; `/health` answers while the database is gone."""
+_DATABASE_FIX = "Fix: name a database file, such as sqlite:///mlflow.db."
+
+
+def check_tracking_uri(uri: str, timeout_s: float = 3.0) -> str:
+    """Return the absolute form of `uri` after looking whether MLflow can be there.
+
+    A relative SQLite path is taken from the working directory. A server must answer a request within `timeout_s`
+    seconds; whether it accepts the user (401) or its certificate is left to MLflow's own client, which knows more ways
+    to prove either. Databases other than SQLite are not contacted.
+
+    Raises:
+        TrackingError: Nothing usable is there; says why and what to do.
+    """
+    scheme = urlsplit(uri).scheme.split("+")[0].lower()
+    if scheme == "sqlite":
+        return _check_sqlite(uri)
+    if scheme in _SERVERS:
+        _probe(uri.rstrip("/"), timeout_s)
+        return uri.rstrip("/")
+    if scheme in _DATABASES:
+        return uri
+    if scheme in ("", "file"):
+        raise TrackingError(
+            f"tracking URI: must be a database or a server, got the folder {uri!r}; MLflow gave up its file store. "
+            "Fix: use sqlite:///mlflow.db or the http:// address of an MLflow server."
+        )
+    known = ", ".join(("sqlite", *_SERVERS, *_DATABASES))
+    raise TrackingError(
+        f"tracking URI: the scheme must be one of {known}, got {mask_credentials(uri)!r}. "
+        "Fix: use sqlite:///mlflow.db or the http:// address of an MLflow server."
+    )
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """Return the database file of an SQLite URI, or None for any other URI."""
+    match = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+)(\?.*)?", uri)
+    return Path(match[1]) if match and match[1] != ":memory:" else None
+
+
+def mask_credentials(text: str) -> str:
+    """Return `text` with the user and password of every URL replaced by `***`."""
+    return re.sub(r"://[^/@\s'\"]+@", "://***@", text)
+
+
+def _check_sqlite(uri: str) -> str:
+    path = sqlite_path(uri)
+    if path is None:
+        raise TrackingError(f"tracking URI: SQLite must keep its data in a file, got {uri!r}. {_DATABASE_FIX}")
+    absolute = path.absolute()
+    if absolute.is_dir():
+        raise TrackingError(f"tracking URI: must name a file, got the folder {absolute}. {_DATABASE_FIX}")
+    if not absolute.parent.is_dir():
+        raise TrackingError(
+            f"tracking URI: the database's folder must exist, got {absolute.parent}. Fix: create it with mkdir -p."
+        )
+    for place in (absolute.parent, *([absolute] if absolute.exists() else [])):
+        if not os.access(place, os.W_OK):  # SQLite writes its journal beside the database
+            raise TrackingError(f"tracking URI: must be writable, got {place}. Fix: chmod it, or choose another place.")
+    return uri.replace(f"///{path}", f"///{absolute}", 1)
+
+
+def _probe(uri: str, timeout_s: float) -> None:
+    """Ask the server for one experiment."""
+    request = urllib.request.Request(
+        uri + _PROBE,
+        data=b'{"max_results": 1}',
+        headers={"Content-Type": "application/json", **_authorization()},
+        method="POST",
+    )
+    where = f"tracking URI {mask_credentials(uri)}"
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            body = answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            _refuse_status(where, error.code, error.read(500).decode(errors="replace"))
+        return
+    except ssl.SSLError:
+        return
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLError):
+            return
+        raise TrackingError(
+            f"{where}: an MLflow server must answer within {timeout_s:g} s, got {reason or type(error).__name__}. "
+            "Fix: start it with `mlflow server`, or correct host and port."
+        ) from error
+    try:
+        is_mlflow = "experiments" in json.loads(body)
+    except (ValueError, TypeError):
+        is_mlflow = False
+    if not is_mlflow:
+        _refuse_stranger(where, f"an answer that begins {body[:60]!r}")
+
+
+def _refuse_status(where: str, status: int, body: str) -> None:
+    """Turn an HTTP error status into a message; 401 and 429 show a server that is alive."""
+    if status in (401, 429):
+        return
+    if status == 403 and "Host header" in body:
+        raise TrackingError(
+            f"{where}: the server must accept this host name, got HTTP 403 ({body.strip()[:200]}). "
+            "Fix: start it with `mlflow server --allowed-hosts <host:port>`, or use its IP address."
+        )
+    if status == 403:
+        raise TrackingError(
+            f"{where}: you must be allowed to read experiments, got HTTP 403. "
+            "Fix: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
+        )
+    if status >= 500:
+        raise TrackingError(
+            f"{where}: the server must be healthy, got HTTP {status}. Fix: look at the server's log; often its "
+            "database is away or of another MLflow version (`mlflow db upgrade`)."
+        )
+    _refuse_stranger(where, f"HTTP {status}")
+
+
+def _refuse_stranger(where: str, got: str) -> None:
+    raise TrackingError(
+        f"{where}: must be an MLflow server, got {got} from {_PROBE}. "
+        "Fix: correct host and port, and the path prefix if the server has one."
+    )
+
+
+def _authorization() -> dict[str, str]:
+    """Return the header that MLflow's client would send with the same environment."""
+    user, password = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_PASSWORD")
+    if user and password:
+        return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
+    if token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
+        return {"Authorization": f"Bearer {token}"}
+    return {}

@@ -1,0 +1,206 @@
+"""What one iteration measured, and the metrics made of it. Raw values only. No Ray, no torch, no gymnasium.
+
+Times are wall clock by the monotonic clock of the process that took them; clocks of two processes are never subtracted.
+"""
+
+import math
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from study.errors import TrialError
+from study.metrics import METRICS
+
+_PRESSURE = Path("/proc/pressure/cpu")
+_STATUS = Path("/proc/self/status")
+_KIB_PER_MB = 1024 / 1e6
+
+LEARNER_METRICS = ("kl", "entropy", "policy_loss", "vf_loss", "vf_explained_var")
+"""Metrics that the learner computes; of the last minibatch of the iteration, as RLlib reports them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerMeasurement:
+    """What a runner measured about one call of its own sampling."""
+
+    runner: int
+    """Number of the runner, from 1."""
+    sampling_time_s: float
+    env_steps: int
+    episode_return_sum: float
+    num_episodes: int
+    episode_len_sum: int
+    cpu_time_s: float
+    """CPU time of the process since the previous measurement."""
+    peak_rss_mb: float
+    pressure_s: float | None
+    """Seconds of the sampling in which some task of the node waited for a CPU; None without Linux PSI."""
+    node: str
+    """Identity of the node, as Ray knows it."""
+    error: str = ""
+    """`Type: message` of what the environment raised; empty when all went well."""
+    traceback: str = ""
+    """The runner's own traceback of that error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMeasurement:
+    """What the main process measured about one training step."""
+
+    sampling_time_s: float
+    learning_time_s: float
+    sync_time_s: float
+    rounds: tuple[tuple[RunnerMeasurement, ...], ...]
+    """Measurements of each round of sampling, in the order of the runners."""
+    num_dropped_samples: int
+    num_gradient_updates: int | None
+    learner: Mapping[str, float]
+    """`LEARNER_METRICS` by name."""
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps that were trained on."""
+        return sum(runner.env_steps for runners in self.rounds for runner in runners)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessMeasurement:
+    """What the main process used during one iteration."""
+
+    wall_time_s: float
+    cpu_time_s: float
+    peak_rss_mb: float
+    pressure_s: float | None
+    node: str
+
+
+def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[str, float | None]:
+    """Return all metrics of grain `iteration`; None where the quantity does not exist.
+
+    Raises:
+        TrialError: A loss is not finite: nothing that follows would mean anything.
+    """
+    check_learning(step.learner)
+    per_runner = _total_time_by_runner(step.rounds)
+    samples = [sample for runners in step.rounds for sample in runners]
+    episodes = sum(sample.num_episodes for sample in samples)
+    returns = math.fsum(sample.episode_return_sum for sample in samples)
+    phases = step.sampling_time_s + step.learning_time_s + step.sync_time_s
+    values: dict[str, float | None] = {
+        "iteration_time_s": main.wall_time_s,
+        "sampling_time_s": step.sampling_time_s,
+        "slowest_runner_time_s": max(per_runner.values()),
+        "mean_runner_time_s": math.fsum(per_runner.values()) / len(per_runner),
+        "learning_time_s": step.learning_time_s,
+        "sync_time_s": step.sync_time_s,
+        "rest_time_s": main.wall_time_s - phases,
+        "train_batch_size_actual": step.env_steps,
+        "num_sampling_rounds": len(step.rounds),
+        "num_healthy_env_runners": len(per_runner),
+        "num_dropped_samples": step.num_dropped_samples,
+        "episode_return_sum": returns,
+        "num_episodes": episodes,
+        "episode_len_sum": sum(sample.episode_len_sum for sample in samples),
+        "num_gradient_updates": step.num_gradient_updates,
+        "cpu_time_s": main.cpu_time_s + math.fsum(sample.cpu_time_s for sample in samples),
+        "peak_rss_mb": main.peak_rss_mb + math.fsum(sample.peak_rss_mb for sample in step.rounds[-1]),
+        "cpu_pressure": cpu_pressure(samples, main),
+        "training_return": returns / episodes if episodes else None,
+        **{name: _finite(step.learner.get(name)) for name in LEARNER_METRICS},
+    }
+    return {name: values[name] for name, metric in METRICS.items() if metric.grain == "iteration"}
+
+
+def _total_time_by_runner(rounds: Sequence[Sequence[RunnerMeasurement]]) -> dict[int, float]:
+    times: dict[int, float] = {}
+    for runners in rounds:
+        for sample in runners:
+            times[sample.runner] = times.get(sample.runner, 0.0) + sample.sampling_time_s
+    return times
+
+
+def _finite(value: float | None) -> float | None:
+    """Explained variance is undefined for constant targets; everything else was checked."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def check_learning(learner: Mapping[str, float]) -> None:
+    """Raise `TrialError` when a loss is not finite."""
+    for name in LEARNER_METRICS:
+        value = learner.get(name)
+        if name != "vf_explained_var" and value is not None and not math.isfinite(value):
+            raise TrialError(
+                f"learner: losses must be finite, got {name}={value}: the training diverged. "
+                "Fix: lower lr, clip_param or num_epochs, or raise entropy_coeff."
+            )
+
+
+def cpu_pressure(samples: Sequence[RunnerMeasurement], main: ProcessMeasurement) -> float | None:
+    """Return the largest share of time in which some task of a node of the trial waited for a CPU, in [0, 1].
+
+    The main process's node is watched over the whole iteration, every other node over its runners' sampling: there,
+    nothing of the trial runs between two samplings. None when no node tells.
+    """
+    shares = []
+    if main.pressure_s is not None and main.wall_time_s > 0:
+        shares.append(main.pressure_s / main.wall_time_s)
+    for sample in samples:
+        if sample.node != main.node and sample.pressure_s is not None and sample.sampling_time_s > 0:
+            shares.append(sample.pressure_s / sample.sampling_time_s)
+    return min(max(shares), 1.0) if shares else None
+
+
+def read_pressure_s() -> float | None:
+    """Return the seconds since boot in which some task of this machine waited for a CPU; None without Linux PSI."""
+    try:
+        for line in _PRESSURE.read_text().splitlines():
+            if line.startswith("some "):
+                return int(line.rpartition("total=")[2]) / 1e6
+    except (OSError, ValueError):
+        pass  # PSI is compiled out or switched off, or this is not Linux
+    return None
+
+
+def read_peak_rss_mb() -> float:
+    """Return the largest resident size of this process so far, in MB."""
+    try:
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * _KIB_PER_MB
+    except (OSError, ValueError, IndexError):
+        pass  # not Linux
+    # Second choice: on Linux a process inherits this one from the process that started it.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB_PER_MB
+
+
+class Watch:
+    """Measures what this process and its node use between `start` and `stop`."""
+
+    def __init__(self) -> None:
+        self._cpu_s = time.process_time()
+        self.start()
+
+    def start(self) -> None:
+        """Begin an interval. CPU time counts from the previous `stop`, so that nothing between is lost."""
+        self._pressure_s = read_pressure_s()
+        self._started_s = time.perf_counter()
+
+    def stop(self, node: str) -> ProcessMeasurement:
+        """End the interval and return what was used in it."""
+        wall_time_s = time.perf_counter() - self._started_s
+        pressure_s, cpu_s = read_pressure_s(), time.process_time()
+        waited = None if pressure_s is None or self._pressure_s is None else pressure_s - self._pressure_s
+        cpu_time_s, self._cpu_s = cpu_s - self._cpu_s, cpu_s
+        return ProcessMeasurement(
+            wall_time_s=wall_time_s,
+            cpu_time_s=cpu_time_s,
+            peak_rss_mb=read_peak_rss_mb(),
+            pressure_s=waited,
+            node=node,
+        )
+
+    def skip(self) -> None:
+        """Forget the CPU time used since the previous `stop` (start-up, an evaluation)."""
+        self._cpu_s = time.process_time()

@@ -1,0 +1,178 @@
+"""RLlib's PPO with every phase of its training step timed raw, and no sample ever lost in silence. Imports RLlib.
+
+The steps are those of `PPO.training_step` and `synchronous_parallel_sample` of RLlib 2.60; what differs is that RLlib
+smooths its timers and goes on with a smaller or doubled batch when a runner dies or is late.
+"""
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray.rllib.algorithms.ppo import PPO
+from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
+from ray.rllib.core.learner.learner import Learner
+from ray.rllib.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    ENV_RUNNER_SAMPLING_TIMER,
+    LEARNER_RESULTS,
+    LEARNER_UPDATE_TIMER,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    NUM_MODULE_STEPS_TRAINED_LIFETIME,
+    SYNCH_WORKER_WEIGHTS_TIMER,
+    TIMERS,
+)
+
+from study.errors import TrialError
+from study.trial.measure import RunnerMeasurement, StepMeasurement
+from study.trial.runner import Sample
+
+_LEARNER_KEYS: Mapping[str, str] = {
+    "kl": "mean_kl_loss",
+    "entropy": "entropy",
+    "policy_loss": "policy_loss",
+    "vf_loss": "vf_loss",
+    "vf_explained_var": "vf_explained_var",
+}
+"""Our metric -> RLlib's key."""
+_STOP_GRACE_S = 2.0
+"""Runners that have not closed their environments after this long are killed."""
+
+
+class MeasuredPPO(PPO):
+    """PPO that exposes the raw measurement of its last training step as `last_step`."""
+
+    last_step: StepMeasurement | None = None
+
+    def training_step(self) -> None:
+        """Sample, learn and synchronise once."""
+        clock = time.perf_counter
+        with self.metrics.log_time((TIMERS, ENV_RUNNER_SAMPLING_TIMER)):
+            started = clock()
+            rounds = self._sample_batch()
+            sampling_time_s = clock() - started
+        samples = [sample for runners in rounds for sample in runners]
+        self.metrics.aggregate([metrics for _, metrics, _ in samples], key=ENV_RUNNER_RESULTS)
+        updates_before = self._num_gradient_updates()
+        with self.metrics.log_time((TIMERS, LEARNER_UPDATE_TIMER)):
+            started = clock()
+            results = self._update([episode for episodes, _, _ in samples for episode in episodes])
+            learning_time_s = clock() - started
+        updates = self._num_gradient_updates()
+        learner = {name: _value(results[0][DEFAULT_MODULE_ID].get(key)) for name, key in _LEARNER_KEYS.items()}
+        modules = set(results[0]) - {ALL_MODULES}
+        self.metrics.aggregate(results, key=LEARNER_RESULTS)
+        with self.metrics.log_time((TIMERS, SYNCH_WORKER_WEIGHTS_TIMER)):
+            started = clock()
+            self.env_runner_group.sync_weights(
+                from_worker_or_learner_group=self.learner_group, policies=modules, inference_only=True
+            )
+            sync_time_s = clock() - started
+        self.last_step = StepMeasurement(
+            sampling_time_s=sampling_time_s,
+            learning_time_s=learning_time_s,
+            sync_time_s=sync_time_s,
+            rounds=tuple(tuple(measurement for _, _, measurement in runners) for runners in rounds),
+            num_dropped_samples=self.env_runner_group.num_env_runners_dropped_lifetime(),
+            num_gradient_updates=None if updates is None or updates_before is None else updates - updates_before,
+            learner=learner,
+        )
+
+    def _update(self, episodes: list[Any]) -> list[dict[str, Any]]:
+        sampled = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
+        trained = self.metrics.peek((LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME), default=0)
+        results: list[dict[str, Any]] = self.learner_group.update(
+            episodes=episodes,
+            timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: sampled, NUM_MODULE_STEPS_TRAINED_LIFETIME: trained},
+            num_epochs=self.config.num_epochs,
+            minibatch_size=self.config.minibatch_size,
+            shuffle_batch_per_epoch=self.config.shuffle_batch_per_epoch,
+        )
+        return results
+
+    def _sample_batch(self) -> list[list[Sample]]:
+        """Return rounds of samples, each in the order of the runners, until the batch is full."""
+        rounds: list[list[Sample]] = []
+        env_steps = 0
+        while env_steps < self.config.total_train_batch_size:
+            samples = self._sample_round()
+            gained = sum(measurement.env_steps for _, _, measurement in samples)
+            if gained == 0:
+                raise TrialError("env runners: a round of sampling must bring steps, got 0. Fix: check the environment.")
+            env_steps += gained
+            rounds.append(samples)
+        return rounds
+
+    def _sample_round(self) -> list[Sample]:
+        timeout_s = self.config.sample_timeout_s
+        try:
+            samples: list[Sample] = self.env_runner_group.foreach_env_runner(
+                "measured_sample", local_env_runner=False, timeout_seconds=timeout_s
+            )
+        except ray.exceptions.RayError as error:
+            raise TrialError(
+                f"env runners: all {self.config.num_env_runners} must stay alive, got {_one_line(error)} "
+                "Fix: look for memory shortage or a crash of the environment on that node."
+            ) from error
+        samples.sort(key=lambda sample: sample[2].runner)
+        for _, _, measurement in samples:
+            _check_runner(measurement)
+        missing = set(range(1, self.config.num_env_runners + 1)) - {sample[2].runner for sample in samples}
+        if missing:
+            names = ", ".join(map(str, sorted(missing)))
+            raise TrialError(
+                f"env runner {names}: a round of sampling must end within sample_timeout_s={timeout_s:g} s, got no "
+                "answer. Fix: raise resources.sample_timeout_s, or look for an environment that hangs."
+            )
+        return samples
+
+    def _num_gradient_updates(self) -> int | None:
+        """Return the updates since the start, by the optimizer's own count; None when it keeps none."""
+        return self.learner_group.foreach_learner(_optimizer_steps).result_or_errors[0].get()
+
+    def cleanup(self) -> None:
+        """Stop everything; a runner that does not answer is killed, so that this never hangs."""
+        group = getattr(self, "env_runner_group", None)
+        if group is not None:
+            manager = group._worker_manager
+            actors = list(manager.actors().values())
+            # Whatever fails while things are closed must not keep the rest open.
+            with contextlib.suppress(Exception):
+                group.foreach_env_runner(
+                    "stop", local_env_runner=False, healthy_only=False, timeout_seconds=_STOP_GRACE_S
+                )
+            manager.clear()
+            for actor in actors:
+                ray.kill(actor)
+        super().cleanup()
+
+
+def _check_runner(measurement: RunnerMeasurement) -> None:
+    if measurement.error:
+        error = TrialError(
+            f"env runner {measurement.runner}: sampling must not fail, got {measurement.error} "
+            "Fix: correct the environment."
+        )
+        error.add_note(f"In env runner {measurement.runner}:\n{measurement.traceback}")
+        raise error
+
+
+def _optimizer_steps(learner: Learner) -> int | None:
+    optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
+    for state in optimizer.state.values():
+        return int(state["step"]) if "step" in state else None
+    return 0  # no update yet
+
+
+def _value(stats: Any) -> float:
+    """Return the number inside RLlib's statistics object; nan when RLlib did not report it."""
+    if stats is None:
+        return float("nan")
+    value = stats.peek() if hasattr(stats, "peek") else stats
+    return float(value[0] if isinstance(value, list) else value)
+
+
+def _one_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1].strip() if lines else ''}"

@@ -1,0 +1,54 @@
+"""Which seed belongs to which lane, so that no two lanes of a study share one. Imports numpy only.
+
+RLlib gives environment i of runner w the seed `seed + w + i`, so neighbouring runners play the same episodes. Here a
+seed depends on the trial's seed and the lane alone, never on how many runners there are or where they run.
+"""
+
+import numpy as np
+
+_TRAINING, _EVALUATION, _NOISE = 0, 1, 2
+"""Spawn keys of independent streams under one seed."""
+_BITS = 29
+"""Each stream owns 2^29 seeds, so that all of them fit in 31 bits: some environments take no more."""
+_LANES_PER_RUNNER = 4096
+"""Room between the lanes of two runners; 2^29 / 4096 runners fit."""
+
+
+def lane_seed(seed: int, runner_index: int, env_index: int) -> int:
+    """Return the environment seed of one training lane.
+
+    Args:
+        seed: Seed of the trial.
+        runner_index: Number of the runner, from 1 (RLlib's `worker_index`), below 131072.
+        env_index: Number of the environment within the runner, from 0, below 4096.
+
+    Returns:
+        A seed in [0, 2^29), distinct for every lane of the trial.
+
+    Raises:
+        ValueError: An index is out of range.
+    """
+    if not (0 <= runner_index < 2**_BITS // _LANES_PER_RUNNER and 0 <= env_index < _LANES_PER_RUNNER):
+        raise ValueError(f"lane_seed: no such lane, got runner {runner_index}, environment {env_index}.")
+    return _seed(seed, _TRAINING, runner_index * _LANES_PER_RUNNER + env_index)
+
+
+def evaluation_seeds(first_seed: int, episodes: int) -> tuple[int, ...]:
+    """Return the environment seeds of the evaluation episodes, shape (episodes,).
+
+    Episode e has the same seed however many episodes there are. The seeds lie in [2^29, 2^30), where no training
+    lane's seed can be.
+    """
+    return tuple(_seed(first_seed, _EVALUATION, episode) for episode in range(episodes))
+
+
+def noise_seed(seed: int, runner_index: int) -> int:
+    """Return the seed of a runner's action noise, in [2^30, 2^30 + 2^29), distinct for every runner of the trial."""
+    return _seed(seed, _NOISE, runner_index)
+
+
+def _seed(seed: int, stream: int, index: int) -> int:
+    """Return the `index`-th seed of a stream: a permutation of its 2^29 numbers that `seed` chooses."""
+    offset, factor = np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(2)
+    # An odd factor is invertible modulo a power of two, so different indices never meet.
+    return stream * 2**_BITS + (int(offset) + (2 * int(factor) + 1) * index) % 2**_BITS
