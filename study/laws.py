@@ -1,6 +1,6 @@
 """Laws between the keys of a space that one field alone cannot check. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from study.domains import Choices, Domain, Range
@@ -8,7 +8,6 @@ from study.errors import Fault
 from study.parameters import PARAMETERS, SCALE, Value
 
 if TYPE_CHECKING:
-    from study.space_file import LineOf
     from study.spec import StudySpec
 
 OVERRIDES_CLASHING_WITH_SCHEMA = {
@@ -66,7 +65,7 @@ def contains(domain: Domain, value: Value) -> bool:
     return value == domain
 
 
-def broken_laws(spec: "StudySpec", line_of: "LineOf") -> Iterator[Fault]:
+def broken_laws(spec: "StudySpec", line_of: Callable[[str], int | None]) -> Iterator[Fault]:
     """Yield a fault for every law between keys that `spec` breaks."""
     for place, law, fix in (*_environment(spec), *_batches(spec), *_budget(spec), *_search(spec), *_rllib(spec)):
         yield Fault(place=place, law=law, fix=fix, line=line_of(place))

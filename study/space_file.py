@@ -3,7 +3,7 @@
 import copy
 import difflib
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ MAX_BYTES = 1_000_000
 """No space needs more; a larger file is a mistake."""
 MAX_NODES = 20_000
 """Guards against aliases that expand without end."""
+PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null"))
+"""The tags that plain YAML values have."""
 UNION_TAGS = frozenset({"value", "choices", "range", "list", "int", "float", "list[int]", "constrained-int"})
 """Parts of a pydantic location that name a form of a value, not a key."""
 
@@ -136,7 +138,7 @@ def _plain(node: Any, place: Place, lines: dict[str, int], faults: list[Fault], 
             faults.append(Fault(place="file", law=f"at most {MAX_NODES} values.", fix="Do not nest aliases."))
         return None
     tag = getattr(getattr(node, "tag", None), "value", None)
-    if tag is not None and not str(tag).startswith("tag:yaml.org,2002:"):
+    if tag is not None and str(tag) not in PLAIN_TAGS:
         where = ".".join(map(str, place)) or "file"
         line = _line(lines, place)
         faults.append(
@@ -250,5 +252,3 @@ def _words(item: Any, name: str, known: Sequence[str]) -> tuple[str, str]:
     fix = _FIXES.get(kind, "Change the value.")
     return f"{law}, got {got!r}.", fix
 
-
-LineOf = Callable[[str], int | None]

@@ -6,13 +6,15 @@ kill at any moment leaves a trial that can be found again; it is told only after
 
 import contextlib
 import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.samplers import BaseSampler, GPSampler, QMCSampler, RandomSampler, TPESampler
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler, QMCSampler, RandomSampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
@@ -20,81 +22,28 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from study.errors import RecordError
 from study.parameters import SCALE, Value
 from study.plan import Slot
+from study.search import local_model
 from study.search.space import distributions, fixed_by
 from study.spec import StudySpec
 from study.tracking.ledger import TrialRow
 
 TRIAL = "trial"
 """User attribute that holds the number in the plan."""
-CONDITIONED_DRAWS = 8
-"""Joint draws among which the one nearest to the dealt scale is taken."""
-
-
-class ScaleConditioned(BaseSampler):
-    """A model-based sampler, conditioned on a scale that it did not choose.
-
-    TPE draws all parameters jointly, the scale among them, but the scale of a trial is dealt beforehand. Of several
-    joint draws this takes the one whose scale is nearest to the dealt one (in ratio), so that what was learnt at 46
-    runners is used for 46.
-    """
-
-    def __init__(self, base: BaseSampler) -> None:
-        self._base = base
-
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        """Return the base sampler's space."""
-        return self._base.infer_relative_search_space(study, trial)
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """Return the joint draw that is nearest to the trial's scale."""
-        first = self._base.sample_relative(study, trial, search_space)
-        dealt = trial.system_attrs.get("fixed_params", {}).get(SCALE)
-        if SCALE not in first or dealt is None:
-            return first
-        draws = [first]
-        draws += [self._base.sample_relative(study, trial, search_space) for _ in range(CONDITIONED_DRAWS - 1)]
-        return min(draws, key=lambda draw: abs(math.log(draw[SCALE] / dealt)))
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """Return the base sampler's draw."""
-        return self._base.sample_independent(study, trial, param_name, param_distribution)
-
-    def reseed_rng(self) -> None:
-        """Reseed the base sampler."""
-        self._base.reseed_rng()
-
-    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        """Pass on to the base sampler."""
-        self._base.before_trial(study, trial)
-
-    def after_trial(self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:
-        """Pass on to the base sampler."""
-        self._base.after_trial(study, trial, state, values)
 
 
 def make_sampler(spec: StudySpec, *, told: int) -> BaseSampler:
-    """Return the sampler that the space names.
+    """Return the sampler for what is neither dealt, given nor modelled.
 
     Args:
         spec: The space.
-        told: Trials told so far; moves the seed on, so that a resumed study does not repeat its first proposals.
+        told: Trials on record; moves the seed on, so that a resumed study does not repeat its first proposals.
     """
-    seed = spec.search.sampler_seed + 7919 * told
-    match spec.search.sampler:
-        case "tpe":
-            return ScaleConditioned(TPESampler(seed=seed, multivariate=True, constant_liar=True))
-        case "gp":
-            return GPSampler(seed=seed)
-        case "qmc":
-            return QMCSampler(seed=spec.search.sampler_seed, scramble=True)  # its place is in the storage
-        case "random" | "grid":
-            return RandomSampler(seed=seed)
+    if spec.search.sampler == "qmc":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            # Its place in the sequence is in the storage, so the seed stays.
+            return QMCSampler(seed=spec.search.sampler_seed, scramble=True)
+    return RandomSampler(seed=spec.search.sampler_seed + 7919 * told)
 
 
 class OptunaStudy:
@@ -165,13 +114,41 @@ class OptunaStudy:
             waiting = self._waiting(slot.trial)
             if waiting is None:
                 attributes = {TRIAL: slot.trial, "seed": slot.seed, "anchor": slot.anchor}
-                self._study.enqueue_trial(fixed_by(slot, self._spec), user_attrs=attributes)
+                self._study.enqueue_trial(self._values(slot), user_attrs=attributes)
             trial = self._study.ask()
             if trial.user_attrs.get(TRIAL) != slot.trial:
                 raise RecordError(f"Optuna handed out trial {trial.user_attrs.get(TRIAL)} for {slot.trial}.")
             self._trials[slot.trial] = trial
         proposed = {name: _suggest(trial, name, domain) for name, domain in self._distributions.items()}
         return trial.number, proposed
+
+    def _values(self, slot: Slot) -> dict[str, Value]:
+        """Return what is fixed before Optuna is asked: what was dealt and given, and what the model proposes."""
+        values, sampler = fixed_by(slot, self._spec), self._spec.search.sampler
+        if sampler in ("tpe", "gp"):
+            tuned = {name: self._distributions[name] for name in self._spec.tuned}
+            given = {name: value for name, value in values.items() if name in tuned}
+            values |= local_model.propose(
+                sampler,
+                num_env_runners=slot.num_env_runners,
+                given=given,
+                space=tuned,
+                looks=self._looks(list(tuned)),
+                seed=self._spec.search.sampler_seed * 1_000_003 + slot.trial,
+            )
+        return values
+
+    def _looks(self, names: list[str]) -> list[local_model.Look]:
+        states = (TrialState.COMPLETE, TrialState.RUNNING)
+        return [
+            local_model.Look(
+                num_env_runners=trial.params[SCALE],
+                params={name: trial.params[name] for name in names},
+                score=trial.value if trial.state == TrialState.COMPLETE else None,
+            )
+            for trial in self._study.get_trials(deepcopy=False, states=states)
+            if {SCALE, *names} <= trial.params.keys()
+        ]
 
     def _waiting(self, number: int) -> FrozenTrial | None:
         """Return the trial that a killed driver enqueued and did not ask for; others that wait are withdrawn."""

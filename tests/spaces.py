@@ -1,0 +1,40 @@
+"""Small specs for tests."""
+
+from typing import Any
+
+from study.space_file import Source
+from study.spec import StudySpec, parse_space
+
+BASE: dict[str, Any] = {
+    "environment": {"id": "CartPole-v1", "floor": 0, "reference": 500, "target": 450},
+    "parameters": {
+        "num_env_runners": [1, 2, 4],
+        "train_batch_size": {"low": 200, "high": 800, "log": True},
+        "lr": {"low": 1e-4, "high": 1e-2, "log": True},
+        "minibatch_size": 64,
+        "num_envs_per_env_runner": 2,
+    },
+    "budget": {"env_steps": 1000},
+    "search": {"sampler": "random", "num_trials": 6, "seeds": [1, 2]},
+    "evaluation": {"episodes": 3, "num_evaluations": 2},
+}
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    """Return `BASE` with whole dotted keys replaced, e.g. `search__num_trials=9`; None removes a key."""
+    result: dict[str, Any] = {key: dict(value) for key, value in BASE.items()}
+    for dotted, value in changes.items():
+        *parents, last = dotted.split("__")
+        node = result
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        if value is None:
+            node.pop(last, None)
+        else:
+            node[last] = value
+    return result
+
+
+def spec(**changes: Any) -> StudySpec:
+    """Return the spec of `content(**changes)`."""
+    return parse_space(Source(name="test", content=content(**changes)))

@@ -1,0 +1,354 @@
+"""The course of a study, driven without Ray: kills at every step, resumes, failures, stops."""
+
+import io
+import tarfile
+import time
+
+import optuna
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from optuna.trial import TrialState
+
+from study.conductor import Conductor
+from study.errors import RecordError
+from study.plan import ClusterShape, NodeShape, make_plan
+from study.tracking.folder import StudyFolder
+from study.tracking.ledger import fold
+from study.tracking.records import RecordLog, TrialEnded, TrialStarted, read_lines
+from tests.spaces import spec
+
+CLUSTER = ClusterShape(nodes=(NodeShape(address="n0", num_cpus=5, physical_cpus=2, memory_mb=64_000),))
+
+
+class Session:
+    """One driver's session over a study folder; leaving it without `close` is a kill."""
+
+    def __init__(self, path, space=None, *, deadline=None):
+        self.folder = StudyFolder(path)
+        self.spec = space or spec()
+        path.mkdir(exist_ok=True)
+        ledger = fold((line.record, line.time) for line in read_lines(self.folder.records))
+        self.log = RecordLog(self.folder.records)
+        self.conductor = Conductor(
+            spec=self.spec,
+            plan=make_plan(self.spec, CLUSTER),
+            folder=self.folder,
+            log=self.log,
+            ledger=ledger,
+            study_id="s",
+            provenance={},
+            deadline=deadline,
+        )
+
+    def iterate(self, trial, number=1, **metrics):
+        built = {
+            "kind": "trial_built",
+            "startup_time_s": 1.0,
+            "effective": {},
+            "processes_per_node": {"n0": 2},
+        }
+        iteration = {
+            "kind": "iteration",
+            "iteration": number,
+            "env_steps": 100 * number,
+            "wall_time_s": 2.0 * number,
+            "metrics": {"train_batch_size_actual": 100, "iteration_time_s": 2.0, "cpu_time_s": 1.0, **metrics},
+        }
+        records = [built, iteration] if number == 1 else [iteration]
+        self.conductor.report(trial, records, progress=number / 4)
+
+    def evaluate(self, trial, *returns, progress=1.0):
+        evaluation = {
+            "kind": "evaluation",
+            "iteration": 2,
+            "env_steps": 200,
+            "wall_time_s": 4.0,
+            "progress": progress,
+            "returns": list(returns),
+            "num_cut": 0,
+            "eval_time_s": 0.5,
+        }
+        self.conductor.report(trial, [evaluation], progress=progress)
+
+    def finish(self, trial, final=250.0, policy=None):
+        self.iterate(trial, 1)
+        self.iterate(trial, 2)
+        self.evaluate(trial, final)
+        self.conductor.finish(trial, policy)
+
+    def run_all(self):
+        while not self.conductor.exhausted:
+            started = self.conductor.next_trial()
+            assert started is not None
+            self.finish(started.trial)
+        closed = self.conductor.close()
+        self.log.close()
+        return closed
+
+
+def optuna_trials(path):
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path / "optuna.journal")))
+    return optuna.load_study(study_name="s", storage=storage).trials
+
+
+def records(path):
+    return [line.record for line in read_lines(path / "records.jsonl")]
+
+
+def assert_whole(path, num_trials, failed=()):
+    """Every planned trial has ended exactly once, in the records and in Optuna, and nothing is left running."""
+    ended = [record for record in records(path) if isinstance(record, TrialEnded) and record.status != "interrupted"]
+    assert sorted(record.trial for record in ended) == list(range(num_trials))
+    trials = optuna_trials(path)
+    assert sorted(trial.user_attrs["trial"] for trial in trials) == list(range(num_trials))
+    for trial in trials:
+        expected = TrialState.FAIL if trial.user_attrs["trial"] in failed else TrialState.COMPLETE
+        assert trial.state == expected
+    started = [(record.trial, record.attempt) for record in records(path) if isinstance(record, TrialStarted)]
+    assert len(set(started)) == len(started)
+
+
+def test_a_study_runs_to_its_end(tmp_path):
+    assert Session(tmp_path).run_all().reason == "complete"
+    assert_whole(tmp_path, 6)
+    row = fold((line.record, line.time) for line in read_lines(tmp_path / "records.jsonl")).rows[0]
+    assert row.summary["final_return"] == 250.0
+    assert row.summary["score"] == pytest.approx(0.5)
+    assert row.summary["wall_time_s"] == 4.0
+    assert row.summary["env_steps_per_s"] == pytest.approx(50.0)  # 100 steps in 2 s after the warm-up iteration
+    assert row.summary["cpu_s_reserved"] == pytest.approx((1.0 + 4.0 + 0.5) * row.num_cpus)
+
+
+def test_the_first_iteration_does_not_count_in_the_rate(tmp_path):
+    session = Session(tmp_path)
+    trial = session.conductor.next_trial().trial
+    session.iterate(trial, 1, iteration_time_s=50.0)
+    session.iterate(trial, 2, iteration_time_s=2.0)
+    assert session.conductor.ledger.rows[trial].env_steps_per_s() == pytest.approx(50.0)
+
+
+def test_final_return_averages_the_evaluations_of_the_last_tenth_only(tmp_path):
+    session = Session(tmp_path)
+    trial = session.conductor.next_trial().trial
+    session.iterate(trial, 1)
+    for progress, value in ((0.5, 400.0), (0.89, 300.0), (0.9, 100.0), (1.0, 200.0)):
+        session.evaluate(trial, value, progress=progress)
+    session.conductor.finish(trial, None)
+    assert session.conductor.ledger.rows[trial].summary["final_return"] == pytest.approx(150.0)
+
+
+def test_only_as_many_trials_as_have_cores_run_side_by_side_and_the_large_ones_alone(tmp_path):
+    session = Session(tmp_path)
+    seen = []
+    while not session.conductor.exhausted:
+        started = session.conductor.next_trial()
+        assert started is not None
+        assert session.conductor.next_trial() is None  # two cores: the next one has to wait
+        seen.append(started.num_cpus)
+        session.finish(started.trial)
+    assert sorted(seen) == [2, 2, 3, 3, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("processes", "runners", "timing"), [({"n0": 2}, 1, "measured"), ({"n0": 5}, 4, "oversubscribed")]
+)
+def test_a_timing_is_measured_only_if_every_process_has_a_core(tmp_path, processes, runners, timing):
+    session = Session(tmp_path)
+    while True:
+        started = session.conductor.next_trial()
+        session.iterate(started.trial)
+        if started.setting["num_env_runners"] == runners:
+            break
+        session.conductor.end(started.trial, "failed", "x")
+    assert session.conductor.ledger.rows[started.trial].timing == timing
+
+
+def test_an_overclaimed_node_among_several_is_not_measured(tmp_path):
+    session = Session(tmp_path)
+    nodes = (
+        NodeShape(address="a", num_cpus=8, physical_cpus=8, memory_mb=64_000),
+        NodeShape(address="b", num_cpus=8, physical_cpus=2, memory_mb=64_000),
+    )
+    object.__setattr__(session.conductor.plan, "cluster", ClusterShape(nodes=nodes))
+    row = session.conductor.ledger.rows[session.conductor.next_trial().trial]
+    assert session.conductor._timing(row, {"a": 2})[0] == "measured"
+    timing, reason = session.conductor._timing(row, {"a": 1, "b": 1})
+    assert timing == "oversubscribed"
+    assert "b:" in reason
+
+
+def test_a_failed_trial_is_a_row_with_score_zero_and_a_failure_in_optuna(tmp_path):
+    session = Session(tmp_path)
+    first = session.conductor.next_trial().trial
+    session.iterate(first)
+    session.conductor.end(first, "failed", "boom")
+    assert session.run_all().reason == "complete"
+    assert_whole(tmp_path, 6, failed=(first,))
+    row = fold((line.record, line.time) for line in read_lines(tmp_path / "records.jsonl")).rows[first]
+    assert (row.status, row.reason, row.summary["score"], row.summary["final_return"]) == ("failed", "boom", 0.0, None)
+    assert row.summary["env_steps"] == 100
+
+
+def test_a_trial_that_ends_without_an_evaluation_has_failed(tmp_path):
+    session = Session(tmp_path)
+    trial = session.conductor.next_trial().trial
+    session.iterate(trial)
+    session.conductor.finish(trial, None)
+    assert session.conductor.ledger.rows[trial].status == "failed"
+
+
+def test_a_second_end_of_the_same_attempt_is_ignored(tmp_path):
+    session = Session(tmp_path)
+    trial = session.conductor.next_trial().trial
+    session.finish(trial)
+    session.conductor.end(trial, "failed", "late")
+    assert session.run_all().reason == "complete"
+    assert_whole(tmp_path, 6)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kills=st.lists(st.integers(0, 14), min_size=1, max_size=5))
+def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_factory, kills):
+    path = tmp_path_factory.mktemp("killed")
+    for steps in kills:
+        session = Session(path)
+        for step in range(steps):
+            if session.conductor.exhausted:
+                break
+            running = list(session.conductor._running)
+            if not running:
+                session.conductor.next_trial()
+            elif step % 2:
+                session.iterate(running[0])
+            else:
+                session.finish(running[0])
+        session.log.close()  # a kill: nothing is closed, told or summarised
+    assert Session(path).run_all().reason == "complete"
+    assert_whole(path, 6)
+
+
+def test_killed_between_enqueueing_and_asking_or_between_record_and_tell(tmp_path, monkeypatch):
+    session = Session(tmp_path)
+    monkeypatch.setattr(session.conductor._optuna._study, "ask", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        session.conductor.next_trial()
+    session.log.close()
+    session = Session(tmp_path)
+    started = session.conductor.next_trial()
+    monkeypatch.setattr(session.conductor._optuna, "tell", lambda row: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        session.finish(started.trial)
+    session.log.close()
+    assert Session(tmp_path).run_all().reason == "complete"
+    assert_whole(tmp_path, 6)
+
+
+def test_a_repeated_attempt_has_the_same_setting_and_seed(tmp_path):
+    session = Session(tmp_path)
+    first = session.conductor.next_trial()
+    session.log.close()
+    again = Session(tmp_path).conductor.next_trial()
+    assert (again.trial, again.attempt) == (first.trial, 2)
+    assert (again.setting, again.seed, again.optuna_number) == (first.setting, first.seed, first.optuna_number)
+
+
+def test_a_lost_optuna_journal_is_rebuilt_from_the_records(tmp_path):
+    session = Session(tmp_path)
+    for _ in range(2):
+        session.finish(session.conductor.next_trial().trial)
+    session.log.close()
+    before = {trial.user_attrs["trial"]: (trial.params, trial.value) for trial in optuna_trials(tmp_path)}
+    (tmp_path / "optuna.journal").unlink()
+    assert Session(tmp_path).run_all().reason == "complete"
+    assert_whole(tmp_path, 6)
+    after = {trial.user_attrs["trial"]: (trial.params, trial.value) for trial in optuna_trials(tmp_path)}
+    assert all(after[number] == before[number] for number in before)
+
+
+def test_records_that_were_cut_are_noticed(tmp_path):
+    session = Session(tmp_path)
+    session.finish(session.conductor.next_trial().trial)
+    session.log.close()
+    file = tmp_path / "records.jsonl"
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:3]))
+    with pytest.raises(RecordError, match=r"ended in optuna\.journal but not in records"):
+        Session(tmp_path)
+
+
+def test_a_garbage_journal_is_named_with_the_way_out(tmp_path):
+    Session(tmp_path).log.close()
+    (tmp_path / "optuna.journal").write_bytes(b"garbage\nmore garbage\n")
+    with pytest.raises(RecordError, match="--resume rebuilds it"):
+        Session(tmp_path)
+
+
+def test_a_torn_journal_line_is_mended(tmp_path):
+    session = Session(tmp_path)
+    session.finish(session.conductor.next_trial().trial)
+    session.log.close()
+    with (tmp_path / "optuna.journal").open("ab") as file:
+        file.write(b'{"op_code": 4, "wor')
+    assert Session(tmp_path).run_all().reason == "complete"
+    assert_whole(tmp_path, 6)
+
+
+def test_a_longer_plan_extends_the_study(tmp_path):
+    Session(tmp_path).run_all()
+    assert Session(tmp_path, spec(search__num_trials=9)).run_all().reason == "complete"
+    assert_whole(tmp_path, 9)
+
+
+def test_a_stop_leaves_the_running_trial_to_a_resume(tmp_path):
+    session = Session(tmp_path)
+    started = session.conductor.next_trial()
+    session.conductor.end_early("stopped", "received SIGTERM")
+    assert session.conductor.must_stop
+    assert session.conductor.exhausted
+    assert session.conductor.close().reason == "stopped"
+    session.log.close()
+    last = [record for record in records(tmp_path) if isinstance(record, TrialEnded)][-1]
+    assert (last.trial, last.status, last.reason) == (started.trial, "interrupted", "received SIGTERM")
+    assert Session(tmp_path).run_all().reason == "complete"
+    assert_whole(tmp_path, 6)
+
+
+def test_a_time_budget_stops_the_study_and_starts_nothing_that_would_not_end(tmp_path):
+    session = Session(tmp_path, deadline=time.monotonic() - 1)
+    assert session.conductor.exhausted
+    assert session.conductor.close().reason == "time budget"
+    session.log.close()
+    session = Session(tmp_path, deadline=time.monotonic() + 0.5)  # shorter than any trial is guessed to take
+    assert session.conductor.exhausted
+    assert session.conductor.stop.detail == "no further trial would end within the time budget"
+
+
+def test_the_policy_is_unpacked_into_the_folder(tmp_path):
+    session = Session(tmp_path)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        info = tarfile.TarInfo("weights.bin")
+        info.size = 3
+        archive.addfile(info, io.BytesIO(b"abc"))
+    trial = session.conductor.next_trial().trial
+    session.finish(trial, policy=buffer.getvalue())
+    row = session.conductor.ledger.rows[trial]
+    assert (tmp_path / row.checkpoint / "weights.bin").read_bytes() == b"abc"
+
+
+def test_a_sampled_batch_is_a_multiple_of_the_lanes_and_minibatches_fit(tmp_path):
+    session = Session(tmp_path, spec(search__num_trials=30, parameters__minibatch_size=[64, 512]))
+    while (started := session.conductor.next_trial()) is not None:
+        setting = started.setting
+        lanes = setting["num_env_runners"] * setting["num_envs_per_env_runner"]
+        assert setting["train_batch_size"] % lanes == 0
+        assert 200 <= setting["train_batch_size"] <= 800
+        assert setting["minibatch_size"] <= setting["train_batch_size"]
+        assert abs(setting["train_batch_size"] - started.proposed["train_batch_size"]) <= lanes
+        session.finish(started.trial)
+
+
+def test_a_batch_that_a_person_wrote_is_not_rounded(tmp_path):
+    anchor = [{"name": "mine", "parameters": {"train_batch_size": 333}}]
+    session = Session(tmp_path, spec(search__anchors=anchor))
+    assert session.conductor.next_trial().setting["train_batch_size"] == 333

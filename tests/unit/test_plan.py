@@ -1,0 +1,101 @@
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study.errors import ClusterError
+from study.plan import ClusterShape, NodeShape, deal_slots, make_plan, num_cpus
+from tests.spaces import spec
+
+
+def cluster(*nodes, memory_mb=64_000):
+    return ClusterShape(
+        nodes=tuple(
+            NodeShape(address=f"n{i}", num_cpus=cpus, physical_cpus=cores, memory_mb=memory_mb)
+            for i, (cpus, cores) in enumerate(nodes)
+        )
+    )
+
+
+@given(st.integers(3, 60), st.integers(0, 5))
+def test_scales_are_dealt_evenly_and_never_aliased_with_seeds(num_trials, sampler_seed):
+    slots = deal_slots(spec(search__num_trials=num_trials, search__sampler_seed=sampler_seed))
+    assert [slot.trial for slot in slots] == list(range(num_trials))
+    counts = Counter(slot.num_env_runners for slot in slots)
+    assert set(counts) == {1, 2, 4}
+    assert max(counts.values()) - min(counts.values()) <= 1
+    for scale in counts:
+        seeds = Counter(slot.seed for slot in slots if slot.num_env_runners == scale)
+        assert abs(seeds[1] - seeds[2]) <= 1
+
+
+@given(st.integers(3, 40), st.integers(0, 40))
+def test_a_longer_plan_begins_with_the_shorter_one(num_trials, more):
+    short = deal_slots(spec(search__num_trials=num_trials))
+    assert deal_slots(spec(search__num_trials=num_trials + more))[:num_trials] == short
+
+
+def test_the_order_of_scales_differs_between_blocks():
+    slots = deal_slots(spec(search__num_trials=60))
+    blocks = {tuple(slot.num_env_runners for slot in slots[i : i + 3]) for i in range(0, 60, 3)}
+    assert len(blocks) > 3
+
+
+def test_an_anchor_without_a_scale_is_run_at_every_scale_first():
+    anchors = [{"name": "a", "parameters": {"lr": 0.001}}, {"name": "b", "parameters": {"num_env_runners": 4}}]
+    slots = deal_slots(spec(search__anchors=anchors, search__num_trials=9))
+    assert [(slot.anchor, slot.num_env_runners) for slot in slots[:4]] == [("a", 1), ("a", 2), ("a", 4), ("b", 4)]
+    assert all(slot.given == {"lr": 0.001} for slot in slots[:3])
+    assert slots[4].anchor is None
+
+
+def test_a_grid_has_every_cell_on_every_seed():
+    slots = deal_slots(
+        spec(
+            search__sampler="grid",
+            search__num_trials=None,
+            parameters__train_batch_size=[200, 400],
+            parameters__lr={"low": 0.001, "high": 0.003, "step": 0.001},
+            budget__iterations=[1, 2],
+        )
+    )
+    cells = {(s.num_env_runners, s.iterations, s.seed, *sorted(s.given.items())) for s in slots}
+    assert len(slots) == len(cells) == 3 * 2 * 2 * 2 * 3
+
+
+def test_cpus_count_the_main_process_and_every_runner():
+    assert num_cpus(spec(resources__num_cpus_per_env_runner=2, resources__num_cpus_for_main_process=3), 4) == 11
+
+
+@pytest.mark.parametrize(
+    ("nodes", "memory_mb", "words"),
+    [
+        ([(4, 4)], 64_000, "4 runners need 5 CPUs at once, the cluster has 4"),
+        ([(8, 8)], 1_000, "2 runners need 1300 MB"),
+        ([(2, 2), (2, 2)], 64_000, "4 runners need 5 CPUs"),
+    ],
+)
+def test_a_trial_that_can_never_fit_is_refused_with_the_ways_out(nodes, memory_mb, words):
+    with pytest.raises(ClusterError, match=words) as caught:
+        make_plan(spec(), cluster(*nodes, memory_mb=memory_mb))
+    assert "Fix:" in str(caught.value)
+
+
+def test_a_bundle_must_fit_on_one_node_not_only_in_the_sum():
+    wide = spec(parameters__num_env_runners=[1], resources__num_cpus_per_env_runner=3, search__num_trials=1)
+    with pytest.raises(ClusterError, match="on one node"):
+        make_plan(wide, cluster((2, 2), (2, 2)))
+    make_plan(wide, cluster((1, 1), (3, 3)))
+
+
+def test_memory_is_checked_per_node_where_the_runners_must_sit():
+    tight = cluster((8, 8), (0, 0), memory_mb=1500)  # 3 GB in all, but only one node has CPUs
+    with pytest.raises(ClusterError, match="on one node"):
+        make_plan(spec(), tight)
+
+
+def test_more_processes_than_cores_is_planned_and_said():
+    plan = make_plan(spec(), cluster((5, 2)))
+    assert [(scale.num_env_runners, scale.shares_cores) for scale in plan.scales] == [(1, False), (2, True), (4, True)]
+    assert plan.hours > 0

@@ -1,0 +1,125 @@
+"""The contract of every sampler: the scale is dealt, not chosen; proposals lie in the space; a resume goes on."""
+
+import math
+
+import numpy as np
+import optuna
+import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.samplers import TPESampler
+
+from study.search.local_model import Look, nearest, propose
+from tests.spaces import spec
+from tests.unit.test_conductor import Session
+
+SAMPLERS = ("tpe", "gp", "random", "qmc", "grid")
+
+
+def space(sampler, **changes):
+    if sampler == "grid":
+        changes |= {"parameters__train_batch_size": [200, 400], "parameters__lr": [0.001, 0.01]}
+        changes |= {"search__num_trials": None}
+    return spec(search__sampler=sampler, **changes)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_trial_has_the_scale_that_was_dealt_and_a_proposal_inside_the_space(tmp_path, sampler):
+    session = Session(tmp_path, space(sampler, search__num_trials=18))
+    slots = session.conductor.plan.slots
+    points = set()
+    while (started := session.conductor.next_trial()) is not None:
+        assert started.setting["num_env_runners"] == slots[started.trial].num_env_runners
+        assert 200 <= started.proposed["train_batch_size"] <= 800
+        assert 1e-4 <= started.proposed["lr"] <= 1e-2
+        points.add((started.setting["num_env_runners"], started.seed, *started.proposed.values()))
+        session.finish(started.trial, final=100 * started.setting["lr"] * 1e3)
+    assert len(points) == len(slots)  # runners, batch and lr vary together: no point twice
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "random", "qmc"])
+def test_a_resumed_study_does_not_repeat_its_proposals(tmp_path, sampler):
+    proposals = []
+    for _ in range(3):
+        session = Session(tmp_path, space(sampler, search__num_trials=9))
+        for _ in range(3):
+            started = session.conductor.next_trial()
+            proposals.append(started.proposed["lr"])
+            session.finish(started.trial)
+        session.log.close()
+    assert len(set(proposals)) == 9
+
+
+def test_the_same_sampler_seed_proposes_the_same(tmp_path):
+    lrs = []
+    for folder in ("a", "b"):
+        session = Session(tmp_path / folder, space("tpe", search__num_trials=15))
+        lrs.append([])
+        while (started := session.conductor.next_trial()) is not None:
+            lrs[-1].append(started.proposed["lr"])
+            session.finish(started.trial, final=float(started.trial))
+    assert lrs[0] == lrs[1]
+
+
+BEST = {1: -4.0, 64: -2.0}
+"""Planted: the best log10(lr) of each scale; 64 runners also score lower whatever the lr."""
+
+
+def planted(scale, lr):
+    return -abs(math.log10(lr) - BEST[scale]) - (1.0 if scale == 64 else 0.0)
+
+
+def distance_to_best(propose, num_trials=80):
+    """Return the mean distance of the proposals of the second half, over both scales, in decades."""
+    looks, distances = [], []
+    rng = np.random.default_rng(0)
+    for number in range(num_trials):
+        scale = (1, 64)[int(rng.integers(2))]
+        lr = propose(scale, looks, number)
+        looks.append(Look(num_env_runners=scale, params={"lr": lr}, score=planted(scale, lr)))
+        distances.append(abs(math.log10(lr) - BEST[scale]))
+    return np.mean(distances[num_trials // 2 :])
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_a_scale_gets_what_was_learnt_at_that_scale(sampler):
+    """A sampler that models the scale as one more parameter proposes for both what works at the easy one."""
+    lr = FloatDistribution(1e-5, 1e-1, log=True)
+
+    def local(scale, looks, number):
+        return propose(sampler, num_env_runners=scale, given={}, space={"lr": lr}, looks=looks, seed=number)["lr"]
+
+    def joint(scale, looks, number):
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        study = optuna.create_study(direction="maximize", sampler=TPESampler(seed=number, multivariate=True))
+        space = {"num_env_runners": IntDistribution(1, 64, log=True), "lr": lr}
+        for look in looks:
+            params = {"num_env_runners": look.num_env_runners, **look.params}
+            study.add_trial(optuna.create_trial(value=look.score, params=params, distributions=space))
+        study.enqueue_trial({"num_env_runners": scale})
+        return study.ask(space).params["lr"]
+
+    assert distance_to_best(local) < 0.5 * distance_to_best(joint)
+
+
+def test_neighbouring_scales_help_out_only_while_there_are_few_trials():
+    looks = [Look(num_env_runners=scale, params={"lr": 0.1}, score=0.0) for scale in (1, 8, 16, 46) for _ in range(8)]
+    assert sorted({look.num_env_runners for look in nearest(looks, 46)}) == [8, 16, 46]
+    looks += [Look(num_env_runners=46, params={"lr": 0.1}, score=0.0) for _ in range(15)]
+    assert {look.num_env_runners for look in nearest(looks, 46)} == {46}
+
+
+def test_trials_side_by_side_explore_different_settings():
+    lr = FloatDistribution(1e-5, 1e-1, log=True)
+    looks = [Look(num_env_runners=4, params={"lr": 10 ** -(1 + k / 5)}, score=-abs(k - 10) / 5) for k in range(20)]
+    lrs = []
+    for number in range(4):
+        lrs.append(propose("tpe", num_env_runners=4, given={}, space={"lr": lr}, looks=looks, seed=number)["lr"])
+        looks.append(Look(num_env_runners=4, params={"lr": lrs[-1]}, score=None))
+    assert len(set(lrs)) == 4
+
+
+def test_what_an_anchor_gives_is_kept_and_the_rest_is_proposed():
+    space = {"lr": FloatDistribution(1e-5, 1e-1, log=True), "num_epochs": IntDistribution(1, 30)}
+    values = propose("tpe", num_env_runners=4, given={"lr": 0.01}, space=space, looks=[], seed=1)
+    assert values["lr"] == 0.01
+    assert 1 <= values["num_epochs"] <= 30
