@@ -75,7 +75,7 @@ def run(
     spec = _load(space, set_, seed, trials)
     name = _name(name or find_space(space).stem)
     if dry_run:
-        _print_plan(spec, address, name)
+        _print_plan(spec, address, name, space)
         return
     from study.display import make_display
     from study.run import RunOptions, run_study
@@ -104,7 +104,7 @@ def plan(
     space: Space, address: Address = None, seed: Seed = None, trials: Trials = None, set_: Set = None
 ) -> None:
     """Print what a study would run and what each trial needs; the same as `run --dry-run`."""
-    _print_plan(_load(space, set_, seed, trials), address, find_space(space).stem)
+    _print_plan(_load(space, set_, seed, trials), address, find_space(space).stem, space)
 
 
 @app.command()
@@ -172,13 +172,13 @@ def _seconds(text: str) -> float:
     return parts[0] * 3600 + parts[1] * 60 + parts[2]
 
 
-def _print_plan(spec: StudySpec, address: str | None, name: str) -> None:
+def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) -> None:
     from study.cluster import joined_ray, local_shape, resolve_address
     from study.display import print_plan
     from study.plan import make_plan, num_cpus
     from study.trial.environments import probe
 
-    probe(spec.environment)
+    probe(spec.environment, source)
     if (joined := resolve_address(address)) is None:
         shape = local_shape(largest_trial=max(num_cpus(spec, scale) for scale in spec.scales))
     else:

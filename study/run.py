@@ -94,7 +94,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
     display = display or PlainDisplay()
     folder = StudyFolder(options.out / options.name)
     resumed = _check_name(folder, options)
-    probe(spec.environment)
+    probe(spec.environment, options.space)
     identity = _resumed_identity(folder, spec, options) if resumed else _new_identity(spec, options)
     address = resolve_address(options.address)
     largest = max(num_cpus(spec, scale) for scale in spec.scales)

@@ -23,7 +23,14 @@ TRIAL_KEY = "trial"
 """Key of a Tune trial's config that holds the number in the plan."""
 
 
-class StudySearcher(Searcher):
+class _Stateless:
+    """Pickled as an empty shell: Tune writes what it is given to a file that nobody reads, the records are the state."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class StudySearcher(_Stateless, Searcher):
     """Hands the conductor's trials to Tune."""
 
     def __init__(self, conductor: Conductor, to_config: Callable[[TrialStarted], dict[str, Any]]) -> None:
@@ -61,7 +68,7 @@ class StudySearcher(Searcher):
         """Do nothing: the records are the state."""
 
 
-class StudyCallback(Callback):
+class StudyCallback(_Stateless, Callback):
     """Gives Tune's events to the conductor."""
 
     def __init__(self, conductor: Conductor, *, on_change: Callable[[], None] = lambda: None) -> None:
@@ -105,7 +112,7 @@ class StudyCallback(Callback):
         self._on_change()
 
 
-class StudyStopper(Stopper):
+class StudyStopper(_Stateless, Stopper):
     """Stops all trials once the conductor says so."""
 
     def __init__(self, conductor: Conductor) -> None:

@@ -1,13 +1,12 @@
-"""Applies a study's records to MLflow, in order, each at least once and to the effect of exactly once.
+"""Applies a study's records to MLflow, in order: each at least once, and to the effect of exactly once.
 
-May import MLflow only through `study.tracking.mlflow_store`. Holds no clock, no process and no retry: those are in
-`study.tracking.mlflow_mirror`.
+Touches MLflow only through `study.tracking.mlflow_store`. Clock, process and retries are elsewhere: in
+`study.tracking.mirror_worker` (beside a driver) and `study.tracking.mlflow_mirror` (in the foreground).
 """
 
-import json
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -32,24 +31,24 @@ from study.tracking.records import (
 _log = logging.getLogger(__name__)
 
 _CHUNK = 500
-"""Records between two writes of the cursor: what a kill makes the next mirror send again, at most."""
+"""Records between two writes of the cursor: what the next mirror sends again after a kill, at most."""
 
 
 class Mirror:
     """One study's way into one MLflow. The caller holds `CursorFile.lock`."""
 
-    def __init__(self, folder: StudyFolder, cursor_file: CursorFile) -> None:
+    def __init__(self, folder: StudyFolder, file: CursorFile) -> None:
         self._folder = folder
-        self._file = cursor_file
+        self._file = file
         self._identity = folder.identity()
         self._spec = self._identity.parse()
-        self._pending: dict[str, list[Point]] = defaultdict(list)
         self._store: StudyStore | None = None
-        self._cursor: Cursor | None = None
+        self._cursor = file.read()
+        self._pending: dict[str, list[Point]] = defaultdict(list)
 
     @property
     def attached(self) -> bool:
-        """Whether experiment and parent run are known to exist."""
+        """Whether experiment and parent run were found or created."""
         return self._store is not None
 
     @property
@@ -58,14 +57,15 @@ class Mirror:
         return count_behind(self._folder.records, self._cursor)
 
     def attach(self) -> None:
-        """Find or create the study in MLflow and go on where the last mirror stopped."""
+        """Find or create the study in MLflow, and go on where the last mirror stopped."""
         store = StudyStore(self._file.tracking_uri, self._identity)
         fresh = Cursor(experiment_id=store.experiment_id, parent_run_id=store.parent_run_id)
         cursor = self._file.read()
         places = (fresh.experiment_id, fresh.parent_run_id)
-        if cursor is None or (cursor.experiment_id, cursor.parent_run_id) != places:
+        if cursor is None or store.restored or (cursor.experiment_id, cursor.parent_run_id) != places:
+            self._file.forget()
             cursor = fresh
-        if cursor == fresh:
+        if cursor.seq == 0:
             store.log(
                 store.parent_run_id,
                 params=content.study_params(self._spec),
@@ -81,64 +81,155 @@ class Mirror:
     def step(self) -> int:
         """Send the next records, at most `_CHUNK`, and return their number; 0 at the end of the file.
 
+        Whatever MLflow raises when it is away passes through; nothing is lost by it, call again.
+
         Raises:
             RecordError: The records cannot be trusted.
-            Exception: Whatever MLflow raises when it is away; nothing is lost, call again.
+            StateLostError: MLflow lost the study; attach again.
         """
         store, cursor = self._attachment()
-        start = cursor
+        cursor, lines = self._read(cursor)
         self._pending.clear()
         try:
-            lines = self._read(cursor)
             for line in lines:
                 cursor = self._apply(store, cursor, line)
             self._flush(store)
             if any(isinstance(line.record, (TrialEnded, StudyClosed)) for line in lines):
                 store.upload(self._folder.table)
         except StateLostError:
+            self._file.forget()
             self._store = None
             raise
-        if cursor != start:
+        if lines:
             self._keep(cursor)
         return len(lines)
 
     def close(self) -> None:
-        """Show the study as ended: no driver is at work. One that was never closed by its driver was killed."""
+        """Show the study as ended: no driver is at work. One that its driver has not closed was killed."""
         store, cursor = self._attachment()
-        if cursor.session_open:
-            self._end(store, cursor, "KILLED", cursor.time)
-            self._keep(replace(cursor, session_open=False, open={}))
+        if cursor.status == "RUNNING":
+            cursor = replace(cursor, status="KILLED", time=cursor.time or self._identity.created)
+        self._end_study(store, cursor)
         store.upload(self._folder.table)
+        self._keep(cursor)
 
     def count_trials(self) -> int:
-        """Return the number of the study's active trial runs in MLflow."""
+        """Return the number of the study's trials that MLflow shows."""
         store, _ = self._attachment()
         return store.count_trials()
 
     def _attachment(self) -> tuple[StudyStore, Cursor]:
         if self._store is None or self._cursor is None:
-            raise RuntimeError("the mirror is not attached")  # a mistake of ours, not of the user's
+            raise RuntimeError("attach() comes first")  # a mistake of ours, not of a person's
         return self._store, self._cursor
 
     def _keep(self, cursor: Cursor) -> None:
         self._file.write(cursor)
         self._cursor = cursor
 
-    def _read(self, cursor: Cursor) -> list[Line]:
-        """Return the next records. After a power cut the file can be shorter than what MLflow got: begin again."""
+    def _read(self, cursor: Cursor) -> tuple[Cursor, list[Line]]:
+        """Return the next records. A power cut can leave fewer than MLflow got: then all of them are next."""
+        records = self._folder.records
         try:
-            if cursor.offset > 0 and self._ends_before(cursor.offset):
-                raise RecordError(f"{self._folder.records}: shorter than what was sent")
-            return list(islice(read_lines(self._folder.records, offset=cursor.offset, first_seq=cursor.seq), _CHUNK))
+            if cursor.offset > 0 and (not records.exists() or records.stat().st_size < cursor.offset):
+                raise RecordError(f"{records}: shorter than what was sent")
+            return cursor, list(
+                islice(read_lines(records, offset=cursor.offset, first_seq=cursor.seq), _CHUNK)
+            )
         except RecordError as error:
             if cursor.offset == 0:
                 raise
-            _log.warning("the records changed behind the cursor, sending all of them again: %s", error)
-            self._keep(Cursor(experiment_id=cursor.experiment_id, parent_run_id=cursor.parent_run_id))
-            raise
+            _log.warning("the records changed behind the mirror, all of them are sent again: %s", error)
+        fresh = Cursor(experiment_id=cursor.experiment_id, parent_run_id=cursor.parent_run_id)
+        return fresh, list(islice(read_lines(records), _CHUNK))
 
-    def _ends_before(self, offset: int) -> bool:
-        try:
-            return self._folder.records.stat().st_size < offset
-        except FileNotFoundError:
-            return True
+    def _flush(self, store: StudyStore) -> None:
+        """Send the points that wait; before anything that ends or deletes a run."""
+        for run_id, points in self._pending.items():
+            store.log(run_id, points=points)
+        self._pending.clear()
+
+    def _apply(self, store: StudyStore, cursor: Cursor, line: Line) -> Cursor:
+        """Apply one record and return the cursor after it; points only wait, for a common batch."""
+        time_ms = milliseconds(line.time)
+        cursor = replace(cursor, offset=line.end, seq=line.seq + 1, time=line.time)
+        match line.record:
+            case StudyOpened() as record:
+                return self._open_study(store, cursor, record)
+            case TrialStarted() as record:
+                return self._start_trial(store, cursor, record, time_ms)
+            case TrialBuilt() as record:
+                if (run_id := _run(cursor, record)) is not None:
+                    self._pending[run_id] += content.built_points(record, time_ms)
+                    store.log(run_id, tags=content.built_tags(record))
+            case Iteration() as record:
+                return self._wait(cursor, record, content.iteration_points(record, time_ms), time_ms)
+            case Evaluation() as record:
+                return self._wait(cursor, record, content.evaluation_points(record, time_ms), time_ms)
+            case TrialEnded() as record:
+                return self._end_trial(store, cursor, record, time_ms)
+            case StudyClosed() as record:
+                self._flush(store)
+                cursor = replace(cursor, status=content.STUDY_STATUS[record.reason])
+                closed = {"closed": record.reason, "closed.detail": record.detail}
+                store.log(store.parent_run_id, tags=content.without_empty(closed))
+                self._end_study(store, cursor)
+        return cursor
+
+    def _wait(
+        self, cursor: Cursor, record: Iteration | Evaluation, points: Sequence[Point], time_ms: int
+    ) -> Cursor:
+        """Let points wait for the next common batch."""
+        if (run_id := _run(cursor, record)) is None:
+            return cursor
+        self._pending[run_id] += points
+        attempt = replace(cursor.open[record.trial], env_steps=record.env_steps, time_ms=time_ms)
+        return replace(cursor, open={**cursor.open, record.trial: attempt})
+
+    def _open_study(self, store: StudyStore, cursor: Cursor, record: StudyOpened) -> Cursor:
+        store.log(store.parent_run_id, tags=content.opened_tags(record))
+        store.set_running(store.parent_run_id)
+        store.upload(self._folder.space_file)
+        store.upload_text(content.identity_text(self._identity), self._folder.identity_file.name)
+        store.upload_text(content.opened_text(record), f"provenance_session_{record.session}.json")
+        return replace(cursor, status="RUNNING")
+
+    def _start_trial(self, store: StudyStore, cursor: Cursor, record: TrialStarted, time_ms: int) -> Cursor:
+        self._flush(store)
+        if record.attempt > 1:
+            store.supersede(record.trial, record.attempt, time_ms)
+        run_id = store.find_or_create_trial(
+            record.trial, record.attempt, name=content.trial_name(record), time_ms=time_ms
+        )
+        if run_id is not None:
+            store.log(run_id, params=content.trial_params(record, self._spec), tags={"status": "running"})
+        attempt = Attempt(attempt=record.attempt, run_id=run_id)
+        return replace(cursor, open={**cursor.open, record.trial: attempt})
+
+    def _end_trial(self, store: StudyStore, cursor: Cursor, record: TrialEnded, time_ms: int) -> Cursor:
+        if (run_id := _run(cursor, record)) is None:
+            return cursor
+        self._flush(store)
+        attempt = cursor.open[record.trial]
+        # MLflow's latest value is that of the largest (step, time): the summary must come after the last iteration.
+        points = content.ended_points(record, max(time_ms, attempt.time_ms + 1), attempt.env_steps)
+        store.log(run_id, points=points, tags=content.ended_tags(record))
+        store.end_run(run_id, content.RUN_STATUS[record.status], time_ms)
+        store.drop_duplicates(record.trial, record.attempt, keep=run_id)
+        return replace(
+            cursor, open={trial: item for trial, item in cursor.open.items() if trial != record.trial}
+        )
+
+    def _end_study(self, store: StudyStore, cursor: Cursor) -> None:
+        """End the parent run and what still runs below it; a resume may yet end or supersede those trials."""
+        for attempt in cursor.open.values():
+            if attempt.run_id is not None:
+                store.log(attempt.run_id, tags={"status": "interrupted"})
+                store.end_run(attempt.run_id, "KILLED", milliseconds(cursor.time))
+        store.end_run(store.parent_run_id, cursor.status, milliseconds(cursor.time))
+
+
+def _run(cursor: Cursor, record: TrialBuilt | Iteration | Evaluation | TrialEnded) -> str | None:
+    """Return the run of the record's attempt; None when it is not open or its run was deleted."""
+    attempt = cursor.open.get(record.trial)
+    return attempt.run_id if attempt is not None and attempt.attempt == record.attempt else None

@@ -1,19 +1,28 @@
-"""What each record becomes in MLflow: keys, values, texts. Pure; imports no MLflow, so that it is tested by value.
+"""What each record becomes in MLflow: keys, values, texts. Pure; imports no MLflow.
 
-Everything here depends on the record alone, never on the moment of sending: a record sent twice is the same twice.
+Everything here depends on the record alone, never on the moment of sending: a record sent again is the same.
 """
 
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from study.metrics import METRICS
 from study.parameters import SCALE
 from study.spec import StudySpec
 from study.tracking.folder import StudyIdentity
-from study.tracking.records import Evaluation, Iteration, Metrics, StudyOpened, TrialBuilt, TrialEnded, TrialStarted
+from study.tracking.records import (
+    Evaluation,
+    Iteration,
+    Metrics,
+    StudyOpened,
+    TrialBuilt,
+    TrialEnded,
+    TrialStarted,
+)
+from study.tracking.tracking_uri import mask_credentials
 
 STUDY_ID, ROLE, TRIAL, ATTEMPT = "study.id", "study.role", "study.trial", "study.attempt"
 """Tags by which a run is found again."""
@@ -64,13 +73,13 @@ def study_params(spec: StudySpec) -> dict[str, str]:
 
 def study_tags(identity: StudyIdentity, spec: StudySpec) -> dict[str, str]:
     """Return what describes the study for as long as it exists."""
-    return _clean({_NOTE: spec.description, "space": identity.space, "study.digest": identity.digest})
+    return without_empty({_NOTE: spec.description, "space": identity.space, "study.digest": identity.digest})
 
 
 def opened_tags(record: StudyOpened) -> dict[str, str]:
     """Return what describes the driver now at work and its cluster; a resume replaces them."""
     nodes = record.cluster.get("nodes", [])
-    return _clean(
+    return without_empty(
         {
             "session": str(record.session),
             "num_trials": str(record.num_trials),
@@ -82,6 +91,16 @@ def opened_tags(record: StudyOpened) -> dict[str, str]:
     )
 
 
+def identity_text(identity: StudyIdentity) -> str:
+    """Return the study's identity with its complete spec, for people; without a password in its URI."""
+    return json.dumps({**asdict(identity), "tracking_uri": mask_credentials(identity.tracking_uri)}, indent=1)
+
+
+def opened_text(record: StudyOpened) -> str:
+    """Return all that is known about a driver and its cluster."""
+    return json.dumps({"cluster": record.cluster, "provenance": record.provenance}, indent=1)
+
+
 def trial_name(record: TrialStarted) -> str:
     """Return the run's name, for people."""
     runners = record.setting.get(SCALE, 0)
@@ -89,7 +108,7 @@ def trial_name(record: TrialStarted) -> str:
 
 
 def trial_params(record: TrialStarted, spec: StudySpec) -> dict[str, str]:
-    """Return short flat keys, the same for every trial of a study, so that MLflow's charts can compare runs."""
+    """Return short flat keys, the same for all trials of a study: MLflow's charts compare runs by them."""
     iterations = {} if record.iterations is None else {"iterations": record.iterations}
     values: dict[str, Any] = {
         **record.setting,
@@ -104,7 +123,7 @@ def trial_params(record: TrialStarted, spec: StudySpec) -> dict[str, str]:
 
 def built_tags(record: TrialBuilt) -> dict[str, str]:
     """Return how far the trial's timings can be trusted, and where it runs."""
-    return _clean(
+    return without_empty(
         {
             "timing": record.timing,
             "timing_reason": record.timing_reason,
@@ -115,7 +134,9 @@ def built_tags(record: TrialBuilt) -> dict[str, str]:
 
 def ended_tags(record: TrialEnded) -> dict[str, str]:
     """Return the outcome."""
-    return _clean({"status": record.status, "reason": record.reason, "checkpoint": record.checkpoint or ""})
+    return without_empty(
+        {"status": record.status, "reason": record.reason, "checkpoint": record.checkpoint or ""}
+    )
 
 
 def built_points(record: TrialBuilt, time_ms: int) -> list[Point]:
@@ -124,7 +145,7 @@ def built_points(record: TrialBuilt, time_ms: int) -> list[Point]:
 
 
 def iteration_points(record: Iteration, time_ms: int) -> list[Point]:
-    """Return the iteration's mirrored metrics and what is computed from them; nothing for a quantity that is absent."""
+    """Return the iteration's mirrored metrics and what follows from them; nothing for an absent quantity."""
     values = {
         name: value
         for name, value in record.metrics.items()
@@ -144,8 +165,10 @@ def evaluation_points(record: Evaluation, time_ms: int) -> list[Point]:
 
 
 def ended_points(record: TrialEnded, time_ms: int, env_steps: int) -> list[Point]:
-    """Return the trial's summary at its last step: MLflow shows the latest value, which is then the trial's own."""
-    return _points({name: value for name, value in record.summary.items() if name in METRICS}, time_ms, env_steps)
+    """Return the summary at the trial's last step: MLflow shows the latest value, now that of the trial."""
+    return _points(
+        {name: value for name, value in record.summary.items() if name in METRICS}, time_ms, env_steps
+    )
 
 
 def _points(values: Metrics, time_ms: int, step: int) -> list[Point]:
@@ -174,6 +197,6 @@ def _short(value: object) -> str:
     return json.dumps(value, default=str)
 
 
-def _clean(tags: Mapping[str, str]) -> dict[str, str]:
+def without_empty(tags: Mapping[str, str]) -> dict[str, str]:
     """Drop empty tags and cut long ones."""
     return {key: value[:_LONGEST_TAG] for key, value in tags.items() if value}

@@ -1,6 +1,6 @@
-"""How far one MLflow server has caught up with a study's records, kept in the study folder. Imports no MLflow.
+"""How far MLflow has caught up with a study's records, kept in the study folder. Imports no MLflow.
 
-The cursor is written after MLflow has taken the records before it. What a kill leaves in between is sent again.
+The cursor is written after MLflow took the records before it; what a kill leaves in between is sent again.
 """
 
 import hashlib
@@ -24,7 +24,9 @@ class Attempt:
     run_id: str | None
     """Its MLflow run; None when it was deleted there, and its records are passed over."""
     env_steps: int = 0
-    """Environment steps of its last record."""
+    """Environment steps of its last points."""
+    time_ms: int = 0
+    """Milliseconds since the epoch of its last points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,22 +41,22 @@ class Cursor:
     """Number of the next record."""
     time: float = 0.0
     """Seconds since the epoch of the last record; 0 before the first."""
-    session_open: bool = False
-    """Whether a driver opened the study and has not closed it."""
+    status: str = "RUNNING"
+    """MLflow status of the study after the last record; RUNNING when its driver has not closed it."""
     open: Mapping[int, Attempt] = field(default_factory=dict)
     """Attempts under way, by trial."""
 
 
 @dataclass(frozen=True, slots=True)
 class CursorFile:
-    """The cursor of one tracking URI. Each URI has its own, so that a study can be mirrored to several places."""
+    """The cursor of one tracking URI; each has its own, so that a study can be mirrored to several places."""
 
     path: Path
     tracking_uri: str
 
     @classmethod
     def of(cls, folder: StudyFolder, tracking_uri: str) -> Self:
-        """Return the file for `tracking_uri`: `mirror.json` for the study's own, `mirror-<digest>.json` for others."""
+        """Return `mirror.json` for the study's own tracking URI, `mirror-<digest>.json` for any other."""
         path = folder.mirror_state
         if tracking_uri != folder.identity().tracking_uri:
             path = path.with_stem(f"{path.stem}-{hashlib.sha256(tracking_uri.encode()).hexdigest()[:12]}")
@@ -80,6 +82,10 @@ class CursorFile:
         """Replace the file."""
         content = {"format": _FORMAT, "tracking_uri": self._shown_uri, **asdict(cursor)}
         write_atomically(self.path, json.dumps(content))
+
+    def forget(self) -> None:
+        """Remove the file, so that everything is sent again."""
+        self.path.unlink(missing_ok=True)
 
     @property
     def _shown_uri(self) -> str:

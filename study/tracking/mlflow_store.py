@@ -1,13 +1,15 @@
 """One study as MLflow holds it. The only file that imports MLflow; the driver imports it nowhere.
 
-Every method may be repeated after a kill, a time-out or a restart of the server and leaves the same state. MLflow
-stores a point of equal key, time, step and value once; a run is looked up by its tags before it is created.
+Every method may be repeated, after a kill, a time-out or a restart of the server, and leaves the same state:
+MLflow stores a point of equal key, time, step and value once, and runs are looked up by tags before creation.
 """
 
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag, ViewType
@@ -35,10 +37,14 @@ _MAX_METRICS, _MAX_PARAMS, _MAX_TAGS = 1000, 100, 100
 """MLflow's limits per batch."""
 _PAGE = 1000
 """Runs per page of a search."""
+_MISSING, _REFUSED = "RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"
+"""MLflow's error codes for what is not there, and for what it never accepts, as for a deleted run."""
+
+_T = TypeVar("_T")
 
 
 class StateLostError(Exception):
-    """MLflow no longer knows the study's runs: its database was replaced. Every record must be sent again."""
+    """MLflow does not have the study any more: its database was replaced. All records must be sent again."""
 
 
 class StudyStore:
@@ -49,24 +55,23 @@ class StudyStore:
         self._uri = tracking_uri
         self._identity = identity
         self._client = MlflowClient(tracking_uri=tracking_uri)
+        self.restored = False
+        """Whether the study had been deleted in MLflow, so that records sent meanwhile were refused."""
         self.experiment_id = self._find_or_create_experiment()
         self.parent_run_id = self._find_or_create_parent()
 
-    def find_or_create_trial(
-        self, trial: int, attempt: int, *, name: str, time_ms: int, known: str | None = None
-    ) -> str | None:
-        """Return the run of an attempt; None when it was deleted, by a later attempt or by a person.
-
-        Duplicates, which a repeated creation can leave, are deleted; `known` or else the oldest is kept.
-        """
+    def find_or_create_trial(self, trial: int, attempt: int, *, name: str, time_ms: int) -> str | None:
+        """Return the run of an attempt; None when it was deleted, by a later attempt or by a person."""
         key = trial_key(self._identity, trial, attempt)
-        runs = list(self._search(key, ViewType.ALL))
-        active = [run for run in runs if run.info.lifecycle_stage == "active"]
-        if active:
-            return self._keep_one(active, known)
-        if runs:
-            return None
-        return self._create(name, time_ms, {**key, PARENT: self.parent_run_id})
+        runs = self._search(key, ViewType.ALL)
+        if active := [run for run in runs if run.info.lifecycle_stage == "active"]:
+            return self._keep_one(active)
+        return None if runs else self._create(name, time_ms, {**key, PARENT: self.parent_run_id})
+
+    def drop_duplicates(self, trial: int, attempt: int, *, keep: str) -> None:
+        """Delete the runs that a creation left behind which timed out and still succeeded."""
+        if runs := self._search(trial_key(self._identity, trial, attempt)):
+            self._keep_one(runs, keep)
 
     def supersede(self, trial: int, attempt: int, time_ms: int) -> None:
         """Delete the runs of a trial's attempts before `attempt`, so that each trial is seen once."""
@@ -87,37 +92,35 @@ class StudyStore:
         """Send metrics, parameters and tags in as few batches as MLflow's limits allow."""
         metrics = [Metric(point.key, point.value, point.time_ms, point.step) for point in points]
         for some in _batches(metrics, _MAX_METRICS):
-            self._send(run_id, lambda some=some: self._client.log_batch(run_id, metrics=some))
-        pairs = [Param(key, value) for key, value in (params or {}).items()]
-        for some in _batches(pairs, _MAX_PARAMS):
-            self._send(run_id, lambda some=some: self._client.log_batch(run_id, params=some))
-        labels = [RunTag(key, value) for key, value in (tags or {}).items()]
-        for some in _batches(labels, _MAX_TAGS):
-            self._send(run_id, lambda some=some: self._client.log_batch(run_id, tags=some))
+            self._send(self._client.log_batch, run_id, metrics=some)
+        for some in _batches([Param(key, value) for key, value in (params or {}).items()], _MAX_PARAMS):
+            self._send(self._client.log_batch, run_id, params=some)
+        for some in _batches([RunTag(key, value) for key, value in (tags or {}).items()], _MAX_TAGS):
+            self._send(self._client.log_batch, run_id, tags=some)
 
     def end_run(self, run_id: str, status: str, time_ms: int) -> None:
         """Give a run its final status and its end."""
-        self._send(run_id, lambda: self._client.set_terminated(run_id, status, time_ms))
+        self._send(self._client.set_terminated, run_id, status=status, end_time=time_ms)
 
     def set_running(self, run_id: str) -> None:
         """Give a run the status RUNNING; MLflow keeps an earlier end until the next one."""
-        self._send(run_id, lambda: self._client.update_run(run_id, status="RUNNING"))
+        self._send(self._client.update_run, run_id, status="RUNNING")
 
     def upload(self, path: Path) -> None:
         """Put a file among the study's artifacts, if it exists."""
         if path.exists():
-            self._store_artifact(path.name, lambda: self._client.log_artifact(self.parent_run_id, str(path)))
+            self._store_artifact(path.name, self._client.log_artifact, local_path=str(path))
 
     def upload_text(self, text: str, name: str) -> None:
         """Put a text among the study's artifacts."""
-        self._store_artifact(name, lambda: self._client.log_text(self.parent_run_id, text, name))
+        self._store_artifact(name, self._client.log_text, text=text, artifact_file=name)
 
     def count_trials(self) -> int:
         """Return the number of the study's active trial runs."""
-        return sum(1 for _ in self._search({STUDY_ID: self._identity.study_id, ROLE: "trial"}))
+        return len(self._search({STUDY_ID: self._identity.study_id, ROLE: "trial"}))
 
     def _find_or_create_experiment(self) -> str:
-        """Return the experiment of the study's name; studies of one name share it and are told apart by tags."""
+        """Return the experiment of the study's name; studies of one name share it, told apart by tags."""
         name = self._identity.name
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
@@ -125,12 +128,12 @@ class StudyStore:
         if experiment.lifecycle_stage != "active":
             _log.warning("experiment %r was deleted in MLflow: restored", name)
             self._client.restore_experiment(experiment.experiment_id)
-            self.experiment_id = str(experiment.experiment_id)
-            self._delete_again()
+            self._delete_again(str(experiment.experiment_id))
+            self.restored = True
         return str(experiment.experiment_id)
 
     def _artifact_location(self) -> str | None:
-        """Return an absolute folder beside an SQLite database, where `mlflow ui` finds it; a server chooses itself."""
+        """Return a folder beside an SQLite database, absolute for `mlflow ui`; a server chooses itself."""
         database = sqlite_path(self._uri)
         if database is None:
             return None
@@ -138,25 +141,30 @@ class StudyStore:
 
     def _find_or_create_parent(self) -> str:
         key = study_key(self._identity)
-        runs = list(self._search(key, ViewType.ALL))
-        active = [run for run in runs if run.info.lifecycle_stage == "active"]
-        if active:
+        runs = self._search(key, ViewType.ALL)
+        if active := [run for run in runs if run.info.lifecycle_stage == "active"]:
             return self._keep_one(active)
         if not runs:
             return self._create(self._identity.name, milliseconds(self._identity.created), key)
         oldest = min(runs, key=_age)
         _log.warning("the study's run was deleted in MLflow: restored")
         self._client.restore_run(oldest.info.run_id)
+        self.restored = True
         return str(oldest.info.run_id)
 
-    def _delete_again(self) -> None:
+    def _delete_again(self, experiment_id: str) -> None:
         """Delete what the study had deleted: restoring an experiment restores all of its runs."""
         for tag in (SUPERSEDED, DUPLICATE):
-            for run in self._search({STUDY_ID: self._identity.study_id, tag: "true"}):
+            for run in self._search(
+                {STUDY_ID: self._identity.study_id, tag: "true"}, experiment_id=experiment_id
+            ):
                 self._client.delete_run(run.info.run_id)
 
     def _create(self, name: str, time_ms: int, tags: Mapping[str, str]) -> str:
-        run = self._client.create_run(self.experiment_id, start_time=time_ms, tags=dict(tags), run_name=name)
+        with _state_lost_on(_MISSING, _REFUSED):  # refused: a person deleted the experiment meanwhile
+            run = self._client.create_run(
+                self.experiment_id, start_time=time_ms, tags=dict(tags), run_name=name
+            )
         return str(run.info.run_id)
 
     def _keep_one(self, runs: Sequence[Run], known: str | None = None) -> str:
@@ -172,44 +180,59 @@ class StudyStore:
         self._client.set_tag(run.info.run_id, why, "true")
         self._client.delete_run(run.info.run_id)
 
-    def _search(self, tags: Mapping[str, str], view: int = ViewType.ACTIVE_ONLY) -> Iterator[Run]:
-        """Yield the runs that carry all of `tags`. Reads all pages first: callers delete what they get."""
+    def _search(
+        self, tags: Mapping[str, str], view: int = ViewType.ACTIVE_ONLY, *, experiment_id: str | None = None
+    ) -> list[Run]:
+        """Return the runs that carry all of `tags`; read completely, because callers delete what they get."""
         text = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
         runs: list[Run] = []
         token: str | None = None
         while True:
             page = self._client.search_runs(
-                [self.experiment_id], text, run_view_type=view, max_results=_PAGE, page_token=token
+                [experiment_id or self.experiment_id],
+                text,
+                run_view_type=view,
+                max_results=_PAGE,
+                page_token=token,
             )
             runs += page
-            token = page.token
-            if not token:
-                return iter(runs)
+            if not (token := page.token):
+                return runs
 
-    def _send(self, run_id: str, call: Callable[[], object]) -> None:
-        """Call MLflow; what it will never accept is logged and passed over, so that one run cannot stop the others."""
+    def _send(self, call: Callable[..., object], run_id: str, **arguments: Any) -> None:
+        """Change a run. What MLflow never accepts is logged and passed over: it must not stop the rest."""
         try:
-            call()
+            with _state_lost_on(_MISSING):
+                call(run_id, **arguments)
         except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                raise StateLostError(f"run {run_id} is not in MLflow any more") from error
-            if error.error_code != "INVALID_PARAMETER_VALUE":
+            if error.error_code != _REFUSED:
                 raise
             _log.warning("MLflow refused a change to run %s: %s", run_id, error)
 
-    def _store_artifact(self, name: str, call: Callable[[], object]) -> None:
-        """Store an artifact; a store that does not work, while MLflow itself does, holds up nothing else."""
+    def _store_artifact(self, name: str, call: Callable[..., object], **arguments: Any) -> None:
+        """Store an artifact of the study. A store that fails while MLflow works holds up nothing else."""
         try:
-            call()
-        except Exception as error:  # noqa: BLE001 (each artifact store raises its own)
-            self._client.get_run(self.parent_run_id)  # raises when MLflow itself is away: the record is sent again
+            call(self.parent_run_id, **arguments)
+        except Exception as error:  # noqa: BLE001 (every kind of artifact store raises its own)
+            with _state_lost_on(_MISSING):
+                self._client.get_run(self.parent_run_id)  # raises when MLflow is away: sent again later
             _log.warning("%s could not be stored as an artifact: %s", name, error)
+
+
+@contextmanager
+def _state_lost_on(*codes: str) -> Iterator[None]:
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code in codes:
+            raise StateLostError(f"what the study left in MLflow is gone: {error}") from error
+        raise
 
 
 def _age(run: Run) -> tuple[int, str]:
     return run.info.start_time, run.info.run_id
 
 
-def _batches[T](items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def _batches(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]

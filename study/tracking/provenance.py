@@ -1,4 +1,4 @@
-"""Where and with what a driver ran: commit, versions, machine, scheduler job. Imports no engine and records no secret.
+"""Where and with what a driver ran: commit, versions, machine, job; no secrets. Imports no engine.
 
 The result goes into the records and into MLflow, so it holds JSON values only.
 """
@@ -31,8 +31,8 @@ _MASK = "***"
 def provenance() -> dict[str, Any]:
     """Return what a reader needs to know about this driver, years later.
 
-    `memory_mb` is the machine's memory in MB; `usable_cpus` are the logical CPUs that this process may use, which a
-    scheduler or a container can make fewer than `logical_cpus`.
+    `memory_mb` is the machine's memory in MB; `usable_cpus` are the logical CPUs that this process may use,
+    which a scheduler or a container can make fewer than `logical_cpus`.
     """
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -43,7 +43,7 @@ def provenance() -> dict[str, Any]:
         "cpu_model": _cpu_model(),
         "physical_cpus": psutil.cpu_count(logical=False),
         "logical_cpus": psutil.cpu_count(),
-        "usable_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count(),
+        "usable_cpus": _usable_cpus(),
         "memory_mb": psutil.virtual_memory().total // 10**6,
         "command": _command(sys.argv),
         "scheduler": _scheduler(),
@@ -80,6 +80,10 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _usable_cpus() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count()
+
+
 def _cpu_model() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -90,7 +94,7 @@ def _cpu_model() -> str:
 
 
 def _command(arguments: Iterable[str]) -> list[str]:
-    """Return the command line without passwords: those in URLs and those after an option with a telling name."""
+    """Return the command line without passwords: those in URLs, and those after a telling option."""
     shown: list[str] = []
     for argument in arguments:
         option, equals, _ = argument.partition("=")
@@ -115,7 +119,7 @@ def _scheduler() -> dict[str, str] | None:
 
 
 def _environment() -> dict[str, str]:
-    """Return the variables that change how Ray and Tune behave; a JSON value may hide anything and is masked."""
+    """Return the variables that change how Ray and Tune behave; JSON may hide anything and is masked."""
     return {
         name: _MASK if value.lstrip().startswith(("{", "[")) else mask_credentials(value)
         for name, value in sorted(os.environ.items())

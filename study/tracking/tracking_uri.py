@@ -1,4 +1,4 @@
-"""Whether an MLflow tracking URI can work, told before anything starts. Imports no MLflow: the driver uses this."""
+"""Whether an MLflow tracking URI can work, told before anything starts. Imports no MLflow."""
 
 import http.client
 import json
@@ -23,9 +23,9 @@ _DATABASE_FIX = "Fix: name a database file, such as sqlite:///mlflow.db."
 def check_tracking_uri(uri: str, timeout_s: float = 3.0) -> str:
     """Return the absolute form of `uri` after looking whether MLflow can be there.
 
-    A relative SQLite path is taken from the working directory. A server must answer a request within `timeout_s`
-    seconds; whether it accepts the user (401) or its certificate is left to MLflow's own client, which knows more ways
-    to prove either. Databases other than SQLite are not contacted.
+    A relative SQLite path is taken from the working directory. A server must answer within `timeout_s`
+    seconds; whether it knows the user (401) and whether its certificate is good is left to MLflow's client,
+    which has more ways to prove either. Databases other than SQLite are not contacted.
 
     Raises:
         TrackingError: Nothing usable is there; says why and what to do.
@@ -40,7 +40,7 @@ def check_tracking_uri(uri: str, timeout_s: float = 3.0) -> str:
         return uri
     if scheme in ("", "file"):
         raise TrackingError(
-            f"tracking URI: must be a database or a server, got the folder {uri!r}; MLflow gave up its file store. "
+            f"tracking URI: must be a database or a server, got the folder {uri!r}: no file store. "
             "Fix: use sqlite:///mlflow.db or the http:// address of an MLflow server."
         )
     known = ", ".join(("sqlite", *_SERVERS, *_DATABASES))
@@ -64,17 +64,21 @@ def mask_credentials(text: str) -> str:
 def _check_sqlite(uri: str) -> str:
     path = sqlite_path(uri)
     if path is None:
-        raise TrackingError(f"tracking URI: SQLite must keep its data in a file, got {uri!r}. {_DATABASE_FIX}")
+        raise TrackingError(
+            f"tracking URI: SQLite must keep its data in a file, got {uri!r}. {_DATABASE_FIX}"
+        )
     absolute = path.absolute()
     if absolute.is_dir():
         raise TrackingError(f"tracking URI: must name a file, got the folder {absolute}. {_DATABASE_FIX}")
     if not absolute.parent.is_dir():
         raise TrackingError(
-            f"tracking URI: the database's folder must exist, got {absolute.parent}. Fix: create it with mkdir -p."
+            f"tracking URI: the database's folder must exist, got {absolute.parent}. Fix: create it."
         )
     for place in (absolute.parent, *([absolute] if absolute.exists() else [])):
         if not os.access(place, os.W_OK):  # SQLite writes its journal beside the database
-            raise TrackingError(f"tracking URI: must be writable, got {place}. Fix: chmod it, or choose another place.")
+            raise TrackingError(
+                f"tracking URI: must be writable, got {place}. Fix: chmod it, or choose another place."
+            )
     return uri.replace(f"///{path}", f"///{absolute}", 1)
 
 
@@ -101,7 +105,7 @@ def _probe(uri: str, timeout_s: float) -> None:
         if isinstance(reason, ssl.SSLError):
             return
         raise TrackingError(
-            f"{where}: an MLflow server must answer within {timeout_s:g} s, got {reason or type(error).__name__}. "
+            f"{where}: a server must answer within {timeout_s:g} s, got {reason or type(error).__name__}. "
             "Fix: start it with `mlflow server`, or correct host and port."
         ) from error
     try:
@@ -128,8 +132,8 @@ def _refuse_status(where: str, status: int, body: str) -> None:
         )
     if status >= 500:
         raise TrackingError(
-            f"{where}: the server must be healthy, got HTTP {status}. Fix: look at the server's log; often its "
-            "database is away or of another MLflow version (`mlflow db upgrade`)."
+            f"{where}: the server must be healthy, got HTTP {status}. Fix: look at the server's log; often "
+            "its database is away, or from another MLflow version (`mlflow db upgrade`)."
         )
     _refuse_stranger(where, f"HTTP {status}")
 

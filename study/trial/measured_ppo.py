@@ -5,6 +5,8 @@ smooths its timers and goes on with a smaller or doubled batch when a runner die
 """
 
 import contextlib
+import shutil
+import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -135,17 +137,18 @@ class MeasuredPPO(PPO):
         """Stop everything; a runner that does not answer is killed, so that this never hangs."""
         group = getattr(self, "env_runner_group", None)
         if group is not None:
-            manager = group._worker_manager
-            actors = list(manager.actors().values())
-            # Whatever fails while things are closed must not keep the rest open.
+            # Whatever fails while environments are closed must not keep the processes alive.
             with contextlib.suppress(Exception):
                 group.foreach_env_runner(
                     "stop", local_env_runner=False, healthy_only=False, timeout_seconds=_STOP_GRACE_S
                 )
-            manager.clear()
-            for actor in actors:
-                ray.kill(actor)
+            group._worker_manager.clear()  # kills them
         super().cleanup()
+        shutil.rmtree(self.logdir, ignore_errors=True)
+
+    def _setup_logdir(self) -> None:
+        """Use a folder that goes when the trial goes: RLlib would leave an empty one in the user's home."""
+        self._logdir = tempfile.mkdtemp(prefix="ppo-")
 
 
 def _check_runner(measurement: RunnerMeasurement) -> None:

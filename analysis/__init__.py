@@ -1,0 +1,1 @@
+"""Records or MLflow -> tables and figures. Never imports Ray, torch or `study.trial`."""

@@ -1,0 +1,103 @@
+"""Records -> DataFrames with declared columns. Reads files only; a failed trial is a row like any other."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from study.errors import AnalysisError
+from study.metrics import METRICS
+from study.parameters import PARAMETERS
+from study.tracking.folder import StudyFolder
+from study.tracking.ledger import Ledger, fold, table_row
+from study.tracking.records import Evaluation, Iteration, read_lines
+
+TEXT = ("status", "timing", "anchor", "checkpoint", "timing_reason", "reason")
+COUNTS = ("trial", "seed", "iterations", "attempt", "num_cpus", "env_steps")
+
+
+def trials(study: str | Path) -> pd.DataFrame:
+    """Return one row per trial: setting, status, timing label and the metrics of grain `trial`.
+
+    Units are those of `study.metrics.METRICS`. A quantity that does not exist is NA, never 0.
+
+    Args:
+        study: Folder of the study.
+
+    Raises:
+        AnalysisError: There is no study, or it has no trial yet.
+        RecordError: The records cannot be trusted.
+    """
+    ledger = _ledger(study)
+    if not ledger.rows:
+        raise AnalysisError(f"{study}: a table needs a trial, got none yet. Fix: wait for the first one.")
+    frame = pd.DataFrame([table_row(ledger.rows[number]) for number in sorted(ledger.rows)])
+    for name in METRICS:
+        if METRICS[name].grain == "trial" and name not in frame:
+            frame[name] = None  # no trial has ended yet
+    return frame.astype({name: _dtype(name) for name in frame})
+
+
+def curves(study: str | Path) -> pd.DataFrame:
+    """Return one row per training iteration of the latest attempts: trial, iteration, env_steps, wall_time_s, metrics.
+
+    Raises:
+        AnalysisError: There is no study.
+        RecordError: The records cannot be trusted.
+    """
+    latest = {number: row.attempt for number, row in _ledger(study).rows.items()}
+    rows = [
+        {
+            "trial": record.trial,
+            "iteration": record.iteration,
+            "env_steps": record.env_steps,
+            "wall_time_s": record.wall_time_s,
+            **record.metrics,
+        }
+        for record in (line.record for line in read_lines(StudyFolder(Path(study)).records))
+        if isinstance(record, Iteration) and latest[record.trial] == record.attempt
+    ]
+    names = [name for name, metric in METRICS.items() if metric.grain == "iteration"]
+    columns = ["trial", "iteration", "env_steps", "wall_time_s", *names]
+    integers = {"trial": "int64", "iteration": "int64", "env_steps": "int64"}
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[3:], "float64") | integers)
+
+
+def evaluations(study: str | Path) -> pd.DataFrame:
+    """Return one row per greedy evaluation of the latest attempts; `eval_return` is the mean of its episodes.
+
+    Raises:
+        AnalysisError: There is no study.
+        RecordError: The records cannot be trusted.
+    """
+    latest = {number: row.attempt for number, row in _ledger(study).rows.items()}
+    rows = [
+        {
+            "trial": record.trial,
+            "env_steps": record.env_steps,
+            "wall_time_s": record.wall_time_s,
+            "progress": record.progress,
+            "eval_return": sum(record.returns) / len(record.returns),
+            "num_episodes": len(record.returns),
+            "num_cut": record.num_cut,
+            "eval_time_s": record.eval_time_s,
+        }
+        for record in (line.record for line in read_lines(StudyFolder(Path(study)).records))
+        if isinstance(record, Evaluation) and latest[record.trial] == record.attempt
+    ]
+    names = ("trial", "env_steps", "wall_time_s", "progress", "eval_return", "num_episodes", "num_cut", "eval_time_s")
+    return pd.DataFrame(rows, columns=list(names))
+
+
+def _ledger(study: str | Path) -> Ledger:
+    folder = StudyFolder(Path(study))
+    if not folder.exists():
+        raise AnalysisError(f"{study}: must be the folder of a study, got none. Fix: give for instance studies/quickstart.")
+    return fold((line.record, line.time) for line in read_lines(folder.records))
+
+
+def _dtype(name: str) -> str:
+    if name in TEXT:
+        return "string"
+    if name in COUNTS or (name in PARAMETERS and PARAMETERS[name].kind is int):
+        return "Int64"
+    return "Float64"

@@ -1,0 +1,169 @@
+"""The mirror as the driver sees it: a process to start, to wait for once, and to finish. Imports no MLflow.
+
+The driver never calls MLflow. What it records, the process `study.tracking.mirror_worker` sends. That process
+can hang or be killed without harm to the driver: the records hold all that is still to be sent.
+"""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from study.errors import TrackingError
+from study.tracking.folder import StudyFolder
+from study.tracking.mirror_cursor import CursorFile, count_behind
+from study.tracking.tracking_uri import mask_credentials
+
+READY_TIMEOUT_S = 60.0
+"""Importing MLflow and creating a database's tables takes 4 s on an idle core; a loaded one gets the rest."""
+FINISH_TIMEOUT_S = 30.0
+_GRACE_S = 2.0
+"""Seconds beyond a deadline, before the process is killed."""
+_SOURCES = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorReport:
+    """How the mirroring of a study ended."""
+
+    behind: int
+    """Records that MLflow has not got."""
+    reason: str
+    """Why; empty when nothing is missing."""
+
+    @property
+    def drained(self) -> bool:
+        """Whether MLflow has got everything."""
+        return self.behind == 0 and not self.reason
+
+
+class MirrorProcess:
+    """The mirror of one study. It ends with `finish`, and also when the driver ends in any other way."""
+
+    def __init__(self) -> None:
+        self._child: _Child | None = None
+        self._report = MirrorReport(behind=0, reason="")
+
+    def start(self, folder: StudyFolder, tracking_uri: str) -> None:
+        """Start the process; `tracking_uri` comes from `check_tracking_uri`. Returns at once."""
+        self._folder, self._uri = folder, tracking_uri
+        self._child = _Child(folder, tracking_uri)
+
+    @property
+    def pid(self) -> int | None:
+        """The process id; None when there is no process."""
+        return None if self._child is None else self._child.pid
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until experiment and parent run exist in MLflow.
+
+        For a first start, where a wrong address should end the command. A resume need not insist: the process
+        goes on trying by itself.
+
+        Raises:
+            TrackingError: They do not exist after `timeout_s` seconds; says what the process ran into.
+        """
+        deadline, reason = time.monotonic() + timeout_s, f"no answer within {timeout_s:g} s"
+        while self._child is not None and (message := self._child.next_message(deadline)) is not None:
+            if message.get("ready"):
+                return
+            reason = message.get("reason") or reason
+        raise TrackingError(
+            f"tracking URI {mask_credentials(self._uri)}: MLflow must accept the study, got {reason}. "
+            f"Fix: see to MLflow, or give another --tracking-uri; more is in {self._folder.mirror_log}."
+        )
+
+    def finish(self, timeout_s: float = FINISH_TIMEOUT_S) -> MirrorReport:
+        """Let the process send what is left, for at most `timeout_s` seconds, and end it.
+
+        A process that was killed meanwhile is replaced first. A second call returns the same report.
+        """
+        if self._child is None:
+            return self._report
+        if self._child.ended:
+            self._child.dispose()
+            self._child = _Child(self._folder, self._uri)
+        self._report = self._await_report(self._child, timeout_s)
+        self._child.dispose()
+        self._child = None
+        return self._report
+
+    def _await_report(self, child: "_Child", timeout_s: float) -> MirrorReport:
+        child.write(json.dumps({"finish_s": timeout_s}))
+        deadline = time.monotonic() + timeout_s + _GRACE_S
+        reason = f"the mirror did not end within {timeout_s:g} s"
+        while (message := child.next_message(deadline)) is not None:
+            if "behind" in message:
+                return MirrorReport(behind=message["behind"], reason=message["reason"])
+            reason = message.get("reason", reason)
+        cursor = CursorFile.of(self._folder, self._uri).read()
+        return MirrorReport(behind=count_behind(self._folder.records, cursor), reason=reason)
+
+
+class _Child:
+    """The process and its two pipes: orders go to its standard input, messages come back."""
+
+    def __init__(self, folder: StudyFolder, tracking_uri: str) -> None:
+        self._messages, report_fd = os.pipe()
+        self._unread = b""
+        command = [sys.executable, "-P", "-m", "study.tracking.mirror_worker", str(folder.path)]
+        options = ["--parent-pid", str(os.getpid()), "--report-fd", str(report_fd)]
+        path = os.pathsep.join(filter(None, [str(_SOURCES), os.environ.get("PYTHONPATH")]))
+        with folder.mirror_log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *options],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=[report_fd],
+                start_new_session=True,  # Ctrl-C in the terminal does not reach it
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            )
+        os.close(report_fd)
+        self.write(tracking_uri)  # not as an argument: it can hold a password
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def write(self, line: str) -> None:
+        """Send one line; a process that died does not read it, and its silence tells."""
+        assert self._process.stdin is not None  # opened as a pipe
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+
+    def next_message(self, deadline: float) -> dict[str, Any] | None:
+        """Return the next message; None at the deadline or when the process has ended."""
+        while b"\n" not in self._unread:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._messages], [], [], left)[0]:
+                return None
+            if not (block := os.read(self._messages, 65536)):
+                return None
+            self._unread += block
+        line, _, self._unread = self._unread.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def dispose(self) -> None:
+        """End the process, if it does not end by itself now, and close the pipes."""
+        assert self._process.stdin is not None  # opened as a pipe
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._messages)

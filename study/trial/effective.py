@@ -1,0 +1,107 @@
+"""Reads back from a built algorithm what will really run, and compares it with what was asked. Imports RLlib, torch."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from ray.rllib.connectors.learner import GeneralAdvantageEstimation
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.learner.learner import Learner
+
+from study.errors import TrialError
+from study.trial.measured_ppo import MeasuredPPO
+from study.trial.runner import RunnerReport
+
+
+def runner_reports(algorithm: MeasuredPPO, *, timeout_s: float) -> tuple[RunnerReport, ...]:
+    """Return what each runner says about itself, in the order of the runners.
+
+    Raises:
+        TrialError: A runner did not answer in time.
+    """
+    reports: list[RunnerReport] = algorithm.env_runner_group.foreach_env_runner(
+        "report", local_env_runner=False, timeout_seconds=timeout_s
+    )
+    if len(reports) != algorithm.config.num_env_runners:
+        raise TrialError(
+            f"env runners: all {algorithm.config.num_env_runners} must answer within {timeout_s:g} s of start-up, "
+            f"got {len(reports)}. Fix: raise resources.startup_timeout_s, or look at the nodes."
+        )
+    return tuple(sorted(reports, key=lambda report: report.runner))
+
+
+def read_effective(algorithm: MeasuredPPO, reports: tuple[RunnerReport, ...]) -> dict[str, Any]:
+    """Return what will really run, as JSON values.
+
+    The keys that are parameters of `study.parameters` are comparable with a setting. Each value is read where it takes
+    effect: from the optimizer, the learner's connector, the learner's configuration, the runners.
+    """
+    learner = algorithm.learner_group.foreach_learner(_learner_values).result_or_errors[0].get()
+    config = algorithm.config
+    return {
+        "num_env_runners": algorithm.env_runner_group.num_healthy_remote_env_runners(),
+        "num_envs_per_env_runner": _common(reports, "num_envs"),
+        "train_batch_size": config.total_train_batch_size,
+        "minibatch_size": config.minibatch_size,
+        "num_epochs": config.num_epochs,
+        **learner,
+        "seed": config.seed,
+        "env_steps_per_round": sum(report.rollout_fragment_length * report.num_envs for report in reports),
+        "rollout_fragment_length": [report.rollout_fragment_length for report in reports],
+        "num_learners": config.num_learners,
+        "sample_timeout_s": config.sample_timeout_s,
+        "normalize_actions": bool(config.normalize_actions),
+        "clip_actions": bool(config.clip_actions),
+        "torch_threads_main": torch.get_num_threads(),
+        "torch_threads_runner": _common(reports, "torch_threads"),
+        "omp_num_threads_main": os.environ.get("OMP_NUM_THREADS"),
+        "omp_num_threads_runner": _common(reports, "omp_num_threads"),
+        "algorithm_class": type(algorithm).__name__,
+        "runner_class": _common(reports, "class_name"),
+        "hostnames": sorted({report.hostname for report in reports}),
+    }
+
+
+def _common(reports: tuple[RunnerReport, ...], name: str) -> Any:
+    """Return the value that all runners share, or the list of values where they do not."""
+    values = [getattr(report, name) for report in reports]
+    return values[0] if len(set(values)) == 1 else values
+
+
+def _learner_values(learner: Learner) -> dict[str, Any]:
+    config = learner.config.get_config_for_module(DEFAULT_MODULE_ID)
+    optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
+    advantages = [piece for piece in learner._learner_connector if isinstance(piece, GeneralAdvantageEstimation)]
+    return {
+        "lr": float(optimizer.param_groups[0]["lr"]),
+        "gamma": advantages[0].gamma if advantages else config.gamma,
+        "lambda": advantages[0].lambda_ if advantages else config.lambda_,
+        "clip_param": config.clip_param,
+        "entropy_coeff": float(learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()),
+        "grad_clip": config.grad_clip,
+        "grad_clip_by": config.grad_clip_by,
+        "vf_clip_param": config.vf_clip_param,
+        "vf_loss_coeff": config.vf_loss_coeff,
+        "kl_coeff": float(learner.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID].item()),
+        "kl_target": config.kl_target,
+        "optimizer": type(optimizer).__name__,
+        "num_parameters": sum(value.numel() for value in learner.module[DEFAULT_MODULE_ID].parameters()),
+        "device": str(learner.device),
+        "learner_class": type(learner).__name__,
+        "module_class": type(learner.module[DEFAULT_MODULE_ID].unwrapped()).__name__,
+    }
+
+
+def differences(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> list[str]:
+    """Return one line for every value that was asked and is not what runs.
+
+    Floats that went through a 32-bit tensor may differ in the eighth digit.
+    """
+    lines = []
+    for name, value in asked.items():
+        got = effective.get(name)
+        number = isinstance(got, (int, float)) and not isinstance(got, bool)
+        if not (number and abs(got - value) <= 1e-6 * abs(value)):
+            lines.append(f"{name}: asked {value}, got {got}")
+    return lines

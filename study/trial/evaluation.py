@@ -1,0 +1,189 @@
+"""Greedy evaluation in the main process, outside every training time. Imports RLlib's module API and torch.
+
+Episode e always plays evaluation seed e, side by side with others. Actions are chosen and scaled as RLlib's own
+connectors do with `explore=False`; nothing here draws from a random generator of the training.
+"""
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+import torch
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.rl_module import RLModule
+from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action
+
+from study.errors import TrialError
+from study.spec import StudySpec
+from study.trial.deadline import within
+from study.trial.environments import env_factory
+from study.trial.seeds import evaluation_seeds
+
+MAX_LANES = 64
+"""Episodes played side by side; more would cost memory and hardly save time."""
+
+Floats = npt.NDArray[np.float32]
+Policy = Callable[[Floats], npt.NDArray[Any]]
+"""Observations, shape (lanes, features) -> actions for the environments, shape (lanes, …)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationResult:
+    """What a policy got.
+
+    Attributes:
+        returns: Undiscounted return of each episode, shape (episodes,), in the order of the seeds.
+        num_cut: Episodes that did not end and were cut at `evaluation.max_episode_steps`.
+        eval_time_s: Wall time.
+    """
+
+    returns: tuple[float, ...]
+    num_cut: int
+    eval_time_s: float
+
+
+def evaluate(
+    module: RLModule, spec: StudySpec, *, normalize_actions: bool = True, clip_actions: bool = False
+) -> EvaluationResult:
+    """Play `spec.evaluation.episodes` greedy episodes on the fixed evaluation seeds.
+
+    Args:
+        module: The policy; not changed.
+        spec: The space.
+        normalize_actions: Whether the policy's actions in [-1, 1] are scaled to the bounds (RLlib's default).
+        clip_actions: Whether actions are clipped to the bounds when they are not scaled.
+
+    Raises:
+        TrialError: A reward or an output of the policy is not finite, the environment raised, or the evaluation took
+            longer than `resources.sample_timeout_s`.
+    """
+    timeout_s, episodes = spec.resources.sample_timeout_s, spec.evaluation.episodes
+    started = time.perf_counter()
+
+    def play() -> list[tuple[float, bool]]:
+        lanes = [_Lane(spec) for _ in range(min(MAX_LANES, episodes))]
+        try:
+            action_space = lanes[0].env.action_space
+            policy = _greedy(module, action_space, normalize_actions=normalize_actions, clip_actions=clip_actions)
+            return _play(policy, lanes, evaluation_seeds(spec.evaluation.seed, episodes))
+        finally:
+            for lane in lanes:
+                lane.env.close()
+
+    with _undisturbed_randomness():
+        outcomes = within(
+            timeout_s,
+            play,
+            otherwise=f"evaluation: {episodes} episodes must end within sample_timeout_s={timeout_s:g} s, they did not. "
+            "Fix: raise resources.sample_timeout_s, lower evaluation.episodes or evaluation.max_episode_steps, or look "
+            "for an environment that hangs.",
+        )
+    return EvaluationResult(
+        returns=tuple(outcome for outcome, _ in outcomes),
+        num_cut=sum(cut for _, cut in outcomes),
+        eval_time_s=time.perf_counter() - started,
+    )
+
+
+def _play(policy: Policy, lanes: Sequence["_Lane"], seeds: Sequence[int]) -> list[tuple[float, bool]]:
+    """Return (return, cut) of each seed; a lane whose episode ended takes the next seed."""
+    outcomes: list[tuple[float, bool]] = [(0.0, False)] * len(seeds)
+    waiting = iter(enumerate(seeds))
+    active = []
+    for lane, (episode, seed) in zip(lanes, waiting, strict=False):
+        lane.start(episode, seed)
+        active.append(lane)
+    while active:
+        actions = policy(np.stack([lane.observation for lane in active]))
+        still = []
+        for lane, action in zip(active, actions, strict=True):
+            if lane.step(action):
+                still.append(lane)
+                continue
+            outcomes[lane.episode] = (lane.total, lane.cut)
+            following = next(waiting, None)
+            if following is not None:
+                lane.start(*following)
+                still.append(lane)
+        active = still
+    return outcomes
+
+
+class _Lane:
+    """One environment with the episode that it plays."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self.env = env_factory(spec.environment)()
+        self._limit = spec.evaluation.max_episode_steps
+
+    def start(self, episode: int, seed: int) -> None:
+        self.episode, self.total, self.steps, self.cut = episode, 0.0, 0, False
+        self.observation, _ = self._call("reset", lambda: self.env.reset(seed=seed))
+
+    def step(self, action: Any) -> bool:
+        """Take one step and return whether the episode goes on."""
+        self.steps += 1
+        self.observation, reward, terminated, truncated, _ = self._call("step", lambda: self.env.step(action))
+        self.total += float(reward)
+        if not np.isfinite(self.total):
+            raise TrialError(
+                f"evaluation: rewards must be finite, got {reward} at step {self.steps} of episode {self.episode}. "
+                "Fix: correct the environment."
+            )
+        if terminated or truncated:
+            return False
+        self.cut = self.steps >= self._limit
+        return not self.cut
+
+    def _call(self, what: str, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except Exception as error:
+            raise TrialError(
+                f"evaluation: `{what}` must not fail, got {type(error).__name__}: {error} at step {self.steps} of "
+                f"episode {self.episode}. Fix: correct the environment."
+            ) from error
+
+
+def _greedy(
+    module: RLModule, action_space: gymnasium.Space, *, normalize_actions: bool, clip_actions: bool
+) -> Policy:
+    """Return the policy without exploration, its actions ready for the environment."""
+    distribution = module.get_inference_action_dist_cls()
+
+    def policy(observations: Floats) -> npt.NDArray[Any]:
+        with torch.inference_mode():
+            output = module.forward_inference({Columns.OBS: torch.from_numpy(observations)})
+            inputs = output[Columns.ACTION_DIST_INPUTS]
+            if not torch.isfinite(inputs).all():
+                raise TrialError(
+                    "evaluation: the policy must answer finite numbers, it does not: the training diverged. "
+                    "Fix: lower lr, clip_param or num_epochs."
+                )
+            actions = distribution.from_logits(inputs).to_deterministic().sample().numpy()
+        if normalize_actions:
+            actions = unsquash_action(actions, action_space)
+        elif clip_actions:
+            actions = clip_action(actions, action_space)
+        return np.asarray(actions)
+
+    return policy
+
+
+@contextlib.contextmanager
+def _undisturbed_randomness() -> Iterator[None]:
+    """Leave the global generators as they were: a user's environment may draw from them."""
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    numpy_state = np.random.get_state()  # noqa: NPY002 (the global generator is exactly what is meant)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(torch_state)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002

@@ -1,0 +1,239 @@
+"""One trial from its first process to its final policy: build, train an iteration at a time, evaluate, close.
+
+Imports RLlib and torch; knows nothing of Ray Tune. What it returns are the fields of the records of a trial.
+"""
+
+import io
+import tarfile
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.rl_module import RLModule
+
+from study.errors import TrialError
+from study.parameters import Value
+from study.spec import StudySpec
+from study.tracking.records import Evaluation, Iteration
+from study.trial.algorithm import build_config
+from study.trial.budget import evaluation_due, trial_budget
+from study.trial.deadline import within
+from study.trial.effective import differences, read_effective, runner_reports
+from study.trial.environments import probe
+from study.trial.evaluation import evaluate
+from study.trial.measure import Watch, iteration_metrics
+from study.trial.measured_ppo import MeasuredPPO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialConfig:
+    """What a trial is told; all JSON values, since it travels through Tune."""
+
+    spec: StudySpec
+    setting: Mapping[str, Value]
+    """Every parameter with its value, the scale included."""
+    seed: int
+    iterations: int | None
+    trial: int
+    attempt: int
+
+    @classmethod
+    def from_json(cls, config: Mapping[str, Any]) -> "TrialConfig":
+        """Return the configuration that Tune hands over."""
+        return cls(
+            spec=StudySpec.model_validate(config["spec"]),
+            setting=config["setting"],
+            seed=config["seed"],
+            iterations=config["iterations"],
+            trial=config["trial"],
+            attempt=config["attempt"],
+        )
+
+
+class TrialRun:
+    """A trial that is running. `close` must be called whatever happened."""
+
+    def __init__(self, config: TrialConfig, *, started_s: float) -> None:
+        """Build the algorithm and wait until every runner is ready.
+
+        Args:
+            config: The trial.
+            started_s: `time.perf_counter()` at the start of the trial.
+
+        Raises:
+            TrialError: The environment does not work here, RLlib refuses the configuration, the runners are not up in
+                time, or what was built is not what was asked.
+        """
+        self._config = config
+        self._algorithm: MeasuredPPO | None = None
+        spec, resources = config.spec, config.spec.resources
+        self._budget = trial_budget(spec.budget, config.iterations)
+        torch.set_num_threads(resources.num_cpus_for_main_process)
+        self._node: str = ray.get_runtime_context().get_node_id()
+        spaces = probe(spec.environment, "space")
+        ppo = build_config(spec, setting=config.setting, seed=config.seed, spaces=spaces)
+        self._algorithm = _build(ppo, timeout_s=resources.startup_timeout_s)
+        try:
+            self._built: dict[str, Any] | None = self._check_built(self._algorithm, started_s)
+        except BaseException:
+            self.close()
+            raise
+        self._iteration, self._env_steps, self._wall_time_s, self._progress = 0, 0, 0.0, 0.0
+        self._watch = Watch()
+
+    def _check_built(self, algorithm: MeasuredPPO, started_s: float) -> dict[str, Any]:
+        """Wait for the runners, compare asked with effective, and return the fields of a `TrialBuilt` record.
+
+        The timing label is missing: the driver knows it.
+        """
+        remaining_s = self._config.spec.resources.startup_timeout_s - (time.perf_counter() - started_s)
+        reports = runner_reports(algorithm, timeout_s=max(remaining_s, 1.0))
+        startup_time_s = time.perf_counter() - started_s
+        effective = read_effective(algorithm, reports)
+        _check_effective({**self._config.setting, "seed": self._config.seed}, effective)
+        addresses = [ray.util.get_node_ip_address(), *(report.node_address for report in reports)]
+        return {
+            "kind": "trial_built",
+            **self._identity,
+            "startup_time_s": startup_time_s,
+            "effective": effective,
+            "processes_per_node": dict(Counter(addresses)),
+        }
+
+    @property
+    def _identity(self) -> dict[str, int]:
+        return {"trial": self._config.trial, "attempt": self._config.attempt}
+
+    def advance(self) -> dict[str, Any]:
+        """Train one iteration, evaluate when a point of the budget was passed, and return what Tune gets.
+
+        Returns:
+            `records`: fields of the new records, each with its `kind`; `progress` in [0, 1]; `done`; `policy`: with
+            `done`, a tar archive of the final policy's RLModule checkpoint, else None.
+
+        Raises:
+            TrialError: The trial cannot go on.
+        """
+        records = [] if self._built is None else [self._built]
+        self._built = None
+        before = self._progress
+        records.append(self._train())
+        if evaluation_due(before, self._progress, self._config.spec.evaluation.num_evaluations):
+            records.append(self._evaluate())
+        done = self._progress >= 1
+        policy = pack_policy(self._module) if done else None
+        return {"records": records, "progress": self._progress, "done": done, "policy": policy}
+
+    def _train(self) -> dict[str, Any]:
+        assert self._algorithm is not None
+        self._watch.skip()  # an evaluation is no training
+        self._watch.start()
+        self._algorithm.train()
+        used = self._watch.stop(self._node)
+        step = self._algorithm.last_step
+        if step is None:
+            raise TrialError("trial: an iteration must train, RLlib did not. Fix: look at rllib: in the space.")
+        metrics = iteration_metrics(step, used)
+        self._iteration += 1
+        self._env_steps += step.env_steps
+        self._wall_time_s += used.wall_time_s
+        self._progress = self._budget.progress(
+            env_steps=self._env_steps, iterations=self._iteration, time_s=self._wall_time_s
+        )
+        return _fields(
+            Iteration(
+                **self._identity,
+                iteration=self._iteration,
+                env_steps=self._env_steps,
+                wall_time_s=self._wall_time_s,
+                metrics=metrics,
+            )
+        )
+
+    def _evaluate(self) -> dict[str, Any]:
+        assert self._algorithm is not None
+        config = self._algorithm.config
+        result = evaluate(
+            self._module,
+            self._config.spec,
+            normalize_actions=bool(config.normalize_actions),
+            clip_actions=bool(config.clip_actions),
+        )
+        return _fields(
+            Evaluation(
+                **self._identity,
+                iteration=self._iteration,
+                env_steps=self._env_steps,
+                wall_time_s=self._wall_time_s,
+                progress=self._progress,
+                returns=list(result.returns),
+                num_cut=result.num_cut,
+                eval_time_s=result.eval_time_s,
+            )
+        )
+
+    @property
+    def _module(self) -> RLModule:
+        """The policy without its value function, as the runners have it."""
+        assert self._algorithm is not None
+        return self._algorithm.get_module()
+
+    def close(self) -> None:
+        """Stop every process of the trial. Does not hang."""
+        if self._algorithm is not None:
+            self._algorithm.stop()
+            self._algorithm = None
+
+
+def _build(config: PPOConfig, *, timeout_s: float) -> MeasuredPPO:
+    def build() -> MeasuredPPO:
+        algorithm = config.build_algo()
+        # With merging and broadcasting off RLlib leaves the runners at random weights of their own for one iteration.
+        algorithm.env_runner_group.sync_weights(
+            from_worker_or_learner_group=algorithm.learner_group, inference_only=True
+        )
+        return algorithm
+
+    return within(
+        timeout_s,
+        build,
+        otherwise=f"start-up: all {config.num_env_runners} env runners must be up within startup_timeout_s="
+        f"{timeout_s:g} s, they are not. Fix: raise resources.startup_timeout_s, or look at the nodes.",
+    )
+
+
+def _check_effective(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> None:
+    wrong = differences(asked, effective)
+    if wrong:
+        raise TrialError(
+            f"start-up: what was built must be what was asked, got {'; '.join(wrong)}. "
+            "Fix: remove what `rllib:` changes, or set the parameter in the space."
+        )
+
+
+def _fields(record: Iteration | Evaluation) -> dict[str, Any]:
+    return {"kind": record.kind, **asdict(record)}
+
+
+def pack_policy(module: RLModule) -> bytes:
+    """Return a tar archive of the module's checkpoint; `RLModule.from_checkpoint` opens the unpacked folder."""
+    buffer = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=buffer, mode="w") as archive:
+        path = Path(folder) / "policy"
+        module.save_to_path(path)
+        archive.add(path, arcname=".")
+    return buffer.getvalue()
+
+
+def unpack_policy(archive: bytes, folder: Path) -> None:
+    """Unpack what `pack_policy` returned into `folder`, which is created."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as content:
+        content.extractall(folder, filter="data")

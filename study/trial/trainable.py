@@ -1,0 +1,71 @@
+"""The Tune trainable: a thin shell around `study.trial.run`. Imports Ray Tune; RLlib and torch only inside a trial.
+
+The driver imports this module, and a driver without RLlib starts two seconds earlier.
+"""
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from ray.tune import PlacementGroupFactory, Trainable
+
+from study.errors import StudyError, TrialError
+
+if TYPE_CHECKING:
+    from study.trial.run import TrialRun
+
+
+class StudyTrial(Trainable):
+    """One trial of a study.
+
+    Its configuration holds JSON values only: `spec` (`StudySpec.to_json()`), `setting` (every parameter with its
+    value), `seed`, `iterations` (or None), `trial`, `attempt`. Each result has `records`, `progress`, `done` and
+    `policy` (see `TrialRun.advance`).
+    """
+
+    _run: "TrialRun | None" = None
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
+        """Return one bundle for the main process and one for each runner."""
+        resources = config["spec"]["resources"]
+        main = {"CPU": resources["num_cpus_for_main_process"]}
+        runner = {"CPU": resources["num_cpus_per_env_runner"]}
+        bundles = [main] + [dict(runner) for _ in range(config["setting"]["num_env_runners"])]
+        return PlacementGroupFactory(bundles, strategy=resources["placement"].upper())
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Start the clock of the start-up and fix the number of threads.
+
+        The start is that of this call and not of the process: Ray starts idle processes ahead of need, so that a
+        process can be older than its trial. The algorithm is built by the first `step`: Tune reports what fails there
+        with its own type and message, and what fails here as the death of an actor.
+        """
+        self._started_s = time.perf_counter()
+        # Before torch is imported: OpenMP reads it once.
+        os.environ["OMP_NUM_THREADS"] = str(config["spec"]["resources"]["num_cpus_for_main_process"])
+
+    def step(self) -> dict[str, Any]:
+        """Train one iteration and return its records.
+
+        Raises:
+            TrialError: With one line that says what went wrong; the cause is chained.
+        """
+        try:
+            if self._run is None:
+                from study.trial.run import TrialConfig, TrialRun
+
+                self._run = TrialRun(TrialConfig.from_json(self.config), started_s=self._started_s)
+            return self._run.advance()
+        except TrialError:
+            raise
+        except StudyError as error:
+            raise TrialError(" ".join(str(error).split())) from error
+        except Exception as error:
+            raise TrialError(f"trial: must not fail, got {type(error).__name__}: {error}") from error
+
+    def cleanup(self) -> None:
+        """Stop every process of the trial."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.close()

@@ -1,0 +1,136 @@
+"""Environments that misbehave on purpose, for space files of tests: `tests.environments:Raises`. Gymnasium only."""
+
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+
+
+class Plain(gymnasium.Env[Any, Any]):
+    """Random observations, reward 1 a step, episodes of `length` steps."""
+
+    observation_space: Any = Box(-1.0, 1.0, (3,), np.float32)
+    action_space: Any = Discrete(2)
+
+    def __init__(self, length: int = 20) -> None:
+        self.length = length
+        self.steps = 0
+        self.lifetime = 0
+        self.seed: int | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.seed = seed if seed is not None else self.seed
+        self.steps = 0
+        return self.observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        self.lifetime += 1
+        return self.observe(), self.reward(action), self.steps >= self.length, False, {}
+
+    def observe(self) -> Any:
+        return self.np_random.uniform(-1, 1, 3).astype(np.float32)
+
+    def reward(self, action: Any) -> float:
+        return 1.0
+
+
+class Raises(Plain):
+    def __init__(self, at_step: int = 1000) -> None:
+        super().__init__()
+        self.at_step = at_step
+
+    def reward(self, action: Any) -> float:
+        if self.lifetime == self.at_step:
+            raise ZeroDivisionError(f"planted fault at step {self.at_step}")
+        return 1.0
+
+
+class NanReward(Plain):
+    def __init__(self, at_step: int = 30) -> None:
+        super().__init__()
+        self.at_step = at_step
+
+    def reward(self, action: Any) -> float:
+        return float("nan") if self.lifetime == self.at_step else 1.0
+
+
+class Hangs(Plain):
+    def __init__(self, at_step: int = 30) -> None:
+        super().__init__()
+        self.at_step = at_step
+
+    def reward(self, action: Any) -> float:
+        if self.lifetime == self.at_step:
+            time.sleep(3600)
+        return 1.0
+
+
+class Endless(Plain):
+    def __init__(self) -> None:
+        super().__init__(length=10**12)
+
+
+class Sleeps(Plain):
+    """Sleeps `step_s` at every step, or `slow_step_s` where the lane was reset with one of `slow_seeds`."""
+
+    def __init__(self, step_s: float, slow_step_s: float = 0.0, slow_seeds: tuple[int, ...] = ()) -> None:
+        super().__init__(length=10**12)
+        self.step_s, self.slow_step_s, self.slow_seeds = step_s, slow_step_s, set(slow_seeds)
+
+    def reward(self, action: Any) -> float:
+        time.sleep(self.slow_step_s if self.seed in self.slow_seeds else self.step_s)
+        return 1.0
+
+
+class FailsToStart(Plain):
+    """Can be made once per process only: `probe` succeeds where it ran, a second one does not."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).made += 1
+        if type(self).made > 1:
+            raise PermissionError("planted fault of the constructor")
+
+
+class StartsSlowly(Plain):
+    """Hangs in every constructor but the first of a process."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).made += 1
+        if type(self).made > 1:
+            time.sleep(3600)
+
+
+class Mixed(Plain):
+    """Observations and actions of several discrete kinds."""
+
+    observation_space = Dict({"kind": Discrete(3), "levels": MultiDiscrete([2, 4]), "x": Box(0.0, 1.0, (2,), np.float64)})
+    action_space = MultiDiscrete([2, 3])
+
+    def observe(self) -> Any:
+        return self.observation_space.sample()
+
+    def reward(self, action: Any) -> float:
+        return float(np.sum(action))
+
+
+class OldApi(Plain):
+    def step(self, action: Any) -> Any:
+        return super().step(action)[:3]
+
+
+class GraphObservations(Plain):
+    observation_space = gymnasium.spaces.Graph(Box(0, 1, (1,)), None)
+
+
+class TupleActions(Plain):
+    action_space = gymnasium.spaces.Tuple([Discrete(2), Discrete(2)])

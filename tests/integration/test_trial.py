@@ -1,0 +1,290 @@
+"""Real trials: what is measured is what happened, and what goes wrong is said."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.core.rl_module.rl_module import RLModule
+from ray.util.state import list_actors
+
+from study.errors import TrialError
+from study.metrics import METRICS
+from study.spec import StudySpec
+from study.tracking.records import Evaluation, Iteration, TrialBuilt
+from study.trial import run as run_module
+from study.trial.evaluation import evaluate
+from study.trial.run import TrialConfig, TrialRun, unpack_policy
+from study.trial.seeds import lane_seed
+from tests.integration.trials import trial_config
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+LEARNING_DELAY_S = 2.0
+
+
+@contextmanager
+def running(**changes: Any) -> Iterator[TrialRun]:
+    trial = TrialRun(TrialConfig.from_json(trial_config(**changes)), started_s=time.perf_counter())
+    try:
+        yield trial
+    finally:
+        trial.close()
+
+
+def play(trial: TrialRun) -> list[dict[str, Any]]:
+    """Run a trial to its end and return its results."""
+    results = [trial.advance()]
+    while not results[-1]["done"]:
+        results.append(trial.advance())
+    return results
+
+
+def of_kind(results: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [record for result in results for record in result["records"] if record["kind"] == kind]
+
+
+def live_runners() -> list[Any]:
+    return list_actors(filters=[("class_name", "=", "MeasuringEnvRunner"), ("state", "=", "ALIVE")])
+
+
+@pytest.fixture(scope="module")
+def trial(local_ray: None) -> Iterator[TrialRun]:
+    with running(setting={"num_envs_per_env_runner": 4}) as trial:
+        yield trial
+
+
+@pytest.fixture(scope="module")
+def first_observations(trial: TrialRun) -> Any:
+    """What each lane saw first; taken before anything is trained, from the runners' own reset."""
+    assert trial._algorithm is not None
+    group = trial._algorithm.env_runner_group
+
+    def reset(runner: Any) -> Any:
+        observations, _ = runner._try_env_reset(seed=runner._seed)
+        return observations
+
+    return np.concatenate(group.foreach_env_runner(reset, local_env_runner=False))
+
+
+@pytest.fixture(scope="module")
+def weights(trial: TrialRun) -> list[Any]:
+    """Weights of the learner and of each runner before the first iteration."""
+    assert trial._algorithm is not None
+
+    def state(runner: Any) -> Any:
+        return runner.module.get_state()
+
+    learner = trial._algorithm.learner_group.get_weights()["default_policy"]
+    return [learner, *trial._algorithm.env_runner_group.foreach_env_runner(state, local_env_runner=False)]
+
+
+@pytest.fixture(scope="module")
+def results(trial: TrialRun, first_observations: Any, weights: Any) -> list[dict[str, Any]]:
+    return play(trial)
+
+
+def test_all_lanes_differ(first_observations: Any) -> None:
+    assert first_observations.shape == (8, 4)
+    assert len(np.unique(first_observations, axis=0)) == 8
+
+
+def test_runners_begin_with_the_learners_weights(weights: list[Any]) -> None:
+    learner, *runners = weights
+    assert len(runners) == 2
+    for runner in runners:
+        assert runner.keys() <= learner.keys()
+        assert all(np.array_equal(np.asarray(value), np.asarray(learner[name])) for name, value in runner.items())
+
+
+def test_records_are_complete(results: list[dict[str, Any]]) -> None:
+    (built,), iterations, evaluations = (of_kind(results, kind) for kind in ("trial_built", "iteration", "evaluation"))
+    assert results[0]["records"][0] is built
+    TrialBuilt(**_without_kind(built), timing="measured", timing_reason="")
+    assert [Iteration(**_without_kind(record)).iteration for record in iterations] == [1, 2]
+    assert [Evaluation(**_without_kind(record)).iteration for record in evaluations] == [1, 2]
+    assert {(record["trial"], record["attempt"]) for record in (built, *iterations, *evaluations)} == {(3, 1)}
+    assert sum(built["processes_per_node"].values()) == 3
+    assert 0 < built["startup_time_s"] < 120
+    assert evaluations[-1]["progress"] == 1
+    assert [len(record["returns"]) for record in evaluations] == [3, 3]
+    assert [result["done"] for result in results] == [False, True]
+
+
+def _without_kind(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != "kind"}
+
+
+def test_metrics_are_finite_from_the_first_iteration(results: list[dict[str, Any]]) -> None:
+    names = [name for name, metric in METRICS.items() if metric.grain == "iteration"]
+    for record in of_kind(results, "iteration"):
+        metrics = record["metrics"]
+        assert list(metrics) == names
+        absent = [name for name, value in metrics.items() if value is None]
+        assert set(absent) <= {"cpu_pressure"}
+        assert all(math.isfinite(value) for value in metrics.values() if value is not None)
+        assert metrics["num_healthy_env_runners"] == 2
+        assert metrics["num_sampling_rounds"] == 1
+        assert metrics["num_gradient_updates"] >= 8  # two epochs of at least four minibatches
+        assert metrics["peak_rss_mb"] > 3 * 100
+
+
+def test_counts_agree(results: list[dict[str, Any]]) -> None:
+    iterations = of_kind(results, "iteration")
+    steps = [record["metrics"]["train_batch_size_actual"] for record in iterations]
+    # Stock runners step all lanes together: up to k - 1 steps more per runner.
+    assert all(400 <= value <= 400 + 2 * 3 for value in steps)
+    assert [record["env_steps"] for record in iterations] == [steps[0], sum(steps)]
+    for record in iterations:  # CartPole pays 1 a step
+        assert record["metrics"]["episode_return_sum"] == record["metrics"]["episode_len_sum"]
+    total = sum(record["metrics"]["episode_len_sum"] for record in iterations)
+    assert sum(steps) - 8 * 500 < total <= sum(steps)
+
+
+def test_phases_sum_to_the_whole(results: list[dict[str, Any]]) -> None:
+    wall_time_s = 0.0
+    for record in of_kind(results, "iteration"):
+        metrics = record["metrics"]
+        phases = ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s")
+        assert math.fsum(metrics[name] for name in phases) == pytest.approx(metrics["iteration_time_s"])
+        assert 0 < metrics["rest_time_s"] < 0.1
+        assert metrics["mean_runner_time_s"] <= metrics["slowest_runner_time_s"] <= metrics["sampling_time_s"]
+        wall_time_s += metrics["iteration_time_s"]
+        assert record["wall_time_s"] == pytest.approx(wall_time_s)
+
+
+def test_what_runs_is_what_was_asked(results: list[dict[str, Any]]) -> None:
+    effective = of_kind(results, "trial_built")[0]["effective"]
+    asked = trial_config(setting={"num_envs_per_env_runner": 4})["setting"]
+    assert {name: effective[name] for name in asked} == pytest.approx(asked)
+    assert effective["num_parameters"] == (4 * 64 + 64 + 64 * 64 + 64) * 2 + (64 * 2 + 2) + (64 + 1)
+    assert (effective["torch_threads_main"], effective["torch_threads_runner"]) == (1, 1)
+    assert effective["rollout_fragment_length"] == [50, 50]
+    assert (effective["runner_class"], effective["algorithm_class"]) == ("MeasuringEnvRunner", "MeasuredPPO")
+
+
+def test_the_policy_travels(results: list[dict[str, Any]], trial: TrialRun, tmp_path: Path) -> None:
+    assert [result["policy"] is None for result in results] == [True, False]
+    unpack_policy(results[-1]["policy"], tmp_path / "policy")
+    module = RLModule.from_checkpoint(tmp_path / "policy")
+    spec = StudySpec.model_validate(trial_config()["spec"])
+    assert list(evaluate(module, spec).returns) == of_kind(results, "evaluation")[-1]["returns"]
+
+
+def test_the_same_seed_gives_the_same_trial(results: list[dict[str, Any]]) -> None:
+    with running(setting={"num_envs_per_env_runner": 4}) as again:
+        repeated = play(again)
+    names = [name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.source == "counted"]
+    names += ["kl", "entropy", "policy_loss", "vf_loss"]
+    first, second = ([
+        {name: record["metrics"][name] for name in names} for record in of_kind(each, "iteration")
+    ] for each in (results, repeated))
+    assert first == second
+    first, second = ([record["returns"] for record in of_kind(each, "evaluation")] for each in (results, repeated))
+    assert first == second
+
+
+def patched(monkeypatch: pytest.MonkeyPatch, change: Callable[[PPOConfig], object]) -> None:
+    """Change what is built behind the back of what was asked."""
+    build = run_module.build_config
+
+    def build_config(*args: Any, **kwargs: Any) -> PPOConfig:
+        config = build(*args, **kwargs)
+        change(config)
+        return config
+
+    monkeypatch.setattr(run_module, "build_config", build_config)
+
+
+class SlowLearner(PPOTorchLearner):
+    def after_gradient_based_update(self, **kwargs: Any) -> None:
+        super().after_gradient_based_update(**kwargs)
+        time.sleep(LEARNING_DELAY_S)
+
+
+def test_planted_delays_are_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
+    patched(monkeypatch, lambda config: config.training(learner_class=SlowLearner))
+    slow_seeds = [lane_seed(1, 2, 0)]
+    with running(
+        environment__id="tests.environments:Sleeps",
+        environment__kwargs={"step_s": 0.06, "slow_step_s": 0.12, "slow_seeds": slow_seeds},
+        setting={"num_envs_per_env_runner": 1, "train_batch_size": 50, "minibatch_size": 50, "num_epochs": 1},
+        budget__env_steps=100,
+        evaluation__max_episode_steps=1,
+    ) as trial:
+        metrics = of_kind(play(trial), "iteration")[-1]["metrics"]
+    assert metrics["train_batch_size_actual"] == 50
+    assert metrics["slowest_runner_time_s"] == pytest.approx(25 * 0.12, rel=0.02)
+    assert metrics["mean_runner_time_s"] == pytest.approx(25 * 0.09, rel=0.02)
+    assert metrics["sampling_time_s"] == pytest.approx(25 * 0.12, rel=0.02)
+    assert metrics["learning_time_s"] == pytest.approx(LEARNING_DELAY_S, rel=0.02)
+    assert metrics["iteration_time_s"] == pytest.approx(25 * 0.12 + LEARNING_DELAY_S, rel=0.02)
+    assert metrics["cpu_time_s"] < 0.5  # it slept
+    assert metrics["training_return"] is None  # no episode ended
+
+
+def test_a_planted_difference_fails_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    patched(monkeypatch, lambda config: config.training(lr=0.5, gamma=0.5))
+    with pytest.raises(TrialError, match=r"lr: asked 0.001, got 0.5; gamma: asked 0.99, got 0.5"), running():
+        pass
+
+
+def test_an_episode_that_never_ends_is_cut() -> None:
+    with running(environment__id="tests.environments:Endless", evaluation__max_episode_steps=7) as trial:
+        results = play(trial)
+    for record in of_kind(results, "evaluation"):
+        assert (record["num_cut"], record["returns"]) == (3, [7.0, 7.0, 7.0])
+    for record in of_kind(results, "iteration"):
+        assert (record["metrics"]["num_episodes"], record["metrics"]["training_return"]) == (0, None)
+
+
+def test_what_the_environment_raises_reaches_the_trial() -> None:
+    with running(environment__id="tests.environments:Raises", environment__kwargs={"at_step": 70}) as trial:
+        trial.advance()
+        with pytest.raises(TrialError, match="ZeroDivisionError: planted fault at step 70") as raised:
+            trial.advance()
+    assert "env runner 1" in str(raised.value)
+    assert "tests/environments.py" in "".join(raised.value.__notes__)  # the runner's own traceback
+    assert not live_runners()
+
+
+def test_a_reward_that_is_not_a_number_is_found() -> None:
+    with (
+        running(environment__id="tests.environments:NanReward", environment__kwargs={"at_step": 30}) as trial,
+        pytest.raises(TrialError, match=r"rewards must be finite, got nan at step 10 of an episode"),
+    ):
+        trial.advance()
+
+
+def test_a_hanging_environment_is_given_up() -> None:
+    with running(environment__id="tests.environments:Hangs", resources__sample_timeout_s=3.0) as trial:
+        started = time.perf_counter()
+        with pytest.raises(TrialError, match=r"env runner 1, 2: .*sample_timeout_s=3"):
+            trial.advance()
+        assert time.perf_counter() - started < 6
+        started = time.perf_counter()
+    assert time.perf_counter() - started < 6  # closing does not wait for it either
+    assert not live_runners()
+
+
+def test_a_runner_that_dies_fails_the_trial() -> None:
+    with running() as trial:
+        assert trial._algorithm is not None
+        ray.kill(trial._algorithm.env_runner_group._worker_manager.actors()[2])
+        with pytest.raises(TrialError, match="all 2 must stay alive"):
+            trial.advance()
+
+
+def test_a_constructor_that_fails_in_a_runner_is_shown() -> None:
+    with (
+        pytest.raises(TrialError, match="PermissionError: planted fault of the constructor"),
+        running(environment__id="tests.environments:FailsToStart"),
+    ):
+        pass

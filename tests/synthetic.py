@@ -1,0 +1,145 @@
+"""Study folders with invented records, for tests of everything behind the records."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from study.tracking.folder import StudyFolder, StudyIdentity
+from study.tracking.records import (
+    Evaluation,
+    Iteration,
+    Record,
+    RecordLog,
+    StudyClosed,
+    StudyOpened,
+    TrialBuilt,
+    TrialEnded,
+    TrialStarted,
+)
+from tests.spaces import spec
+
+PROVENANCE = {"git": {"commit": "abc", "dirty": False}, "versions": {"ray": "2.60.0"}, "hostname": "here"}
+CLUSTER = {"num_cpus": 8, "nodes": [{"address": "n0", "num_cpus": 8}]}
+
+
+def make_folder(path: Path, tracking_uri: str, *, name: str = "demo") -> StudyFolder:
+    """Create a study without records."""
+    space, folder = spec(), StudyFolder(path)
+    identity = StudyIdentity(
+        format=1,
+        study_id=f"id-{name}",
+        name=name,
+        created=time.time(),
+        tracking_uri=tracking_uri,
+        space="test.yaml",
+        spec=space.to_json(),
+        digest=space.digest(),
+    )
+    folder.create(identity, "environment: {}\n")
+    folder.table.write_text("trial,status\n")
+    return folder
+
+
+def append(folder: StudyFolder, *records: Record) -> None:
+    """Write records as a driver does."""
+    with RecordLog(folder.records) as log:
+        for record in records:
+            log.append(record)
+
+
+def opened(session: int = 1) -> StudyOpened:
+    return StudyOpened(session=session, num_trials=3, cluster=CLUSTER, provenance=PROVENANCE)
+
+
+def closed(reason: Any = "complete", session: int = 1) -> StudyClosed:
+    return StudyClosed(session=session, reason=reason)
+
+
+def started(trial: int, attempt: int = 1, *, runners: int = 2) -> TrialStarted:
+    return TrialStarted(
+        trial=trial,
+        attempt=attempt,
+        seed=5,
+        setting={"num_env_runners": runners, "train_batch_size": 400, "lr": 0.00025},
+        proposed={"train_batch_size": 401.5, "lr": 0.00025},
+        iterations=None,
+        anchor=None,
+        optuna_number=trial,
+        num_cpus=runners + 1,
+    )
+
+
+def built(trial: int, attempt: int = 1) -> TrialBuilt:
+    return TrialBuilt(
+        trial=trial,
+        attempt=attempt,
+        startup_time_s=3.5,
+        effective={"lr": 0.00025},
+        processes_per_node={"n1": 1, "n0": 2},
+        timing="oversubscribed",
+        timing_reason="3 processes on 2 cores",
+    )
+
+
+def iteration(trial: int, number: int, attempt: int = 1, **metrics: float | None) -> Iteration:
+    values: dict[str, float | None] = {
+        "iteration_time_s": 0.5,
+        "train_batch_size_actual": 400.0,
+        "rest_time_s": 0.01,  # not mirrored
+        "episode_return_sum": 30.0 * number,
+        "num_episodes": float(number - 1),  # none in the first iteration
+        "kl": 0.01 * number,
+        "entropy": None,
+    }
+    return Iteration(
+        trial=trial,
+        attempt=attempt,
+        iteration=number,
+        env_steps=400 * number,
+        wall_time_s=0.5 * number,
+        metrics=values | metrics,
+    )
+
+
+def evaluation(trial: int, number: int, attempt: int = 1) -> Evaluation:
+    return Evaluation(
+        trial=trial,
+        attempt=attempt,
+        iteration=number,
+        env_steps=400 * number,
+        wall_time_s=0.5 * number,
+        progress=0.5,
+        returns=[10.0, 20.0, 60.0],
+        num_cut=0,
+        eval_time_s=0.25,
+    )
+
+
+def ended(trial: int, status: Any = "finished", attempt: int = 1) -> TrialEnded:
+    finished = status == "finished"
+    return TrialEnded(
+        trial=trial,
+        attempt=attempt,
+        status=status,
+        reason="" if finished else f"because of {status}",
+        summary={
+            "env_steps_per_s": 777.0,
+            "final_return": 30.0 if finished else None,
+            "score": 0.5 if finished else 0.0,
+            "wall_time_s": 1.5,
+        },
+        checkpoint="checkpoints/trial_00000" if finished else None,
+    )
+
+
+def whole_trial(
+    trial: int, status: Any = "finished", attempt: int = 1, *, length: int = 3
+) -> Iterator[Record]:
+    """Yield all records of one attempt."""
+    yield started(trial, attempt)
+    yield built(trial, attempt)
+    for number in range(1, length + 1):
+        yield iteration(trial, number, attempt)
+    yield evaluation(trial, length, attempt)
+    yield ended(trial, status, attempt)

@@ -1,0 +1,141 @@
+import math
+import time
+from dataclasses import replace
+
+import pytest
+
+from study.errors import TrialError
+from study.metrics import METRICS
+from study.trial.measure import (
+    ProcessMeasurement,
+    RunnerMeasurement,
+    StepMeasurement,
+    Watch,
+    cpu_pressure,
+    iteration_metrics,
+    read_peak_rss_mb,
+)
+
+LEARNER = {"kl": 0.01, "entropy": 0.6, "policy_loss": -0.1, "vf_loss": 3.0, "vf_explained_var": 0.2}
+
+
+def sample(runner: int, time_s: float, **changes: object) -> RunnerMeasurement:
+    base = RunnerMeasurement(
+        runner=runner,
+        sampling_time_s=time_s,
+        env_steps=100,
+        episode_return_sum=30.0,
+        num_episodes=2,
+        episode_len_sum=60,
+        cpu_time_s=0.5,
+        peak_rss_mb=400.0,
+        pressure_s=0.1,
+        node="a",
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def step(*rounds: tuple[RunnerMeasurement, ...], **learner: float) -> StepMeasurement:
+    return StepMeasurement(
+        sampling_time_s=4.0,
+        learning_time_s=2.0,
+        sync_time_s=0.5,
+        rounds=rounds,
+        num_dropped_samples=0,
+        num_gradient_updates=80,
+        learner={**LEARNER, **learner},
+    )
+
+
+MAIN = ProcessMeasurement(wall_time_s=7.0, cpu_time_s=2.5, peak_rss_mb=500.0, pressure_s=0.7, node="a")
+
+
+def test_every_metric_of_an_iteration_is_there_and_raw() -> None:
+    metrics = iteration_metrics(step((sample(1, 3.0), sample(2, 2.0, episode_return_sum=90.0, num_episodes=4))), MAIN)
+    assert list(metrics) == [name for name, metric in METRICS.items() if metric.grain == "iteration"]
+    assert metrics == {
+        "iteration_time_s": 7.0,
+        "sampling_time_s": 4.0,
+        "slowest_runner_time_s": 3.0,
+        "mean_runner_time_s": 2.5,
+        "learning_time_s": 2.0,
+        "sync_time_s": 0.5,
+        "rest_time_s": 0.5,
+        "train_batch_size_actual": 200,
+        "num_sampling_rounds": 1,
+        "num_healthy_env_runners": 2,
+        "num_dropped_samples": 0,
+        "episode_return_sum": 120.0,
+        "num_episodes": 6,
+        "episode_len_sum": 120,
+        "num_gradient_updates": 80,
+        "cpu_time_s": 3.5,
+        "peak_rss_mb": 1300.0,
+        "cpu_pressure": pytest.approx(0.1),
+        "training_return": 20.0,  # a total over a total: not the mean of 15 and 22.5
+        **LEARNER,
+    }
+
+
+def test_rounds_add_up_per_runner() -> None:
+    metrics = iteration_metrics(step((sample(1, 1.0), sample(2, 2.0)), (sample(1, 2.5), sample(2, 0.5))), MAIN)
+    assert metrics["slowest_runner_time_s"] == 3.5
+    assert metrics["mean_runner_time_s"] == 3.0
+    assert metrics["num_sampling_rounds"] == 2
+    assert metrics["train_batch_size_actual"] == 400
+    assert metrics["peak_rss_mb"] == 1300.0
+
+
+def test_without_an_ended_episode_there_is_no_training_return() -> None:
+    quiet = sample(1, 1.0, episode_return_sum=0.0, num_episodes=0, episode_len_sum=0)
+    metrics = iteration_metrics(step((quiet,)), MAIN)
+    assert metrics["training_return"] is None
+    assert (metrics["num_episodes"], metrics["episode_return_sum"]) == (0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["kl", "entropy", "policy_loss", "vf_loss"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_ends_the_trial(name: str, value: float) -> None:
+    with pytest.raises(TrialError, match=f"{name}={value}"):
+        iteration_metrics(step((sample(1, 1.0),), **{name: value}), MAIN)
+
+
+def test_explained_variance_of_constant_targets_is_absent() -> None:
+    assert iteration_metrics(step((sample(1, 1.0),), vf_explained_var=math.nan), MAIN)["vf_explained_var"] is None
+
+
+def test_pressure_is_that_of_the_busiest_node() -> None:
+    remote = sample(2, 2.0, node="b", pressure_s=0.5)
+    assert cpu_pressure([sample(1, 3.0), remote], MAIN) == pytest.approx(0.25)
+    assert cpu_pressure([sample(1, 3.0)], MAIN) == pytest.approx(0.1)
+    assert cpu_pressure([replace(remote, pressure_s=3.0)], MAIN) == 1.0
+
+
+def test_pressure_is_absent_where_linux_does_not_tell() -> None:
+    silent = replace(MAIN, pressure_s=None)
+    assert cpu_pressure([sample(1, 3.0, pressure_s=None)], silent) is None
+    assert cpu_pressure([sample(1, 2.0, node="b", pressure_s=0.5)], silent) == pytest.approx(0.25)
+
+
+def test_a_watch_tells_wall_from_cpu_time() -> None:
+    watch = Watch()
+    watch.start()
+    time.sleep(0.1)
+    idle = watch.stop("a")
+    assert 0.1 <= idle.wall_time_s < 0.2
+    assert idle.cpu_time_s < 0.05
+    deadline = time.process_time() + 0.1
+    while time.process_time() < deadline:
+        pass
+    busy = watch.stop("a")
+    assert busy.cpu_time_s >= 0.1
+    watch.skip()
+    assert watch.stop("a").cpu_time_s < 0.05
+
+
+def test_peak_memory_grows_with_use() -> None:
+    before = read_peak_rss_mb()
+    block = bytearray(80_000_000)
+    block[::4096] = b"x" * len(block[::4096])
+    assert read_peak_rss_mb() >= before + 40
+    del block

@@ -1,0 +1,159 @@
+"""The records file: whole after every kill, and refused when it is not what was written."""
+
+import json
+import resource
+import signal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from study.errors import RecordError
+from study.tracking.folder import StudyFolder
+from study.tracking.records import RecordLog, read_lines
+from tests.synthetic import append, closed, iteration, opened, started, whole_trial
+
+RECORDS = [opened(), *whole_trial(0), *whole_trial(1, "failed"), closed()]
+
+
+@pytest.fixture
+def folder(tmp_path) -> StudyFolder:
+    folder = StudyFolder(tmp_path)
+    append(folder, *RECORDS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> bytes:
+    folder = StudyFolder(tmp_path_factory.mktemp("whole"))
+    append(folder, *RECORDS)
+    return folder.records.read_bytes()
+
+
+def records(path) -> list:
+    return [line.record for line in read_lines(path)]
+
+
+def edit(path, number: int, **changes) -> None:
+    """Change fields of one line; None removes the line."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    content = json.loads(lines[number]) | changes
+    lines[number] = json.dumps(content).encode() + b"\n"
+    path.write_bytes(b"".join(lines))
+
+
+def test_what_is_written_is_read(folder):
+    assert records(folder.records) == RECORDS
+    assert [line.seq for line in read_lines(folder.records)] == list(range(len(RECORDS)))
+
+
+def test_a_missing_file_has_no_records(tmp_path):
+    assert records(tmp_path / "records.jsonl") == []
+
+
+def test_reading_goes_on_from_the_end_of_any_line(folder):
+    lines = list(read_lines(folder.records))
+    for line in lines:
+        rest = list(read_lines(folder.records, offset=line.end, first_seq=line.seq + 1))
+        assert rest == lines[line.seq + 1 :]
+    assert next(read_lines(folder.records, offset=lines[2].end, first_seq=None)).seq == 3
+
+
+def test_a_torn_tail_is_not_read_and_cut_off_when_opened(folder):
+    whole = folder.records.read_bytes()
+    folder.records.write_bytes(whole + b'{"schema": 1, "seq"')
+    assert records(folder.records) == RECORDS
+    with RecordLog(folder.records) as log:
+        assert log.torn_bytes == 19
+        assert folder.records.read_bytes() == whole
+        log.append(started(2))
+    assert records(folder.records) == [*RECORDS, started(2)]
+
+
+def test_an_untorn_file_is_opened_as_it_is(folder):
+    with RecordLog(folder.records) as log:
+        assert log.torn_bytes == 0
+
+
+def test_garbage_in_the_middle_is_refused_with_file_and_line(folder):
+    lines = folder.records.read_bytes().splitlines(keepends=True)
+    folder.records.write_bytes(b"".join([*lines[:3], b"\x00garbage\n", *lines[4:]]))
+    before = folder.records.read_bytes()
+    with pytest.raises(RecordError, match=r"records\.jsonl: line 4: must be JSON.*Fix: restore"):
+        RecordLog(folder.records)
+    assert folder.records.read_bytes() == before
+
+
+@pytest.mark.parametrize("line", [b"[1, 2]\n", b'{"seq": 3}\n', b"\n"])
+def test_a_line_that_is_no_record_is_refused(folder, line):
+    lines = folder.records.read_bytes().splitlines(keepends=True)
+    folder.records.write_bytes(b"".join([*lines[:3], line, *lines[4:]]))
+    with pytest.raises(RecordError, match="line 4"):
+        records(folder.records)
+
+
+def test_a_missing_line_is_refused(folder):
+    lines = folder.records.read_bytes().splitlines(keepends=True)
+    folder.records.write_bytes(b"".join(lines[:3] + lines[4:]))
+    with pytest.raises(RecordError, match=r"line 4: `seq` must be 3, got 4: lines are missing"):
+        records(folder.records)
+
+
+def test_a_doubled_line_is_refused(folder):
+    lines = folder.records.read_bytes().splitlines(keepends=True)
+    folder.records.write_bytes(b"".join(lines[:4] + lines[3:]))
+    with pytest.raises(RecordError, match=r"line 5: `seq` must be 4, got 3"):
+        records(folder.records)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schema": 99}, "reads schema 1, got 99"),
+        ({"kind": "surprise"}, "unknown record, got kind 'surprise'"),
+        ({"colour": "red"}, "has trial, attempt"),
+    ],
+)
+def test_another_schema_is_refused(folder, changes, message):
+    edit(folder.records, 1, **changes)
+    with pytest.raises(RecordError, match=message):
+        records(folder.records)
+
+
+def test_a_full_disk_leaves_the_file_whole(folder):
+    """A file-size limit makes the write short, as a full disk does."""
+    before = folder.records.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with RecordLog(folder.records) as log:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, hard))
+            for _ in range(2):
+                with pytest.raises(RecordError, match=r"could not be written.*Fix: free some space"):
+                    log.append(iteration(0, 9))
+                assert folder.records.read_bytes() == before
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            signal.signal(signal.SIGXFSZ, handler)
+        log.append(iteration(0, 9))
+    assert records(folder.records) == [*RECORDS, iteration(0, 9)]
+
+
+def test_a_device_without_space_is_an_error(tmp_path):
+    path = tmp_path / "records.jsonl"
+    path.symlink_to("/dev/full")
+    with pytest.raises(RecordError, match=r"No space left on device"):
+        RecordLog(path).append(opened())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_prefix_of_a_file_reads_as_a_prefix_of_its_records(tmp_path, whole, data):
+    length = data.draw(st.integers(0, len(whole)))
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(whole[:length])
+    assert records(path) == RECORDS[: whole[:length].count(b"\n")]
+    with RecordLog(path) as log:
+        assert log.torn_bytes == length - (whole[:length].rfind(b"\n") + 1)
+        log.append(opened(2))
+    assert records(path) == [*RECORDS[: whole[:length].count(b"\n")], opened(2)]
