@@ -90,6 +90,9 @@ class Conductor:
         self._log, self._deadline = log, deadline
         self._running: dict[int, float] = {}
         """Trial -> its start, on the clock of `time.monotonic`."""
+        self._survivors: set[int] = set()
+        """Trials that ran when the engine died."""
+        self._ended_at_last_death = -1
         self._append(
             StudyOpened(
                 session=ledger.sessions + 1,
@@ -102,6 +105,11 @@ class Conductor:
         self._optuna = OptunaStudy(spec, study_id=study_id, journal=folder.optuna_journal, rows=ledger.rows)
         ended = {number for number, row in ledger.rows.items() if row.ended}
         self._queue = [slot for slot in plan.slots if slot.trial not in ended]
+        self._durations: dict[tuple[int, int | None], list[float]] = {}
+        """(scale, iterations) -> durations of the trials that finished, in seconds."""
+        self._expected: dict[tuple[int, int | None], float] = {}
+        for row in ledger.rows.values():
+            self._note_duration(row)
 
     # --- dealing out -------------------------------------------------------------------------------------------
 
@@ -166,21 +174,24 @@ class Conductor:
 
     def _duration(self, slot: Slot) -> float:
         """Return the expected duration of a trial: that of finished ones like it, else a guess."""
-        past = [
-            row.duration_s
-            for row in self.ledger.rows.values()
-            if row.status == "finished"
-            and row.duration_s is not None
-            and (row.num_env_runners, row.iterations) == (slot.num_env_runners, slot.iterations)
-        ]
-        return statistics.median(past) if past else guess_seconds(self.spec, slot.num_env_runners, self.plan.cluster)
+        kind = (slot.num_env_runners, slot.iterations)
+        if kind not in self._expected:
+            past = self._durations.get(kind)
+            guess = guess_seconds(self.spec, slot.num_env_runners, self.plan.cluster)
+            self._expected[kind] = statistics.median(past) if past else guess
+        return self._expected[kind]
+
+    def _note_duration(self, row: TrialRow) -> None:
+        kind = (row.num_env_runners, row.iterations)
+        if row.status == "finished" and row.duration_s is not None:
+            self._durations.setdefault(kind, []).append(row.duration_s)
+            self._expected.pop(kind, None)
 
     def _end(self, trial: int) -> float:
         row, start = self.ledger.rows[trial], self._running[trial]
         if row.progress >= RELIABLE_PROGRESS:
             return start + (time.monotonic() - start) / row.progress
-        slot = next(slot for slot in self.plan.slots if slot.trial == trial)
-        return start + self._duration(slot)
+        return start + self._duration(self.plan.slots[trial])
 
     # --- recording ---------------------------------------------------------------------------------------------
 
@@ -228,7 +239,27 @@ class Conductor:
             )
         )
         if row.ended:
+            self._note_duration(row)
             self._optuna.tell(row)
+
+    def engine_died(self, reason: str) -> None:
+        """Take back the trials that ran when the engine died under them, to be dealt out again.
+
+        Which one was the cause is not known. A trial that sees it twice has failed; an engine that dies again before
+        any trial has ended ends the study.
+        """
+        for trial in list(self._running):
+            if trial in self._survivors:
+                self.end(trial, "failed", reason)
+            else:
+                self._survivors.add(trial)
+                self.end(trial, "interrupted", reason)
+                self._queue.append(self.plan.slots[trial])
+        self._queue.sort(key=lambda slot: slot.trial)
+        ended = sum(row.ended for row in self.ledger.rows.values())
+        if ended == self._ended_at_last_death:
+            self.end_early("error", f"{reason} Fix: free the machine's memory, then run the same command with --resume.")
+        self._ended_at_last_death = ended
 
     def close(self) -> StudyClosed:
         """Record the end of the session; trials that were still running wait for a resume."""

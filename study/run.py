@@ -113,16 +113,16 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
         stopping = stack.enter_context(_Signals())
         log = stack.enter_context(RecordLog(folder.records))
         display.note(f"Starting Ray ({address or 'private'}) …")
-        shape = stack.enter_context(
-            private_ray(num_cpus=local_shape(largest_trial=largest).num_cpus, verbose=options.verbose)
-            if address is None
-            else joined_ray(address, verbose=options.verbose)
-        )
-        _await_mirror(mirror, display, insist=not resumed)
-        conductor = _conductor(spec, folder, identity, shape, log, ledger, deadline)
-        stopping.tell(conductor)
-        with display.live(conductor):
-            _tune(conductor, folder, stopping, display)
+        conductor: Conductor | None = None
+        alive = False
+        while not alive:
+            with _ray(address, largest, verbose=options.verbose) as shape:
+                if conductor is None:
+                    _await_mirror(mirror, display, insist=not resumed)
+                    conductor = _conductor(spec, folder, identity, shape, log, ledger, deadline)
+                    stopping.tell(conductor)
+                with display.live(conductor):
+                    alive = _tune(conductor, folder, stopping, display)
         closed = conductor.close()
         write_table(folder.table, conductor.ledger.rows.values())
         report = mirror.finish(DRAIN_TIMEOUT_S)
@@ -133,6 +133,12 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
     if closed.reason == "error":
         raise RecordError(f"{folder.path}: the study was stopped. {closed.detail}")
     return result
+
+
+def _ray(address: str | None, largest: int, *, verbose: bool) -> contextlib.AbstractContextManager[ClusterShape]:
+    if address is None:
+        return private_ray(num_cpus=local_shape(largest_trial=largest).num_cpus, verbose=verbose)
+    return joined_ray(address, verbose=verbose)
 
 
 def _check_name(folder: StudyFolder, options: RunOptions) -> bool:
@@ -237,10 +243,27 @@ def _conductor(
     )
 
 
-def _tune(conductor: Conductor, folder: StudyFolder, stopping: "_Signals", display: Display) -> None:
-    """Run the conductor's trials under Ray Tune."""
+def _tune(conductor: Conductor, folder: StudyFolder, stopping: "_Signals", display: Display) -> bool:
+    """Run the conductor's trials under Ray Tune; return False when Tune died and trials are left to run.
+
+    Tune gives up altogether when Ray kills a trial's process for lack of memory. The trials that ran then are taken
+    back, and the caller starts Ray anew, which frees all that they held.
+    """
     if conductor.exhausted:
-        return
+        return True
+    try:
+        _tuner(conductor, folder, stopping, display).fit()
+    except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
+        reason = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
+        display.note(reason)
+        conductor.engine_died(reason)
+    else:
+        if conductor.num_left and conductor.stop is None and not conductor.exhausted:
+            conductor.engine_died("Ray Tune ended early.")
+    return conductor.exhausted
+
+
+def _tuner(conductor: Conductor, folder: StudyFolder, stopping: "_Signals", display: Display) -> Any:
     from ray import tune
 
     from study.search.searcher import StudyCallback, StudySearcher, StudyStopper
@@ -261,16 +284,16 @@ def _tune(conductor: Conductor, folder: StudyFolder, stopping: "_Signals", displ
     callback = StudyCallback(conductor, on_change=display.update)
     callback.keep_signals(*stopping.NUMBERS)
     shutil.rmtree(folder.tune, ignore_errors=True)  # of an earlier driver; never read
-    tuner = tune.Tuner(
+    return tune.Tuner(
         StudyTrial,
         tune_config=tune.TuneConfig(
             search_alg=StudySearcher(conductor, to_config),
             num_samples=conductor.num_left,
-            trial_dirname_creator=lambda trial: f"trial_{trial.config['trial']:05d}",
-            trial_name_creator=lambda trial: f"trial_{trial.config['trial']:05d}",
+            trial_dirname_creator=_trial_name,
+            trial_name_creator=_trial_name,
         ),
         run_config=tune.RunConfig(
-            name="tune",
+            name=folder.tune.name,
             storage_path=str(folder.path.resolve()),
             stop=StudyStopper(conductor),
             callbacks=[callback],
@@ -279,14 +302,10 @@ def _tune(conductor: Conductor, folder: StudyFolder, stopping: "_Signals", displ
             verbose=0,
         ),
     )
-    try:
-        tuner.fit()
-    except StudyError:
-        raise
-    except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and say so)
-        conductor.end_early("error", f"Ray Tune ended: {error}. Fix: run the same command with --resume.")
-    if conductor.num_left and conductor.stop is None:
-        conductor.end_early("error", "Ray Tune ended early. Fix: run the same command with --resume.")
+
+
+def _trial_name(trial: Any) -> str:
+    return f"trial_{trial.config['trial']:05d}_{trial.config['attempt']}"
 
 
 class _Signals:

@@ -4,9 +4,11 @@ Nothing here may raise into Tune's event loop, where one exception ends every tr
 ends the study early and is reported by `study.run`.
 """
 
+import contextlib
 import logging
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ray.exceptions import RayActorError, RayTaskError
@@ -102,7 +104,9 @@ class StudyCallback(_Stateless, Callback):
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Record a failure with its reason."""
         try:
-            self._conductor.end(trial.config[TRIAL_KEY], "failed", reason_of(trial.get_pickled_error()))
+            error = trial.get_pickled_error()
+            reason = reason_of(error) if error is not None else _last_words(trial)
+            self._conductor.end(trial.config[TRIAL_KEY], "failed", reason)
         except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
             _end_early(self._conductor, error)
         self._on_change()
@@ -134,10 +138,16 @@ def _end_early(conductor: Conductor, error: Exception) -> None:
     conductor.end_early("error", str(error) or type(error).__name__)
 
 
-def reason_of(error: BaseException | None) -> str:
+def _last_words(trial: Trial) -> str:
+    """Return why a trial failed that Ray ended before it could raise, such as for lack of memory."""
+    with contextlib.suppress(OSError, TypeError):
+        lines = Path(trial.error_file).read_text().splitlines()
+        return next(line.strip()[:500] for line in lines if line.strip() and not line.startswith("Failure #"))
+    return "the trial ended without an error"
+
+
+def reason_of(error: BaseException) -> str:
     """Return in one line why a trial failed, as near to the cause as Ray tells."""
-    if error is None:
-        return "the trial failed without an error"
     if isinstance(error, RayActorError) and not isinstance(error, RayTaskError):
         return f"the trial's main process died: {_first_line(str(error))}"
     cause: BaseException = getattr(error, "cause", None) or error

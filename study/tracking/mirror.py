@@ -211,14 +211,13 @@ class Mirror:
             return cursor
         self._flush(store)
         attempt = cursor.open[record.trial]
-        # MLflow's latest value is that of the largest (step, time): the summary must come after the last iteration.
+        # MLflow's latest value has the largest (step, time): the summary must come after the last iteration.
         points = content.ended_points(record, max(time_ms, attempt.time_ms + 1), attempt.env_steps)
         store.log(run_id, points=points, tags=content.ended_tags(record))
         store.end_run(run_id, content.RUN_STATUS[record.status], time_ms)
         store.drop_duplicates(record.trial, record.attempt, keep=run_id)
-        return replace(
-            cursor, open={trial: item for trial, item in cursor.open.items() if trial != record.trial}
-        )
+        still_open = {trial: item for trial, item in cursor.open.items() if trial != record.trial}
+        return replace(cursor, open=still_open)
 
     def _end_study(self, store: StudyStore, cursor: Cursor) -> None:
         """End the parent run and what still runs below it; a resume may yet end or supersede those trials."""

@@ -23,6 +23,7 @@ from study.errors import TrialError
 from study.spec import StudySpec
 from study.trial.deadline import within
 from study.trial.environments import env_factory
+from study.trial.failures import described
 from study.trial.seeds import evaluation_seeds
 
 MAX_LANES = 64
@@ -146,7 +147,7 @@ class _Lane:
             return function()
         except Exception as error:
             raise TrialError(
-                f"evaluation: `{what}` must not fail, got {type(error).__name__}: {error} at step {self.steps} of "
+                f"evaluation: `{what}` must not fail, got {described(error)} at step {self.steps} of "
                 f"episode {self.episode}. Fix: correct the environment."
             ) from error
 

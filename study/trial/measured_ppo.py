@@ -27,6 +27,7 @@ from ray.rllib.utils.metrics import (
 )
 
 from study.errors import TrialError
+from study.trial.failures import described, original
 from study.trial.measure import RunnerMeasurement, StepMeasurement
 from study.trial.runner import Sample
 
@@ -114,7 +115,7 @@ class MeasuredPPO(PPO):
             )
         except ray.exceptions.RayError as error:
             raise TrialError(
-                f"env runners: all {self.config.num_env_runners} must stay alive, got {_one_line(error)} "
+                f"env runners: all {self.config.num_env_runners} must stay alive, got {described(original(error))}. "
                 "Fix: look for memory shortage or a crash of the environment on that node."
             ) from error
         samples.sort(key=lambda sample: sample[2].runner)
@@ -154,7 +155,7 @@ class MeasuredPPO(PPO):
 def _check_runner(measurement: RunnerMeasurement) -> None:
     if measurement.error:
         error = TrialError(
-            f"env runner {measurement.runner}: sampling must not fail, got {measurement.error} "
+            f"env runner {measurement.runner}: sampling must not fail, got {measurement.error}. "
             "Fix: correct the environment."
         )
         error.add_note(f"In env runner {measurement.runner}:\n{measurement.traceback}")
@@ -174,8 +175,3 @@ def _value(stats: Any) -> float:
         return float("nan")
     value = stats.peek() if hasattr(stats, "peek") else stats
     return float(value[0] if isinstance(value, list) else value)
-
-
-def _one_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1].strip() if lines else ''}"

@@ -28,6 +28,7 @@ from study.trial.deadline import within
 from study.trial.effective import differences, read_effective, runner_reports
 from study.trial.environments import probe
 from study.trial.evaluation import evaluate
+from study.trial.failures import described, original
 from study.trial.measure import Watch, iteration_metrics
 from study.trial.measured_ppo import MeasuredPPO
 
@@ -201,12 +202,19 @@ def _build(config: PPOConfig, *, timeout_s: float) -> MeasuredPPO:
         )
         return algorithm
 
-    return within(
-        timeout_s,
-        build,
-        otherwise=f"start-up: all {config.num_env_runners} env runners must be up within startup_timeout_s="
-        f"{timeout_s:g} s, they are not. Fix: raise resources.startup_timeout_s, or look at the nodes.",
-    )
+    where = f"start-up: all {config.num_env_runners} env runners must be up"
+    try:
+        return within(
+            timeout_s,
+            build,
+            otherwise=f"{where} within startup_timeout_s={timeout_s:g} s, they are not. "
+            "Fix: raise resources.startup_timeout_s, or look at the nodes.",
+        )
+    except TrialError:
+        raise
+    except Exception as error:
+        what = described(original(error))
+        raise TrialError(f"{where}, got {what}. Fix: make the environment work on every node.") from error
 
 
 def _check_effective(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> None:

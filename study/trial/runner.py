@@ -15,6 +15,7 @@ import torch
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
+from study.trial.failures import described, original
 from study.trial.measure import ProcessMeasurement, RunnerMeasurement, Watch
 from study.trial.seeds import lane_seed, noise_seed
 
@@ -98,7 +99,7 @@ class MeasuringEnvRunner(SingleAgentEnvRunner):
         )
 
     def _failed(self, error: Exception) -> RunnerMeasurement:
-        measured = self._watch.stop(self._node)
+        measured, cause = self._watch.stop(self._node), original(error)
         return RunnerMeasurement(
             runner=self.worker_index,
             sampling_time_s=measured.wall_time_s,
@@ -110,7 +111,7 @@ class MeasuringEnvRunner(SingleAgentEnvRunner):
             peak_rss_mb=measured.peak_rss_mb,
             pressure_s=measured.pressure_s,
             node=measured.node,
-            error=f"{type(error).__name__}: {error}",
+            error=described(cause),
             traceback="".join(traceback.format_exception(error)),
         )
 
@@ -120,7 +121,7 @@ class MeasuringEnvRunner(SingleAgentEnvRunner):
             if not np.isfinite(rewards).all():
                 index = int(np.flatnonzero(~np.isfinite(rewards))[0])
                 step = episode.t_started + index + 1
-                raise NonFiniteRewardError(f"rewards must be finite, got {rewards[index]} at step {step} of an episode.")
+                raise NonFiniteRewardError(f"rewards must be finite, got {rewards[index]} at step {step} of an episode")
 
     def _ended_episodes(self) -> tuple[list[float], list[int]]:
         """Return the returns and lengths of the episodes that ended in this sample, earlier fragments included.

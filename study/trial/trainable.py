@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ray.tune import PlacementGroupFactory, Trainable
 
 from study.errors import StudyError, TrialError
+from study.trial.failures import described, original
 
 if TYPE_CHECKING:
     from study.trial.run import TrialRun
@@ -62,7 +63,7 @@ class StudyTrial(Trainable):
         except StudyError as error:
             raise TrialError(" ".join(str(error).split())) from error
         except Exception as error:
-            raise TrialError(f"trial: must not fail, got {type(error).__name__}: {error}") from error
+            raise TrialError(f"trial: must not fail, got {described(original(error))}. Fix: see the traceback.") from error
 
     def cleanup(self) -> None:
         """Stop every process of the trial."""

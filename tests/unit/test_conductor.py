@@ -352,3 +352,28 @@ def test_a_batch_that_a_person_wrote_is_not_rounded(tmp_path):
     anchor = [{"name": "mine", "parameters": {"train_batch_size": 333}}]
     session = Session(tmp_path, spec(search__anchors=anchor))
     assert session.conductor.next_trial().setting["train_batch_size"] == 333
+
+
+def test_trials_of_a_dead_engine_are_dealt_again_and_fail_the_second_time(tmp_path):
+    session = Session(tmp_path)
+    first = session.conductor.next_trial()
+    session.finish(first.trial)
+    victim = session.conductor.next_trial()
+    session.conductor.engine_died("out of memory.")
+    again = session.conductor.next_trial()
+    assert (again.trial, again.attempt, again.setting) == (victim.trial, 2, victim.setting)
+    session.conductor.engine_died("out of memory.")
+    assert session.conductor.ledger.rows[victim.trial].status == "failed"
+    assert session.conductor.stop is None
+    assert session.run_all().reason == "complete"
+    assert_whole(tmp_path, 6, failed=(victim.trial,))
+
+
+def test_an_engine_that_dies_again_before_any_trial_has_ended_ends_the_study(tmp_path):
+    session = Session(tmp_path)
+    session.conductor.next_trial()
+    session.conductor.engine_died("boom.")
+    assert session.conductor.stop is None
+    session.conductor.engine_died("boom.")
+    assert session.conductor.stop.reason == "error"
+    assert session.conductor.close().reason == "error"

@@ -1,6 +1,7 @@
 """The records file: whole after every kill, and refused when it is not what was written."""
 
 import json
+import os
 import resource
 import signal
 
@@ -139,11 +140,15 @@ def test_a_full_disk_leaves_the_file_whole(folder):
     assert records(folder.records) == [*RECORDS, iteration(0, 9)]
 
 
-def test_a_device_without_space_is_an_error(tmp_path):
-    path = tmp_path / "records.jsonl"
-    path.symlink_to("/dev/full")
-    with pytest.raises(RecordError, match=r"No space left on device"):
-        RecordLog(path).append(opened())
+def test_a_device_without_space_is_an_error(folder):
+    before = folder.records.read_bytes()
+    with RecordLog(folder.records) as log:
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, log._file)
+        os.close(full)
+        with pytest.raises(RecordError, match=r"No space left on device.*nothing recorded so far is lost"):
+            log.append(opened())
+    assert folder.records.read_bytes() == before
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

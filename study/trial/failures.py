@@ -1,0 +1,27 @@
+"""What really went wrong, in one line: RLlib and Ray wrap the exceptions of an environment. Standard library only."""
+
+_LONGEST = 300
+"""Characters of a message that are shown; the traceback has them all."""
+
+
+def original(error: BaseException) -> BaseException:
+    """Return the exception that says what happened.
+
+    RLlib raises an empty `RuntimeError` from what an environment's `step` raised.
+    """
+    while not str(error) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def described(error: BaseException) -> str:
+    """Return `Type: message` on one line of bounded length, without a full stop.
+
+    A remote traceback says what happened in its last line, any other message in its first ones.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    remote = any(line.startswith("File ") for line in lines)
+    message = lines[-1] if remote else " ".join(lines)
+    if len(message) > _LONGEST:
+        message = f"{message[:_LONGEST]} …"
+    return f"{type(error).__name__}: {message}".rstrip(".: ")

@@ -1,0 +1,163 @@
+"""For tests of the mirror: a real MLflow server, and a look into its database past MLflow itself."""
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from study.errors import TrackingError
+from study.tracking.folder import StudyFolder
+from study.tracking.tracking_uri import check_tracking_uri
+
+Points = dict[str, set[tuple[int, int, float]]]
+"""Metric -> (milliseconds, step, value)."""
+
+
+@dataclass
+class Seen:
+    """One MLflow run as its database holds it."""
+
+    name: str
+    status: str
+    active: bool
+    start: int
+    end: int | None
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    points: Points = field(default_factory=lambda: defaultdict(set))
+    latest: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return tuple(self.tags.get(f"study.{name}", "") for name in ("id", "role", "trial", "attempt"))
+
+
+def look(database: Path, name: str = "demo") -> list[Seen]:
+    """Return all runs of experiment `name`, deleted ones too."""
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        columns = "run_uuid, r.name, status, r.lifecycle_stage, start_time, end_time"
+        runs = {
+            row[0]: Seen(row[1], row[2], row[3] == "active", row[4], row[5])
+            for row in connection.execute(
+                f"select {columns} from runs r join experiments e using (experiment_id) where e.name = ?",
+                (name,),
+            )
+        }
+        for table in ("params", "tags"):
+            for run, key, value in connection.execute(f"select run_uuid, key, value from {table}"):
+                if run in runs:
+                    getattr(runs[run], table)[key] = value
+        for run, *point in connection.execute("select run_uuid, key, timestamp, step, value from metrics"):
+            if run in runs:
+                assert tuple(point[1:]) not in runs[run].points[point[0]]
+                runs[run].points[point[0]].add(tuple(point[1:]))
+        for run, key, value in connection.execute("select run_uuid, key, value from latest_metrics"):
+            if run in runs:
+                runs[run].latest[key] = value
+    connection.close()
+    return list(runs.values())
+
+
+def children(database: Path, name: str = "demo") -> dict[tuple[int, int], Seen]:
+    """Return the trials' runs by (trial, attempt); fails when one is there twice."""
+    runs = [run for run in look(database, name) if run.tags["study.role"] == "trial"]
+    found = {(int(run.tags["study.trial"]), int(run.tags["study.attempt"])): run for run in runs}
+    assert len(found) == len(runs)
+    return found
+
+
+def parent(database: Path, name: str = "demo") -> Seen:
+    """Return the study's run; fails when there are two."""
+    (run,) = [run for run in look(database, name) if run.tags["study.role"] == "study"]
+    return run
+
+
+def expected_points(folder: StudyFolder) -> dict[tuple[int, int], Points]:
+    """Work out from the raw records what MLflow must hold: a second, naive implementation."""
+    result: dict[tuple[int, int], Points] = defaultdict(lambda: defaultdict(set))
+    last: dict[tuple[int, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for raw in folder.records.read_text().splitlines():
+        line = json.loads(raw)
+        if "trial" not in line:
+            continue
+        key, now = (line["trial"], line["attempt"]), round(line["time"] * 1000)
+        values: dict[str, float | None] = {}
+        moment, step = now, line.get("env_steps", 0)
+        match line["kind"]:
+            case "trial_built":
+                values = {"startup_time_s": line["startup_time_s"]}
+            case "iteration":
+                metrics = line["metrics"]
+                values = {name: value for name, value in metrics.items() if name not in HIDDEN}
+                values |= {"wall_time_s": line["wall_time_s"], "env_steps": step}
+                values["env_steps_per_s"] = metrics["train_batch_size_actual"] / metrics["iteration_time_s"]
+                if metrics["num_episodes"]:
+                    values["training_return"] = metrics["episode_return_sum"] / metrics["num_episodes"]
+                last[key] = (now, step)
+            case "evaluation":
+                values = {"eval_return": sum(line["returns"]) / len(line["returns"])}
+                last[key] = (now, step)
+            case "trial_ended":
+                values, step = line["summary"], last[key][1]
+                moment = max(now, last[key][0] + 1)
+        for name, value in values.items():
+            if value is not None:
+                result[key][name].add((moment, step, value))
+    return result
+
+
+HIDDEN = {"rest_time_s", "episode_return_sum"}
+"""Metrics of the synthetic records that `study.metrics` keeps from MLflow."""
+
+
+class Server:
+    """`mlflow server` on a free port of the loopback interface, with its own SQLite database."""
+
+    def __init__(self, folder: Path) -> None:
+        self.database = folder / "server.db"
+        self._folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, timeout_s: float = 60.0) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--backend-store-uri", f"sqlite:///{self.database}"]
+        command += ["--artifacts-destination", str(self._folder / "artifacts")]
+        settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True, env=os.environ | settings
+            )
+        wait_until(self.answers, timeout_s)
+
+    def answers(self) -> bool:
+        try:
+            check_tracking_uri(self.uri)
+        except TrackingError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End the server and its workers: the group that `start` made."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+def wait_until(condition, timeout_s: float = 30.0) -> None:
+    """Wait for `condition()`; fail when it does not come true."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.1)
