@@ -1,20 +1,16 @@
 """The Optuna study of a study: one Optuna trial per planned trial, reconciled with the records. May import Optuna.
 
-The records are the truth. A planned trial is entered by one atomic `enqueue_trial` that carries its number, so that a
-kill at any moment leaves a trial that can be found again; it is told only after its end is on record.
+The records are the truth. A planned trial enters Optuna by one atomic write, complete and with its number, so that a
+kill at any moment leaves either nothing or a trial that can be found again; it is told only after its end is on record.
 """
 
 import contextlib
 import math
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.exceptions import ExperimentalWarning
-from optuna.samplers import BaseSampler, QMCSampler, RandomSampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
@@ -22,28 +18,13 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from study.errors import RecordError
 from study.parameters import SCALE, Value
 from study.plan import Slot
-from study.search import local_model
+from study.search import proposals
 from study.search.space import distributions, fixed_by
 from study.spec import StudySpec
 from study.tracking.ledger import TrialRow
 
 TRIAL = "trial"
 """User attribute that holds the number in the plan."""
-
-
-def make_sampler(spec: StudySpec, *, told: int) -> BaseSampler:
-    """Return the sampler for what is neither dealt, given nor modelled.
-
-    Args:
-        spec: The space.
-        told: Trials on record; moves the seed on, so that a resumed study does not repeat its first proposals.
-    """
-    if spec.search.sampler == "qmc":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            # Its place in the sequence is in the storage, so the seed stays.
-            return QMCSampler(seed=spec.search.sampler_seed, scramble=True)
-    return RandomSampler(seed=spec.search.sampler_seed + 7919 * told)
 
 
 class OptunaStudy:
@@ -62,7 +43,7 @@ class OptunaStudy:
             RecordError: The journal is damaged, or knows an end that the records do not.
         """
         self._spec, self._distributions = spec, distributions(spec)
-        self._study = _open(journal, study_id, make_sampler(spec, told=len(rows)))
+        self._study = _open(journal, study_id)
         self._trials: dict[int, Trial] = {}
         self._reconcile(rows, journal)
 
@@ -111,54 +92,43 @@ class OptunaStudy:
         """Return Optuna's trial number and all values for `slot`; the same values when it was proposed before."""
         trial = self._trials.get(slot.trial)
         if trial is None:
-            waiting = self._waiting(slot.trial)
-            if waiting is None:
-                attributes = {TRIAL: slot.trial, "seed": slot.seed, "anchor": slot.anchor}
-                self._study.enqueue_trial(self._values(slot), user_attrs=attributes)
-            trial = self._study.ask()
-            if trial.user_attrs.get(TRIAL) != slot.trial:
-                raise RecordError(f"Optuna handed out trial {trial.user_attrs.get(TRIAL)} for {slot.trial}.")
-            self._trials[slot.trial] = trial
-        proposed = {name: _suggest(trial, name, domain) for name, domain in self._distributions.items()}
-        return trial.number, proposed
+            values = self._values(slot)
+            attributes = {TRIAL: slot.trial, "seed": slot.seed, "anchor": slot.anchor}
+            self._study.add_trial(
+                create_trial(
+                    state=TrialState.RUNNING,
+                    params=values,
+                    distributions=self._distributions,
+                    user_attrs=attributes,
+                )
+            )
+            frozen = self._study.get_trials(deepcopy=False)[-1]
+            trial = self._trials[slot.trial] = Trial(self._study, frozen._trial_id)
+        return trial.number, dict(trial.params)
 
     def _values(self, slot: Slot) -> dict[str, Value]:
-        """Return what is fixed before Optuna is asked: what was dealt and given, and what the model proposes."""
-        values, sampler = fixed_by(slot, self._spec), self._spec.search.sampler
-        if sampler in ("tpe", "gp"):
-            tuned = {name: self._distributions[name] for name in self._spec.tuned}
-            given = {name: value for name, value in values.items() if name in tuned}
-            values |= local_model.propose(
-                sampler,
-                num_env_runners=slot.num_env_runners,
-                given=given,
-                space=tuned,
-                looks=self._looks(list(tuned)),
-                seed=self._spec.search.sampler_seed * 1_000_003 + slot.trial,
-            )
-        return values
+        """Return what was dealt and given, and the proposal for the rest."""
+        values = fixed_by(slot, self._spec)
+        tuned = {name: self._distributions[name] for name in self._spec.tuned}
+        return values | proposals.propose(
+            self._spec.search.sampler,
+            num_env_runners=slot.num_env_runners,
+            given={name: value for name, value in values.items() if name in tuned},
+            space=tuned,
+            looks=self._looks(list(tuned)),
+            seed=self._spec.search.sampler_seed,
+        )
 
-    def _looks(self, names: list[str]) -> list[local_model.Look]:
-        states = (TrialState.COMPLETE, TrialState.RUNNING)
+    def _looks(self, names: list[str]) -> list[proposals.Look]:
         return [
-            local_model.Look(
+            proposals.Look(
                 num_env_runners=trial.params[SCALE],
                 params={name: trial.params[name] for name in names},
                 score=trial.value if trial.state == TrialState.COMPLETE else None,
             )
-            for trial in self._study.get_trials(deepcopy=False, states=states)
-            if {SCALE, *names} <= trial.params.keys()
+            for trial in self._study.get_trials(deepcopy=False)
+            if trial.state != TrialState.FAIL and {SCALE, *names} <= trial.params.keys()
         ]
-
-    def _waiting(self, number: int) -> FrozenTrial | None:
-        """Return the trial that a killed driver enqueued and did not ask for; others that wait are withdrawn."""
-        found = None
-        for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            if frozen.user_attrs.get(TRIAL) == number and found is None:
-                found = frozen
-            else:
-                self._study._storage.set_trial_state_values(frozen._trial_id, state=TrialState.FAIL)
-        return found
 
     def tell(self, row: TrialRow) -> None:
         """Tell Optuna the end of a trial, once."""
@@ -180,21 +150,12 @@ def _outcome(row: TrialRow) -> tuple[TrialState, float | None]:
 
 
 def _attributes(row: TrialRow) -> dict[str, Any]:
-    kept = {name: row.summary.get(name) for name in ("final_return", "env_steps_per_s", "wall_time_s")}
-    return {"status": row.status, "reason": row.reason, **kept}
+    if row.status == "finished":
+        return {"final_return": row.summary.get("final_return")}
+    return {"reason": row.reason}
 
 
-def _suggest(trial: Trial, name: str, domain: BaseDistribution) -> Value:
-    if isinstance(domain, FloatDistribution):
-        return trial.suggest_float(name, domain.low, domain.high, log=domain.log, step=domain.step)
-    if isinstance(domain, IntDistribution):
-        return trial.suggest_int(name, domain.low, domain.high, log=domain.log, step=domain.step)
-    assert isinstance(domain, CategoricalDistribution)
-    value: Value = trial.suggest_categorical(name, domain.choices)  # type: ignore[assignment]
-    return value
-
-
-def _open(journal: Path, study_id: str, sampler: BaseSampler) -> optuna.Study:
+def _open(journal: Path, study_id: str) -> optuna.Study:
     """Open the journal as its only user (the study folder is locked) and mend what a kill left in it."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with contextlib.suppress(FileNotFoundError):
@@ -203,9 +164,7 @@ def _open(journal: Path, study_id: str, sampler: BaseSampler) -> optuna.Study:
     _cut_torn_line(journal)
     try:
         storage = JournalStorage(JournalFileBackend(str(journal)))
-        return optuna.create_study(
-            storage=storage, study_name=study_id, load_if_exists=True, direction="maximize", sampler=sampler
-        )
+        return optuna.create_study(storage=storage, study_name=study_id, load_if_exists=True, direction="maximize")
     except (ValueError, KeyError, TypeError, AssertionError) as error:
         raise RecordError(
             f"{journal}: must be Optuna's journal, got a damaged file ({error}). "

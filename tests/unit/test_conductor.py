@@ -228,15 +228,18 @@ def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_fact
     assert_whole(path, 6)
 
 
-def test_killed_between_enqueueing_and_asking_or_between_record_and_tell(tmp_path, monkeypatch):
+def test_killed_between_optuna_and_the_record_or_between_the_record_and_optuna(tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
     session = Session(tmp_path)
-    monkeypatch.setattr(session.conductor._optuna._study, "ask", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(session.conductor, "_append", killed)
     with pytest.raises(KeyboardInterrupt):
         session.conductor.next_trial()
     session.log.close()
     session = Session(tmp_path)
     started = session.conductor.next_trial()
-    monkeypatch.setattr(session.conductor._optuna, "tell", lambda row: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(session.conductor._optuna, "tell", killed)
     with pytest.raises(KeyboardInterrupt):
         session.finish(started.trial)
     session.log.close()

@@ -66,7 +66,9 @@ def test_without_a_limit_the_environment_keeps_its_own() -> None:
 
 def test_the_factory_travels() -> None:
     factory = pickle.loads(pickle.dumps(env_factory(environment("CartPole-v1"))))
-    assert factory({"ignored": 1}).reset(seed=3)[0] == pytest.approx(make_env(environment("CartPole-v1")).reset(seed=3)[0])
+    assert factory({"ignored": 1}).reset(seed=3)[0] == pytest.approx(
+        make_env(environment("CartPole-v1")).reset(seed=3)[0]
+    )
 
 
 def test_an_unknown_id_names_the_nearest() -> None:

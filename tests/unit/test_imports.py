@@ -38,7 +38,7 @@ def imported(file):
 
 HOMES = {
     "ray": {"study/cluster.py", "study/run.py", "study/trial", "study/search/searcher.py"},
-    "torch": {"study/trial"},
+    "torch": {"study/trial", "study/search/proposals.py"},  # the Gaussian process of Optuna's GPSampler
     "mlflow": {"study/tracking"},
     "optuna": {"study/search"},
 }
