@@ -70,9 +70,17 @@ def environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def resolve_address(address: str | None) -> str | None:
-    """Return the address to join, or None for a private Ray: the option, else `RAY_ADDRESS`, else private."""
-    chosen = address or os.environ.get("RAY_ADDRESS") or None
-    return None if chosen == "local" else chosen
+    """Return the host:port to join, or None for a private Ray: the option, else `RAY_ADDRESS`, else private.
+
+    Raises:
+        ClusterError: Nothing that speaks Ray answers there within seconds.
+    """
+    chosen = address or os.environ.get("RAY_ADDRESS") or "local"
+    if chosen == "local":
+        return None
+    found = _find_running() if chosen == "auto" else chosen
+    check_address(found)
+    return found
 
 
 def local_shape(*, largest_trial: int) -> ClusterShape:
@@ -192,18 +200,19 @@ def _remove_dead_sessions(folder: Path) -> None:
 def joined_ray(address: str, *, verbose: bool = False) -> Iterator[ClusterShape]:
     """Join a live Ray, yield its shape, leave it as it was found.
 
+    Args:
+        address: What `resolve_address` returned.
+        verbose: Show the logs of Ray and of the trials.
+
     Raises:
-        ClusterError: Nothing that speaks Ray answers at `address` within seconds, or it refuses us.
+        ClusterError: It refuses us.
     """
-    if address != "auto":
-        check_address(address)
     with environment(TUNE_ENVIRONMENT):
         import ray
 
-        found = _find_running() if address == "auto" else address
         try:
             ray.init(
-                address=found,
+                address=address,
                 log_to_driver=verbose,
                 logging_level=logging.INFO if verbose else logging.ERROR,
                 namespace=f"study-{os.getpid()}",
@@ -257,7 +266,6 @@ def _find_running() -> str:
             "--address auto: no Ray runs on this machine. Fix: start one with `ray start --head`, give --address "
             "host:port, or leave --address out for a private one."
         ) from error
-    check_address(address)
     return address
 
 

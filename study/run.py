@@ -88,7 +88,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
         SpaceError: The environment cannot be made, or the name is taken.
         ClusterError: Ray cannot be reached, or a trial can never fit.
         TrackingError: MLflow does not answer at a first start.
-        RecordError: The folder cannot be resumed, or cannot be written any more.
+        RecordError: The folder cannot be resumed.
     """
     deadline = None if options.time_budget_s is None else time.monotonic() + options.time_budget_s
     display = display or PlainDisplay()
@@ -123,16 +123,12 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
                     stopping.tell(conductor)
                 with display.live(conductor):
                     alive = _tune(conductor, folder, stopping, display)
-        closed = conductor.close()
-        write_table(folder.table, conductor.ledger.rows.values())
+        closed = _close(conductor)
         report = mirror.finish(DRAIN_TIMEOUT_S)
     rows = tuple(conductor.ledger.rows[number] for number in sorted(conductor.ledger.rows))
-    result = StudyResult(
+    return StudyResult(
         folder=folder, identity=identity, rows=rows, best=best_per_scale(rows), closed=closed, mirror=report
     )
-    if closed.reason == "error":
-        raise RecordError(f"{folder.path}: the study was stopped. {closed.detail}")
-    return result
 
 
 def _ray(address: str | None, largest: int, *, verbose: bool) -> contextlib.AbstractContextManager[ClusterShape]:
@@ -210,6 +206,8 @@ def _forget_unstarted(folder: StudyFolder, error: BaseException | None) -> bool:
     """Remove the folder of a first start that recorded nothing, so that the same command can be tried again."""
     if error is not None and next(read_lines(folder.records), None) is None:
         shutil.rmtree(folder.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.path.parent.rmdir()  # only if it is empty
     return False
 
 
@@ -302,6 +300,16 @@ def _tuner(conductor: Conductor, folder: StudyFolder, stopping: "_Signals", disp
             verbose=0,
         ),
     )
+
+
+def _close(conductor: Conductor) -> StudyClosed:
+    """End the session; where even that cannot be written (a full disk), say so in the result."""
+    try:
+        closed = conductor.close()
+        write_table(conductor.folder.table, conductor.ledger.rows.values())
+    except (RecordError, OSError) as error:
+        return StudyClosed(session=conductor.ledger.sessions, reason="error", detail=str(error))
+    return closed
 
 
 def _trial_name(trial: Any) -> str:

@@ -1,4 +1,4 @@
-"""Environments that misbehave on purpose, for space files of tests: `tests.environments:Raises`. Gymnasium only."""
+"""Environments that misbehave on purpose, for the space files of tests: `tests.environments:Raises`."""
 
 import time
 from typing import Any
@@ -20,7 +20,9 @@ class Plain(gymnasium.Env[Any, Any]):
         self.lifetime = 0
         self.seed: int | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.seed = seed if seed is not None else self.seed
         self.steps = 0
@@ -113,11 +115,14 @@ class StartsSlowly(Plain):
 class Mixed(Plain):
     """Observations and actions of several discrete kinds."""
 
-    observation_space = Dict({"kind": Discrete(3), "levels": MultiDiscrete([2, 4]), "x": Box(0.0, 1.0, (2,), np.float64)})
+    observation_space = Dict(
+        {"kind": Discrete(3), "levels": MultiDiscrete([2, 4]), "x": Box(0.0, 1.0, (2,), np.float64)}
+    )
     action_space = MultiDiscrete([2, 3])
 
     def observe(self) -> Any:
-        return self.observation_space.sample()
+        levels = self.np_random.integers([2, 4])
+        return {"kind": self.np_random.integers(3), "levels": levels, "x": self.np_random.random(2)}
 
     def reward(self, action: Any) -> float:
         return float(np.sum(action))

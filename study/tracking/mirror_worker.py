@@ -113,7 +113,7 @@ class Worker:
             self._failures += 1
             self._done = self._driver.gone
             delay = POLL_S if self._driver.finishing else min(2.0 ** (self._failures - 1), LONGEST_DELAY_S)
-            self._away(reason_of(error), delay)
+            self._away(reason_of(error), delay, error)
         else:
             if self._reason:
                 _log.info("MLflow answers again")
@@ -134,12 +134,12 @@ class Worker:
             self._mirror.close()
             self._done = True
 
-    def _away(self, reason: str, delay: float) -> None:
-        """Say once why nothing can be sent."""
+    def _away(self, reason: str, delay: float, error: Exception | None = None) -> None:
+        """Say once why nothing can be sent; the log gets the traceback of `error`, if given."""
         self._delay = delay
         if reason != self._reason:
             self._reason = reason
-            _log.warning("%s", reason)
+            _log.warning("%s", reason, exc_info=error)
             self._tell({"reason": reason})
 
     def _tell(self, message: dict[str, Any]) -> None:

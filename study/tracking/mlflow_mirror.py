@@ -86,10 +86,12 @@ def open_mirror(folder: StudyFolder, file: CursorFile) -> "Mirror":
 
 
 def reason_of(error: Exception) -> str:
-    """Return one line that says what went wrong, without credentials."""
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    return mask_credentials(text)[:_LONGEST_REASON]
+    """Return one line that says what went wrong at the root, without credentials."""
+    root: BaseException = error
+    while (deeper := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
+        root = deeper
+    lines = str(root).strip().splitlines() or str(error).strip().splitlines() or [""]
+    return mask_credentials(f"{type(root).__name__}: {lines[0]}")[:_LONGEST_REASON]
 
 
 def _catch_up(folder: StudyFolder, mirror: "Mirror", where: str, timeout_s: float) -> int:

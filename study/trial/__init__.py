@@ -1,0 +1,1 @@
+"""One trial: one real RLlib PPO run, measured."""

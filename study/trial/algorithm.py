@@ -1,6 +1,7 @@
 """The only place where our names become RLlib calls: a setting -> the PPOConfig that runs. Imports RLlib.
 
-What `rllib:` in the space adds is applied last and may not touch what the schema, the timing or the records rest on.
+What `rllib:` in the space adds is applied last and may not touch what the schema, the timing or the records
+rest on.
 """
 
 import difflib
@@ -74,22 +75,29 @@ def build_config(spec: StudySpec, *, setting: Mapping[str, Value], seed: int, sp
         spaces: Spaces of the environment, so that RLlib need not ask a runner for them.
 
     Raises:
-        SpaceError: `rllib:` names something that does not exist, touches what is not its own, or RLlib refuses the
-            values.
+        SpaceError: `rllib:` names something that does not exist, touches what is not its own, or RLlib
+            refuses the values.
     """
     config = _base_config(spec, setting, seed, spaces)
     ours = {name: getattr(config, name) for name in _OURS}
     for method, arguments in spec.rllib.items():
         _apply(config, method, arguments)
-    changed = [name for name in _OURS if getattr(config, name) is not ours[name] and getattr(config, name) != ours[name]]
+    changed = [
+        name
+        for name in _OURS
+        if getattr(config, name) is not ours[name] and getattr(config, name) != ours[name]
+    ]
     if changed:
-        law = f"must leave {', '.join(changed)} as the study sets it, got {[getattr(config, name) for name in changed]}."
+        got = ", ".join(f"{name}={getattr(config, name)}" for name in changed)
+        law = f"must leave what the study itself sets, got {got}."
         raise _error("rllib", law, "Remove it.")
     try:
         config.validate()
     except Exception as error:
         law = f"RLlib must accept the values, got {type(error).__name__}: {' '.join(str(error).split())}"
-        raise _error("rllib" if spec.rllib else "parameters", law, "Change the value that it names.") from error
+        raise _error(
+            "rllib" if spec.rllib else "parameters", law, "Change the value that it names."
+        ) from error
     return config
 
 
@@ -167,7 +175,9 @@ def _apply(config: PPOConfig, method: str, arguments: Mapping[str, Any]) -> None
     try:
         getattr(config, method)(**arguments)
     except Exception as error:
-        law = f"RLlib must accept {dict(arguments)}, got {type(error).__name__}: {' '.join(str(error).split())}"
+        law = (
+            f"RLlib must accept {dict(arguments)}, got {type(error).__name__}: {' '.join(str(error).split())}"
+        )
         raise _error(place, law, "Change the value.") from error
 
 

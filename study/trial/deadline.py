@@ -17,8 +17,8 @@ class _Outcome(Generic[Result]):
 def within(timeout_s: float, function: Callable[[], Result], *, otherwise: str) -> Result:
     """Return what `function` returns, or raise what it raises.
 
-    It runs in a daemon thread, which is left behind when it hangs: a process that ends does not wait for it. Code that
-    never releases the interpreter lock cannot be timed out.
+    It runs in a daemon thread, which is left behind when it hangs: a process that ends does not wait for it.
+    Code that never releases the interpreter lock cannot be timed out.
 
     Args:
         timeout_s: Seconds to wait.

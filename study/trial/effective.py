@@ -1,4 +1,4 @@
-"""Reads back from a built algorithm what will really run, and compares it with what was asked. Imports RLlib, torch."""
+"""Reads back from a built algorithm what will run, and compares it with what was asked. Imports RLlib."""
 
 import os
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ def runner_reports(algorithm: MeasuredPPO, *, timeout_s: float) -> tuple[RunnerR
     )
     if len(reports) != algorithm.config.num_env_runners:
         raise TrialError(
-            f"env runners: all {algorithm.config.num_env_runners} must answer within {timeout_s:g} s of start-up, "
-            f"got {len(reports)}. Fix: raise resources.startup_timeout_s, or look at the nodes."
+            f"env runners: all {algorithm.config.num_env_runners} must answer within {timeout_s:g} s "
+            f"of start-up, got {len(reports)}. Fix: raise resources.startup_timeout_s, or look at the nodes."
         )
     return tuple(sorted(reports, key=lambda report: report.runner))
 
@@ -34,8 +34,8 @@ def runner_reports(algorithm: MeasuredPPO, *, timeout_s: float) -> tuple[RunnerR
 def read_effective(algorithm: MeasuredPPO, reports: tuple[RunnerReport, ...]) -> dict[str, Any]:
     """Return what will really run, as JSON values.
 
-    The keys that are parameters of `study.parameters` are comparable with a setting. Each value is read where it takes
-    effect: from the optimizer, the learner's connector, the learner's configuration, the runners.
+    The keys that are parameters of `study.parameters` are comparable with a setting. Each value is read
+    where it takes effect: the optimizer, the learner and its connector, the runners.
     """
     learner = algorithm.learner_group.foreach_learner(_learner_values).result_or_errors[0].get()
     config = algorithm.config
@@ -72,13 +72,17 @@ def _common(reports: tuple[RunnerReport, ...], name: str) -> Any:
 def _learner_values(learner: Learner) -> dict[str, Any]:
     config = learner.config.get_config_for_module(DEFAULT_MODULE_ID)
     optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
-    advantages = [piece for piece in learner._learner_connector if isinstance(piece, GeneralAdvantageEstimation)]
+    advantages = [
+        piece for piece in learner._learner_connector if isinstance(piece, GeneralAdvantageEstimation)
+    ]
     return {
         "lr": float(optimizer.param_groups[0]["lr"]),
         "gamma": advantages[0].gamma if advantages else config.gamma,
         "lambda": advantages[0].lambda_ if advantages else config.lambda_,
         "clip_param": config.clip_param,
-        "entropy_coeff": float(learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()),
+        "entropy_coeff": float(
+            learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()
+        ),
         "grad_clip": config.grad_clip,
         "grad_clip_by": config.grad_clip_by,
         "vf_clip_param": config.vf_clip_param,

@@ -1,7 +1,7 @@
 """Makes the environment that a space names, and finds out early when that cannot work. No Ray, no torch.
 
-A Gymnasium id, or `module:Class` of the user's own. Every environment leaves here with flat float32 observations,
-since the network is fully connected.
+A Gymnasium id, or `module:Class` of the user's own. Every environment leaves here with flat float32
+observations, since the network is fully connected.
 """
 
 import difflib
@@ -138,11 +138,13 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
     except _Unusable as unusable:
         raise SpaceError(source_name, [unusable.fault]) from unusable
     except gymnasium_error.DependencyNotInstalled as error:
-        fault = Fault(place=ID, law=f"a dependency of '{spec.id}' is missing: {error}.", fix="Install it on every node.")
+        fault = Fault(
+            place=ID, law=f"a dependency of '{spec.id}' is missing: {error}.", fix="Install it on every node."
+        )
     except TypeError as error:
         law = f"must suit the constructor of '{spec.id}', got {spec.kwargs}: {error}."
         fault = Fault(place=KWARGS, law=law, fix="Change the arguments.")
-    except Exception as error:  # noqa: BLE001 (the user's code: whatever it raises is a fault of the space)
+    except Exception as error:
         law = f"'{spec.id}' must be made with {spec.kwargs}, got {type(error).__name__}: {error}."
         fault = Fault(place=ID, law=law, fix="Try it in Python: make the environment and reset it.")
         raise SpaceError(source_name, [fault]) from error
@@ -181,7 +183,10 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
         law = f"`{what}` of '{env_id}' must work, got {type(error).__name__}: {error}."
         raise _Unusable(ID, law, "Try it in Python: make the environment, reset it and step it.") from error
     if np.shape(observation) != env.observation_space.shape:
-        law = f"an observation must have the shape {env.observation_space.shape} of its space, got {np.shape(observation)}."
+        shape = env.observation_space.shape
+        law = f"an observation must have the shape {shape} of its space, got {np.shape(observation)}."
         raise _Unusable(ID, law, "Correct `observation_space`.")
     if not np.isfinite(float(reward)):
-        raise _Unusable(ID, f"rewards of '{env_id}' must be finite, got {reward}.", "Correct the environment.")
+        raise _Unusable(
+            ID, f"rewards of '{env_id}' must be finite, got {reward}.", "Correct the environment."
+        )

@@ -1,7 +1,7 @@
 """Greedy evaluation in the main process, outside every training time. Imports RLlib's module API and torch.
 
-Episode e always plays evaluation seed e, side by side with others. Actions are chosen and scaled as RLlib's own
-connectors do with `explore=False`; nothing here draws from a random generator of the training.
+Episode e always plays evaluation seed e, side by side with others. Actions are chosen and scaled as RLlib's
+own connectors do with `explore=False`; nothing here draws from a random generator of the training.
 """
 
 import contextlib
@@ -61,8 +61,8 @@ def evaluate(
         clip_actions: Whether actions are clipped to the bounds when they are not scaled.
 
     Raises:
-        TrialError: A reward or an output of the policy is not finite, the environment raised, or the evaluation took
-            longer than `resources.sample_timeout_s`.
+        TrialError: A reward or an output of the policy is not finite, the environment raised, or the
+            evaluation took longer than `resources.sample_timeout_s`.
     """
     timeout_s, episodes = spec.resources.sample_timeout_s, spec.evaluation.episodes
     started = time.perf_counter()
@@ -71,7 +71,9 @@ def evaluate(
         lanes = [_Lane(spec) for _ in range(min(MAX_LANES, episodes))]
         try:
             action_space = lanes[0].env.action_space
-            policy = _greedy(module, action_space, normalize_actions=normalize_actions, clip_actions=clip_actions)
+            policy = _greedy(
+                module, action_space, normalize_actions=normalize_actions, clip_actions=clip_actions
+            )
             return _play(policy, lanes, evaluation_seeds(spec.evaluation.seed, episodes))
         finally:
             for lane in lanes:
@@ -81,9 +83,9 @@ def evaluate(
         outcomes = within(
             timeout_s,
             play,
-            otherwise=f"evaluation: {episodes} episodes must end within sample_timeout_s={timeout_s:g} s, they did not. "
-            "Fix: raise resources.sample_timeout_s, lower evaluation.episodes or evaluation.max_episode_steps, or look "
-            "for an environment that hangs.",
+            otherwise=f"evaluation: {episodes} episodes must end within sample_timeout_s={timeout_s:g} s, "
+            "they did not. Fix: raise resources.sample_timeout_s, lower evaluation.episodes or "
+            "evaluation.max_episode_steps, or look for an environment that hangs.",
         )
     return EvaluationResult(
         returns=tuple(outcome for outcome, _ in outcomes),
@@ -134,8 +136,8 @@ class _Lane:
         self.total += float(reward)
         if not np.isfinite(self.total):
             raise TrialError(
-                f"evaluation: rewards must be finite, got {reward} at step {self.steps} of episode {self.episode}. "
-                "Fix: correct the environment."
+                f"evaluation: rewards must be finite, got {reward} at step {self.steps} of episode "
+                f"{self.episode}. Fix: correct the environment."
             )
         if terminated or truncated:
             return False

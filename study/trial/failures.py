@@ -1,4 +1,4 @@
-"""What really went wrong, in one line: RLlib and Ray wrap the exceptions of an environment. Standard library only."""
+"""What really went wrong, in one line: RLlib and Ray wrap what an environment raises. Pure."""
 
 _LONGEST = 300
 """Characters of a message that are shown; the traceback has them all."""

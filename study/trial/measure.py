@@ -1,6 +1,7 @@
 """What one iteration measured, and the metrics made of it. Raw values only. No Ray, no torch, no gymnasium.
 
-Times are wall clock by the monotonic clock of the process that took them; clocks of two processes are never subtracted.
+Times are wall clock by the monotonic clock of the process that took them; clocks of two processes are never
+subtracted.
 """
 
 import math
@@ -140,8 +141,8 @@ def check_learning(learner: Mapping[str, float]) -> None:
 def cpu_pressure(samples: Sequence[RunnerMeasurement], main: ProcessMeasurement) -> float | None:
     """Return the largest share of time in which some task of a node of the trial waited for a CPU, in [0, 1].
 
-    The main process's node is watched over the whole iteration, every other node over its runners' sampling: there,
-    nothing of the trial runs between two samplings. None when no node tells.
+    The main process's node is watched over the whole iteration, every other node over its runners' sampling:
+    there, nothing of the trial runs between two samplings. None when no node tells.
     """
     shares = []
     if main.pressure_s is not None and main.wall_time_s > 0:
@@ -153,7 +154,7 @@ def cpu_pressure(samples: Sequence[RunnerMeasurement], main: ProcessMeasurement)
 
 
 def read_pressure_s() -> float | None:
-    """Return the seconds since boot in which some task of this machine waited for a CPU; None without Linux PSI."""
+    """Return the seconds in which some task of this machine ever waited for a CPU; None without Linux PSI."""
     try:
         for line in _PRESSURE.read_text().splitlines():
             if line.startswith("some "):

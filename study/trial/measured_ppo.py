@@ -1,7 +1,7 @@
-"""RLlib's PPO with every phase of its training step timed raw, and no sample ever lost in silence. Imports RLlib.
+"""RLlib's PPO with every phase of a training step timed raw and no sample lost in silence. Imports RLlib.
 
-The steps are those of `PPO.training_step` and `synchronous_parallel_sample` of RLlib 2.60; what differs is that RLlib
-smooths its timers and goes on with a smaller or doubled batch when a runner dies or is late.
+The steps are those of `PPO.training_step` and `synchronous_parallel_sample` of RLlib 2.60; what differs is
+that RLlib smooths its timers and goes on with a smaller or doubled batch when a runner dies or is late.
 """
 
 import contextlib
@@ -57,13 +57,15 @@ class MeasuredPPO(PPO):
             sampling_time_s = clock() - started
         samples = [sample for runners in rounds for sample in runners]
         self.metrics.aggregate([metrics for _, metrics, _ in samples], key=ENV_RUNNER_RESULTS)
-        updates_before = self._num_gradient_updates()
+        updates_before = self._num_gradient_updates() or 0
         with self.metrics.log_time((TIMERS, LEARNER_UPDATE_TIMER)):
             started = clock()
             results = self._update([episode for episodes, _, _ in samples for episode in episodes])
             learning_time_s = clock() - started
         updates = self._num_gradient_updates()
-        learner = {name: _value(results[0][DEFAULT_MODULE_ID].get(key)) for name, key in _LEARNER_KEYS.items()}
+        learner = {
+            name: _value(results[0][DEFAULT_MODULE_ID].get(key)) for name, key in _LEARNER_KEYS.items()
+        }
         modules = set(results[0]) - {ALL_MODULES}
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
         with self.metrics.log_time((TIMERS, SYNCH_WORKER_WEIGHTS_TIMER)):
@@ -78,13 +80,15 @@ class MeasuredPPO(PPO):
             sync_time_s=sync_time_s,
             rounds=tuple(tuple(measurement for _, _, measurement in runners) for runners in rounds),
             num_dropped_samples=self.env_runner_group.num_env_runners_dropped_lifetime(),
-            num_gradient_updates=None if updates is None or updates_before is None else updates - updates_before,
+            num_gradient_updates=updates - updates_before if updates is not None else None,
             learner=learner,
         )
 
     def _update(self, episodes: list[Any]) -> list[dict[str, Any]]:
         sampled = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
-        trained = self.metrics.peek((LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME), default=0)
+        trained = self.metrics.peek(
+            (LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME), default=0
+        )
         results: list[dict[str, Any]] = self.learner_group.update(
             episodes=episodes,
             timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: sampled, NUM_MODULE_STEPS_TRAINED_LIFETIME: trained},
@@ -102,7 +106,9 @@ class MeasuredPPO(PPO):
             samples = self._sample_round()
             gained = sum(measurement.env_steps for _, _, measurement in samples)
             if gained == 0:
-                raise TrialError("env runners: a round of sampling must bring steps, got 0. Fix: check the environment.")
+                raise TrialError(
+                    "env runners: a round of sampling must bring steps, got 0. Fix: check the environment."
+                )
             env_steps += gained
             rounds.append(samples)
         return rounds
@@ -115,8 +121,8 @@ class MeasuredPPO(PPO):
             )
         except ray.exceptions.RayError as error:
             raise TrialError(
-                f"env runners: all {self.config.num_env_runners} must stay alive, got {described(original(error))}. "
-                "Fix: look for memory shortage or a crash of the environment on that node."
+                f"env runners: all {self.config.num_env_runners} must stay alive, got "
+                f"{described(original(error))}. Fix: look for memory shortage, or a crash, on that node."
             ) from error
         samples.sort(key=lambda sample: sample[2].runner)
         for _, _, measurement in samples:
@@ -125,14 +131,15 @@ class MeasuredPPO(PPO):
         if missing:
             names = ", ".join(map(str, sorted(missing)))
             raise TrialError(
-                f"env runner {names}: a round of sampling must end within sample_timeout_s={timeout_s:g} s, got no "
-                "answer. Fix: raise resources.sample_timeout_s, or look for an environment that hangs."
+                f"env runner {names}: a round of sampling must end within sample_timeout_s={timeout_s:g} s, "
+                "got no answer. Fix: raise resources.sample_timeout_s, or look for an environment that hangs."
             )
         return samples
 
     def _num_gradient_updates(self) -> int | None:
         """Return the updates since the start, by the optimizer's own count; None when it keeps none."""
-        return self.learner_group.foreach_learner(_optimizer_steps).result_or_errors[0].get()
+        updates: int | None = self.learner_group.foreach_learner(_optimizer_steps).result_or_errors[0].get()
+        return updates
 
     def cleanup(self) -> None:
         """Stop everything; a runner that does not answer is killed, so that this never hangs."""

@@ -69,8 +69,8 @@ class TrialRun:
             started_s: `time.perf_counter()` at the start of the trial.
 
         Raises:
-            TrialError: The environment does not work here, RLlib refuses the configuration, the runners are not up in
-                time, or what was built is not what was asked.
+            TrialError: The environment does not work here, RLlib refuses the configuration, the runners are
+                not up in time, or what was built is not what was asked.
         """
         self._config = config
         self._algorithm: MeasuredPPO | None = None
@@ -116,8 +116,8 @@ class TrialRun:
         """Train one iteration, evaluate when a point of the budget was passed, and return what Tune gets.
 
         Returns:
-            `records`: fields of the new records, each with its `kind`; `progress` in [0, 1]; `done`; `policy`: with
-            `done`, a tar archive of the final policy's RLModule checkpoint, else None.
+            `records`: fields of the new records, each with its `kind`; `progress` in [0, 1]; `done`;
+            `policy`: with `done`, a tar archive of the final policy's RLModule checkpoint, else None.
 
         Raises:
             TrialError: The trial cannot go on.
@@ -140,7 +140,9 @@ class TrialRun:
         used = self._watch.stop(self._node)
         step = self._algorithm.last_step
         if step is None:
-            raise TrialError("trial: an iteration must train, RLlib did not. Fix: look at rllib: in the space.")
+            raise TrialError(
+                "trial: an iteration must train, RLlib did not. Fix: look at rllib: in the space."
+            )
         metrics = iteration_metrics(step, used)
         self._iteration += 1
         self._env_steps += step.env_steps
@@ -195,8 +197,9 @@ class TrialRun:
 
 def _build(config: PPOConfig, *, timeout_s: float) -> MeasuredPPO:
     def build() -> MeasuredPPO:
-        algorithm = config.build_algo()
-        # With merging and broadcasting off RLlib leaves the runners at random weights of their own for one iteration.
+        algorithm: MeasuredPPO = config.build_algo()
+        # With merging and broadcasting off RLlib leaves the runners at random weights of their own for one
+        # iteration.
         algorithm.env_runner_group.sync_weights(
             from_worker_or_learner_group=algorithm.learner_group, inference_only=True
         )
@@ -231,7 +234,7 @@ def _fields(record: Iteration | Evaluation) -> dict[str, Any]:
 
 
 def pack_policy(module: RLModule) -> bytes:
-    """Return a tar archive of the module's checkpoint; `RLModule.from_checkpoint` opens the unpacked folder."""
+    """Return a tar archive of the module's checkpoint: unpacked, `RLModule.from_checkpoint` opens it."""
     buffer = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=buffer, mode="w") as archive:
         path = Path(folder) / "policy"

@@ -1,12 +1,14 @@
-"""RLlib's stock environment runner with its own seeds per lane and its own raw measurements. Imports RLlib and torch.
+"""RLlib's stock environment runner, with a seed per lane and raw measurements. Imports RLlib and torch.
 
-RLlib's statistics are means of means and smoothed times; here every runner hands over sums, counts and raw times.
+RLlib's statistics are means of means and smoothed times; here every runner hands over sums, counts and raw
+times.
 """
 
+import math
 import os
 import random
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,14 @@ class RunnerReport:
     pid: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """Training episodes that ended: their returns and lengths, both of shape (episodes,)."""
+
+    returns: tuple[float, ...] = ()
+    lengths: tuple[int, ...] = ()
+
+
 class NonFiniteRewardError(ValueError):
     """An environment returned a reward that no learner can use."""
 
@@ -49,7 +59,8 @@ class MeasuringEnvRunner(SingleAgentEnvRunner):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if self.worker_index > 0:  # the local runner lives in the main process, whose randomness is the learner's
+        if self.worker_index > 0:
+            # The local runner lives in the main process, whose randomness is the learner's.
             torch.set_num_threads(max(int(self.config.num_cpus_per_env_runner), 1))
             if self.config.seed is not None:
                 _seed_globally(noise_seed(self.config.seed, self.worker_index))
@@ -66,8 +77,8 @@ class MeasuringEnvRunner(SingleAgentEnvRunner):
     def measured_sample(self) -> Sample:
         """Return one fragment of every lane with RLlib's metrics and the raw measurement.
 
-        An exception of the environment is returned in the measurement: raised, it would reach the trial without its
-        type and message, since RLlib ends the actor.
+        An exception of the environment is returned in the measurement: RLlib wraps it in an empty
+        `RuntimeError`, and takes a runner that raises for dead.
         """
         self._watch.start()
         try:
@@ -75,44 +86,26 @@ class MeasuringEnvRunner(SingleAgentEnvRunner):
             measured = self._watch.stop(self._node)
             self._check_rewards(episodes)
         except Exception as error:  # noqa: BLE001 (the user's environment may raise anything)
-            return [], {}, self._failed(error)
-        returns, lengths = self._ended_episodes()
-        measurement = self._measurement(
-            measured, env_steps=sum(map(len, episodes)), episode_returns=returns, episode_lengths=lengths
-        )
+            failed = self._measurement(self._watch.stop(self._node), env_steps=0, ended=_Ended())
+            trace = "".join(traceback.format_exception(error))
+            return [], {}, replace(failed, error=described(original(error)), traceback=trace)
+        measurement = self._measurement(measured, env_steps=sum(map(len, episodes)), ended=self._ended())
         return episodes, self.get_metrics(), measurement
 
     def _measurement(
-        self, measured: ProcessMeasurement, *, env_steps: int, episode_returns: list[float], episode_lengths: list[int]
+        self, measured: ProcessMeasurement, *, env_steps: int, ended: _Ended
     ) -> RunnerMeasurement:
         return RunnerMeasurement(
             runner=self.worker_index,
             sampling_time_s=measured.wall_time_s,
             env_steps=env_steps,
-            episode_return_sum=float(sum(episode_returns)),
-            num_episodes=len(episode_returns),
-            episode_len_sum=sum(episode_lengths),
+            episode_return_sum=math.fsum(ended.returns),
+            num_episodes=len(ended.returns),
+            episode_len_sum=sum(ended.lengths),
             cpu_time_s=measured.cpu_time_s,
             peak_rss_mb=measured.peak_rss_mb,
             pressure_s=measured.pressure_s,
             node=measured.node,
-        )
-
-    def _failed(self, error: Exception) -> RunnerMeasurement:
-        measured, cause = self._watch.stop(self._node), original(error)
-        return RunnerMeasurement(
-            runner=self.worker_index,
-            sampling_time_s=measured.wall_time_s,
-            env_steps=0,
-            episode_return_sum=0.0,
-            num_episodes=0,
-            episode_len_sum=0,
-            cpu_time_s=measured.cpu_time_s,
-            peak_rss_mb=measured.peak_rss_mb,
-            pressure_s=measured.pressure_s,
-            node=measured.node,
-            error=described(cause),
-            traceback="".join(traceback.format_exception(error)),
         )
 
     def _check_rewards(self, episodes: list[SingleAgentEpisode]) -> None:
@@ -121,19 +114,23 @@ class MeasuringEnvRunner(SingleAgentEnvRunner):
             if not np.isfinite(rewards).all():
                 index = int(np.flatnonzero(~np.isfinite(rewards))[0])
                 step = episode.t_started + index + 1
-                raise NonFiniteRewardError(f"rewards must be finite, got {rewards[index]} at step {step} of an episode")
+                raise NonFiniteRewardError(
+                    f"rewards must be finite, got {rewards[index]} at step {step} of an episode"
+                )
 
-    def _ended_episodes(self) -> tuple[list[float], list[int]]:
-        """Return the returns and lengths of the episodes that ended in this sample, earlier fragments included.
+    def _ended(self) -> _Ended:
+        """Return the episodes that ended in this sample, their earlier fragments included.
 
         To be called before `get_metrics`, which forgets them.
         """
-        returns, lengths = [], []
-        for last in self._done_episodes_for_metrics:
-            pieces = [*self._ongoing_episodes_for_metrics.get(last.id_, ()), last]
-            returns.append(float(sum(piece.get_return() for piece in pieces)))
-            lengths.append(sum(map(len, pieces)))
-        return returns, lengths
+        episodes = [
+            [*self._ongoing_episodes_for_metrics.get(last.id_, ()), last]
+            for last in self._done_episodes_for_metrics
+        ]
+        return _Ended(
+            returns=tuple(math.fsum(piece.get_return() for piece in pieces) for pieces in episodes),
+            lengths=tuple(sum(map(len, pieces)) for pieces in episodes),
+        )
 
     def report(self) -> RunnerReport:
         """Return what this runner really is."""

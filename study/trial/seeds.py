@@ -1,7 +1,8 @@
 """Which seed belongs to which lane, so that no two lanes of a study share one. Imports numpy only.
 
-RLlib gives environment i of runner w the seed `seed + w + i`, so neighbouring runners play the same episodes. Here a
-seed depends on the trial's seed and the lane alone, never on how many runners there are or where they run.
+RLlib gives environment i of runner w the seed `seed + w + i`, so neighbouring runners play the same
+episodes. Here a seed depends on the trial's seed and the lane alone, never on how many runners there are or
+where they run.
 """
 
 import numpy as np
@@ -36,19 +37,21 @@ def lane_seed(seed: int, runner_index: int, env_index: int) -> int:
 def evaluation_seeds(first_seed: int, episodes: int) -> tuple[int, ...]:
     """Return the environment seeds of the evaluation episodes, shape (episodes,).
 
-    Episode e has the same seed however many episodes there are. The seeds lie in [2^29, 2^30), where no training
-    lane's seed can be.
+    Episode e has the same seed however many episodes there are. The seeds lie in [2^29, 2^30), where no
+    training lane's seed can be.
     """
     return tuple(_seed(first_seed, _EVALUATION, episode) for episode in range(episodes))
 
 
 def noise_seed(seed: int, runner_index: int) -> int:
-    """Return the seed of a runner's action noise, in [2^30, 2^30 + 2^29), distinct for every runner of the trial."""
+    """Return the seed of a runner's action noise: in [2^30, 2^30 + 2^29), distinct for every runner."""
     return _seed(seed, _NOISE, runner_index)
 
 
 def _seed(seed: int, stream: int, index: int) -> int:
     """Return the `index`-th seed of a stream: a permutation of its 2^29 numbers that `seed` chooses."""
-    offset, factor = np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(2)
+    state = np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(2)
+    offset, factor = int(state[0]), int(state[1])
     # An odd factor is invertible modulo a power of two, so different indices never meet.
-    return stream * 2**_BITS + (int(offset) + (2 * int(factor) + 1) * index) % 2**_BITS
+    seed_in_stream: int = (offset + (2 * factor + 1) * index) % 2**_BITS
+    return stream * 2**_BITS + seed_in_stream # (offset + (2 * factor + 1) * index) % 2**_BITS

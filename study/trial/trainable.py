@@ -1,4 +1,4 @@
-"""The Tune trainable: a thin shell around `study.trial.run`. Imports Ray Tune; RLlib and torch only inside a trial.
+"""The Tune trainable: a thin shell around `study.trial.run`. Imports Ray Tune; RLlib only inside a trial.
 
 The driver imports this module, and a driver without RLlib starts two seconds earlier.
 """
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class StudyTrial(Trainable):
     """One trial of a study.
 
-    Its configuration holds JSON values only: `spec` (`StudySpec.to_json()`), `setting` (every parameter with its
-    value), `seed`, `iterations` (or None), `trial`, `attempt`. Each result has `records`, `progress`, `done` and
-    `policy` (see `TrialRun.advance`).
+    Its configuration holds JSON values only: `spec` (`StudySpec.to_json()`), `setting` (every parameter with
+    its value), `seed`, `iterations` (or None), `trial`, `attempt`. Each result has `records`, `progress`,
+    `done` and `policy` (see `TrialRun.advance`).
     """
 
     _run: "TrialRun | None" = None
@@ -38,9 +38,9 @@ class StudyTrial(Trainable):
     def setup(self, config: dict[str, Any]) -> None:
         """Start the clock of the start-up and fix the number of threads.
 
-        The start is that of this call and not of the process: Ray starts idle processes ahead of need, so that a
-        process can be older than its trial. The algorithm is built by the first `step`: Tune reports what fails there
-        with its own type and message, and what fails here as the death of an actor.
+        The start is that of this call and not of the process: Ray starts idle processes ahead of need, so
+        that a process can be older than its trial. The algorithm is built by the first `step`: Tune reports
+        what fails there with its own type and message, and what fails here as the death of an actor.
         """
         self._started_s = time.perf_counter()
         # Before torch is imported: OpenMP reads it once.
@@ -63,7 +63,9 @@ class StudyTrial(Trainable):
         except StudyError as error:
             raise TrialError(" ".join(str(error).split())) from error
         except Exception as error:
-            raise TrialError(f"trial: must not fail, got {described(original(error))}. Fix: see the traceback.") from error
+            raise TrialError(
+                f"trial: must not fail, got {described(original(error))}. Fix: see the traceback."
+            ) from error
 
     def cleanup(self) -> None:
         """Stop every process of the trial."""

@@ -60,7 +60,7 @@ def folder(tmp_path, database) -> StudyFolder:
 
 
 def assert_mirrored(folder: StudyFolder, database, name: str = "demo") -> None:
-    """Every point of every attempt is in MLflow and nothing else; a trial is shown once, by its last attempt."""
+    """Every point of every attempt is in MLflow, and nothing else; a trial shows its last attempt only."""
     runs, expected = children(database, name), expected_points(folder)
     assert {key: dict(run.points) for key, run in runs.items() if run.points} == {
         key: dict(points) for key, points in expected.items() if points
@@ -155,6 +155,9 @@ def test_a_repeated_sync_sends_nothing_and_a_lost_cursor_changes_nothing(folder,
     assert contents(database) == before
 
 
+WRITES = "create_run", "log_batch", "set_terminated", "update_run", "set_tag", "delete_run", "log_artifact"
+
+
 class _Killed(BaseException):
     """Stands for SIGKILL: nothing catches it."""
 
@@ -181,14 +184,14 @@ def test_a_kill_after_any_call_to_mlflow_loses_and_doubles_nothing(folder, datab
 
         return dying
 
-    for name in "create_run log_batch set_terminated update_run set_tag delete_run log_artifact".split():
+    for name in WRITES:
         monkeypatch.setattr(mlflow_store.MlflowClient, name, deadly(getattr(mlflow_store.MlflowClient, name)))
     monkeypatch.setattr("study.tracking.mirror._CHUNK", 1)  # the next record is the next chance to die
-    file, seq, done = CursorFile.of(folder, folder.identity().tracking_uri), None, False
+    file, last, done = CursorFile.of(folder, folder.identity().tracking_uri), None, False
     while not done:
         cursor = file.read()
-        calls, fatal = 0, 1 if cursor is None or cursor.seq != seq else fatal + 1
-        seq = None if cursor is None else cursor.seq
+        seq = -1 if cursor is None else cursor.seq
+        calls, fatal, last = 0, fatal + 1 if seq == last else 1, seq
         mirror = Mirror(folder, file)
         try:
             mirror.attach()
@@ -347,7 +350,7 @@ def test_more_points_than_a_batch_holds(folder, database):
 
 
 def test_kills_at_random_moments_lose_and_double_nothing(server, tmp_path):
-    """Over HTTP, while a driver writes. The signals that reach a whole job do not end the mirror; SIGKILL does."""
+    """Over HTTP, while a driver writes. Signals to a whole job do not end the mirror, only SIGKILL does."""
     folder = make_folder(tmp_path / "demo", server.uri, name="kills")
     append(folder, opened())
 
@@ -385,7 +388,8 @@ def test_a_server_that_goes_away_is_caught_up_with(server, tmp_path):
     mirror = MirrorProcess()
     mirror.start(folder, server.uri)
     mirror.wait_ready()
-    wait_until(lambda: CursorFile.of(folder, server.uri).read().seq == 8)
+    file = CursorFile.of(folder, server.uri)
+    wait_until(lambda: (cursor := file.read()) is not None and cursor.seq == 8)
     server.stop()
     append(folder, *whole_trial(1), started(2))
     time.sleep(1.5)

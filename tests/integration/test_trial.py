@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+import torch
 from ray._private.state import actors as actor_table
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
@@ -22,7 +23,7 @@ from study.tracking.records import Evaluation, Iteration, TrialBuilt
 from study.trial import run as run_module
 from study.trial.evaluation import evaluate
 from study.trial.run import TrialConfig, TrialRun, unpack_policy
-from study.trial.seeds import lane_seed
+from study.trial.seeds import lane_seed, noise_seed
 from tests.integration.trials import trial_config
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -56,7 +57,11 @@ def live_runners() -> list[Any]:
     deadline = time.monotonic() + 1
     while True:
         actors = actor_table().values()
-        alive = [each for each in actors if each["ActorClassName"] == "MeasuringEnvRunner" and each["State"] != "DEAD"]
+        alive = [
+            each
+            for each in actors
+            if each["ActorClassName"] == "MeasuringEnvRunner" and each["State"] != "DEAD"
+        ]
         if not alive or time.monotonic() > deadline:
             return alive
         time.sleep(0.05)
@@ -94,7 +99,15 @@ def weights(trial: TrialRun) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def results(trial: TrialRun, first_observations: Any, weights: Any) -> list[dict[str, Any]]:
+def noise_seeds(trial: TrialRun) -> list[int]:
+    assert trial._algorithm is not None
+    group = trial._algorithm.env_runner_group
+    seeds: list[int] = group.foreach_env_runner(lambda runner: torch.initial_seed(), local_env_runner=False)
+    return seeds
+
+
+@pytest.fixture(scope="module")
+def results(trial: TrialRun, first_observations: Any, weights: Any, noise_seeds: Any) -> list[dict[str, Any]]:
     return play(trial)
 
 
@@ -103,16 +116,24 @@ def test_all_lanes_differ(first_observations: Any) -> None:
     assert len(np.unique(first_observations, axis=0)) == 8
 
 
+def test_action_noise_differs_between_runners(noise_seeds: list[int]) -> None:
+    assert noise_seeds == [noise_seed(1, 1), noise_seed(1, 2)]
+
+
 def test_runners_begin_with_the_learners_weights(weights: list[Any]) -> None:
     learner, *runners = weights
     assert len(runners) == 2
     for runner in runners:
         assert runner.keys() <= learner.keys()
-        assert all(np.array_equal(np.asarray(value), np.asarray(learner[name])) for name, value in runner.items())
+        assert all(
+            np.array_equal(np.asarray(value), np.asarray(learner[name])) for name, value in runner.items()
+        )
 
 
 def test_records_are_complete(results: list[dict[str, Any]]) -> None:
-    (built,), iterations, evaluations = (of_kind(results, kind) for kind in ("trial_built", "iteration", "evaluation"))
+    (built,), iterations, evaluations = (
+        of_kind(results, kind) for kind in ("trial_built", "iteration", "evaluation")
+    )
     assert results[0]["records"][0] is built
     TrialBuilt(**_without_kind(built), timing="measured", timing_reason="")
     assert [Iteration(**_without_kind(record)).iteration for record in iterations] == [1, 2]
@@ -161,7 +182,7 @@ def test_phases_sum_to_the_whole(results: list[dict[str, Any]]) -> None:
         metrics = record["metrics"]
         phases = ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s")
         assert math.fsum(metrics[name] for name in phases) == pytest.approx(metrics["iteration_time_s"])
-        assert 0 < metrics["rest_time_s"] < 0.1
+        assert 0 < metrics["rest_time_s"] < 0.5
         assert metrics["mean_runner_time_s"] <= metrics["slowest_runner_time_s"] <= metrics["sampling_time_s"]
         wall_time_s += metrics["iteration_time_s"]
         assert record["wall_time_s"] == pytest.approx(wall_time_s)
@@ -188,13 +209,18 @@ def test_the_policy_travels(results: list[dict[str, Any]], trial: TrialRun, tmp_
 def test_the_same_seed_gives_the_same_trial(results: list[dict[str, Any]]) -> None:
     with running(setting={"num_envs_per_env_runner": 4}) as again:
         repeated = play(again)
-    names = [name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.source == "counted"]
+    names = [
+        name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.source == "counted"
+    ]
     names += ["kl", "entropy", "policy_loss", "vf_loss"]
-    first, second = ([
-        {name: record["metrics"][name] for name in names} for record in of_kind(each, "iteration")
-    ] for each in (results, repeated))
+    first, second = (
+        [{name: record["metrics"][name] for name in names} for record in of_kind(each, "iteration")]
+        for each in (results, repeated)
+    )
     assert first == second
-    first, second = ([record["returns"] for record in of_kind(each, "evaluation")] for each in (results, repeated))
+    first, second = (
+        [record["returns"] for record in of_kind(each, "evaluation")] for each in (results, repeated)
+    )
     assert first == second
 
 
@@ -274,9 +300,9 @@ def test_a_hanging_environment_is_given_up() -> None:
         started = time.perf_counter()
         with pytest.raises(TrialError, match=r"env runner 1, 2: .*sample_timeout_s=3"):
             trial.advance()
-        assert time.perf_counter() - started < 6
+        assert time.perf_counter() - started < 10
         started = time.perf_counter()
-    assert time.perf_counter() - started < 6  # closing does not wait for it either
+    assert time.perf_counter() - started < 10  # closing does not wait for it either
 
 
 def test_a_runner_that_dies_fails_the_trial() -> None:

@@ -16,7 +16,13 @@ def trial_config(*, seed: int = 1, setting: dict[str, Any] | None = None, **spac
     """
     content: dict[str, Any] = {"budget__env_steps": 800, "search__num_trials": 6, **space}
     values = {name: parameter.default for name, parameter in PARAMETERS.items()}
-    values |= {"num_env_runners": 2, "train_batch_size": 400, "minibatch_size": 100, "num_epochs": 2, "lr": 1e-3}
+    values |= {
+        "num_env_runners": 2,
+        "train_batch_size": 400,
+        "minibatch_size": 100,
+        "num_epochs": 2,
+        "lr": 1e-3,
+    }
     return {
         "spec": spec(**content).to_json(),
         "setting": values | (setting or {}),

@@ -1,0 +1,107 @@
+"""The commands as a person types them, in a folder of their own, and what they leave behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SPACE = """
+environment: {id: CartPole-v1, floor: 0, reference: 500, target: 450}
+parameters:
+  num_env_runners: [1, 2]
+  num_envs_per_env_runner: 2
+  train_batch_size: {low: 200, high: 400, log: true}
+  lr: {low: 1.0e-4, high: 1.0e-2, log: true}
+  minibatch_size: 64
+  num_epochs: 2
+budget: {env_steps: 800}
+search: {sampler: tpe, num_trials: 4, seeds: [1, 2]}
+evaluation: {episodes: 4, num_evaluations: 2}
+"""
+
+
+def environment():
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "TUNE_", "MLFLOW_"))}
+    return {**kept, "PYTHONPATH": str(ROOT), "COLUMNS": "140"}
+
+
+def command(*arguments):
+    return [sys.executable, str(ROOT / "run_study.py"), *map(str, arguments)]
+
+
+def study(*arguments):
+    return [sys.executable, "-m", "study", *map(str, arguments)]
+
+
+def run(words, cwd, timeout=300):
+    """Run a command to its end; return it with its output."""
+    return subprocess.run(words, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout)
+
+
+def start(words, cwd, log):
+    """Start a command in a process group of its own, output to a file."""
+    return subprocess.Popen(
+        words, cwd=cwd, env=environment(), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
+
+
+def kill(process):
+    """End a driver as a power cut would: no handler runs."""
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def ray_processes(folder_fragment="rs-"):
+    """Return the ids of Ray's own processes that run now."""
+    found = []
+    for process in psutil.process_iter(["pid", "name", "cmdline"]):
+        words = " ".join(process.info["cmdline"] or [])
+        if process.info["name"] in ("gcs_server", "raylet") and folder_fragment in words:
+            found.append(process.info["pid"])
+    return found
+
+
+def records(folder):
+    from study.tracking.folder import StudyFolder
+    from study.tracking.records import read_lines
+
+    return [line.record for line in read_lines(StudyFolder(folder).records)]
+
+
+def mlflow_trials(uri, name):
+    """Return (number of the trial, status) of every trial's run that MLflow shows."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name(name)
+    runs = client.search_runs([experiment.experiment_id], "tags.`study.role` = 'trial'", max_results=1000)
+    return sorted((int(run.data.tags["study.trial"]), run.info.status) for run in runs)
+
+
+def assert_whole(folder, uri, num_trials, failed=()):
+    """Every planned trial ended exactly once: in the records, in Optuna and in MLflow; nothing is left running."""
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    from study.tracking.folder import StudyFolder
+    from study.tracking.records import TrialEnded
+
+    place = StudyFolder(folder)
+    planned = list(range(num_trials))
+    ends = [record for record in records(folder) if isinstance(record, TrialEnded) and record.status != "interrupted"]
+    assert sorted(record.trial for record in ends) == planned
+    storage = JournalStorage(JournalFileBackend(str(place.optuna_journal)))
+    trials = optuna.load_study(study_name=place.identity().study_id, storage=storage).trials
+    assert sorted(trial.user_attrs["trial"] for trial in trials) == planned
+    assert Counter(trial.state.name for trial in trials) == Counter(
+        {"COMPLETE": num_trials - len(failed), **({"FAIL": len(failed)} if failed else {})}
+    )
+    expected = [(trial, "FAILED" if trial in failed else "FINISHED") for trial in planned]
+    assert mlflow_trials(uri, place.identity().name) == expected

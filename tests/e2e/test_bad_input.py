@@ -1,0 +1,181 @@
+"""A person's mistakes: a clear error with the way out, exit code 2, nothing started, nothing lost, no traceback."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.commands import SPACE, command, environment, run, study
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "space.yaml").write_text(SPACE)
+    return tmp_path
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def refused(done, *words):
+    """The command was refused with all these words, and no traceback."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    for word in words:
+        assert word in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Fix:" in done.stderr or "Usage:" in done.stderr or "Error" in done.stderr
+
+
+SPACES = [
+    ("missing file", None, ("no such file",)),
+    ("yaml", "environment: [", ("must be YAML",)),
+    ("duplicate", SPACE + "\nbudget: {env_steps: 1}\n", ("distinct",)),
+    ("tag", SPACE + "\nrllib: !!python/object/apply:os.system [ls]\n", ("tags are not allowed",)),
+    ("type", SPACE.replace("env_steps: 800", "env_steps: many"), ("budget.env_steps", "many")),
+    ("misspelt", SPACE.replace("train_batch_size", "train_batch_siz"), ("Did you mean 'train_batch_size'?",)),
+    ("bounds", SPACE.replace("low: 1.0e-4", "low: 1.0"), ("`low < high` must hold",)),
+    ("minibatch", SPACE.replace("minibatch_size: 64", "minibatch_size: 640"), ("640 > 400",)),
+    ("no runner", SPACE.replace("[1, 2]\n  num_envs", "0\n  num_envs"), ("num_env_runners", "got 0")),
+    ("negative", SPACE.replace("[1, 2]\n  num_envs", "[-1]\n  num_envs"), ("num_env_runners", "got -1")),
+    ("half", SPACE.replace("[1, 2]\n  num_envs", "2.5\n  num_envs"), ("num_env_runners", "2.5", "whole number")),
+    ("no env", SPACE.replace("CartPole-v1", "CartPol-v1"), ("environment.id", "CartPole-v1")),
+    ("no module", SPACE.replace("CartPole-v1", "nowhere:Env"), ("environment.id", "nowhere")),
+    ("no class", SPACE.replace("CartPole-v1", "tests.environments:Nothing"), ("environment.id", "Nothing")),
+    ("bad kwargs", SPACE.replace("CartPole-v1", "CartPole-v1, kwargs: {x: 1}"), ("environment.kwargs",)),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), [case[1:] for case in SPACES], ids=[case[0] for case in SPACES])
+def test_a_wrong_space_is_refused(tmp_path, text, words):
+    if text is not None:
+        (tmp_path / "space.yaml").write_text(text)
+    refused(run(command("--space", "space.yaml"), tmp_path), *words)
+    assert not (tmp_path / "studies").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--time-budget", "soon"], ("--time-budget",)),
+        (["--name", "a/b"], ("--name",)),
+        (["--set", "budget"], ("--set",)),
+        (["--trials", "0"], ("--trials",)),
+        (["--resume"], ("there must be a study to resume",)),
+        (["--tracking-uri", "file:///tmp/x"], ("tracking",)),
+        (["--tracking-uri", "http://127.0.0.1:9"], ("http://127.0.0.1:9",)),
+        (["--address", "127.0.0.1:9"], ("--address 127.0.0.1:9", "no answer")),
+        (["--address", "nonsense"], ("host:port",)),
+        (["--set", "resources.memory_per_env_runner_mb=10000000"], ("MB", "lower resources")),
+        (["--bogus"], ("No such option",)),
+        ([], None),
+    ],
+)
+def test_a_wrong_option_is_refused(place, options, words):
+    if words is None:
+        refused(run(command(), place), "--space")
+        return
+    refused(run(command("--space", "space.yaml", *options), place), *words)
+    assert not (place / "studies").exists()
+
+
+def test_an_address_where_something_else_answers(place):
+    port = free_port()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"],
+        cwd=place,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(100):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+        refused(run(command("--space", "space.yaml", "--address", f"127.0.0.1:{port}"), place), "not Ray")
+        refused(run(command("--space", "space.yaml", "--tracking-uri", f"http://127.0.0.1:{port}"), place), "MLflow")
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def test_auto_without_a_ray_on_this_machine(place):
+    refused(run(command("--space", "space.yaml", "--address", "auto"), place), "--address auto")
+
+
+WITHOUT_RAY = [
+    ["--help"],
+    ["--space", "space.yaml", "--dry-run"],
+    ["--space", "space.yaml", "--set", "parameters.lr=0"],
+    ["--space", "nowhere.yaml"],
+    ["--space", "space.yaml", "--address", "127.0.0.1:9"],
+    ["--space", "space.yaml", "--set", "environment.id=CartPol-v1"],
+    ["--space", "space.yaml", "--tracking-uri", "http://127.0.0.1:9"],
+    ["--space", "space.yaml", "--resume"],
+]
+
+
+@pytest.mark.parametrize("options", WITHOUT_RAY, ids=[" ".join(options) for options in WITHOUT_RAY])
+def test_help_plan_and_refusals_do_not_import_ray(place, options):
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print('ENGINES', *[m for m in ('ray', 'torch', 'mlflow') if m in sys.modules]))\n"
+        f"sys.argv = ['run_study.py', *{options!r}]\n"
+        "from study.cli import main_run\nmain_run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=place, env=environment(), capture_output=True, text=True)
+    assert done.stdout.strip().splitlines()[-1] == "ENGINES", done.stdout + done.stderr
+
+
+def test_the_plan_says_what_a_trial_needs_and_how_its_times_will_be_labelled(place):
+    done = run(command("--space", "space.yaml", "--dry-run", "--set", "parameters.num_env_runners=[1, 40]"), place)
+    assert done.returncode == 0
+    assert "41" in done.stdout
+    assert "oversubscribed" in done.stdout
+    assert not (place / "studies").exists()
+
+
+def test_the_schema_is_a_json_schema_that_accepts_the_shipped_spaces(place):
+    import json
+
+    done = run(study("schema"), place)
+    schema = json.loads(done.stdout)
+    assert {"environment", "parameters", "budget"} <= set(schema["properties"])
+    jsonschema = pytest.importorskip("jsonschema")
+    from ruamel.yaml import YAML
+
+    from study.space_file import SHIPPED
+
+    for file in [*SHIPPED.glob("*.yaml"), place / "space.yaml"]:
+        jsonschema.Draft202012Validator(schema).validate(YAML(typ="safe").load(file.read_text()))
+    bad = YAML(typ="safe").load(SPACE.replace("train_batch_size", "train_batch_siz"))
+    assert list(jsonschema.Draft202012Validator(schema).iter_errors(bad))
+
+
+def test_a_study_folder_of_another_user_is_not_resumed(place):
+    if os.getuid() != 0:
+        pytest.skip("needs root to give a folder away")
+    folder = place / "studies" / "space"
+    folder.mkdir(parents=True)
+    (folder / "study.json").write_text("{}")
+    os.chown(folder, 12345, 12345)
+    refused(run(command("--space", "space.yaml", "--resume"), place), "must belong to you")
+
+
+@pytest.mark.parametrize("content", ["", "garbage", "{}", '{"format": 99}'])
+def test_a_damaged_identity_is_named(place, content):
+    folder = place / "studies" / "space"
+    folder.mkdir(parents=True)
+    (folder / "study.json").write_text(content)
+    refused(run(command("--space", "space.yaml", "--resume"), place), "study.json")
+    assert (folder / "study.json").read_text() == content
+
+
+def test_nothing_is_written_where_one_may_not_write(place):
+    out = Path("/proc/nowhere")
+    refused(run(command("--space", "space.yaml", "--out", out), place), "must be writable")

@@ -1,0 +1,177 @@
+"""Whole studies by the real command: run, extend, stop, kill, resume. Real Ray, RLlib, Optuna and MLflow on SQLite."""
+
+import csv
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from tests.e2e.commands import SPACE, assert_whole, command, kill, ray_processes, records, run, start, study
+
+LONGER = SPACE.replace("env_steps: 800", "env_steps: 3000")
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "space.yaml").write_text(SPACE)
+    before = ray_processes()
+    yield tmp_path
+    assert set(ray_processes()) <= set(before), "a Ray was left running"
+
+
+def uri(place):
+    return f"sqlite:///{place}/mlflow.db"
+
+
+def table(place, name="space"):
+    with (place / "studies" / name / "trials.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def wait_for(condition, process, seconds=180):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return
+        assert process.poll() is None, "the driver ended by itself"
+        time.sleep(0.1)
+    pytest.fail("the study did not come so far")
+
+
+def kinds(place, name="space"):
+    return [record.kind for record in records(place / "studies" / name)]
+
+
+def test_a_study_runs_is_extended_and_cannot_be_mistaken_for_another(place):
+    done = run(command("--space", "space.yaml"), place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "space: complete" in done.stdout
+    assert f"mlflow ui --backend-store-uri {uri(place)}" in done.stdout
+    assert_whole(place / "studies" / "space", uri(place), 4)
+    rows = table(place)
+    assert [row["status"] for row in rows] == ["finished"] * 4
+    assert sorted(int(row["num_env_runners"]) for row in rows) == [1, 1, 2, 2]
+    assert len({(row["train_batch_size"], row["lr"]) for row in rows}) == 4
+    for row in rows:
+        assert float(row["env_steps_per_s"]) > 0
+        assert 0 <= float(row["final_return"]) <= 500
+        assert (place / "studies" / "space" / row["checkpoint"]).is_dir()
+
+    taken = run(command("--space", "space.yaml"), place)
+    assert taken.returncode == 2
+    assert "Continue that study with --resume" in taken.stderr
+    other = run(command("--space", "space.yaml", "--resume", "--set", "parameters.num_epochs=3"), place)
+    assert other.returncode == 2
+    assert "parameters.num_epochs" in other.stderr
+    assert_whole(place / "studies" / "space", uri(place), 4)
+
+    longer = run(command("--space", "space.yaml", "--resume", "--trials", "5"), place)
+    assert longer.returncode == 0, longer.stdout + longer.stderr
+    assert_whole(place / "studies" / "space", uri(place), 5)
+    assert table(place)[:4] == rows
+
+    copied = run(study("sync", "studies/space", "--tracking-uri", "sqlite:///copy.db"), place)
+    assert copied.returncode == 0, copied.stderr
+    assert_whole(place / "studies" / "space", f"sqlite:///{place}/copy.db", 5)
+
+
+def test_a_failing_trial_is_a_row_and_the_others_go_on(place):
+    # One lane a runner: with one runner it steps 400 times and raises at 300, with two runners it never gets there.
+    space = SPACE.replace("id: CartPole-v1", "id: 'tests.environments:Raises', kwargs: {at_step: 300}")
+    space = space.replace("num_envs_per_env_runner: 2", "num_envs_per_env_runner: 1")
+    (place / "space.yaml").write_text(space.replace("env_steps: 800", "env_steps: 400"))
+    done = run(command("--space", "space.yaml", "--set", "parameters.train_batch_size=200"), place)
+    assert done.returncode == 1, done.stdout + done.stderr
+    rows = table(place)
+    failed = [int(row["trial"]) for row in rows if row["num_env_runners"] == "1"]
+    assert [row["status"] == "failed" for row in rows] == [int(row["trial"]) in failed for row in rows]
+    for row in rows:
+        if row["status"] == "failed":
+            assert "planted fault at step 300" in row["reason"]
+            assert float(row["score"]) == 0.0
+            assert row["final_return"] == ""
+    assert "2 failed" in done.stdout
+    assert_whole(place / "studies" / "space", uri(place), 4, failed=tuple(failed))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], ids=lambda number: number.name)
+def test_a_signal_ends_the_study_cleanly_and_a_resume_finishes_it(place, number):
+    (place / "space.yaml").write_text(LONGER)
+    with (place / "log").open("w") as log:
+        process = start(command("--space", "space.yaml"), place, log)
+        wait_for(lambda: (place / "studies" / "space" / "records.jsonl").exists() and "iteration" in kinds(place), process)
+        process.send_signal(number)
+        assert process.wait(timeout=120) == 75
+    said = (place / "log").read_text()
+    assert f"received {number.name}" in said
+    assert "Resume with: " in said
+    assert "--resume" in said
+    assert "Traceback" not in said
+    assert kinds(place)[-1] == "study_closed"
+    done = run(command("--space", "space.yaml", "--resume-or-start", "--set", "search.num_trials=2"), place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_whole(place / "studies" / "space", uri(place), 2)
+
+
+def test_a_killed_driver_loses_nothing_and_leaves_no_ray(place):
+    repeated_kills(place, kills=2, seed=1)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1800)
+def test_a_driver_killed_five_times_at_random_moments(place):
+    repeated_kills(place, kills=5, seed=int(os.environ.get("KILL_SEED", "0")))
+
+
+def repeated_kills(place, *, kills, seed):
+    rng = random.Random(seed)
+    (place / "space.yaml").write_text(LONGER)
+    words = command("--space", "space.yaml", "--resume-or-start")
+    file = place / "studies" / "space" / "records.jsonl"
+    for _ in range(kills):
+        with (place / "log").open("a") as log:
+            process = start(words, place, log)
+            size = file.stat().st_size if file.exists() else 0
+            wait_for(lambda size=size: file.exists() and file.stat().st_size > size, process)
+            time.sleep(rng.uniform(0, 25))
+            kill(process)
+        end = time.monotonic() + 30
+        while ray_processes() and time.monotonic() < end:
+            time.sleep(0.2)
+        assert not ray_processes()
+    done = run(words, place, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_whole(place / "studies" / "space", uri(place), 4)
+
+
+def test_a_time_budget_ends_the_study_and_starts_nothing_in_vain(place):
+    done = run(command("--space", "space.yaml", "--time-budget", "1s"), place)
+    assert done.returncode == 75, done.stdout + done.stderr
+    assert "time budget" in done.stdout
+    assert "trial_started" not in kinds(place)
+
+
+@pytest.mark.parametrize("damage", ["torn", "garbage", "emptied"])
+def test_damaged_records_are_mended_or_named_and_never_overwritten(place, damage):
+    small = ["--set", "search.num_trials=2"]
+    assert run(command("--space", "space.yaml", *small), place).returncode == 0
+    file = place / "studies" / "space" / "records.jsonl"
+    whole = file.read_bytes()
+    if damage == "torn":
+        lines = whole.splitlines(keepends=True)
+        assert b"study_closed" in lines[-1]
+        file.write_bytes(whole[:-20])
+        done = run(command("--space", "space.yaml", *small, "--resume"), place)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert_whole(place / "studies" / "space", uri(place), 2)
+        return
+    damaged = b"garbage\n" + whole if damage == "garbage" else b""
+    file.write_bytes(damaged)
+    done = run(command("--space", "space.yaml", *small, "--resume"), place)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "records" in done.stderr
+    assert "Fix:" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert file.read_bytes()[: len(damaged)] == damaged

@@ -1,0 +1,178 @@
+"""Greedy evaluation against a plain loop with RLlib's own connectors, one episode at a time."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.rl_module import RLModule
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+from study.errors import TrialError
+from study.spec import StudySpec
+from study.trial import evaluation
+from study.trial.environments import make_env, probe
+from study.trial.evaluation import evaluate
+from study.trial.seeds import evaluation_seeds
+from tests.spaces import spec
+
+Built = tuple[StudySpec, PPOConfig, RLModule]
+
+
+def build(
+    env_id: str, *, episodes: int = 5, normalize: bool = True, clip: bool = False, **changes: Any
+) -> Built:
+    space = spec(environment__id=env_id, evaluation__episodes=episodes, **changes)
+    spaces = probe(space.environment, "")
+    config = (
+        PPOConfig()
+        .environment(
+            observation_space=spaces.observation_space,
+            action_space=spaces.action_space,
+            normalize_actions=normalize,
+            clip_actions=clip,
+        )
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16]))
+    )
+    torch.manual_seed(5)
+    module_spec = config.get_rl_module_spec(
+        spaces={"default_policy": (spaces.observation_space, spaces.action_space)}, inference_only=True
+    )
+    module = module_spec.build()
+    for parameter in module.parameters():  # far from zero, so that actions differ and leave the bounds
+        parameter.data *= 3
+    return space, config, module
+
+
+def by_connectors(built: Built) -> list[float]:
+    """Return the returns of the evaluation seeds, played as RLlib plays with `explore=False`."""
+    space, config, module = built
+    env = make_env(space.environment)
+    spaces = dict.fromkeys(("__env__", "__env_single__"), (env.observation_space, env.action_space))
+    to_module = config.build_env_to_module_connector(spaces=spaces)
+    to_env = config.build_module_to_env_connector(spaces=spaces)
+    returns = []
+    for seed in evaluation_seeds(space.evaluation.seed, space.evaluation.episodes):
+        observation, _ = env.reset(seed=seed)
+        episode = SingleAgentEpisode(
+            observations=[observation], observation_space=env.observation_space, action_space=env.action_space
+        )
+        while not episode.is_done and len(episode) < space.evaluation.max_episode_steps:
+            shared: dict[str, Any] = {}
+            batch = to_module(
+                batch={}, episodes=[episode], rl_module=module, explore=False, shared_data=shared
+            )
+            output = module.forward_inference(batch)
+            batch = to_env(
+                batch=output, episodes=[episode], rl_module=module, explore=False, shared_data=shared
+            )
+            action = batch[Columns.ACTIONS_FOR_ENV if Columns.ACTIONS_FOR_ENV in batch else Columns.ACTIONS][
+                0
+            ]
+            observation, reward, terminated, truncated, _ = env.step(action)
+            episode.add_env_step(
+                observation, batch[Columns.ACTIONS][0], reward, terminated=terminated, truncated=truncated
+            )
+        returns.append(float(episode.get_return()))
+    return returns
+
+
+@pytest.mark.parametrize(
+    ("env_id", "normalize", "clip", "kwargs"),
+    [
+        ("CartPole-v1", True, False, {}),
+        ("LunarLander-v3", True, False, {}),
+        ("LunarLander-v3", True, False, {"continuous": True}),
+        ("Pendulum-v1", True, False, {}),  # bounds are not [-1, 1]
+        ("Pendulum-v1", False, True, {}),
+        ("FrozenLake-v1", True, False, {}),
+        ("tests.environments:Mixed", True, False, {}),
+    ],
+)
+def test_returns_are_those_of_rllibs_own_loop(
+    env_id: str, normalize: bool, clip: bool, kwargs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build(
+        env_id, normalize=normalize, clip=clip, environment__kwargs=kwargs, evaluation__max_episode_steps=150
+    )
+    # One at a time, so that a matrix product has the same shape in both loops and not one bit may differ.
+    monkeypatch.setattr(evaluation, "MAX_LANES", 1)
+    mine = evaluate(built[2], built[0], normalize_actions=normalize, clip_actions=clip)
+    assert mine.returns == pytest.approx(by_connectors(built), rel=1e-6)
+
+
+def test_side_by_side_is_the_same_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    space, _, module = build("CartPole-v1", episodes=70)
+    together = evaluate(module, space).returns
+    assert len(set(together)) > 1
+    for lanes in (1, 3):
+        monkeypatch.setattr(evaluation, "MAX_LANES", lanes)
+        assert evaluate(module, space).returns == together
+
+
+def test_the_same_weights_give_the_same_returns() -> None:
+    space, _, module = build("LunarLander-v3", environment__kwargs={"continuous": True})
+    assert evaluate(module, space).returns == evaluate(module, space).returns
+
+
+def test_more_episodes_begin_with_the_fewer() -> None:
+    few, _, module = build("CartPole-v1", episodes=4)
+    many = spec(environment__id="CartPole-v1", evaluation__episodes=9)
+    assert evaluate(module, many).returns[:4] == evaluate(module, few).returns
+
+
+def test_evaluation_leaves_the_generators_alone() -> None:
+    space, _, module = build("tests.environments:Mixed")
+    draws = []
+    for evaluated in (False, True):
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002 (the global generator is what is tested)
+        if evaluated:
+            evaluate(module, space)
+        draws.append((torch.rand(1).item(), random.random(), np.random.random()))  # noqa: NPY002
+    assert draws[0] == draws[1]
+
+
+def test_episodes_that_do_not_end_are_cut_and_counted() -> None:
+    space, _, module = build("tests.environments:Endless", evaluation__max_episode_steps=11)
+    result = evaluate(module, space)
+    assert (result.returns, result.num_cut) == ((11.0,) * 5, 5)
+
+
+def test_episodes_that_end_at_the_limit_are_not_cut() -> None:
+    space, _, module = build("tests.environments:Plain", evaluation__max_episode_steps=20)
+    result = evaluate(module, space)
+    assert (result.returns, result.num_cut) == ((20.0,) * 5, 0)
+
+
+def test_a_reward_that_is_not_a_number_ends_the_trial() -> None:
+    space, _, module = build("tests.environments:NanReward", environment__kwargs={"at_step": 3})
+    with pytest.raises(TrialError, match="rewards must be finite, got nan at step 3 of episode 0"):
+        evaluate(module, space)
+
+
+def test_what_the_environment_raises_is_shown() -> None:
+    space, _, module = build("tests.environments:Raises", environment__kwargs={"at_step": 3})
+    with pytest.raises(TrialError, match="ZeroDivisionError: planted fault at step 3 at step 3 of episode 0"):
+        evaluate(module, space)
+
+
+def test_a_step_that_hangs_does_not_hang_the_trial() -> None:
+    space, _, module = build(
+        "tests.environments:Hangs", environment__kwargs={"at_step": 3}, resources__sample_timeout_s=0.5
+    )
+    with pytest.raises(TrialError, match=r"5 episodes must end within sample_timeout_s=0.5 s"):
+        evaluate(module, space)
+
+
+def test_a_policy_without_finite_outputs_ends_the_trial() -> None:
+    space, _, module = build("CartPole-v1")
+    for parameter in module.parameters():
+        parameter.data *= float("nan")
+    with pytest.raises(TrialError, match="the training diverged"):
+        evaluate(module, space)

@@ -1,0 +1,85 @@
+"""The trial under Ray Tune: resources, the way of an error to the driver, and nothing left behind."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray._private.state import actors as actor_table
+
+from study.errors import TrialError
+from study.trial.trainable import StudyTrial
+from tests.integration.trials import trial_config
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+
+def fit(folder: Path, config: dict[str, Any]) -> list[Any]:
+    """Run one trial through a bare Tuner."""
+    tuner = tune.Tuner(
+        StudyTrial,
+        param_space=config,
+        run_config=tune.RunConfig(
+            storage_path=str(folder),
+            verbose=0,
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+        ),
+    )
+    return list(tuner.fit())
+
+
+def assert_no_runner_is_left() -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        left = [each for each in actor_table().values() if each["ActorClassName"] == "MeasuringEnvRunner"]
+        left = [each for each in left if each["State"] != "DEAD"]
+        if not left or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    assert not left
+
+
+def test_a_trial_asks_for_a_cpu_of_each_process() -> None:
+    config = trial_config(
+        setting={"num_env_runners": 3},
+        resources__num_cpus_for_main_process=2,
+        resources__num_cpus_per_env_runner=4,
+        resources__placement="spread",
+    )
+    request = StudyTrial.default_resource_request(config)
+    assert request.bundles == [{"CPU": 2}, {"CPU": 4}, {"CPU": 4}, {"CPU": 4}]
+    assert request.strategy == "SPREAD"
+
+
+def test_the_driver_imports_neither_rllib_nor_torch() -> None:
+    code = "import sys, study.trial.trainable; print([m for m in ('torch', 'ray.rllib') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_a_trial_runs_under_tune(tmp_path: Path) -> None:
+    (result,) = fit(tmp_path, trial_config(setting={"num_env_runners": 1}))
+    assert result.error is None
+    assert result.metrics["done"] is True
+    assert result.metrics["progress"] == 1
+    assert result.metrics["policy"]
+    assert [record["kind"] for record in result.metrics["records"]] == ["iteration", "evaluation"]
+    assert_no_runner_is_left()
+
+
+def test_a_start_that_hangs_reaches_the_driver_in_one_line(tmp_path: Path) -> None:
+    config = trial_config(
+        environment__id="tests.environments:StartsSlowly",
+        resources__startup_timeout_s=4.0,
+    )
+    (result,) = fit(tmp_path, config)
+    cause = result.error.cause
+    assert isinstance(cause, TrialError)
+    assert str(cause) == (
+        "start-up: all 2 env runners must be up within startup_timeout_s=4 s, they are not. "
+        "Fix: raise resources.startup_timeout_s, or look at the nodes."
+    )
+    assert_no_runner_is_left()
