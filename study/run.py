@@ -109,7 +109,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
         ledger = fold((line.record, line.time) for line in read_lines(folder.records))
         mirror = MirrorProcess()
         mirror.start(folder, identity.tracking_uri)
-        stack.callback(mirror.finish, 0.0)
+        stack.callback(mirror.finish, 5.0)  # where an error leads out; after a normal end there is nothing left to do
         stopping = stack.enter_context(_Signals())
         log = stack.enter_context(RecordLog(folder.records))
         display.note(f"Starting Ray ({address or 'private'}) …")

@@ -4,14 +4,13 @@ Nothing here may raise into Tune's event loop, where one exception ends every tr
 ends the study early and is reported by `study.run`.
 """
 
-import contextlib
 import logging
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ray.exceptions import RayActorError, RayTaskError
 from ray.tune import Callback, Stopper
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
@@ -104,9 +103,7 @@ class StudyCallback(_Stateless, Callback):
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Record a failure with its reason."""
         try:
-            error = trial.get_pickled_error()
-            reason = reason_of(error) if error is not None else _last_words(trial)
-            self._conductor.end(trial.config[TRIAL_KEY], "failed", reason)
+            self._conductor.end(trial.config[TRIAL_KEY], "failed", reason_of(_error_text(trial)))
         except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
             _end_early(self._conductor, error)
         self._on_change()
@@ -138,25 +135,30 @@ def _end_early(conductor: Conductor, error: Exception) -> None:
     conductor.end_early("error", str(error) or type(error).__name__)
 
 
-def _last_words(trial: Trial) -> str:
-    """Return why a trial failed that Ray ended before it could raise, such as for lack of memory."""
-    with contextlib.suppress(OSError, TypeError):
-        lines = Path(trial.error_file).read_text().splitlines()
-        return next(line.strip()[:500] for line in lines if line.strip() and not line.startswith("Failure #"))
-    return "the trial ended without an error"
+def _error_text(trial: Trial) -> str:
+    """Return what Tune wrote about a trial's failure; unlike the exception, it is there whatever ended the trial."""
+    try:
+        text = Path(trial.error_file).read_text()
+    except (OSError, TypeError):
+        return ""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("Failure # "))
 
 
-def reason_of(error: BaseException) -> str:
-    """Return in one line why a trial failed, as near to the cause as Ray tells."""
-    if isinstance(error, RayActorError) and not isinstance(error, RayTaskError):
-        return f"the trial's main process died: {_first_line(str(error))}"
-    cause: BaseException = getattr(error, "cause", None) or error
-    if isinstance(cause, RayActorError):
-        return f"a process of the trial died: {_first_line(str(cause))}"
-    text = _first_line(str(cause.args[0] if cause.args else cause))
-    return text if isinstance(cause, TrialError) else f"{type(cause).__name__}: {text}"
+def reason_of(text: str) -> str:
+    """Return in one line why a trial failed, as near to the cause as Ray tells.
+
+    Ray hands over the tracebacks of every process on the way, the cause last. A `TrialError` was written for people
+    and stands for itself; of any other exception the name is told too.
+    """
+    text = _ANSI.sub("", text)
+    raised = list(_RAISED.finditer(text))
+    if not raised:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[0][:500] if lines else "a process of the trial ended without a word"
+    name, message = raised[-1].group(1).rpartition(".")[2], raised[-1].group(2).strip()
+    return (message if name == TrialError.__name__ else f"{name}: {message}")[:500]
 
 
-def _first_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0][:500] if lines else "no message"
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)): ?(.*)$", re.MULTILINE)
+"""The line of a traceback that names what was raised."""

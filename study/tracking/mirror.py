@@ -31,7 +31,7 @@ from study.tracking.records import (
 _log = logging.getLogger(__name__)
 
 _CHUNK = 500
-"""Records between two writes of the cursor: what the next mirror sends again after a kill, at most."""
+"""Most records between two writes of the cursor: what the next mirror sends again after a kill."""
 
 
 class Mirror:
@@ -45,6 +45,7 @@ class Mirror:
         self._store: StudyStore | None = None
         self._cursor = file.read()
         self._pending: dict[str, list[Point]] = defaultdict(list)
+        self._chunk = _CHUNK
 
     @property
     def attached(self) -> bool:
@@ -79,9 +80,10 @@ class Mirror:
         store.set_running(store.parent_run_id)
 
     def step(self) -> int:
-        """Send the next records, at most `_CHUNK`, and return their number; 0 at the end of the file.
+        """Send some of the next records and return their number; 0 at the end of the file.
 
-        Whatever MLflow raises when it is away passes through; nothing is lost by it, call again.
+        Whatever MLflow raises when it is away passes through; nothing is lost by it, call again. Fewer
+        records are then tried, so that a slow server can take them before the client times out.
 
         Raises:
             RecordError: The records cannot be trusted.
@@ -100,6 +102,10 @@ class Mirror:
             self._file.forget()
             self._store = None
             raise
+        except Exception:
+            self._chunk = max(self._chunk // 2, 1)
+            raise
+        self._chunk = min(self._chunk * 2, _CHUNK)
         if lines:
             self._keep(cursor)
         return len(lines)
@@ -109,6 +115,7 @@ class Mirror:
         store, cursor = self._attachment()
         if cursor.status == "RUNNING":
             cursor = replace(cursor, status="KILLED", time=cursor.time or self._identity.created)
+            store.log(store.parent_run_id, tags={"status": "killed"})
         self._end_study(store, cursor)
         store.upload(self._folder.table)
         self._keep(cursor)
@@ -133,15 +140,14 @@ class Mirror:
         try:
             if cursor.offset > 0 and (not records.exists() or records.stat().st_size < cursor.offset):
                 raise RecordError(f"{records}: shorter than what was sent")
-            return cursor, list(
-                islice(read_lines(records, offset=cursor.offset, first_seq=cursor.seq), _CHUNK)
-            )
+            lines = read_lines(records, offset=cursor.offset, first_seq=cursor.seq)
+            return cursor, list(islice(lines, self._chunk))
         except RecordError as error:
             if cursor.offset == 0:
                 raise
             _log.warning("the records changed behind the mirror, all of them are sent again: %s", error)
         fresh = Cursor(experiment_id=cursor.experiment_id, parent_run_id=cursor.parent_run_id)
-        return fresh, list(islice(read_lines(records), _CHUNK))
+        return fresh, list(islice(read_lines(records), self._chunk))
 
     def _flush(self, store: StudyStore) -> None:
         """Send the points that wait; before anything that ends or deletes a run."""
@@ -171,8 +177,7 @@ class Mirror:
             case StudyClosed() as record:
                 self._flush(store)
                 cursor = replace(cursor, status=content.STUDY_STATUS[record.reason])
-                closed = {"closed": record.reason, "closed.detail": record.detail}
-                store.log(store.parent_run_id, tags=content.without_empty(closed))
+                store.log(store.parent_run_id, tags=content.closed_tags(record))
                 self._end_study(store, cursor)
         return cursor
 

@@ -17,6 +17,7 @@ from study.tracking.records import (
     Evaluation,
     Iteration,
     Metrics,
+    StudyClosed,
     StudyOpened,
     TrialBuilt,
     TrialEnded,
@@ -30,6 +31,8 @@ SUPERSEDED, DUPLICATE = "superseded", "duplicate"
 """Tags on deleted runs: why they were deleted."""
 PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
+_NONE = "none"
+"""Stands for an empty text where a tag must replace an earlier one."""
 _LONGEST_TAG = 5000
 """Characters; MLflow before 2.18 refuses longer tags, newer ones take 8000."""
 
@@ -81,6 +84,8 @@ def opened_tags(record: StudyOpened) -> dict[str, str]:
     nodes = record.cluster.get("nodes", [])
     return without_empty(
         {
+            "status": "running",
+            "reason": _NONE,
             "session": str(record.session),
             "num_trials": str(record.num_trials),
             "cluster.num_cpus": str(record.cluster.get("num_cpus", "")),
@@ -89,6 +94,11 @@ def opened_tags(record: StudyOpened) -> dict[str, str]:
             **{f"provenance.{key}": value for key, value in _flat(record.provenance)},
         }
     )
+
+
+def closed_tags(record: StudyClosed) -> dict[str, str]:
+    """Return how the driver ended."""
+    return {"status": record.reason, "reason": record.detail[:_LONGEST_TAG] or _NONE}
 
 
 def identity_text(identity: StudyIdentity) -> str:
@@ -115,7 +125,7 @@ def trial_params(record: TrialStarted, spec: StudySpec) -> dict[str, str]:
         **iterations,
         "seed": record.seed,
         "num_cpus": record.num_cpus,
-        "anchor": record.anchor or "none",
+        "anchor": record.anchor or _NONE,
         **study_params(spec),
     }
     return {key: str(value) for key, value in values.items()}

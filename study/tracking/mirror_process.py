@@ -52,6 +52,8 @@ class MirrorProcess:
 
     def start(self, folder: StudyFolder, tracking_uri: str) -> None:
         """Start the process; `tracking_uri` comes from `check_tracking_uri`. Returns at once."""
+        if self._child is not None:
+            self._child.dispose()
         self._folder, self._uri = folder, tracking_uri
         self._child = _Child(folder, tracking_uri)
 

@@ -58,6 +58,7 @@ class StudyStore:
         self.restored = False
         """Whether the study had been deleted in MLflow, so that records sent meanwhile were refused."""
         self.experiment_id = self._find_or_create_experiment()
+        self._delete_again()
         self.parent_run_id = self._find_or_create_parent()
 
     def find_or_create_trial(self, trial: int, attempt: int, *, name: str, time_ms: int) -> str | None:
@@ -128,7 +129,6 @@ class StudyStore:
         if experiment.lifecycle_stage != "active":
             _log.warning("experiment %r was deleted in MLflow: restored", name)
             self._client.restore_experiment(experiment.experiment_id)
-            self._delete_again(str(experiment.experiment_id))
             self.restored = True
         return str(experiment.experiment_id)
 
@@ -152,12 +152,10 @@ class StudyStore:
         self.restored = True
         return str(oldest.info.run_id)
 
-    def _delete_again(self, experiment_id: str) -> None:
-        """Delete what the study had deleted: restoring an experiment restores all of its runs."""
+    def _delete_again(self) -> None:
+        """Delete what the study had deleted: who restores an experiment restores all of its runs."""
         for tag in (SUPERSEDED, DUPLICATE):
-            for run in self._search(
-                {STUDY_ID: self._identity.study_id, tag: "true"}, experiment_id=experiment_id
-            ):
+            for run in self._search({STUDY_ID: self._identity.study_id, tag: "true"}):
                 self._client.delete_run(run.info.run_id)
 
     def _create(self, name: str, time_ms: int, tags: Mapping[str, str]) -> str:
@@ -180,21 +178,13 @@ class StudyStore:
         self._client.set_tag(run.info.run_id, why, "true")
         self._client.delete_run(run.info.run_id)
 
-    def _search(
-        self, tags: Mapping[str, str], view: int = ViewType.ACTIVE_ONLY, *, experiment_id: str | None = None
-    ) -> list[Run]:
+    def _search(self, tags: Mapping[str, str], view: int = ViewType.ACTIVE_ONLY) -> list[Run]:
         """Return the runs that carry all of `tags`; read completely, because callers delete what they get."""
         text = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
         runs: list[Run] = []
         token: str | None = None
         while True:
-            page = self._client.search_runs(
-                [experiment_id or self.experiment_id],
-                text,
-                run_view_type=view,
-                max_results=_PAGE,
-                page_token=token,
-            )
+            page = self._client.search_runs([self.experiment_id], text, view, _PAGE, page_token=token)
             runs += page
             if not (token := page.token):
                 return runs

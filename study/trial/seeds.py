@@ -9,7 +9,7 @@ import numpy as np
 
 _TRAINING, _EVALUATION, _NOISE = 0, 1, 2
 """Spawn keys of independent streams under one seed."""
-_BITS = 29
+_SIZE = 1 << 29
 """Each stream owns 2^29 seeds, so that all of them fit in 31 bits: some environments take no more."""
 _LANES_PER_RUNNER = 4096
 """Room between the lanes of two runners; 2^29 / 4096 runners fit."""
@@ -29,7 +29,7 @@ def lane_seed(seed: int, runner_index: int, env_index: int) -> int:
     Raises:
         ValueError: An index is out of range.
     """
-    if not (0 <= runner_index < 2**_BITS // _LANES_PER_RUNNER and 0 <= env_index < _LANES_PER_RUNNER):
+    if not (0 <= runner_index < _SIZE // _LANES_PER_RUNNER and 0 <= env_index < _LANES_PER_RUNNER):
         raise ValueError(f"lane_seed: no such lane, got runner {runner_index}, environment {env_index}.")
     return _seed(seed, _TRAINING, runner_index * _LANES_PER_RUNNER + env_index)
 
@@ -53,5 +53,4 @@ def _seed(seed: int, stream: int, index: int) -> int:
     state = np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(2)
     offset, factor = int(state[0]), int(state[1])
     # An odd factor is invertible modulo a power of two, so different indices never meet.
-    seed_in_stream: int = (offset + (2 * factor + 1) * index) % 2**_BITS
-    return stream * 2**_BITS + seed_in_stream # (offset + (2 * factor + 1) * index) % 2**_BITS
+    return stream * _SIZE + (offset + (2 * factor + 1) * index) % _SIZE

@@ -269,6 +269,7 @@ def test_the_end_of_the_study_is_shown(folder, database, reason):
     sync(folder)
     expected = {"complete": "FINISHED", "error": "FAILED"}.get(reason, "KILLED")
     assert parent(database).status == expected
+    assert parent(database).tags["status"] == reason
 
 
 def test_a_new_database_in_place_of_the_old_one_is_filled_again(folder, database, empty_database):
@@ -345,6 +346,21 @@ def test_studies_of_one_name_share_an_experiment(folder, database, tmp_path):
 
 def test_more_points_than_a_batch_holds(folder, database):
     append(folder, opened(), *whole_trial(0, length=300), closed())
+    sync(folder)
+    assert_mirrored(folder, database)
+
+
+def test_a_slow_server_gets_less_at_a_time(folder, database, monkeypatch):
+    original = mlflow_store.MlflowClient.log_batch
+
+    def slow(*arguments, metrics=(), **options):
+        if len(metrics) > 100:
+            raise TimeoutError
+        return original(*arguments, metrics=metrics, **options)
+
+    monkeypatch.setattr(mlflow_store.MlflowClient, "log_batch", slow)
+    monkeypatch.setattr("study.tracking.mlflow_mirror._PAUSE_S", 0.01)
+    append(folder, opened(), *whole_trial(0, length=100), closed())
     sync(folder)
     assert_mirrored(folder, database)
 
