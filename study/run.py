@@ -117,6 +117,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
         alive = False
         while not alive:
             with _ray(address, largest, verbose=options.verbose) as shape:
+                stopping.install()
                 if conductor is None:
                     _await_mirror(mirror, display, insist=not resumed)
                     conductor = _conductor(spec, folder, identity, shape, log, ledger, deadline)
@@ -279,8 +280,7 @@ def _tuner(conductor: Conductor, folder: StudyFolder, stopping: "_Signals", disp
             "attempt": started.attempt,
         }
 
-    callback = StudyCallback(conductor, on_change=display.update)
-    callback.keep_signals(*stopping.NUMBERS)
+    callback = StudyCallback(conductor, on_setup=stopping.install, on_change=display.update)
     shutil.rmtree(folder.tune, ignore_errors=True)  # of an earlier driver; never read
     return tune.Tuner(
         StudyTrial,
@@ -341,11 +341,18 @@ class _Signals:
         else:
             sys.stderr.write(f"Received {self._received}; ending once Ray is up. Again to end at once.\n")
 
-    def __enter__(self) -> "_Signals":
+    def install(self) -> None:
+        """Take the signals, again where Ray or Tune took them: both install handlers of their own."""
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in self.NUMBERS}
+            for number in self.NUMBERS:
+                signal.signal(number, self._handle)
+
+    def __enter__(self) -> "_Signals":
+        self._before = {number: signal.getsignal(number) for number in self.NUMBERS}
+        self.install()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._before.items():
+                signal.signal(number, handler)

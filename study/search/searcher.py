@@ -6,7 +6,6 @@ ends the study early and is reported by `study.run`.
 
 import logging
 import re
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,19 +71,25 @@ class StudySearcher(_Stateless, Searcher):
 class StudyCallback(_Stateless, Callback):
     """Gives Tune's events to the conductor."""
 
-    def __init__(self, conductor: Conductor, *, on_change: Callable[[], None] = lambda: None) -> None:
-        """Wrap a conductor; `on_change` is called after every event that changed a row."""
-        self._conductor, self._on_change = conductor, on_change
-        self._signals: dict[int, Any] = {}
+    def __init__(
+        self,
+        conductor: Conductor,
+        *,
+        on_setup: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Wrap a conductor.
+
+        Args:
+            conductor: Records the events.
+            on_setup: Called once Tune has installed its signal handlers.
+            on_change: Called after every event that changed a row.
+        """
+        self._conductor, self._on_setup, self._on_change = conductor, on_setup, on_change
 
     def setup(self, **info: Any) -> None:
-        """Put the study's SIGUSR1 handler back: Tune has just installed its own."""
-        for number, handler in self._signals.items():
-            signal.signal(number, handler)
-
-    def keep_signals(self, *numbers: int) -> None:
-        """Remember the present handlers of these signals, to put them back in `setup`."""
-        self._signals = {number: signal.getsignal(number) for number in numbers}
+        """Tell that Tune is about to begin."""
+        self._on_setup()
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
