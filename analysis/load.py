@@ -34,7 +34,7 @@ def trials(study: str | Path) -> pd.DataFrame:
     for name in METRICS:
         if METRICS[name].grain == "trial" and name not in frame:
             frame[name] = None  # no trial has ended yet
-    return frame.astype({name: _dtype(name) for name in frame})
+    return frame.astype({name: _dtype(str(name)) for name in frame})
 
 
 def curves(study: str | Path) -> pd.DataFrame:
@@ -91,7 +91,9 @@ def evaluations(study: str | Path) -> pd.DataFrame:
 def _ledger(study: str | Path) -> Ledger:
     folder = StudyFolder(Path(study))
     if not folder.exists():
-        raise AnalysisError(f"{study}: must be the folder of a study, got none. Fix: give for instance studies/quickstart.")
+        raise AnalysisError(
+            f"{study}: must be the folder of a study, got none. Fix: give for instance studies/quickstart."
+        )
     return fold((line.record, line.time) for line in read_lines(folder.records))
 
 

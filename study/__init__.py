@@ -14,7 +14,8 @@ from study.errors import (
 from study.spec import StudySpec, load_space
 
 if TYPE_CHECKING:
-    from study.run import RunOptions, StudyResult, run_study
+    from study.opening import RunOptions
+    from study.run import StudyResult, run_study
 
 __all__ = [
     "AnalysisError",
@@ -33,9 +34,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `study.run` on first use."""
-    if name in ("RunOptions", "StudyResult", "run_study"):
+    """Import the heavier modules on first use."""
+    homes = {"RunOptions": "study.opening", "StudyResult": "study.run", "run_study": "study.run"}
+    if name in homes:
         import importlib
 
-        return getattr(importlib.import_module("study.run"), name)
+        return getattr(importlib.import_module(homes[name]), name)
     raise AttributeError(f"module 'study' has no attribute {name!r}")

@@ -78,7 +78,8 @@ def run(
         _print_plan(spec, address, name, space)
         return
     from study.display import make_display
-    from study.run import RunOptions, run_study
+    from study.opening import RunOptions
+    from study.run import run_study
 
     file = find_space(space)
     options = RunOptions(
@@ -100,9 +101,7 @@ def run(
 
 
 @app.command()
-def plan(
-    space: Space, address: Address = None, seed: Seed = None, trials: Trials = None, set_: Set = None
-) -> None:
+def plan(space: Space, address: Address = None, seed: Seed = None, trials: Trials = None, set_: Set = None) -> None:
     """Print what a study would run and what each trial needs; the same as `run --dry-run`."""
     _print_plan(_load(space, set_, seed, trials), address, find_space(space).stem, space)
 

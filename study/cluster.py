@@ -159,7 +159,7 @@ def _authentication_as_in_environment() -> Iterator[None]:
     """Make Ray's core read its authentication variables again, before and after: it caches them per process."""
 
     def reload() -> None:
-        from ray._raylet import AuthenticationTokenLoader, Config
+        from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
         Config.initialize("")
         AuthenticationTokenLoader.instance().reset_cache()
@@ -250,7 +250,9 @@ def check_address(address: str) -> None:
             connection.sendall(_HTTP2_PREFACE)
             answer = connection.recv(9)
     except OSError as error:
-        raise ClusterError(f"--address {address}: no answer within {CONNECT_TIMEOUT_S:.0f} s ({error}). {ways}") from error
+        raise ClusterError(
+            f"--address {address}: no answer within {CONNECT_TIMEOUT_S:.0f} s ({error}). {ways}"
+        ) from error
     if len(answer) < 4 or answer[3] != _SETTINGS_TYPE:
         raise ClusterError(f"--address {address}: something answers there that is not Ray. {ways}")
 

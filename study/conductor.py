@@ -147,9 +147,7 @@ class Conductor:
         number, proposed = self._optuna.propose(slot)
         earlier = self.ledger.rows.get(slot.trial)
         tuned = {name: value for name, value in proposed.items() if name in self.spec.tuned}
-        setting = runnable(
-            self.spec, {**tuned, "num_env_runners": slot.num_env_runners}, written=tuple(slot.given)
-        )
+        setting = runnable(self.spec, {**tuned, "num_env_runners": slot.num_env_runners}, written=tuple(slot.given))
         started = TrialStarted(
             trial=slot.trial,
             attempt=earlier.attempt + 1 if earlier else 1,
@@ -258,14 +256,18 @@ class Conductor:
         self._queue.sort(key=lambda slot: slot.trial)
         ended = sum(row.ended for row in self.ledger.rows.values())
         if ended == self._ended_at_last_death:
-            self.end_early("error", f"{reason} Fix: free the machine's memory, then run the same command with --resume.")
+            self.end_early(
+                "error", f"{reason} Fix: free the machine's memory, then run the same command with --resume."
+            )
         self._ended_at_last_death = ended
 
     def close(self) -> StudyClosed:
         """Record the end of the session; trials that were still running wait for a resume."""
         stop = self.stop
         self._end_open_attempts(stop.detail if stop else "the driver ended")
-        complete = all(slot.trial in self.ledger.rows and self.ledger.rows[slot.trial].ended for slot in self.plan.slots)
+        complete = all(
+            slot.trial in self.ledger.rows and self.ledger.rows[slot.trial].ended for slot in self.plan.slots
+        )
         reason = "complete" if complete else stop.reason if stop else "error"
         closed = StudyClosed(
             session=self.ledger.sessions,

@@ -1,4 +1,4 @@
-"""What a person sees: the live view of a running study, the plan, and the tables at the end. Imports rich, no engine."""
+"""What a person sees: the live view of a running study, the plan, the tables at the end. Imports rich, no engine."""
 
 import contextlib
 import sys
@@ -120,7 +120,7 @@ def _headline(conductor: "Conductor") -> str:
     counts, total = conductor.ledger.counts(), len(conductor.plan.slots)
     ended = counts["finished"] + counts["failed"]
     running = [row for row in conductor.ledger.rows.values() if row.status == "running"]
-    rate = sum(row.last_iteration is not None and row.env_steps_per_s() or 0.0 for row in running)
+    rate = sum((row.last_iteration is not None and row.env_steps_per_s()) or 0.0 for row in running)
     best = max((row.summary.get("final_return") or float("-inf") for row in _finished(conductor.ledger)), default=None)
     parts = [f"{ended} of {total} trials ended", f"{len(running)} running", f"{rate:,.0f} env steps/s"]
     if counts["failed"]:
@@ -210,9 +210,7 @@ def _status(row: TrialRow) -> Text:
     return Text(f"{row.status.upper()}: {row.reason}", style="red" if row.status == "failed" else "yellow")
 
 
-def print_result(
-    console: Console, rows: Iterable[TrialRow], best: Mapping[int, TrialRow], *, table_file: str
-) -> None:
+def print_result(console: Console, rows: Iterable[TrialRow], best: Mapping[int, TrialRow], *, table_file: str) -> None:
     """Print the table of trials and the best setting of each scale."""
     rows = list(rows)
     console.print(_trial_table(rows))

@@ -82,7 +82,7 @@ def _bounded(parameter: Parameter) -> Any:
     bound: dict[str, float] = {"gt" if parameter.open_minimum else "ge": parameter.minimum}
     if parameter.maximum is not None:
         bound["le"] = parameter.maximum
-    return Annotated[parameter.kind, Field(**bound)]  # type: ignore[arg-type]
+    return Annotated[parameter.kind, Field(**bound)]  # type: ignore[call-overload]
 
 
 def _domain(parameter: Parameter) -> Any:

@@ -61,3 +61,7 @@ class SpaceError(StudyError, ValueError):
         self.faults = tuple(faults)
         count = "1 problem" if len(self.faults) == 1 else f"{len(self.faults)} problems"
         super().__init__("\n".join([f"{source}: {count}", *(f"  {fault}" for fault in self.faults)]))
+
+    def __reduce__(self) -> tuple[type["SpaceError"], tuple[str, tuple[Fault, ...]]]:
+        """Pickle by source and faults: a trial's process raises it too."""
+        return SpaceError, (self.source, self.faults)

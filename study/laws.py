@@ -152,7 +152,9 @@ def _num_anchored(spec: "StudySpec") -> int:
 def _grid(spec: "StudySpec") -> Broken:
     for name, domain in spec.tuned.items():
         if isinstance(domain, Range) and domain.step is None:
-            got = f"must be a list, or a range with a step, with sampler grid, got low={domain.low}, high={domain.high}."
+            got = (
+                f"must be a list, or a range with a step, with sampler grid, got low={domain.low}, high={domain.high}."
+            )
             yield f"parameters.{name}", got, "List the values."
     if spec.search.num_trials is not None:
         yield "search.num_trials", "a grid counts itself.", "Remove it, or use another sampler."

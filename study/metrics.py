@@ -146,18 +146,33 @@ _ALL = (
         source="counted",
         meaning="Minibatch updates in this iteration.",
     ),
-    Metric(name="kl", unit="nat", grain="iteration", source="computed", meaning="Mean KL of old to new policy."),
-    Metric(name="entropy", unit="nat", grain="iteration", source="computed", meaning="Mean entropy of the policy."),
     Metric(
-        name="policy_loss", unit="1", grain="iteration", source="computed", meaning="Policy loss.", mirrored=False
+        name="kl", unit="nat", grain="iteration", source="computed", meaning="KL of old to new policy, last minibatch."
     ),
-    Metric(name="vf_loss", unit="return^2", grain="iteration", source="computed", meaning="Value loss."),
+    Metric(
+        name="entropy",
+        unit="nat",
+        grain="iteration",
+        source="computed",
+        meaning="Entropy of the policy, last minibatch.",
+    ),
+    Metric(
+        name="policy_loss",
+        unit="1",
+        grain="iteration",
+        source="computed",
+        meaning="Policy loss, last minibatch.",
+        mirrored=False,
+    ),
+    Metric(
+        name="vf_loss", unit="return^2", grain="iteration", source="computed", meaning="Value loss, last minibatch."
+    ),
     Metric(
         name="vf_explained_var",
         unit="1",
         grain="iteration",
         source="computed",
-        meaning="Explained variance of the value function.",
+        meaning="Explained variance of the value function, last minibatch.",
     ),
     Metric(
         name="cpu_time_s",

@@ -82,9 +82,7 @@ def _blocks(spec: StudySpec) -> Iterator[Slot]:
         rng = np.random.default_rng([spec.search.sampler_seed, block])
         for cell in rng.permutation(len(cells)):
             num_env_runners, iterations = cells[cell]
-            yield Slot(
-                trial=-1, num_env_runners=num_env_runners, iterations=iterations, seed=seeds[block % len(seeds)]
-            )
+            yield Slot(trial=-1, num_env_runners=num_env_runners, iterations=iterations, seed=seeds[block % len(seeds)])
 
 
 def _grid(spec: StudySpec) -> Iterator[Slot]:
@@ -208,9 +206,12 @@ def make_plan(spec: StudySpec, cluster: ClusterShape) -> Plan:
 def _check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> None:
     """Place the trial's bundles as Ray would, fullest node last, and refuse what cannot be placed."""
     resources, need = spec.resources, num_cpus(spec, num_env_runners)
-    where, ways = f"parameters.{SCALE}: {num_env_runners} runners", (
-        f"Fix: list smaller scales, add nodes, or lower resources.* (this trial: {need} CPUs, "
-        f"{memory_mb(spec, num_env_runners)} MB)."
+    where, ways = (
+        f"parameters.{SCALE}: {num_env_runners} runners",
+        (
+            f"Fix: list smaller scales, add nodes, or lower resources.* (this trial: {need} CPUs, "
+            f"{memory_mb(spec, num_env_runners)} MB)."
+        ),
     )
     shape = ", ".join(f"{node.address}: {node.num_cpus} CPUs, {node.memory_mb} MB" for node in cluster.nodes)
     if need > cluster.num_cpus:

@@ -2,37 +2,36 @@
 
 import contextlib
 import shutil
-import signal
-import sys
-import threading
 import time
-import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from study.cluster import joined_ray, local_shape, private_ray, resolve_address
 from study.conductor import Conductor
 from study.display import Display, PlainDisplay
-from study.errors import Fault, RecordError, SpaceError, StudyError, TrackingError
-from study.plan import ClusterShape, make_plan, num_cpus
+from study.errors import RecordError, TrackingError
+from study.laws import smallest
+from study.opening import RunOptions, forget_unstarted, is_resumed, new_identity, resumed_identity
+from study.parameters import SCALE
+from study.plan import ClusterShape, Plan, deal_slots, make_plan, num_cpus
+from study.signals import StopSignals
 from study.spec import StudySpec
-from study.tracking.folder import FORMAT, StudyFolder, StudyIdentity
+from study.tracking.folder import StudyFolder, StudyIdentity
 from study.tracking.ledger import Ledger, TrialRow, best_per_scale, fold
 from study.tracking.mirror_process import MirrorProcess, MirrorReport
 from study.tracking.provenance import provenance
 from study.tracking.records import RecordLog, StudyClosed, TrialStarted, read_lines
 from study.tracking.table import write_table
-from study.tracking.tracking_uri import check_tracking_uri
-from study.trial.environments import probe
+from study.trial.environments import Spaces, probe
 
-DEFAULT_TRACKING_URI = "sqlite:///mlflow.db"
 DRAIN_TIMEOUT_S = 60.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
 READY_TIMEOUT_S = 60.0
 """How long a first start waits for MLflow."""
+RESUME_READY_TIMEOUT_S = 5.0
+"""How long a resume waits for it, to be able to say that it is down."""
+ABANDON_TIMEOUT_S = 5.0
+"""How long an error on the way out waits for MLflow."""
 EXIT_FINISHED, EXIT_SOME_FAILED, EXIT_MISTAKE, EXIT_STOPPED = 0, 1, 2, 75
 
 
@@ -57,28 +56,6 @@ class StudyResult:
         return EXIT_SOME_FAILED if any(row.status == "failed" for row in self.rows) else EXIT_FINISHED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """Everything about a run that is not part of the study's question."""
-
-    name: str
-    """Folder of the study below `out`, and its name in MLflow."""
-    out: Path = Path("studies")
-    address: str | None = None
-    """None for `RAY_ADDRESS` or a private Ray; `local`, `auto` or host:port."""
-    tracking_uri: str | None = None
-    """MLflow; None for `sqlite:///mlflow.db`, or on a resume for what the study began with."""
-    resume: bool = False
-    or_start: bool = False
-    """With `resume`: start when there is nothing to resume."""
-    time_budget_s: float | None = None
-    verbose: bool = False
-    space: str = "python"
-    """Where the spec came from, for people."""
-    space_text: str = ""
-    """The space file as written; kept beside the records."""
-
-
 def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None = None) -> StudyResult:
     """Run or resume a study until its plan is complete, it is told to stop, or its time is up.
 
@@ -90,179 +67,135 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
         TrackingError: MLflow does not answer at a first start.
         RecordError: The folder cannot be resumed.
     """
-    deadline = None if options.time_budget_s is None else time.monotonic() + options.time_budget_s
-    display = display or PlainDisplay()
     folder = StudyFolder(options.out / options.name)
-    resumed = _check_name(folder, options)
-    probe(spec.environment, options.space)
-    identity = _resumed_identity(folder, spec, options) if resumed else _new_identity(spec, options)
+    resumed = is_resumed(folder, options)
+    spaces = probe(spec.environment, options.space)
+    identity = resumed_identity(folder, spec, options) if resumed else new_identity(spec, options)
     address = resolve_address(options.address)
-    largest = max(num_cpus(spec, scale) for scale in spec.scales)
     if address is None:
-        make_plan(spec, local_shape(largest_trial=largest))  # refuse before anything is written
+        make_plan(spec, local_shape(largest_trial=_largest(spec)))  # refuse before anything is written
+    if spec.rllib:
+        _check_overrides(spec, spaces)
     if not resumed:
         folder.create(identity, options.space_text)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(folder.locked())
+    with folder.locked(), contextlib.ExitStack() as stack:
         if not resumed:
-            stack.push(lambda kind, error, trace: _forget_unstarted(folder, error))
-        ledger = fold((line.record, line.time) for line in read_lines(folder.records))
-        mirror = MirrorProcess()
-        mirror.start(folder, identity.tracking_uri)
-        stack.callback(mirror.finish, 5.0)  # where an error leads out; after a normal end there is nothing left to do
-        stopping = stack.enter_context(_Signals())
-        log = stack.enter_context(RecordLog(folder.records))
-        display.note(f"Starting Ray ({address or 'private'}) …")
-        conductor: Conductor | None = None
-        alive = False
+            stack.push(lambda kind, error, trace: forget_unstarted(folder, error))
+        session = _Session(spec, folder, identity, options, display or PlainDisplay(), address)
+        return session.run(stack, insist_on_mlflow=not resumed)
+
+
+def _largest(spec: StudySpec) -> int:
+    return max(num_cpus(spec, scale) for scale in spec.scales)
+
+
+def _check_overrides(spec: StudySpec, spaces: Spaces) -> None:
+    """Let RLlib check `rllib:` here, once, instead of in every trial; only then does the driver import RLlib."""
+    from study.search.space import runnable
+    from study.trial.algorithm import build_config
+
+    slot = deal_slots(spec)[0]
+    lowest = {name: smallest(domain) for name, domain in spec.tuned.items()} | dict(slot.given)
+    setting = runnable(spec, {**lowest, SCALE: slot.num_env_runners})
+    build_config(spec, setting=setting, seed=slot.seed, spaces=spaces)
+
+
+class _Session:
+    """One driver's work on a study, from the lock to the tables."""
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        folder: StudyFolder,
+        identity: StudyIdentity,
+        options: RunOptions,
+        display: Display,
+        address: str | None,
+    ) -> None:
+        self._spec, self._folder, self._identity = spec, folder, identity
+        self._options, self._display, self._address = options, display, address
+        budget = options.time_budget_s
+        self._deadline = None if budget is None else time.monotonic() + budget
+        self._mirror, self._signals = MirrorProcess(), StopSignals()
+
+    def run(self, stack: contextlib.ExitStack, *, insist_on_mlflow: bool) -> StudyResult:
+        """Run until the plan is complete or the study is told to stop."""
+        ledger = fold((line.record, line.time) for line in read_lines(self._folder.records))
+        self._mirror.start(self._folder, self._identity.tracking_uri)
+        stack.callback(self._mirror.finish, ABANDON_TIMEOUT_S)  # after a normal end there is nothing left to do
+        stack.enter_context(self._signals)
+        log = stack.enter_context(RecordLog(self._folder.records))
+        self._display.note(f"Starting Ray ({self._address or 'private'}) …")
+        with self._ray() as shape:
+            self._signals.install()
+            plan = make_plan(self._spec, shape)
+            self._await_mirror(insist=insist_on_mlflow)
+            conductor = self._conductor(plan, log, ledger)
+            self._signals.tell(conductor)
+            alive = self._tune(conductor)
         while not alive:
-            with _ray(address, largest, verbose=options.verbose) as shape:
-                stopping.install()
-                if conductor is None:
-                    _await_mirror(mirror, display, insist=not resumed)
-                    conductor = _conductor(spec, folder, identity, shape, log, ledger, deadline)
-                    stopping.tell(conductor)
-                with display.live(conductor):
-                    alive = _tune(conductor, folder, stopping, display)
+            with self._ray():  # anew: the end of Ray's job freed all that the dead engine held
+                self._signals.install()
+                alive = self._tune(conductor)
         closed = _close(conductor)
-        report = mirror.finish(DRAIN_TIMEOUT_S)
-    rows = tuple(conductor.ledger.rows[number] for number in sorted(conductor.ledger.rows))
-    return StudyResult(
-        folder=folder, identity=identity, rows=rows, best=best_per_scale(rows), closed=closed, mirror=report
-    )
-
-
-def _ray(address: str | None, largest: int, *, verbose: bool) -> contextlib.AbstractContextManager[ClusterShape]:
-    if address is None:
-        return private_ray(num_cpus=local_shape(largest_trial=largest).num_cpus, verbose=verbose)
-    return joined_ray(address, verbose=verbose)
-
-
-def _check_name(folder: StudyFolder, options: RunOptions) -> bool:
-    """Return whether a study is resumed.
-
-    Raises:
-        SpaceError: The name is taken, or there is nothing to resume.
-    """
-    exists = folder.exists()
-    if exists and not options.resume:
-        law = f"a new study needs a new name, got '{options.name}' ({folder.path} exists)."
-        fault = Fault(place="--name", law=law, fix="Continue that study with --resume, or choose another --name.")
-        raise SpaceError(options.space, [fault])
-    if not exists and options.resume and not options.or_start:
-        law = f"there must be a study to resume, got '{options.name}' ({folder.path} holds none)."
-        fault = Fault(place="--resume", law=law, fix="Check --name and --out, or start it without --resume.")
-        raise SpaceError(options.space, [fault])
-    if exists:
-        folder.check_owner()
-    return exists
-
-
-def _new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
-    return StudyIdentity(
-        format=FORMAT,
-        study_id=uuid.uuid4().hex[:12],
-        name=options.name,
-        created=time.time(),
-        tracking_uri=check_tracking_uri(options.tracking_uri or DEFAULT_TRACKING_URI),
-        space=options.space,
-        spec=spec.to_json(),
-        digest=spec.digest(),
-    )
-
-
-def _resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) -> StudyIdentity:
-    identity = folder.identity()
-    if identity.digest != spec.digest():
-        different = ", ".join(_differences(identity.spec, spec.to_json())) or "defaults of another version"
-        raise RecordError(
-            f"{folder.path}: a resume needs the space that the study was started with, got other values of "
-            f"{different}. Fix: resume with {folder.space_file}, or start a new study with --name."
+        rows = tuple(conductor.ledger.rows[number] for number in sorted(conductor.ledger.rows))
+        return StudyResult(
+            folder=self._folder,
+            identity=self._identity,
+            rows=rows,
+            best=best_per_scale(rows),
+            closed=closed,
+            mirror=self._mirror.finish(DRAIN_TIMEOUT_S),
         )
-    if options.tracking_uri is not None:
+
+    def _ray(self) -> contextlib.AbstractContextManager[ClusterShape]:
+        if self._address is None:
+            shape = local_shape(largest_trial=_largest(self._spec))
+            return private_ray(num_cpus=shape.num_cpus, verbose=self._options.verbose)
+        return joined_ray(self._address, verbose=self._options.verbose)
+
+    def _await_mirror(self, *, insist: bool) -> None:
         try:
-            same = check_tracking_uri(options.tracking_uri) == identity.tracking_uri
-        except TrackingError:  # an outage does not stop a resume
-            same = options.tracking_uri == identity.tracking_uri
-        if not same:
-            raise RecordError(
-                f"--tracking-uri: a study keeps the one it began with ({identity.tracking_uri}), got "
-                f"{options.tracking_uri}. Fix: drop the option; `study sync {folder.path} --tracking-uri …` copies it."
-            )
-    return identity
+            self._mirror.wait_ready(READY_TIMEOUT_S if insist else RESUME_READY_TIMEOUT_S)
+        except TrackingError as error:
+            if insist:
+                raise
+            self._display.note(f"MLflow does not answer; the study goes on and MLflow will catch up. ({error})")
+
+    def _conductor(self, plan: Plan, log: RecordLog, ledger: Ledger) -> Conductor:
+        return Conductor(
+            spec=self._spec,
+            plan=plan,
+            folder=self._folder,
+            log=log,
+            ledger=ledger,
+            study_id=self._identity.study_id,
+            provenance=provenance(),
+            deadline=self._deadline,
+        )
+
+    def _tune(self, conductor: Conductor) -> bool:
+        """Run the conductor's trials under Ray Tune; return False when Tune died and trials are left to run.
+
+        Tune gives up altogether when Ray kills a trial's process for lack of memory. The trials that ran then are
+        taken back, and the caller starts Ray anew.
+        """
+        if conductor.exhausted:
+            return True
+        with self._display.live(conductor):
+            try:
+                _tuner(conductor, self._folder, self._signals, self._display).fit()
+            except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
+                reason = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
+                self._display.note(reason)
+                conductor.engine_died(reason)
+            else:
+                if not conductor.exhausted:
+                    conductor.engine_died("Ray Tune ended early.")
+        return conductor.exhausted
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> Iterator[str]:
-    for key in sorted(old.keys() | new.keys()):
-        before, after = old.get(key), new.get(key)
-        if place == "search" and key == "num_trials" or place == "" and key == "description":
-            continue
-        if isinstance(before, dict) and isinstance(after, dict):
-            yield from _differences(before, after, key if not place else f"{place}.{key}")
-        elif before != after:
-            yield f"{place}.{key}" if place else key
-
-
-def _forget_unstarted(folder: StudyFolder, error: BaseException | None) -> bool:
-    """Remove the folder of a first start that recorded nothing, so that the same command can be tried again."""
-    if error is not None and next(read_lines(folder.records), None) is None:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            folder.path.parent.rmdir()  # only if it is empty
-    return False
-
-
-def _await_mirror(mirror: MirrorProcess, display: Display, *, insist: bool) -> None:
-    try:
-        mirror.wait_ready(READY_TIMEOUT_S if insist else 5.0)
-    except TrackingError as error:
-        if insist:
-            raise
-        display.note(f"MLflow does not answer; the study goes on and MLflow will catch up. ({error})")
-
-
-def _conductor(
-    spec: StudySpec,
-    folder: StudyFolder,
-    identity: StudyIdentity,
-    shape: ClusterShape,
-    log: RecordLog,
-    ledger: Ledger,
-    deadline: float | None,
-) -> Conductor:
-    return Conductor(
-        spec=spec,
-        plan=make_plan(spec, shape),
-        folder=folder,
-        log=log,
-        ledger=ledger,
-        study_id=identity.study_id,
-        provenance=provenance(),
-        deadline=deadline,
-    )
-
-
-def _tune(conductor: Conductor, folder: StudyFolder, stopping: "_Signals", display: Display) -> bool:
-    """Run the conductor's trials under Ray Tune; return False when Tune died and trials are left to run.
-
-    Tune gives up altogether when Ray kills a trial's process for lack of memory. The trials that ran then are taken
-    back, and the caller starts Ray anew, which frees all that they held.
-    """
-    if conductor.exhausted:
-        return True
-    try:
-        _tuner(conductor, folder, stopping, display).fit()
-    except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
-        reason = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
-        display.note(reason)
-        conductor.engine_died(reason)
-    else:
-        if conductor.num_left and conductor.stop is None and not conductor.exhausted:
-            conductor.engine_died("Ray Tune ended early.")
-    return conductor.exhausted
-
-
-def _tuner(conductor: Conductor, folder: StudyFolder, stopping: "_Signals", display: Display) -> Any:
+def _tuner(conductor: Conductor, folder: StudyFolder, stopping: StopSignals, display: Display) -> Any:
     from ray import tune
 
     from study.search.searcher import StudyCallback, StudySearcher, StudyStopper
@@ -314,45 +247,3 @@ def _close(conductor: Conductor) -> StudyClosed:
 
 def _trial_name(trial: Any) -> str:
     return f"trial_{trial.config['trial']:05d}_{trial.config['attempt']}"
-
-
-class _Signals:
-    """Turns SIGINT, SIGTERM and SIGUSR1 into a clean end; a second SIGINT or SIGTERM ends the process at once."""
-
-    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-
-    def __init__(self) -> None:
-        self._conductor: Conductor | None = None
-        self._received: str | None = None
-        self._before: dict[int, Any] = {}
-
-    def tell(self, conductor: Conductor) -> None:
-        """Pass signals on to the conductor, also one that came before it existed."""
-        self._conductor = conductor
-        if self._received is not None:
-            conductor.end_early("stopped", f"received {self._received}")
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._received is not None and number != signal.SIGUSR1:
-            raise KeyboardInterrupt
-        self._received = signal.Signals(number).name
-        if self._conductor is not None:
-            self._conductor.end_early("stopped", f"received {self._received}")
-        else:
-            sys.stderr.write(f"Received {self._received}; ending once Ray is up. Again to end at once.\n")
-
-    def install(self) -> None:
-        """Take the signals, again where Ray or Tune took them: both install handlers of their own."""
-        if threading.current_thread() is threading.main_thread():
-            for number in self.NUMBERS:
-                signal.signal(number, self._handle)
-
-    def __enter__(self) -> "_Signals":
-        self._before = {number: signal.getsignal(number) for number in self.NUMBERS}
-        self.install()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in self._before.items():
-                signal.signal(number, handler)

@@ -251,4 +251,3 @@ def _words(item: Any, name: str, known: Sequence[str]) -> tuple[str, str]:
     law = law.removeprefix("input ")
     fix = _FIXES.get(kind, "Change the value.")
     return f"{law}, got {got!r}.", fix
-

@@ -28,7 +28,7 @@ class EnvironmentSpec(Section):
 
     id: str = Field(min_length=1)
     """A Gymnasium id such as `Acrobot-v1`, or `module:Class` of your own."""
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field({})
     """Arguments of the environment's constructor."""
     floor: float
     """Return that scores 0: a policy that learnt nothing (return units)."""
@@ -82,7 +82,7 @@ class SearchSpec(Section):
     """Seeds of the trials, dealt in rotation within each scale."""
     sampler_seed: int = Field(0, ge=0)
     """Seed of the sampler and of the order in which scales and seeds are dealt."""
-    anchors: list[AnchorSpec] = []
+    anchors: list[AnchorSpec] = Field([])
     """Points to try first."""
 
 
@@ -139,7 +139,7 @@ class StudySpec(Section):
     """How a policy is judged."""
     resources: ResourcesSpec = ResourcesSpec()  # type: ignore[call-arg]
     """What a trial reserves."""
-    rllib: dict[str, dict[str, Any]] = {}
+    rllib: dict[str, dict[str, Any]] = Field({})
     """`AlgorithmConfig` method -> arguments, for what this schema does not name."""
 
     def domain(self, name: str) -> Domain:

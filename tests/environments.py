@@ -20,9 +20,7 @@ class Plain(gymnasium.Env[Any, Any]):
         self.lifetime = 0
         self.seed: int | None = None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.seed = seed if seed is not None else self.seed
         self.steps = 0

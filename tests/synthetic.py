@@ -133,9 +133,7 @@ def ended(trial: int, status: Any = "finished", attempt: int = 1) -> TrialEnded:
     )
 
 
-def whole_trial(
-    trial: int, status: Any = "finished", attempt: int = 1, *, length: int = 3
-) -> Iterator[Record]:
+def whole_trial(trial: int, status: Any = "finished", attempt: int = 1, *, length: int = 3) -> Iterator[Record]:
     """Yield all records of one attempt."""
     yield started(trial, attempt)
     yield built(trial, attempt)

@@ -100,7 +100,7 @@ def _at(domain: BaseDistribution, share: float) -> Value:
     assert isinstance(domain, (FloatDistribution, IntDistribution))
     step = domain.step
     low, high = float(domain.low), float(domain.high)
-    if isinstance(domain, IntDistribution) and not domain.log or step is not None and not domain.log:
+    if (isinstance(domain, IntDistribution) and not domain.log) or (step is not None and not domain.log):
         count = int((high - low) / (step or 1) + 1e-9) + 1
         value = domain.low + int(share * count) * (step or 1)
     elif domain.log:

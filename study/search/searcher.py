@@ -24,7 +24,7 @@ TRIAL_KEY = "trial"
 
 
 class _Stateless:
-    """Pickled as an empty shell: Tune writes what it is given to a file that nobody reads, the records are the state."""
+    """Pickled as an empty shell: Tune writes what it is given to a file that nobody reads."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}

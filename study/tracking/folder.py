@@ -2,8 +2,8 @@
 
 import json
 import os
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,9 @@ class StudyFolder:
             content = json.loads(file.read_text())
             identity = StudyIdentity(**content)
         except FileNotFoundError as error:
-            raise RecordError(f"{self.path}: no study here (study.json is missing). Fix: check --out and --name.") from error
+            raise RecordError(
+                f"{self.path}: no study here (study.json is missing). Fix: check --out and --name."
+            ) from error
         except (OSError, ValueError, TypeError) as error:
             raise RecordError(f"{file}: must be a study's identity, got a damaged file ({error}). {fix}") from error
         if identity.format != FORMAT:
@@ -162,7 +164,8 @@ class StudyFolder:
             lock.acquire(timeout=0)
         except Timeout as error:
             raise RecordError(
-                f"{self.path}: another driver is working on this study. Fix: wait for it, or start your own with --name."
+                f"{self.path}: another driver is working on this study. "
+                "Fix: wait for it, or start your own with --name."
             ) from error
         try:
             yield

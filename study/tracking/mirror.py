@@ -181,9 +181,7 @@ class Mirror:
                 self._end_study(store, cursor)
         return cursor
 
-    def _wait(
-        self, cursor: Cursor, record: Iteration | Evaluation, points: Sequence[Point], time_ms: int
-    ) -> Cursor:
+    def _wait(self, cursor: Cursor, record: Iteration | Evaluation, points: Sequence[Point], time_ms: int) -> Cursor:
         """Let points wait for the next common batch."""
         if (run_id := _run(cursor, record)) is None:
             return cursor

@@ -144,9 +144,7 @@ def built_tags(record: TrialBuilt) -> dict[str, str]:
 
 def ended_tags(record: TrialEnded) -> dict[str, str]:
     """Return the outcome."""
-    return without_empty(
-        {"status": record.status, "reason": record.reason, "checkpoint": record.checkpoint or ""}
-    )
+    return without_empty({"status": record.status, "reason": record.reason, "checkpoint": record.checkpoint or ""})
 
 
 def built_points(record: TrialBuilt, time_ms: int) -> list[Point]:
@@ -176,9 +174,7 @@ def evaluation_points(record: Evaluation, time_ms: int) -> list[Point]:
 
 def ended_points(record: TrialEnded, time_ms: int, env_steps: int) -> list[Point]:
     """Return the summary at the trial's last step: MLflow shows the latest value, now that of the trial."""
-    return _points(
-        {name: value for name, value in record.summary.items() if name in METRICS}, time_ms, env_steps
-    )
+    return _points({name: value for name, value in record.summary.items() if name in METRICS}, time_ms, env_steps)
 
 
 def _points(values: Metrics, time_ms: int, step: int) -> list[Point]:

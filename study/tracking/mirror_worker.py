@@ -95,9 +95,7 @@ class Worker:
             self._driver.wait(self._delay)
             self._turn()
         self._lock.release()
-        behind = (
-            self._mirror.behind if self._mirror else count_behind(self._folder.records, self._file.read())
-        )
+        behind = self._mirror.behind if self._mirror else count_behind(self._folder.records, self._file.read())
         self._tell({"behind": behind, "reason": self._reason})
 
     def _turn(self) -> None:

@@ -47,9 +47,7 @@ class SyncReport:
     """Records not sent, because a driver wrote them meanwhile."""
 
 
-def sync(
-    folder: StudyFolder, *, tracking_uri: str | None = None, timeout_s: float = SYNC_TIMEOUT_S
-) -> SyncReport:
+def sync(folder: StudyFolder, *, tracking_uri: str | None = None, timeout_s: float = SYNC_TIMEOUT_S) -> SyncReport:
     """Send to MLflow what it has not got.
 
     Args:

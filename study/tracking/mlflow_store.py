@@ -160,9 +160,7 @@ class StudyStore:
 
     def _create(self, name: str, time_ms: int, tags: Mapping[str, str]) -> str:
         with _state_lost_on(_MISSING, _REFUSED):  # refused: a person deleted the experiment meanwhile
-            run = self._client.create_run(
-                self.experiment_id, start_time=time_ms, tags=dict(tags), run_name=name
-            )
+            run = self._client.create_run(self.experiment_id, start_time=time_ms, tags=dict(tags), run_name=name)
         return str(run.info.run_id)
 
     def _keep_one(self, runs: Sequence[Run], known: str | None = None) -> str:

@@ -5,6 +5,7 @@ written by one `write` and carries a consecutive `seq`, so that a line torn by a
 a file that is not ours are told apart. One driver writes at a time (`study.tracking.folder` holds the lock).
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -260,14 +261,12 @@ class RecordLog:
         try:
             written = os.write(self._file, raw)
             if written != len(raw):
-                raise OSError(28, "No space left on device")  # noqa: TRY301 (a short write is a full disk)
+                raise OSError(28, "No space left on device")
             if record.durable:
                 os.fsync(self._file)
         except OSError as error:
-            try:
+            with contextlib.suppress(OSError):  # else the next opening cuts the torn line off
                 os.ftruncate(self._file, self._end)
-            except OSError:
-                pass  # the torn line is cut off at the next opening
             raise RecordError(
                 f"{self.path}: the record could not be written ({error.strerror}). "
                 "Fix: free some space, then run the same command with --resume; nothing recorded so far is lost."

@@ -64,21 +64,15 @@ def mask_credentials(text: str) -> str:
 def _check_sqlite(uri: str) -> str:
     path = sqlite_path(uri)
     if path is None:
-        raise TrackingError(
-            f"tracking URI: SQLite must keep its data in a file, got {uri!r}. {_DATABASE_FIX}"
-        )
+        raise TrackingError(f"tracking URI: SQLite must keep its data in a file, got {uri!r}. {_DATABASE_FIX}")
     absolute = path.absolute()
     if absolute.is_dir():
         raise TrackingError(f"tracking URI: must name a file, got the folder {absolute}. {_DATABASE_FIX}")
     if not absolute.parent.is_dir():
-        raise TrackingError(
-            f"tracking URI: the database's folder must exist, got {absolute.parent}. Fix: create it."
-        )
+        raise TrackingError(f"tracking URI: the database's folder must exist, got {absolute.parent}. Fix: create it.")
     for place in (absolute.parent, *([absolute] if absolute.exists() else [])):
         if not os.access(place, os.W_OK):  # SQLite writes its journal beside the database
-            raise TrackingError(
-                f"tracking URI: must be writable, got {place}. Fix: chmod it, or choose another place."
-            )
+            raise TrackingError(f"tracking URI: must be writable, got {place}. Fix: chmod it, or choose another place.")
     return uri.replace(f"///{path}", f"///{absolute}", 1)
 
 

@@ -83,9 +83,7 @@ def build_config(spec: StudySpec, *, setting: Mapping[str, Value], seed: int, sp
     for method, arguments in spec.rllib.items():
         _apply(config, method, arguments)
     changed = [
-        name
-        for name in _OURS
-        if getattr(config, name) is not ours[name] and getattr(config, name) != ours[name]
+        name for name in _OURS if getattr(config, name) is not ours[name] and getattr(config, name) != ours[name]
     ]
     if changed:
         got = ", ".join(f"{name}={getattr(config, name)}" for name in changed)
@@ -95,9 +93,7 @@ def build_config(spec: StudySpec, *, setting: Mapping[str, Value], seed: int, sp
         config.validate()
     except Exception as error:
         law = f"RLlib must accept the values, got {type(error).__name__}: {' '.join(str(error).split())}"
-        raise _error(
-            "rllib" if spec.rllib else "parameters", law, "Change the value that it names."
-        ) from error
+        raise _error("rllib" if spec.rllib else "parameters", law, "Change the value that it names.") from error
     return config
 
 
@@ -175,9 +171,7 @@ def _apply(config: PPOConfig, method: str, arguments: Mapping[str, Any]) -> None
     try:
         getattr(config, method)(**arguments)
     except Exception as error:
-        law = (
-            f"RLlib must accept {dict(arguments)}, got {type(error).__name__}: {' '.join(str(error).split())}"
-        )
+        law = f"RLlib must accept {dict(arguments)}, got {type(error).__name__}: {' '.join(str(error).split())}"
         raise _error(place, law, "Change the value.") from error
 
 

@@ -72,17 +72,13 @@ def _common(reports: tuple[RunnerReport, ...], name: str) -> Any:
 def _learner_values(learner: Learner) -> dict[str, Any]:
     config = learner.config.get_config_for_module(DEFAULT_MODULE_ID)
     optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
-    advantages = [
-        piece for piece in learner._learner_connector if isinstance(piece, GeneralAdvantageEstimation)
-    ]
+    advantages = [piece for piece in learner._learner_connector if isinstance(piece, GeneralAdvantageEstimation)]
     return {
         "lr": float(optimizer.param_groups[0]["lr"]),
         "gamma": advantages[0].gamma if advantages else config.gamma,
         "lambda": advantages[0].lambda_ if advantages else config.lambda_,
         "clip_param": config.clip_param,
-        "entropy_coeff": float(
-            learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()
-        ),
+        "entropy_coeff": float(learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()),
         "grad_clip": config.grad_clip,
         "grad_clip_by": config.grad_clip_by,
         "vf_clip_param": config.vf_clip_param,

@@ -187,6 +187,4 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
         law = f"an observation must have the shape {shape} of its space, got {np.shape(observation)}."
         raise _Unusable(ID, law, "Correct `observation_space`.")
     if not np.isfinite(float(reward)):
-        raise _Unusable(
-            ID, f"rewards of '{env_id}' must be finite, got {reward}.", "Correct the environment."
-        )
+        raise _Unusable(ID, f"rewards of '{env_id}' must be finite, got {reward}.", "Correct the environment.")

@@ -71,9 +71,7 @@ def evaluate(
         lanes = [_Lane(spec) for _ in range(min(MAX_LANES, episodes))]
         try:
             action_space = lanes[0].env.action_space
-            policy = _greedy(
-                module, action_space, normalize_actions=normalize_actions, clip_actions=clip_actions
-            )
+            policy = _greedy(module, action_space, normalize_actions=normalize_actions, clip_actions=clip_actions)
             return _play(policy, lanes, evaluation_seeds(spec.evaluation.seed, episodes))
         finally:
             for lane in lanes:
@@ -154,9 +152,7 @@ class _Lane:
             ) from error
 
 
-def _greedy(
-    module: RLModule, action_space: gymnasium.Space, *, normalize_actions: bool, clip_actions: bool
-) -> Policy:
+def _greedy(module: RLModule, action_space: gymnasium.Space, *, normalize_actions: bool, clip_actions: bool) -> Policy:
     """Return the policy without exploration, its actions ready for the environment."""
     distribution = module.get_inference_action_dist_cls()
 

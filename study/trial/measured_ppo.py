@@ -63,9 +63,7 @@ class MeasuredPPO(PPO):
             results = self._update([episode for episodes, _, _ in samples for episode in episodes])
             learning_time_s = clock() - started
         updates = self._num_gradient_updates()
-        learner = {
-            name: _value(results[0][DEFAULT_MODULE_ID].get(key)) for name, key in _LEARNER_KEYS.items()
-        }
+        learner = {name: _value(results[0][DEFAULT_MODULE_ID].get(key)) for name, key in _LEARNER_KEYS.items()}
         modules = set(results[0]) - {ALL_MODULES}
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
         with self.metrics.log_time((TIMERS, SYNCH_WORKER_WEIGHTS_TIMER)):
@@ -86,9 +84,7 @@ class MeasuredPPO(PPO):
 
     def _update(self, episodes: list[Any]) -> list[dict[str, Any]]:
         sampled = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
-        trained = self.metrics.peek(
-            (LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME), default=0
-        )
+        trained = self.metrics.peek((LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME), default=0)
         results: list[dict[str, Any]] = self.learner_group.update(
             episodes=episodes,
             timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: sampled, NUM_MODULE_STEPS_TRAINED_LIFETIME: trained},

@@ -140,9 +140,7 @@ class TrialRun:
         used = self._watch.stop(self._node)
         step = self._algorithm.last_step
         if step is None:
-            raise TrialError(
-                "trial: an iteration must train, RLlib did not. Fix: look at rllib: in the space."
-            )
+            raise TrialError("trial: an iteration must train, RLlib did not. Fix: look at rllib: in the space.")
         metrics = iteration_metrics(step, used)
         self._iteration += 1
         self._env_steps += step.env_steps

@@ -92,9 +92,7 @@ class MeasuringEnvRunner(SingleAgentEnvRunner):
         measurement = self._measurement(measured, env_steps=sum(map(len, episodes)), ended=self._ended())
         return episodes, self.get_metrics(), measurement
 
-    def _measurement(
-        self, measured: ProcessMeasurement, *, env_steps: int, ended: _Ended
-    ) -> RunnerMeasurement:
+    def _measurement(self, measured: ProcessMeasurement, *, env_steps: int, ended: _Ended) -> RunnerMeasurement:
         return RunnerMeasurement(
             runner=self.worker_index,
             sampling_time_s=measured.wall_time_s,
@@ -114,9 +112,7 @@ class MeasuringEnvRunner(SingleAgentEnvRunner):
             if not np.isfinite(rewards).all():
                 index = int(np.flatnonzero(~np.isfinite(rewards))[0])
                 step = episode.t_started + index + 1
-                raise NonFiniteRewardError(
-                    f"rewards must be finite, got {rewards[index]} at step {step} of an episode"
-                )
+                raise NonFiniteRewardError(f"rewards must be finite, got {rewards[index]} at step {step} of an episode")
 
     def _ended(self) -> _Ended:
         """Return the episodes that ended in this sample, their earlier fragments included.
@@ -124,8 +120,7 @@ class MeasuringEnvRunner(SingleAgentEnvRunner):
         To be called before `get_metrics`, which forgets them.
         """
         episodes = [
-            [*self._ongoing_episodes_for_metrics.get(last.id_, ()), last]
-            for last in self._done_episodes_for_metrics
+            [*self._ongoing_episodes_for_metrics.get(last.id_, ()), last] for last in self._done_episodes_for_metrics
         ]
         return _Ended(
             returns=tuple(math.fsum(piece.get_return() for piece in pieces) for pieces in episodes),

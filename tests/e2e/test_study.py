@@ -101,7 +101,9 @@ def test_a_signal_ends_the_study_cleanly_and_a_resume_finishes_it(place, number)
     (place / "space.yaml").write_text(LONGER)
     with (place / "log").open("w") as log:
         process = start(command("--space", "space.yaml"), place, log)
-        wait_for(lambda: (place / "studies" / "space" / "records.jsonl").exists() and "iteration" in kinds(place), process)
+        wait_for(
+            lambda: (place / "studies" / "space" / "records.jsonl").exists() and "iteration" in kinds(place), process
+        )
         process.send_signal(number)
         assert process.wait(timeout=120) == 75
     said = (place / "log").read_text()

@@ -111,6 +111,4 @@ def test_differences_names_what_differs() -> None:
     asked = {"lr": 1e-3, "num_env_runners": 2, "gamma": 0.99, "kl_coeff": 0.2}
     effective = {"lr": 1e-3, "num_env_runners": 1, "kl_coeff": 0.20000000298}
     assert differences(asked, effective) == ["num_env_runners: asked 2, got 1", "gamma: asked 0.99, got None"]
-    assert differences({"entropy_coeff": 0.0}, {"entropy_coeff": 1e-9}) == [
-        "entropy_coeff: asked 0.0, got 1e-09"
-    ]
+    assert differences({"entropy_coeff": 0.0}, {"entropy_coeff": 1e-9}) == ["entropy_coeff: asked 0.0, got 1e-09"]

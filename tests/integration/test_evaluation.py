@@ -23,9 +23,7 @@ from tests.spaces import spec
 Built = tuple[StudySpec, PPOConfig, RLModule]
 
 
-def build(
-    env_id: str, *, episodes: int = 5, normalize: bool = True, clip: bool = False, **changes: Any
-) -> Built:
+def build(env_id: str, *, episodes: int = 5, normalize: bool = True, clip: bool = False, **changes: Any) -> Built:
     space = spec(environment__id=env_id, evaluation__episodes=episodes, **changes)
     spaces = probe(space.environment, "")
     config = (
@@ -63,16 +61,10 @@ def by_connectors(built: Built) -> list[float]:
         )
         while not episode.is_done and len(episode) < space.evaluation.max_episode_steps:
             shared: dict[str, Any] = {}
-            batch = to_module(
-                batch={}, episodes=[episode], rl_module=module, explore=False, shared_data=shared
-            )
+            batch = to_module(batch={}, episodes=[episode], rl_module=module, explore=False, shared_data=shared)
             output = module.forward_inference(batch)
-            batch = to_env(
-                batch=output, episodes=[episode], rl_module=module, explore=False, shared_data=shared
-            )
-            action = batch[Columns.ACTIONS_FOR_ENV if Columns.ACTIONS_FOR_ENV in batch else Columns.ACTIONS][
-                0
-            ]
+            batch = to_env(batch=output, episodes=[episode], rl_module=module, explore=False, shared_data=shared)
+            action = batch[Columns.ACTIONS_FOR_ENV if Columns.ACTIONS_FOR_ENV in batch else Columns.ACTIONS][0]
             observation, reward, terminated, truncated, _ = env.step(action)
             episode.add_env_step(
                 observation, batch[Columns.ACTIONS][0], reward, terminated=terminated, truncated=truncated
@@ -96,9 +88,7 @@ def by_connectors(built: Built) -> list[float]:
 def test_returns_are_those_of_rllibs_own_loop(
     env_id: str, normalize: bool, clip: bool, kwargs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = build(
-        env_id, normalize=normalize, clip=clip, environment__kwargs=kwargs, evaluation__max_episode_steps=150
-    )
+    built = build(env_id, normalize=normalize, clip=clip, environment__kwargs=kwargs, evaluation__max_episode_steps=150)
     # One at a time, so that a matrix product has the same shape in both loops and not one bit may differ.
     monkeypatch.setattr(evaluation, "MAX_LANES", 1)
     mine = evaluate(built[2], built[0], normalize_actions=normalize, clip_actions=clip)

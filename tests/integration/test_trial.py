@@ -57,11 +57,7 @@ def live_runners() -> list[Any]:
     deadline = time.monotonic() + 1
     while True:
         actors = actor_table().values()
-        alive = [
-            each
-            for each in actors
-            if each["ActorClassName"] == "MeasuringEnvRunner" and each["State"] != "DEAD"
-        ]
+        alive = [each for each in actors if each["ActorClassName"] == "MeasuringEnvRunner" and each["State"] != "DEAD"]
         if not alive or time.monotonic() > deadline:
             return alive
         time.sleep(0.05)
@@ -125,15 +121,11 @@ def test_runners_begin_with_the_learners_weights(weights: list[Any]) -> None:
     assert len(runners) == 2
     for runner in runners:
         assert runner.keys() <= learner.keys()
-        assert all(
-            np.array_equal(np.asarray(value), np.asarray(learner[name])) for name, value in runner.items()
-        )
+        assert all(np.array_equal(np.asarray(value), np.asarray(learner[name])) for name, value in runner.items())
 
 
 def test_records_are_complete(results: list[dict[str, Any]]) -> None:
-    (built,), iterations, evaluations = (
-        of_kind(results, kind) for kind in ("trial_built", "iteration", "evaluation")
-    )
+    (built,), iterations, evaluations = (of_kind(results, kind) for kind in ("trial_built", "iteration", "evaluation"))
     assert results[0]["records"][0] is built
     TrialBuilt(**_without_kind(built), timing="measured", timing_reason="")
     assert [Iteration(**_without_kind(record)).iteration for record in iterations] == [1, 2]
@@ -209,18 +201,14 @@ def test_the_policy_travels(results: list[dict[str, Any]], trial: TrialRun, tmp_
 def test_the_same_seed_gives_the_same_trial(results: list[dict[str, Any]]) -> None:
     with running(setting={"num_envs_per_env_runner": 4}) as again:
         repeated = play(again)
-    names = [
-        name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.source == "counted"
-    ]
+    names = [name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.source == "counted"]
     names += ["kl", "entropy", "policy_loss", "vf_loss"]
     first, second = (
         [{name: record["metrics"][name] for name in names} for record in of_kind(each, "iteration")]
         for each in (results, repeated)
     )
     assert first == second
-    first, second = (
-        [record["returns"] for record in of_kind(each, "evaluation")] for each in (results, repeated)
-    )
+    first, second = ([record["returns"] for record in of_kind(each, "evaluation")] for each in (results, repeated))
     assert first == second
 
 

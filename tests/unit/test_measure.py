@@ -51,9 +51,7 @@ MAIN = ProcessMeasurement(wall_time_s=7.0, cpu_time_s=2.5, peak_rss_mb=500.0, pr
 
 
 def test_every_metric_of_an_iteration_is_there_and_raw() -> None:
-    metrics = iteration_metrics(
-        step((sample(1, 3.0), sample(2, 2.0, episode_return_sum=90.0, num_episodes=4))), MAIN
-    )
+    metrics = iteration_metrics(step((sample(1, 3.0), sample(2, 2.0, episode_return_sum=90.0, num_episodes=4))), MAIN)
     assert list(metrics) == [name for name, metric in METRICS.items() if metric.grain == "iteration"]
     assert metrics == {
         "iteration_time_s": 7.0,
@@ -80,9 +78,7 @@ def test_every_metric_of_an_iteration_is_there_and_raw() -> None:
 
 
 def test_rounds_add_up_per_runner() -> None:
-    metrics = iteration_metrics(
-        step((sample(1, 1.0), sample(2, 2.0)), (sample(1, 2.5), sample(2, 0.5))), MAIN
-    )
+    metrics = iteration_metrics(step((sample(1, 1.0), sample(2, 2.0)), (sample(1, 2.5), sample(2, 0.5))), MAIN)
     assert metrics["slowest_runner_time_s"] == 3.5
     assert metrics["mean_runner_time_s"] == 3.0
     assert metrics["num_sampling_rounds"] == 2
@@ -105,10 +101,7 @@ def test_a_loss_that_is_not_finite_ends_the_trial(name: str, value: float) -> No
 
 
 def test_explained_variance_of_constant_targets_is_absent() -> None:
-    assert (
-        iteration_metrics(step((sample(1, 1.0),), vf_explained_var=math.nan), MAIN)["vf_explained_var"]
-        is None
-    )
+    assert iteration_metrics(step((sample(1, 1.0),), vf_explained_var=math.nan), MAIN)["vf_explained_var"] is None
 
 
 def test_pressure_is_that_of_the_busiest_node() -> None:

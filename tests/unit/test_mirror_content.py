@@ -47,9 +47,7 @@ def test_an_evaluation_is_the_mean_of_its_returns():
 
 
 def test_an_evaluation_without_episodes_has_no_return():
-    empty = Evaluation(
-        **{name: getattr(evaluation(0, 2), name) for name in Evaluation.__slots__} | {"returns": []}
-    )
+    empty = Evaluation(**{name: getattr(evaluation(0, 2), name) for name in Evaluation.__slots__} | {"returns": []})
     assert content.evaluation_points(empty, 0) == []
 
 

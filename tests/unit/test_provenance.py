@@ -59,9 +59,7 @@ def test_a_missing_git_is_no_error(tmp_path, monkeypatch):
     assert module._git(tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    ("variable", "name"), [("SLURM_JOB_ID", "slurm"), ("OAR_JOB_ID", "oar"), ("PBS_JOBID", "pbs")]
-)
+@pytest.mark.parametrize(("variable", "name"), [("SLURM_JOB_ID", "slurm"), ("OAR_JOB_ID", "oar"), ("PBS_JOBID", "pbs")])
 def test_the_batch_job_is_named(monkeypatch, variable, name):
     monkeypatch.setenv(variable, "4711")
     assert provenance()["scheduler"] == {"name": name, "job": "4711"}

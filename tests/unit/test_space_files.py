@@ -104,7 +104,9 @@ def test_all_faults_are_reported_at_once_field_faults_and_laws_between_fields():
 
 def test_a_fault_names_the_line_of_its_key():
     text = "environment:\n  id: CartPole-v1\n  floor: 0\n  reference: 500\n  target: 450\nparameters:\n"
-    text += "  num_env_runners: [1, 2]\n  lr: {low: 0.1, high: 0.01}\nbudget: {env_steps: 10}\nsearch: {num_trials: 2}\n"
+    text += (
+        "  num_env_runners: [1, 2]\n  lr: {low: 0.1, high: 0.01}\nbudget: {env_steps: 10}\nsearch: {num_trials: 2}\n"
+    )
     (fault,) = text_faults(text)
     assert (fault.place, fault.line) == ("parameters.lr", 8)
 
@@ -148,7 +150,11 @@ def test_overrides_replace_and_add_values_and_name_themselves_when_wrong():
 def test_the_digest_ignores_the_number_of_trials_and_nothing_else_that_matters():
     base = spec()
     assert spec(search__num_trials=60).digest() == base.digest()
-    for changes in ({"search__sampler": "tpe"}, {"budget__env_steps": 1001}, {"rllib": {"training": {"use_gae": True}}}):
+    for changes in (
+        {"search__sampler": "tpe"},
+        {"budget__env_steps": 1001},
+        {"rllib": {"training": {"use_gae": True}}},
+    ):
         assert spec(**changes).digest() != base.digest()
 
 

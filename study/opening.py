@@ -1,0 +1,124 @@
+"""A new study or a resumed one: what a person asked for against what is in the folder. Imports no engine."""
+
+import contextlib
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from study.errors import Fault, RecordError, SpaceError, TrackingError
+from study.spec import StudySpec
+from study.tracking.folder import FORMAT, StudyFolder, StudyIdentity
+from study.tracking.records import read_lines
+from study.tracking.tracking_uri import check_tracking_uri
+
+DEFAULT_TRACKING_URI = "sqlite:///mlflow.db"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Everything about a run that is not part of the study's question."""
+
+    name: str
+    """Folder of the study below `out`, and its name in MLflow."""
+    out: Path = Path("studies")
+    address: str | None = None
+    """None for `RAY_ADDRESS` or a private Ray; `local`, `auto` or host:port."""
+    tracking_uri: str | None = None
+    """MLflow; None for `sqlite:///mlflow.db`, or on a resume for what the study began with."""
+    resume: bool = False
+    or_start: bool = False
+    """With `resume`: start when there is nothing to resume."""
+    time_budget_s: float | None = None
+    verbose: bool = False
+    space: str = "python"
+    """Where the spec came from, for people."""
+    space_text: str = ""
+    """The space file as written; kept beside the records."""
+
+
+def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
+    """Return whether a study is resumed.
+
+    Raises:
+        SpaceError: The name is taken, or there is nothing to resume.
+    """
+    exists = folder.exists()
+    if exists and not options.resume:
+        law = f"a new study needs a new name, got '{options.name}' ({folder.path} exists)."
+        fault = Fault(place="--name", law=law, fix="Continue that study with --resume, or choose another --name.")
+        raise SpaceError(options.space, [fault])
+    if not exists and options.resume and not options.or_start:
+        law = f"there must be a study to resume, got '{options.name}' ({folder.path} holds none)."
+        fault = Fault(place="--resume", law=law, fix="Check --name and --out, or start it without --resume.")
+        raise SpaceError(options.space, [fault])
+    if exists:
+        folder.check_owner()
+    return exists
+
+
+def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
+    """Return the identity of a new study.
+
+    Raises:
+        TrackingError: MLflow does not answer.
+    """
+    return StudyIdentity(
+        format=FORMAT,
+        study_id=uuid.uuid4().hex[:12],
+        name=options.name,
+        created=time.time(),
+        tracking_uri=check_tracking_uri(options.tracking_uri or DEFAULT_TRACKING_URI),
+        space=options.space,
+        spec=spec.to_json(),
+        digest=spec.digest(),
+    )
+
+
+def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) -> StudyIdentity:
+    """Return the identity of the study in `folder`, which must be the one asked for.
+
+    Raises:
+        RecordError: It was started with another space, or mirrors to another MLflow.
+    """
+    identity = folder.identity()
+    if identity.digest != spec.digest():
+        different = ", ".join(_differences(identity.spec, spec.to_json())) or "defaults of another version"
+        raise RecordError(
+            f"{folder.path}: a resume needs the space that the study was started with, got other values of "
+            f"{different}. Fix: resume with {folder.space_file}, or start a new study with --name."
+        )
+    if options.tracking_uri is not None:
+        try:
+            same = check_tracking_uri(options.tracking_uri) == identity.tracking_uri
+        except TrackingError:  # an outage does not stop a resume
+            same = options.tracking_uri == identity.tracking_uri
+        if not same:
+            raise RecordError(
+                f"--tracking-uri: a study keeps the one it began with ({identity.tracking_uri}), got "
+                f"{options.tracking_uri}. Fix: drop the option; `study sync {folder.path} --tracking-uri …` copies it."
+            )
+    return identity
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> Iterator[str]:
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if (place == "search" and key == "num_trials") or (place == "" and key == "description"):
+            continue
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from _differences(before, after, key if not place else f"{place}.{key}")
+        elif before != after:
+            yield f"{place}.{key}" if place else key
+
+
+def forget_unstarted(folder: StudyFolder, error: BaseException | None) -> bool:
+    """Remove the folder of a first start that recorded nothing, so that the same command can be tried again."""
+    if error is not None and next(read_lines(folder.records), None) is None:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.path.parent.rmdir()  # only if it is empty
+    return False
