@@ -65,7 +65,7 @@ def propose(
     modelled = nearest(looks, num_env_runners) if sampler in ("tpe", "gp") else []
     medians = _medians(modelled)
     # A seed for each proposal, so that a resumed study neither repeats nor changes any.
-    study = optuna.create_study(direction="maximize", sampler=_sampler(sampler, seed * 1_000_003 + len(looks)))
+    study = optuna.create_study(direction="maximize", sampler=_sampler(sampler, _mixed(seed, len(looks))))
     for look in modelled:
         score = None if look.score is None else look.score - medians[look.num_env_runners]
         study.add_trial(
@@ -131,6 +131,11 @@ def _medians(looks: Sequence[Look]) -> dict[int, float]:
         if look.score is not None:
             by_scale.setdefault(look.num_env_runners, []).append(look.score)
     return {scale: statistics.median(scores) for scale, scores in by_scale.items()}
+
+
+def _mixed(*numbers: int) -> int:
+    """Return a seed far from those of neighbouring numbers; NumPy's old generator draws alike for 0 and 3."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
 def _sampler(name: Sampler, seed: int) -> BaseSampler:
