@@ -81,7 +81,7 @@ def distance_to_best(propose, num_trials):
     return np.mean(distances[num_trials // 2 :])
 
 
-@pytest.mark.parametrize(("sampler", "num_trials"), [("tpe", 80), ("gp", 50)])
+@pytest.mark.parametrize(("sampler", "num_trials"), [("tpe", 70), ("gp", 70)])
 def test_a_scale_gets_what_was_learnt_at_that_scale(sampler, num_trials):
     """A sampler that models the scale as one more parameter proposes for both what works at the easy one."""
     lr = FloatDistribution(1e-5, 1e-1, log=True)
@@ -99,7 +99,7 @@ def test_a_scale_gets_what_was_learnt_at_that_scale(sampler, num_trials):
         study.enqueue_trial({"num_env_runners": scale})
         return study.ask(space).params["lr"]
 
-    assert distance_to_best(local, num_trials) < 0.7 * distance_to_best(joint, num_trials)
+    assert distance_to_best(local, num_trials) < 0.6 * distance_to_best(joint, num_trials)
 
 
 def test_neighbouring_scales_help_out_only_while_there_are_few_trials():
