@@ -68,11 +68,11 @@ class Conductor:
         folder: StudyFolder,
         log: RecordLog,
         ledger: Ledger,
-        study_id: str,
+        optuna_study: OptunaStudy,
         provenance: dict[str, Any],
         deadline: float | None = None,
     ) -> None:
-        """Open a session: end the attempts that a killed driver left, reconcile Optuna.
+        """Open a session: end the attempts that a killed driver left.
 
         Args:
             spec: The space.
@@ -80,14 +80,14 @@ class Conductor:
             folder: The study's folder.
             log: Its records, open.
             ledger: The state that the records have led to.
-            study_id: Name of the Optuna study.
+            optuna_study: The study's Optuna side, reconciled with `ledger`.
             provenance: Where and with what this driver runs.
             deadline: End of the time budget, on the clock of `time.monotonic`.
         """
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
         self.stop: Stop | None = None
         self.opened_at = time.time()
-        self._log, self._deadline = log, deadline
+        self._log, self._optuna, self._deadline = log, optuna_study, deadline
         self._running: dict[int, float] = {}
         """Trial -> its start, on the clock of `time.monotonic`."""
         self._survivors: set[int] = set()
@@ -102,7 +102,6 @@ class Conductor:
             )
         )
         self._end_open_attempts("the driver was killed")
-        self._optuna = OptunaStudy(spec, study_id=study_id, journal=folder.optuna_journal, rows=ledger.rows)
         ended = {number for number, row in ledger.rows.items() if row.ended}
         self._queue = [slot for slot in plan.slots if slot.trial not in ended]
         self._durations: dict[tuple[int, int | None], list[float]] = {}

@@ -13,11 +13,12 @@ from study.errors import RecordError, TrackingError
 from study.laws import smallest
 from study.opening import RunOptions, forget_unstarted, is_resumed, new_identity, resumed_identity
 from study.parameters import SCALE
-from study.plan import ClusterShape, Plan, deal_slots, make_plan, num_cpus
+from study.plan import ClusterShape, deal_slots, make_plan, num_cpus
+from study.search.optuna_study import OptunaStudy
 from study.signals import StopSignals
 from study.spec import StudySpec
 from study.tracking.folder import StudyFolder, StudyIdentity
-from study.tracking.ledger import Ledger, TrialRow, best_per_scale, fold
+from study.tracking.ledger import TrialRow, best_per_scale, fold
 from study.tracking.mirror_process import MirrorProcess, MirrorReport
 from study.tracking.provenance import provenance
 from study.tracking.records import RecordLog, StudyClosed, TrialStarted, read_lines
@@ -121,6 +122,9 @@ class _Session:
     def run(self, stack: contextlib.ExitStack, *, insist_on_mlflow: bool) -> StudyResult:
         """Run until the plan is complete or the study is told to stop."""
         ledger = fold((line.record, line.time) for line in read_lines(self._folder.records))
+        optuna_study = OptunaStudy(
+            self._spec, study_id=self._identity.study_id, journal=self._folder.optuna_journal, rows=ledger.rows
+        )
         self._mirror.start(self._folder, self._identity.tracking_uri)
         stack.callback(self._mirror.finish, ABANDON_TIMEOUT_S)  # after a normal end there is nothing left to do
         stack.enter_context(self._signals)
@@ -130,7 +134,16 @@ class _Session:
             self._signals.install()
             plan = make_plan(self._spec, shape)
             self._await_mirror(insist=insist_on_mlflow)
-            conductor = self._conductor(plan, log, ledger)
+            conductor = Conductor(
+                spec=self._spec,
+                plan=plan,
+                folder=self._folder,
+                log=log,
+                ledger=ledger,
+                optuna_study=optuna_study,
+                provenance=provenance(),
+                deadline=self._deadline,
+            )
             self._signals.tell(conductor)
             alive = self._tune(conductor)
         while not alive:
@@ -161,18 +174,6 @@ class _Session:
             if insist:
                 raise
             self._display.note(f"MLflow does not answer; the study goes on and MLflow will catch up. ({error})")
-
-    def _conductor(self, plan: Plan, log: RecordLog, ledger: Ledger) -> Conductor:
-        return Conductor(
-            spec=self._spec,
-            plan=plan,
-            folder=self._folder,
-            log=log,
-            ledger=ledger,
-            study_id=self._identity.study_id,
-            provenance=provenance(),
-            deadline=self._deadline,
-        )
 
     def _tune(self, conductor: Conductor) -> bool:
         """Run the conductor's trials under Ray Tune; return False when Tune died and trials are left to run.

@@ -13,6 +13,7 @@ from optuna.trial import TrialState
 from study.conductor import Conductor
 from study.errors import RecordError
 from study.plan import ClusterShape, NodeShape, make_plan
+from study.search.optuna_study import OptunaStudy
 from study.tracking.folder import StudyFolder
 from study.tracking.ledger import fold
 from study.tracking.records import RecordLog, TrialEnded, TrialStarted, read_lines
@@ -29,6 +30,7 @@ class Session:
         self.spec = space or spec()
         path.mkdir(exist_ok=True)
         ledger = fold((line.record, line.time) for line in read_lines(self.folder.records))
+        optuna_study = OptunaStudy(self.spec, study_id="s", journal=self.folder.optuna_journal, rows=ledger.rows)
         self.log = RecordLog(self.folder.records)
         self.conductor = Conductor(
             spec=self.spec,
@@ -36,7 +38,7 @@ class Session:
             folder=self.folder,
             log=self.log,
             ledger=ledger,
-            study_id="s",
+            optuna_study=optuna_study,
             provenance={},
             deadline=deadline,
         )

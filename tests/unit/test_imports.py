@@ -13,7 +13,7 @@ ENGINES = {"ray", "torch", "mlflow", "optuna"}
 LOADS = [
     ("import study", ENGINES | {"pandas", "gymnasium"}),
     ("import study.cli, study.plan, study.reference", ENGINES | {"pandas", "gymnasium"}),
-    ("import study.run, study.cluster, study.display", {"ray", "torch", "mlflow"}),
+    ("import study.run, study.cluster, study.display, study.conductor", {"ray", "torch", "mlflow"}),
     ("import study.trial.environments", ENGINES),
     ("import study.tracking.records, study.tracking.ledger, study.tracking.folder", ENGINES),
     ("import study.tracking.mirror_process, study.tracking.tracking_uri, study.tracking.provenance", ENGINES),
