@@ -141,6 +141,7 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
                 logging_level=logging.INFO if verbose else logging.ERROR,
                 _temp_dir=str(folder),
             )
+            _quieten(verbose)
         except Exception as error:
             raise ClusterError(
                 f"ray: a private Ray must start on this machine, {_first_line(error)} "
@@ -152,6 +153,12 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
         finally:
             ray.shutdown()
             shutil.rmtree(session, ignore_errors=True)
+
+
+def _quieten(verbose: bool) -> None:
+    """Keep Tune's own reports off the screen: what matters of them is in the records and in the study's messages."""
+    for name in ("ray.tune", "ray.train", "ray.air"):
+        logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
 
 
 @contextlib.contextmanager
@@ -217,6 +224,7 @@ def joined_ray(address: str, *, verbose: bool = False) -> Iterator[ClusterShape]
                 logging_level=logging.INFO if verbose else logging.ERROR,
                 namespace=f"study-{os.getpid()}",
             )
+            _quieten(verbose)
         except (Exception, SystemExit) as error:  # Ray exits the process when a handshake fails
             raise ClusterError(
                 f"--address {address}: must be a Ray cluster of the same version that accepts us, "

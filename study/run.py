@@ -1,7 +1,7 @@
 """`run_study`: folder, records, Ray, Tune and MLflow wired together. Ray is imported only once nothing can be wrong."""
 
 import contextlib
-import shutil
+import tempfile
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -183,9 +183,10 @@ class _Session:
         """
         if conductor.exhausted:
             return True
-        with self._display.live(conductor):
+        # Nothing is ever read back from what Tune writes: not in the study's folder, whose disk may be full.
+        with self._display.live(conductor), tempfile.TemporaryDirectory(prefix="study-tune-") as storage:
             try:
-                _tuner(conductor, self._folder, self._signals, self._display).fit()
+                _tuner(conductor, storage, self._signals, self._display).fit()
             except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
                 reason = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
                 self._display.note(reason)
@@ -196,7 +197,7 @@ class _Session:
         return conductor.exhausted
 
 
-def _tuner(conductor: Conductor, folder: StudyFolder, stopping: StopSignals, display: Display) -> Any:
+def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: Display) -> Any:
     from ray import tune
 
     from study.search.searcher import StudyCallback, StudySearcher, StudyStopper
@@ -215,7 +216,6 @@ def _tuner(conductor: Conductor, folder: StudyFolder, stopping: StopSignals, dis
         }
 
     callback = StudyCallback(conductor, on_setup=stopping.install, on_change=display.update)
-    shutil.rmtree(folder.tune, ignore_errors=True)  # of an earlier driver; never read
     return tune.Tuner(
         StudyTrial,
         tune_config=tune.TuneConfig(
@@ -225,8 +225,8 @@ def _tuner(conductor: Conductor, folder: StudyFolder, stopping: StopSignals, dis
             trial_name_creator=_trial_name,
         ),
         run_config=tune.RunConfig(
-            name=folder.tune.name,
-            storage_path=str(folder.path.resolve()),
+            name="study",
+            storage_path=storage,
             stop=StudyStopper(conductor),
             callbacks=[callback],
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),

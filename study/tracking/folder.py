@@ -88,11 +88,6 @@ class StudyFolder:
         """One folder per trial with its final policy."""
         return self.path / "checkpoints"
 
-    @property
-    def tune(self) -> Path:
-        """Ray Tune's own files; nothing is ever read back from them."""
-        return self.path / "tune"
-
     def checkpoint(self, trial: int) -> Path:
         """Return the folder of the final policy of `trial`."""
         return self.checkpoints / f"trial_{trial:05d}"

@@ -57,12 +57,12 @@ def kill(process):
     process.wait()
 
 
-def ray_processes(folder_fragment="rs-"):
-    """Return the ids of Ray's own processes that run now."""
+def ray_processes():
+    """Return the ids of the processes of private Rays that run now."""
     found = []
     for process in psutil.process_iter(["pid", "name", "cmdline"]):
         words = " ".join(process.info["cmdline"] or [])
-        if process.info["name"] in ("gcs_server", "raylet") and folder_fragment in words:
+        if process.info["name"] in ("gcs_server", "raylet") and f"/rs-{os.getuid()}/" in words:
             found.append(process.info["pid"])
     return found
 

@@ -1,9 +1,11 @@
 """Whole studies by the real command: run, extend, stop, kill, resume. Real Ray, RLlib, Optuna and MLflow on SQLite."""
 
+import contextlib
 import csv
 import os
 import random
 import signal
+import subprocess
 import time
 
 import pytest
@@ -175,3 +177,37 @@ def test_damaged_records_are_mended_or_named_and_never_overwritten(place):
     done = run([*words, "--resume"], place)
     assert done.returncode == 0, done.stdout + done.stderr
     assert_whole(place / "studies" / "space", uri(place), 2)
+
+
+@pytest.mark.heavy  # waits a minute for MLflow, whose cursor cannot be written either
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to mount a small disk")
+def test_a_full_disk_ends_the_study_and_a_resume_finishes_it(place):
+    (place / "space.yaml").write_text(LONGER)
+    disk = place / "studies"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a small disk")
+    words = command("--space", "space.yaml", "--resume-or-start", "--set", "search.num_trials=2")
+    file = disk / "space" / "records.jsonl"
+    try:
+        with (place / "log").open("w") as log:
+            process = start(words, place, log)
+            wait_for(lambda: file.exists() and "iteration" in kinds(place), process)
+            with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+                while True:
+                    filler.write(b"x" * 4096)
+            with contextlib.suppress(OSError), (disk / "filler").open("ab", buffering=0) as filler:
+                while True:
+                    filler.write(b"x")
+            assert process.wait(timeout=180) == 75
+        said = (place / "log").read_text()
+        assert "No space left" in said
+        assert "Fix: free some space" in said
+        assert "Traceback" not in said
+        (disk / "filler").unlink()
+        done = run(words, place)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert_whole(disk / "space", uri(place), 2)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
