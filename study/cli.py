@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -10,11 +11,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from study.errors import Fault, SpaceError, StudyError, TrialError
+from study.errors import ExitCode, Fault, SpaceError, StudyError
 from study.space_file import find_space
 from study.spec import StudySpec, load_space
 
-EXIT_MISTAKE = 2
 app = typer.Typer(
     help="Scaling studies of RLlib on Ray: which settings hold up at many environment runners, and what they cost.",
     no_args_is_help=True,
@@ -36,7 +36,8 @@ Set = Annotated[
     list[str] | None, typer.Option("--set", help="Replace a value of the space: dotted.key=value. May be repeated.")
 ]
 Seed = Annotated[
-    int | None, typer.Option(min=0, help="Another replicate: seed of the sampler, and trial seeds from there on.")
+    int | None,
+    typer.Option(min=0, help="Number of a replicate: its sampler and its trials have seeds that no other number has."),
 ]
 Trials = Annotated[int | None, typer.Option(min=1, help="Number of trials; with --resume extends the study.")]
 
@@ -95,7 +96,11 @@ def run(
         space_text=_as_run(file, set_, seed, trials),
     )
     again = _again()
-    result = run_study(spec, options, display=make_display(console))
+    try:
+        result = run_study(spec, options, display=make_display(console))
+    except KeyboardInterrupt:  # here, since typer makes exit code 130 of it
+        errors.print(f"Ended at once. Nothing recorded is lost. Resume with: {again}", markup=False, soft_wrap=True)
+        raise typer.Exit(ExitCode.STOPPED) from None
     _print_end(result, again)
     raise typer.Exit(result.exit_code)
 
@@ -144,7 +149,8 @@ def _overrides(space: str, given: list[str] | None, seed: int | None, trials: in
         overrides.append(f"search.num_trials={trials}")
     if seed is not None:
         count = len(load_space(space, overrides=overrides).search.seeds)
-        overrides += [f"search.sampler_seed={seed}", f"search.seeds={list(range(seed, seed + count))}"]
+        first = 1 + seed * count  # so that two replicates share no seed
+        overrides += [f"search.sampler_seed={seed}", f"search.seeds={list(range(first, first + count))}"]
     return overrides
 
 
@@ -188,25 +194,25 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
 
 def _again() -> str:
     """Return the command line of this process, ready to be resumed."""
+    import shlex
+
+    from study.tracking.tracking_uri import mask_credentials
+
     script = sys.argv[0]
     program = ["python", "-m", "study"] if script.endswith("__main__.py") else ["python", script]
     if Path(script).suffix != ".py":
         program = [Path(script).name]
     words = [word for word in sys.argv[1:] if word not in ("--resume", "--resume-or-start")]
-    return " ".join(_quote(word) for word in [*program, *words, "--resume"])
-
-
-def _quote(word: str) -> str:
-    import shlex
-
-    return shlex.quote(word)
+    return mask_credentials(" ".join(shlex.quote(word) for word in [*program, *words, "--resume"]))
 
 
 def _print_end(result: Any, again: str) -> None:
     from study.display import print_result
+    from study.tracking.tracking_uri import mask_credentials
 
     closed, identity = result.closed, result.identity
-    console.print(f"\n[bold]{identity.name}[/bold]: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
+    detail = f" ({closed.detail})" if closed.detail else ""
+    console.print(f"\n{identity.name}: {closed.reason}{detail}", markup=False, highlight=False, soft_wrap=True)
     print_result(console, result.rows, result.best, table_file=str(result.folder.table))
     if result.mirror.behind:
         console.print(
@@ -214,7 +220,7 @@ def _print_end(result: Any, again: str) -> None:
             f"python -m study sync {result.folder.path}",
             soft_wrap=True,
         )
-    uri = identity.tracking_uri
+    uri = mask_credentials(identity.tracking_uri)
     if uri.startswith("http"):
         console.print(f"\nCompare the trials in MLflow: {uri}, experiment '{identity.name}'", soft_wrap=True)
     else:
@@ -225,7 +231,7 @@ def _print_end(result: Any, again: str) -> None:
             highlight=False,
         )
     if closed.reason != "complete":
-        console.print(f"\nResume with: {again}", soft_wrap=True, highlight=False)
+        console.print(f"\nResume with: {again}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _guarded(command: Callable[[], None]) -> NoReturn:
@@ -234,16 +240,14 @@ def _guarded(command: Callable[[], None]) -> NoReturn:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 (environments of the person's own, as `python` itself does)
     try:
         command()
-    except TrialError as error:
-        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
-        sys.exit(1)
     except StudyError as error:
         errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
-        sys.exit(EXIT_MISTAKE)
-    except KeyboardInterrupt:
-        errors.print("Ended at once. Nothing recorded is lost: run the same command with --resume.")
-        sys.exit(75)
-    sys.exit(0)
+        sys.exit(ExitCode.MISTAKE)
+    except Exception:  # noqa: BLE001 (the edge of the program: said, with its traceback)
+        errors.print("A fault of this program; nothing recorded is lost. Please report it with these lines:")
+        traceback.print_exc()
+        sys.exit(ExitCode.UNEXPECTED)
+    sys.exit(ExitCode.FINISHED)
 
 
 def main() -> NoReturn:

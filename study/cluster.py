@@ -6,11 +6,13 @@ as it was found.
 """
 
 import contextlib
+import hashlib
 import logging
 import os
 import secrets
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any
 import psutil
 
 from study.errors import ClusterError
-from study.plan import ClusterShape, NodeShape
+from study.plan import LOCAL, ClusterShape, NodeShape
 
 CONNECT_TIMEOUT_S = 3.0
 """How long an address may take to answer."""
@@ -91,27 +93,44 @@ def local_shape(*, largest_trial: int) -> ClusterShape:
             the timings of trials with more processes than cores say so.
     """
     physical, memory_mb = machine()
-    node = NodeShape(
-        address="local", num_cpus=max(physical, largest_trial), physical_cpus=physical, memory_mb=memory_mb
-    )
+    node = NodeShape(address=LOCAL, num_cpus=max(physical, largest_trial), physical_cpus=physical, memory_mb=memory_mb)
     return ClusterShape(nodes=(node,))
 
 
 def machine() -> tuple[int, int]:
     """Return the cores that processes here can really have, and the memory in MB.
 
-    The least of physical cores, this process's affinity and the control group's quota: Ray itself looks at neither
-    affinity nor cpusets, and counts hyper-threads as CPUs.
+    The least of the distinct cores behind this process's affinity and the quotas of its control groups: Ray itself
+    looks at neither affinity nor cpusets, and counts hyper-threads as CPUs.
     """
-    cores = min(len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False) or os.cpu_count() or 1)
+    cores = len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
     memory = psutil.virtual_memory().total
-    group = Path("/sys/fs/cgroup")
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = (group / "cpu.max").read_text().split()
-        cores = min(cores, max(int(quota) // int(period), 1))
-    with contextlib.suppress(OSError, ValueError):
-        memory = min(memory, int((group / "memory.max").read_text()))
+    for group in _control_groups():
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = (group / "cpu.max").read_text().split()
+            cores = min(cores, max(int(quota) // int(period), 1))
+        with contextlib.suppress(OSError, ValueError):
+            memory = min(memory, int((group / "memory.max").read_text()))
     return cores, memory // 2**20
+
+
+def _siblings(cpu: int, root: Path = Path("/sys/devices/system/cpu")) -> str:
+    """Return the hyper-threads of the core that `cpu` belongs to; `cpu` alone where the system does not tell."""
+    try:
+        return (root / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
+    except OSError:
+        return str(cpu)
+
+
+def _control_groups() -> Iterator[Path]:
+    """Yield this process's control group (version 2) and those around it."""
+    root = Path("/sys/fs/cgroup")
+    yield root
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::/"):
+                group = root / line.removeprefix("0::/")
+                yield from (place for place in (group, *group.parents) if root in place.parents)
 
 
 @contextlib.contextmanager
@@ -190,9 +209,19 @@ def environment_without(name: str) -> Iterator[None]:
 
 
 def _session_folder() -> Path:
-    """Return a short folder that belongs to this user: sockets have at most 107 bytes of path."""
+    """Return a short folder that belongs to this user: sockets have at most 107 bytes of path.
+
+    Raises:
+        ClusterError: Somebody else has made a folder of that name.
+    """
     base = tempfile.gettempdir()
-    return Path(base if len(base) <= 20 else "/tmp") / f"rs-{os.getuid()}"
+    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]  # a file system may be shared between hosts
+    folder = Path(base if len(base) <= 20 else "/tmp") / f"rs-{os.getuid()}-{host}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
+        raise ClusterError(f"{folder}: must be a folder that only you may use. Fix: remove it, or set TMPDIR.")
+    return folder
 
 
 def _remove_dead_sessions(folder: Path) -> None:
@@ -201,6 +230,16 @@ def _remove_dead_sessions(folder: Path) -> None:
         pid = session.name.rpartition("_")[2]
         if not session.is_symlink() and pid.isdigit() and not psutil.pid_exists(int(pid)):
             shutil.rmtree(session, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def tune_storage() -> Iterator[str]:
+    """Yield a folder for what Tune writes; nothing is ever read back, and after a kill the next study removes it."""
+    folder = _session_folder() / f"session_tune_{os.getpid()}"
+    try:
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -257,7 +296,7 @@ def check_address(address: str) -> None:
             connection.settimeout(CONNECT_TIMEOUT_S)
             connection.sendall(_HTTP2_PREFACE)
             answer = connection.recv(9)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise ClusterError(
             f"--address {address}: no answer within {CONNECT_TIMEOUT_S:.0f} s ({error}). {ways}"
         ) from error

@@ -4,21 +4,19 @@ Tune's searcher and callback are thin shells around this class, so that every ru
 Order of every end: the record first, then Optuna; MLflow follows the records in a process of its own.
 """
 
-import io
 import statistics
-import tarfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from study.errors import RecordError
-from study.plan import Plan, Slot, guess_seconds, num_cpus
+from study.plan import LOCAL, Plan, Slot, guess_seconds, num_cpus
 from study.search.admission import Running, Waiting, admit
 from study.search.optuna_study import OptunaStudy
 from study.search.space import runnable
 from study.spec import StudySpec
-from study.tracking.folder import StudyFolder
+from study.tracking.folder import StudyFolder, unpack_policy
 from study.tracking.ledger import Ledger, TrialRow
 from study.tracking.records import (
     Evaluation,
@@ -33,9 +31,12 @@ from study.tracking.records import (
     TrialEnded,
     TrialStarted,
 )
+from study.tracking.table import write_table
 
 LOOKAHEAD = 64
 """Trials of the queue that backfill looks at."""
+TABLE_INTERVAL_S = 30.0
+"""How often the table of trials is written while trials end."""
 RELIABLE_PROGRESS = 0.05
 """From this share of its budget on, a trial's own pace predicts its end."""
 
@@ -93,6 +94,7 @@ class Conductor:
         self._survivors: set[int] = set()
         """Trials that ran when the engine died."""
         self._ended_at_last_death = -1
+        self._table_written = -TABLE_INTERVAL_S
         self._append(
             StudyOpened(
                 session=ledger.sessions + 1,
@@ -135,12 +137,19 @@ class Conductor:
         return None if index is None else self._start(startable[index])
 
     def _startable(self) -> list[Slot]:
-        """Return the head of the queue, without trials that could not end before the deadline."""
+        """Return the head of the queue, without trials that by experience would not end before the deadline.
+
+        A guess excludes nothing: it may be wrong by a factor of three, and what is never started is never measured.
+        """
         head = self._queue[:LOOKAHEAD]
         if self._deadline is None:
             return head
         left = self._deadline - time.monotonic()
-        return [slot for slot in head if self._duration(slot) <= left]
+        return [
+            slot
+            for slot in head
+            if left > 0 and (self._kind(slot) not in self._durations or self._duration(slot) <= left)
+        ]
 
     def _start(self, slot: Slot) -> TrialStarted:
         number, proposed = self._optuna.propose(slot)
@@ -171,15 +180,20 @@ class Conductor:
 
     def _duration(self, slot: Slot) -> float:
         """Return the expected duration of a trial: that of finished ones like it, else a guess."""
-        kind = (slot.num_env_runners, slot.iterations)
+        kind = self._kind(slot)
         if kind not in self._expected:
             past = self._durations.get(kind)
-            guess = guess_seconds(self.spec, slot.num_env_runners, self.plan.cluster)
+            guess = guess_seconds(self.spec, slot.num_env_runners, self.plan.cluster, iterations=slot.iterations)
             self._expected[kind] = statistics.median(past) if past else guess
         return self._expected[kind]
 
+    @staticmethod
+    def _kind(trial: Slot | TrialRow) -> tuple[int, int | None]:
+        """Return what trials of about the same duration have in common."""
+        return trial.num_env_runners, trial.iterations
+
     def _note_duration(self, row: TrialRow) -> None:
-        kind = (row.num_env_runners, row.iterations)
+        kind = self._kind(row)
         if row.status == "finished" and row.duration_s is not None:
             self._durations.setdefault(kind, []).append(row.duration_s)
             self._expected.pop(kind, None)
@@ -211,8 +225,7 @@ class Conductor:
     def finish(self, trial: int, policy: bytes | None) -> None:
         """Record a trial that came to its end."""
         row = self.ledger.rows[trial]
-        summary = row.summarise(self.spec, finished=True)
-        if summary["final_return"] is None:
+        if row.summarise(self.spec, "finished", moment=time.time())["score"] is None:
             self.end(trial, "failed", "the trial ended without a final evaluation")
             return
         checkpoint = self._save(trial, policy) if policy is not None else None
@@ -224,7 +237,7 @@ class Conductor:
         self._running.pop(trial, None)
         if row.status != "running":
             return
-        summary = row.summarise(self.spec, finished=status == "finished")
+        summary = row.summarise(self.spec, status, moment=time.time())
         self._append(
             TrialEnded(
                 trial=trial,
@@ -238,6 +251,13 @@ class Conductor:
         if row.ended:
             self._note_duration(row)
             self._optuna.tell(row)
+        if time.monotonic() - self._table_written > TABLE_INTERVAL_S:
+            self.write_table()
+
+    def write_table(self) -> None:
+        """Write the table of trials, for people and for MLflow."""
+        write_table(self.folder.table, self.ledger.rows.values())
+        self._table_written = time.monotonic()
 
     def engine_died(self, reason: str) -> None:
         """Take back the trials that ran when the engine died under them, to be dealt out again.
@@ -289,9 +309,7 @@ class Conductor:
         """Unpack the final policy, an RLModule checkpoint, into the study folder."""
         target = self.folder.checkpoint(trial)
         try:
-            target.mkdir(parents=True, exist_ok=True)
-            with tarfile.open(fileobj=io.BytesIO(policy)) as archive:
-                archive.extractall(target, filter="data")
+            unpack_policy(policy, target)
         except OSError as error:
             raise RecordError(
                 f"{target}: the policy could not be written ({error.strerror}). "
@@ -306,7 +324,8 @@ class Conductor:
             return "oversubscribed", f"{row.num_cpus} CPUs reserved, {capacity} cores"
         for node in nodes:
             processes = processes_per_node.get(node.address, 0)
-            if len(nodes) > 1 and processes and node.num_cpus > node.physical_cpus:
+            # On a Ray of our own nobody else runs; elsewhere others may hold the CPUs that do not exist.
+            if node.address != LOCAL and processes and node.num_cpus > node.physical_cpus:
                 return "oversubscribed", (
                     f"{node.address}: Ray hands out {node.num_cpus} CPUs, {node.physical_cpus} cores"
                 )

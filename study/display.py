@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from study.plan import Plan
-from study.tracking.ledger import Ledger, TrialRow
+from study.tracking.ledger import TrialRow
 
 if TYPE_CHECKING:
     from study.conductor import Conductor
@@ -119,9 +119,11 @@ class LiveDisplay:
 def _headline(conductor: "Conductor") -> str:
     counts, total = conductor.ledger.counts(), len(conductor.plan.slots)
     ended = counts["finished"] + counts["failed"]
-    running = [row for row in conductor.ledger.rows.values() if row.status == "running"]
-    rate = sum((row.last_iteration is not None and row.env_steps_per_s()) or 0.0 for row in running)
-    best = max((row.summary.get("final_return") or float("-inf") for row in _finished(conductor.ledger)), default=None)
+    rows = list(conductor.ledger.rows.values())  # a copy: the event loop may add a row meanwhile
+    running = [row for row in rows if row.status == "running"]
+    rate = sum(row.env_steps_per_s() or 0.0 for row in running)
+    finals = [row.summary.get("final_return") for row in rows if row.status == "finished"]
+    best = max((final for final in finals if final is not None), default=None)
     parts = [f"{ended} of {total} trials ended", f"{len(running)} running", f"{rate:,.0f} env steps/s"]
     if counts["failed"]:
         parts.append(f"{counts['failed']} failed")
@@ -136,15 +138,11 @@ def _headline(conductor: "Conductor") -> str:
 
 def eta_s(conductor: "Conductor") -> float | None:
     """Return the seconds that the rest should take at the pace so far; None before there is one."""
-    opened = [row for row in conductor.ledger.rows.values() if row.started >= conductor.opened_at]
+    opened = [row for row in list(conductor.ledger.rows.values()) if row.started >= conductor.opened_at]
     work = sum(1.0 if row.ended else row.progress for row in opened)
     left = conductor.num_left + sum(1 - row.progress for row in opened if row.status == "running")
     elapsed = time.time() - conductor.opened_at
     return left * elapsed / work if work > 0.1 else None
-
-
-def _finished(ledger: Ledger) -> Iterable[TrialRow]:
-    return (row for row in ledger.rows.values() if row.status == "finished")
 
 
 def duration(seconds: float) -> str:
@@ -225,13 +223,17 @@ def print_result(console: Console, rows: Iterable[TrialRow], best: Mapping[int, 
         console.print("\n[bold]Best setting of each scale[/bold] (single trials: n=1, no interval)")
     tuned = _varied(rows)
     for scale, row in best.items():
-        values = ", ".join(f"{name} {row.setting[name]:.4g}" for name in tuned)
+        values = ", ".join(f"{name} {_value(row.setting[name])}" for name in tuned)
         console.print(
             f"  {scale:>3} runners: return {_number(row.summary.get('final_return'), '.1f')}, "
             f"score {_number(row.summary.get('score'), '.2f')} (trial {row.trial}: {values})",
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _value(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
 def _varied(rows: Iterable[TrialRow]) -> list[str]:

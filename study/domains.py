@@ -64,7 +64,19 @@ class Range(Model, Generic[T]):
                 "`step > 0` without `log: true` must hold, got step={step}, log={log}.|Drop one of the two.",
                 {"step": self.step, "log": self.log},
             )
+        if self.step is not None and not is_multiple(self.high - self.low, self.step):
+            raise PydanticCustomError(
+                "law",
+                "`high` must be `low` plus a whole number of steps, got low={low}, high={high}, step={step}.|"
+                "Change one of the three.",
+                {"low": self.low, "high": self.high, "step": self.step},
+            )
         return self
+
+
+def is_multiple(length: float, step: float) -> bool:
+    """Return whether `length` is a whole number of steps, up to rounding."""
+    return abs(length / step - round(length / step)) < 1e-6
 
 
 Domain = Value | Choices[int] | Choices[float] | Range[int] | Range[float]

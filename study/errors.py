@@ -13,6 +13,22 @@ Only the command line catches `StudyError`; a message reads `where: law, got val
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the command's exit code says."""
+
+    FINISHED = 0
+    """All trials ended well."""
+    SOME_FAILED = 1
+    """The plan is complete; some trials failed."""
+    MISTAKE = 2
+    """The call, the space or the surroundings are wrong; nothing was started."""
+    UNEXPECTED = 70
+    """A fault of this program (EX_SOFTWARE)."""
+    STOPPED = 75
+    """Stopped and resumable (EX_TEMPFAIL)."""
 
 
 class StudyError(Exception):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from study.domains import Choices, Domain, Range
+from study.domains import Choices, Domain, Range, is_multiple
 from study.errors import Fault
 from study.parameters import PARAMETERS, SCALE, Value
 
@@ -61,7 +61,8 @@ def contains(domain: Domain, value: Value) -> bool:
     if isinstance(domain, Choices):
         return value in domain.choices
     if isinstance(domain, Range):
-        return domain.low <= value <= domain.high
+        on_step = domain.step is None or is_multiple(value - domain.low, domain.step)
+        return on_step and domain.low <= value <= domain.high
     return value == domain
 
 
@@ -98,6 +99,13 @@ def _batches(spec: "StudySpec") -> Broken:
             f"got {lanes} lanes and {steps} steps."
         )
         yield "parameters.train_batch_size", got, f"Raise it to {lanes} or more, or use fewer lanes."
+    elif isinstance(batch, Range) and batch.step is None:
+        for scale in spec.scales:
+            lanes = scale * int(largest(spec.domain("num_envs_per_env_runner")))
+            if batch.high // lanes * lanes < batch.low:
+                got = f"a multiple of the {lanes} lanes at {scale} runners must lie in {batch.low} to {batch.high}."
+                yield "parameters.train_batch_size", got, "Widen the range."
+                break
 
 
 def _budget(spec: "StudySpec") -> Broken:
@@ -113,8 +121,8 @@ def _budget(spec: "StudySpec") -> Broken:
 
 def _search(spec: "StudySpec") -> Broken:
     search = spec.search
-    if len(set(search.seeds)) != len(search.seeds) or min(search.seeds) < 0:
-        yield "search.seeds", f"must be distinct and at least 0, got {search.seeds}.", "Name each seed once."
+    if len(set(search.seeds)) != len(search.seeds):
+        yield "search.seeds", f"must be distinct, got {search.seeds}.", "Name each seed once."
     names = [anchor.name for anchor in search.anchors]
     if len(set(names)) != len(names):
         yield "search.anchors", f"names must be distinct, got {names}.", "Rename one."
@@ -140,8 +148,17 @@ def _anchor(spec: "StudySpec", place: str, name: str, value: Value) -> Broken:
     elif not contains(spec.domain(name), value):
         got = f"must lie in what parameters.{name} allows, got {value}."
         yield f"{place}.parameters.{name}", got, f"Widen parameters.{name} or change the anchor."
+    elif name == "train_batch_size" and value < (lanes := _lanes_of_anchor(spec, place)):
+        got = f"must be at least the {lanes} lanes of the largest scale that it is run at, got {value}."
+        yield f"{place}.parameters.{name}", got, "Raise it, or name a smaller num_env_runners in the anchor."
     elif PARAMETERS[name].kind is int and not isinstance(value, int):
         yield f"{place}.parameters.{name}", f"must be a whole number, got {value}.", "Write a whole number."
+
+
+def _lanes_of_anchor(spec: "StudySpec", place: str) -> int:
+    parameters = spec.search.anchors[int(place.rpartition(".")[2])].parameters
+    lanes = parameters.get("num_envs_per_env_runner", largest(spec.domain("num_envs_per_env_runner")))
+    return int(parameters.get(SCALE, max(spec.scales)) * lanes)
 
 
 def _num_anchored(spec: "StudySpec") -> int:

@@ -274,7 +274,7 @@ _ALL = (
         unit="CPU s",
         grain="trial",
         source="computed",
-        meaning="(start-up + training + evaluation) x CPUs reserved.",
+        meaning="From the start of the trial to its end, waiting for CPUs included, x CPUs reserved.",
     ),
     Metric(
         name="cpu_s_spent",

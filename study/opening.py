@@ -1,7 +1,5 @@
 """A new study or a resumed one: what a person asked for against what is in the folder. Imports no engine."""
 
-import contextlib
-import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -9,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study.errors import Fault, RecordError, SpaceError, TrackingError
+from study.errors import Fault, RecordError, SpaceError
 from study.spec import StudySpec
 from study.tracking.folder import FORMAT, StudyFolder, StudyIdentity
 from study.tracking.records import read_lines
-from study.tracking.tracking_uri import check_tracking_uri
+from study.tracking.tracking_uri import absolute_uri, check_tracking_uri, mask_credentials
 
 DEFAULT_TRACKING_URI = "sqlite:///mlflow.db"
 
@@ -48,9 +46,7 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
     """
     exists = folder.exists()
     if exists and not options.resume:
-        law = f"a new study needs a new name, got '{options.name}' ({folder.path} exists)."
-        fault = Fault(place="--name", law=law, fix="Continue that study with --resume, or choose another --name.")
-        raise SpaceError(options.space, [fault])
+        raise name_taken(folder, options)
     if not exists and options.resume and not options.or_start:
         law = f"there must be a study to resume, got '{options.name}' ({folder.path} holds none)."
         fault = Fault(place="--resume", law=law, fix="Check --name and --out, or start it without --resume.")
@@ -58,6 +54,13 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
     if exists:
         folder.check_owner()
     return exists
+
+
+def name_taken(folder: StudyFolder, options: RunOptions) -> SpaceError:
+    """Return the error of a start where a study is already."""
+    law = f"a new study needs a new name, got '{options.name}' ({folder.path} exists)."
+    fix = "Continue that study with --resume, or choose another --name."
+    return SpaceError(options.space, [Fault(place="--name", law=law, fix=fix)])
 
 
 def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
@@ -89,17 +92,15 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         different = ", ".join(_differences(identity.spec, spec.to_json())) or "defaults of another version"
         raise RecordError(
             f"{folder.path}: a resume needs the space that the study was started with, got other values of "
-            f"{different}. Fix: resume with {folder.space_file}, or start a new study with --name."
+            f"{different}. Fix: repeat the options of its first start (they are noted at the top of "
+            f"{folder.space_file}), or start a new study with --name."
         )
     if options.tracking_uri is not None:
-        try:
-            same = check_tracking_uri(options.tracking_uri) == identity.tracking_uri
-        except TrackingError:  # an outage does not stop a resume
-            same = options.tracking_uri == identity.tracking_uri
-        if not same:
+        # Not probed: an outage does not stop a resume.
+        if absolute_uri(options.tracking_uri) != identity.tracking_uri:
             raise RecordError(
-                f"--tracking-uri: a study keeps the one it began with ({identity.tracking_uri}), got "
-                f"{options.tracking_uri}. Fix: drop the option; `study sync {folder.path} --tracking-uri …` copies it."
+                f"--tracking-uri: a study keeps the one it began with ({mask_credentials(identity.tracking_uri)}), got "
+                f"{mask_credentials(options.tracking_uri)}. Fix: drop the option; `study sync {folder.path} --tracking-uri …` copies it."
             )
     return identity
 
@@ -118,7 +119,5 @@ def _differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> I
 def forget_unstarted(folder: StudyFolder, error: BaseException | None) -> bool:
     """Remove the folder of a first start that recorded nothing, so that the same command can be tried again."""
     if error is not None and next(read_lines(folder.records), None) is None:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            folder.path.parent.rmdir()  # only if it is empty
+        folder.forget()
     return False

@@ -51,6 +51,7 @@ _ALL = (
         kind=int,
         default=4,
         minimum=1,
+        maximum=4096,
         meaning="Environments that each runner steps together (lanes per runner).",
     ),
     Parameter(

@@ -5,8 +5,9 @@ so that the sampler can never drift to the scale that learns most easily. Only t
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ class Slot:
     iterations: int | None
     seed: int
     anchor: str | None = None
+    index_at_scale: int = 0
+    """Number among the trials of its scale, from 0."""
     given: Mapping[str, Value] = field(default_factory=dict)
     """Tuned parameters that an anchor or the grid fixes; the sampler fills in the rest."""
 
@@ -43,17 +46,12 @@ def deal_slots(spec: StudySpec) -> tuple[Slot, ...]:
         unnumbered: Iterator[Slot] = _grid(spec)
     else:
         unnumbered = itertools.islice(itertools.chain(_anchors(spec), _blocks(spec)), spec.search.num_trials)
-    return tuple(
-        Slot(
-            trial=trial,
-            num_env_runners=slot.num_env_runners,
-            iterations=slot.iterations,
-            seed=slot.seed,
-            anchor=slot.anchor,
-            given=slot.given,
-        )
-        for trial, slot in enumerate(unnumbered)
-    )
+    at_scale: Counter[int] = Counter()
+    slots = []
+    for trial, slot in enumerate(unnumbered):
+        slots.append(replace(slot, trial=trial, index_at_scale=at_scale[slot.num_env_runners]))
+        at_scale[slot.num_env_runners] += 1
+    return tuple(slots)
 
 
 def _cells(spec: StudySpec) -> list[tuple[int, int | None]]:
@@ -104,8 +102,12 @@ def grid_values(domain: Choices[int] | Choices[float] | Range[int] | Range[float
     step = domain.step
     if step is None:
         raise ValueError("a range without a step has no grid")  # a law of the space: refused when it was read
-    count = int((domain.high - domain.low) / step + 1e-9) + 1
-    return [domain.low + index * step for index in range(count)]
+    count = round((domain.high - domain.low) / step) + 1  # a law of the space: the step divides the range
+    return [min(domain.low + index * step, domain.high) for index in range(count)]
+
+
+LOCAL = "local"
+"""Address of the node of a private Ray."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,8 +246,17 @@ def _runners_that_fit(spec: StudySpec, cluster: ClusterShape, *, main: NodeShape
 _STEP_S, _CALL_S, _UPDATE_S, _ROW_S, _PROCESS_S, _TRIAL_S = 41e-6, 460e-6, 2e-3, 8e-6, 2.5, 6.0
 
 
-def guess_seconds(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> float:
-    """Return a guess, good to a factor of three, of the duration of one trial in seconds."""
+def guess_seconds(
+    spec: StudySpec, num_env_runners: int, cluster: ClusterShape, *, iterations: int | None = None
+) -> float:
+    """Return a guess, good to a factor of three, of the duration of one trial in seconds.
+
+    Args:
+        spec: The space.
+        num_env_runners: The scale.
+        cluster: Where it runs.
+        iterations: Limit of the trial; None for the mean of those in the space.
+    """
     middle = {name: (smallest(spec.domain(name)) + largest(spec.domain(name))) / 2 for name in PARAMETERS}
     lanes, cores = middle["num_envs_per_env_runner"], min(num_env_runners, cluster.capacity)
     batch = middle["train_batch_size"]
@@ -253,7 +264,7 @@ def guess_seconds(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) 
     updates = middle["num_epochs"] * batch / middle["minibatch_size"]
     learning = updates * (_UPDATE_S + _ROW_S * middle["minibatch_size"])
     iteration = sampling + learning
-    limits = [value for value in spec.iterations_axis if value is not None]
+    limits = [value for value in spec.iterations_axis if value is not None] if iterations is None else [iterations]
     durations = [spec.budget.time_s] if spec.budget.time_s is not None else []
     if limits:
         durations.append(iteration * sum(limits) / len(limits))

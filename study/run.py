@@ -1,17 +1,16 @@
-"""`run_study`: folder, records, Ray, Tune and MLflow wired together. Ray is imported only once nothing can be wrong."""
+"""`run_study`: folder, records, Ray, Tune and MLflow wired together. Ray is imported only after every cheap check."""
 
 import contextlib
-import tempfile
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from study.cluster import joined_ray, local_shape, private_ray, resolve_address
+from study.cluster import joined_ray, local_shape, private_ray, resolve_address, tune_storage
 from study.conductor import Conductor
 from study.display import Display, PlainDisplay
-from study.errors import RecordError, TrackingError
+from study.errors import ExitCode, RecordError, TrackingError
 from study.laws import smallest
-from study.opening import RunOptions, forget_unstarted, is_resumed, new_identity, resumed_identity
+from study.opening import RunOptions, forget_unstarted, is_resumed, name_taken, new_identity, resumed_identity
 from study.parameters import SCALE
 from study.plan import ClusterShape, deal_slots, make_plan, num_cpus
 from study.search.optuna_study import OptunaStudy
@@ -22,7 +21,6 @@ from study.tracking.ledger import TrialRow, best_per_scale, fold
 from study.tracking.mirror_process import MirrorProcess, MirrorReport
 from study.tracking.provenance import provenance
 from study.tracking.records import RecordLog, StudyClosed, TrialStarted, read_lines
-from study.tracking.table import write_table
 from study.trial.environments import Spaces, probe
 
 DRAIN_TIMEOUT_S = 60.0
@@ -32,8 +30,7 @@ READY_TIMEOUT_S = 60.0
 RESUME_READY_TIMEOUT_S = 5.0
 """How long a resume waits for it, to be able to say that it is down."""
 ABANDON_TIMEOUT_S = 5.0
-"""How long an error on the way out waits for MLflow."""
-EXIT_FINISHED, EXIT_SOME_FAILED, EXIT_MISTAKE, EXIT_STOPPED = 0, 1, 2, 75
+"""How long a study that was told to end, or an error on the way out, waits for MLflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +47,11 @@ class StudyResult:
     mirror: MirrorReport
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> ExitCode:
         """0 all trials ended well, 1 some failed, 75 stopped and resumable."""
         if self.closed.reason != "complete":
-            return EXIT_STOPPED
-        return EXIT_SOME_FAILED if any(row.status == "failed" for row in self.rows) else EXIT_FINISHED
+            return ExitCode.STOPPED
+        return ExitCode.SOME_FAILED if any(row.status == "failed" for row in self.rows) else ExitCode.FINISHED
 
 
 def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None = None) -> StudyResult:
@@ -78,12 +75,23 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
     if spec.rllib:
         _check_overrides(spec, spaces)
     if not resumed:
-        folder.create(identity, options.space_text)
+        folder.prepare()
     with folder.locked(), contextlib.ExitStack() as stack:
         if not resumed:
+            if folder.exists():  # somebody was faster
+                raise name_taken(folder, options)
             stack.push(lambda kind, error, trace: forget_unstarted(folder, error))
+            folder.create(identity, options.space_text)
         session = _Session(spec, folder, identity, options, display or PlainDisplay(), address)
         return session.run(stack, insist_on_mlflow=not resumed)
+
+
+def _not_shorter(spec: StudySpec, num_trials: int) -> StudySpec:
+    """Return the spec with at least the trials of the driver before: a resume never forgets what was planned."""
+    if spec.search.num_trials is None or spec.search.num_trials >= num_trials:
+        return spec
+    search = spec.search.model_copy(update={"num_trials": num_trials})
+    return spec.model_copy(update={"search": search})
 
 
 def _largest(spec: StudySpec) -> int:
@@ -117,11 +125,12 @@ class _Session:
         self._options, self._display, self._address = options, display, address
         budget = options.time_budget_s
         self._deadline = None if budget is None else time.monotonic() + budget
-        self._mirror, self._signals = MirrorProcess(), StopSignals()
+        self._mirror, self._signals = MirrorProcess(), StopSignals(_close)
 
     def run(self, stack: contextlib.ExitStack, *, insist_on_mlflow: bool) -> StudyResult:
         """Run until the plan is complete or the study is told to stop."""
         ledger = fold((line.record, line.time) for line in read_lines(self._folder.records))
+        self._spec = _not_shorter(self._spec, ledger.num_trials)
         optuna_study = OptunaStudy(
             self._spec, study_id=self._identity.study_id, journal=self._folder.optuna_journal, rows=ledger.rows
         )
@@ -150,6 +159,7 @@ class _Session:
             with self._ray():  # anew: the end of Ray's job freed all that the dead engine held
                 self._signals.install()
                 alive = self._tune(conductor)
+        self._signals.disarm()
         closed = _close(conductor)
         rows = tuple(conductor.ledger.rows[number] for number in sorted(conductor.ledger.rows))
         return StudyResult(
@@ -158,7 +168,7 @@ class _Session:
             rows=rows,
             best=best_per_scale(rows),
             closed=closed,
-            mirror=self._mirror.finish(DRAIN_TIMEOUT_S),
+            mirror=self._mirror.finish(DRAIN_TIMEOUT_S if closed.reason == "complete" else ABANDON_TIMEOUT_S),
         )
 
     def _ray(self) -> contextlib.AbstractContextManager[ClusterShape]:
@@ -183,8 +193,7 @@ class _Session:
         """
         if conductor.exhausted:
             return True
-        # Nothing is ever read back from what Tune writes: not in the study's folder, whose disk may be full.
-        with self._display.live(conductor), tempfile.TemporaryDirectory(prefix="study-tune-") as storage:
+        with self._display.live(conductor), tune_storage() as storage:
             try:
                 _tuner(conductor, storage, self._signals, self._display).fit()
             except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
@@ -240,7 +249,7 @@ def _close(conductor: Conductor) -> StudyClosed:
     """End the session; where even that cannot be written (a full disk), say so in the result."""
     try:
         closed = conductor.close()
-        write_table(conductor.folder.table, conductor.ledger.rows.values())
+        conductor.write_table()
     except (RecordError, OSError) as error:
         return StudyClosed(session=conductor.ledger.sessions, reason="error", detail=str(error))
     return closed

@@ -1,12 +1,21 @@
-"""Signals that end a study cleanly. Pure but for the process's handlers."""
+"""Signals that end a study cleanly, and the way out when Ray has died of the same signal. Changes handlers only."""
 
+import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from study.conductor import Conductor
+from study.errors import ExitCode
+
+GIVE_UP_S = 20.0
+"""A signal to the whole process group ends Ray too, and then Tune waits a minute for it and exits without a word."""
+IMPATIENT_S = 2.0
+"""A second signal this soon is the same one, forwarded twice; a later one means now."""
 
 
 class StopSignals:
@@ -14,25 +23,50 @@ class StopSignals:
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
-    def __init__(self) -> None:
+    def __init__(self, close: Callable[[Conductor], Any]) -> None:
+        """Take no signal yet.
+
+        Args:
+            close: Records the end of the session, for when Tune does not return.
+        """
+        self._close = close
         self._conductor: Conductor | None = None
-        self._received: str | None = None
+        self._received: tuple[str, float] | None = None
         self._before: dict[int, Any] = {}
+        self._watchdog: threading.Timer | None = None
 
     def tell(self, conductor: Conductor) -> None:
         """Pass signals on to the conductor, also one that came before it existed."""
         self._conductor = conductor
         if self._received is not None:
-            conductor.end_early("stopped", f"received {self._received}")
+            conductor.end_early("stopped", f"received {self._received[0]}")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._received is not None and number != signal.SIGUSR1:
-            raise KeyboardInterrupt
-        self._received = signal.Signals(number).name
-        if self._conductor is not None:
-            self._conductor.end_early("stopped", f"received {self._received}")
-        else:
-            sys.stderr.write(f"Received {self._received}; ending once Ray is up. Again to end at once.\n")
+        name, now = signal.Signals(number).name, time.monotonic()
+        if self._received is not None:
+            if number != signal.SIGUSR1 and now - self._received[1] > IMPATIENT_S:
+                raise KeyboardInterrupt
+            return
+        self._received = name, now
+        if self._conductor is None:
+            sys.stderr.write(f"Received {name}; ending once Ray is up. Again to end at once.\n")
+            return
+        self._conductor.end_early("stopped", f"received {name}")
+        self._watchdog = threading.Timer(GIVE_UP_S, self._give_up, [self._conductor])
+        self._watchdog.daemon = True
+        self._watchdog.start()
+
+    def _give_up(self, conductor: Conductor) -> None:
+        """Record the end and leave; the main thread is inside Ray and does not come back."""
+        self._close(conductor)
+        sys.stderr.write("Ray did not end in time. Nothing recorded is lost: run the same command with --resume.\n")
+        sys.stderr.flush()
+        os._exit(ExitCode.STOPPED)
+
+    def disarm(self) -> None:
+        """Tell that Tune has returned."""
+        if self._watchdog is not None:
+            self._watchdog.cancel()
 
     def install(self) -> None:
         """Take the signals, again where Ray or Tune took them: both install handlers of their own."""
@@ -46,6 +80,7 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.disarm()
         if threading.current_thread() is threading.main_thread():
             for number, handler in self._before.items():
                 signal.signal(number, handler)

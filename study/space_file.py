@@ -1,5 +1,6 @@
 """Space files as text: where they are, safe YAML with line numbers, and pydantic's errors in our words. Pure."""
 
+import contextlib
 import copy
 import difflib
 import io
@@ -65,12 +66,13 @@ def find_space(path: str | Path) -> Path:
     Raises:
         SpaceError: There is none; names the nearest.
     """
-    given = Path(path)
+    given = Path(path) if Path(path).name else Path("nothing")
     names = [given] if given.suffix else [given, given.with_suffix(".yaml")]
     places = [folder / name for name in names for folder in (Path(), Path("search_spaces"), SHIPPED)]
     for candidate in places:
-        if candidate.is_file():
-            return candidate
+        with contextlib.suppress(OSError):  # such as a name that is too long
+            if candidate.is_file():
+                return candidate
     shipped = sorted(file.name for file in SHIPPED.glob("*.yaml"))
     near = difflib.get_close_matches(given.with_suffix(".yaml").name, shipped, n=1)
     fix = f"Did you mean '{near[0]}'?" if near else f"Give a path, or one of: {', '.join(shipped)}."

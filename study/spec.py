@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -43,7 +43,7 @@ class EnvironmentSpec(Section):
 class NetworkSpec(Section):
     """RLlib's default fully connected network (names of `DefaultModelConfig`)."""
 
-    fcnet_hiddens: list[int] = Field([64, 64], min_length=1)
+    fcnet_hiddens: list[Annotated[int, Field(ge=1)]] = Field([64, 64], min_length=1)
     """Units of each hidden layer."""
     fcnet_activation: Literal["tanh", "relu", "silu"] = "tanh"
     """Activation of the hidden layers."""
@@ -78,9 +78,9 @@ class SearchSpec(Section):
     """`tpe`, `gp`, `random`, `qmc` (low discrepancy) or `grid` (every combination on every seed)."""
     num_trials: int | None = Field(None, ge=1)
     """Trials in all, anchors included; a grid counts itself."""
-    seeds: list[int] = Field([1], min_length=1)
+    seeds: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([1], min_length=1)
     """Seeds of the trials, dealt in rotation within each scale."""
-    sampler_seed: int = Field(0, ge=0)
+    sampler_seed: int = Field(0, ge=0, lt=2**31)
     """Seed of the sampler and of the order in which scales and seeds are dealt."""
     anchors: list[AnchorSpec] = Field([])
     """Points to try first."""
@@ -93,7 +93,7 @@ class EvaluationSpec(Section):
     """Episodes of each evaluation."""
     num_evaluations: int = Field(10, ge=1)
     """Evaluations, evenly spaced over the budget; the last one is at the end."""
-    seed: int = Field(10_000, ge=0)
+    seed: int = Field(10_000, ge=0, lt=2**28)
     """First seed of the evaluation episodes; the same for every trial."""
     max_episode_steps: int = Field(10_000, ge=1)
     """An evaluation episode that does not end is cut here and scored with what it has."""

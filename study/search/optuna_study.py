@@ -116,6 +116,7 @@ class OptunaStudy:
             given={name: value for name, value in values.items() if name in tuned},
             space=tuned,
             looks=self._looks(list(tuned)),
+            index=slot.index_at_scale,
             seed=self._spec.search.sampler_seed,
         )
 
@@ -124,10 +125,10 @@ class OptunaStudy:
             proposals.Look(
                 num_env_runners=trial.params[SCALE],
                 params={name: trial.params[name] for name in names},
-                score=trial.value if trial.state == TrialState.COMPLETE else None,
+                score=_SCORES.get(trial.state, trial.value),
             )
             for trial in self._study.get_trials(deepcopy=False)
-            if trial.state != TrialState.FAIL and {SCALE, *names} <= trial.params.keys()
+            if TRIAL in trial.user_attrs and {SCALE, *names} <= trial.params.keys()
         ]
 
     def tell(self, row: TrialRow) -> None:
@@ -139,6 +140,10 @@ class OptunaStudy:
             trial.set_user_attr(name, value)
         state, score = _outcome(row)
         self._study.tell(trial, score, state=state, skip_if_finished=True)
+
+
+_SCORES = {TrialState.RUNNING: None, TrialState.FAIL: 0.0}
+"""Scores, for the model, of trials that have none of their own."""
 
 
 def _outcome(row: TrialRow) -> tuple[TrialState, float | None]:

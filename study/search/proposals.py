@@ -35,7 +35,7 @@ class Look:
     params: Mapping[str, Value]
     """The tuned parameters, as proposed."""
     score: float | None
-    """None while the trial runs."""
+    """None while the trial runs; 0 where it failed, so that the model keeps away from there."""
 
 
 def propose(
@@ -45,6 +45,7 @@ def propose(
     given: Mapping[str, Value],
     space: Mapping[str, BaseDistribution],
     looks: Sequence[Look],
+    index: int,
     seed: int,
 ) -> dict[str, Value]:
     """Return values for all parameters of `space` at a scale.
@@ -55,17 +56,17 @@ def propose(
         given: Parameters that an anchor or the grid fixes.
         space: The tuned parameters.
         looks: All trials so far, oldest first.
+        index: Number of this trial among those of its scale, from 0: no proposal is ever made twice.
         seed: Of the study.
     """
-    at_scale = sum(look.num_env_runners == num_env_runners for look in looks)
     if set(given) == set(space):
         return dict(given)
     if sampler == "qmc":
-        return _sobol(space, index=at_scale, seed=seed + num_env_runners) | dict(given)
+        return _sobol(space, index=index, seed=_mixed(seed, num_env_runners)) | dict(given)
     modelled = nearest(looks, num_env_runners) if sampler in ("tpe", "gp") else []
     medians = _medians(modelled)
     # A seed for each proposal, so that a resumed study neither repeats nor changes any.
-    study = optuna.create_study(direction="maximize", sampler=_sampler(sampler, _mixed(seed, len(looks))))
+    study = optuna.create_study(direction="maximize", sampler=_sampler(sampler, _mixed(seed, num_env_runners, index)))
     for look in modelled:
         score = None if look.score is None else look.score - medians[look.num_env_runners]
         study.add_trial(

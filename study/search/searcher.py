@@ -16,7 +16,7 @@ from ray.tune.search import Searcher
 
 from study.conductor import Conductor
 from study.errors import StudyError, TrialError
-from study.tracking.records import TrialStarted
+from study.tracking.records import Status, TrialStarted
 
 logger = logging.getLogger(__name__)
 TRIAL_KEY = "trial"
@@ -108,7 +108,9 @@ class StudyCallback(_Stateless, Callback):
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Record a failure with its reason."""
         try:
-            self._conductor.end(trial.config[TRIAL_KEY], "failed", reason_of(_error_text(trial)))
+            # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
+            status: Status = "failed" if self._conductor.stop is None else "interrupted"
+            self._conductor.end(trial.config[TRIAL_KEY], status, reason_of(_error_text(trial)))
         except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
             _end_early(self._conductor, error)
         self._on_change()

@@ -1,9 +1,11 @@
 """The study folder: every path in it, its identity, and the lock of the one driver at work. Imports no engine."""
 
+import contextlib
+import io
 import json
 import os
+import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -93,23 +95,67 @@ class StudyFolder:
         return self.checkpoints / f"trial_{trial:05d}"
 
     def exists(self) -> bool:
-        """Return whether a study was started here."""
-        return self.identity_file.exists()
+        """Return whether a study was started here.
+
+        Raises:
+            RecordError: The folder may not be looked into.
+        """
+        try:
+            return self.identity_file.exists()
+        except OSError as error:
+            raise RecordError(
+                f"{self.path}: must be readable ({error.strerror}). Fix: choose another --name or --out."
+            ) from error
+
+    def prepare(self) -> None:
+        """Make an empty folder for a new study; only its owner may look inside (a tracking URI can hold a password).
+
+        Raises:
+            RecordError: The folder holds something already, or cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            foreign = [entry.name for entry in self.path.iterdir() if entry.name not in (".lock", "space.yaml")]
+        except OSError as error:
+            raise RecordError(
+                f"{self.path}: must be writable ({error.strerror}). Fix: choose another folder with --out."
+            ) from error
+        if foreign:
+            raise RecordError(
+                f"{self.path}: a new study needs an empty folder, got one with {', '.join(sorted(foreign)[:5])}. "
+                "Fix: choose another --name or --out."
+            )
 
     def create(self, identity: StudyIdentity, space_text: str) -> None:
-        """Write a new study's identity and space file.
+        """Write a new study's identity and space file into a prepared and locked folder.
 
         Raises:
             RecordError: The folder cannot be written.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             self.space_file.write_text(space_text)
             write_atomically(self.identity_file, json.dumps(asdict(identity), indent=1))
         except OSError as error:
             raise RecordError(
                 f"{self.path}: must be writable ({error.strerror}). Fix: choose another folder with --out."
             ) from error
+
+    def forget(self) -> None:
+        """Remove the files of a study that recorded nothing, and the folder if nothing else is in it."""
+        names = (
+            "study.json",
+            "space.yaml",
+            "records.jsonl",
+            "optuna.journal",
+            "mirror.json",
+            "mirror.log",
+            "trials.csv",
+        )
+        for name in (*names, ".mirror.lock", ".lock"):
+            (self.path / name).unlink(missing_ok=True)
+        for folder in (self.path, self.path.parent):
+            with contextlib.suppress(OSError):  # not empty
+                folder.rmdir()
 
     def identity(self) -> StudyIdentity:
         """Read the study's identity.
@@ -147,14 +193,14 @@ class StudyFolder:
         if status.st_mode & 0o002:
             raise RecordError(f"{self.path}: must not be writable by everybody. Fix: chmod o-w '{self.path}'.")
 
-    @contextmanager
+    @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the study for one driver.
 
         Raises:
             RecordError: Another process holds it.
         """
-        lock = FileLock(self.path / ".lock")
+        lock = FileLock(self.path / ".lock", mode=0o600)
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
@@ -162,16 +208,32 @@ class StudyFolder:
                 f"{self.path}: another driver is working on this study. "
                 "Fix: wait for it, or start your own with --name."
             ) from error
+        except OSError as error:
+            raise RecordError(
+                f"{self.path}: must be writable ({error.strerror}). Fix: free some space, or check its permissions."
+            ) from error
         try:
             yield
         finally:
             lock.release()
 
 
+def unpack_policy(archive: bytes, folder: Path) -> None:
+    """Unpack a policy that a trial has packed, an RLModule checkpoint, into a folder.
+
+    Raises:
+        OSError: The folder cannot be written.
+        tarfile.FilterError: The archive would write outside the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as content:
+        content.extractall(folder, filter="data")
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Replace `path` by `text`: a reader, or a kill, sees the old content or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
+    with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -13,6 +13,7 @@ from study.tracking.records import (
     Iteration,
     Metrics,
     Record,
+    Status,
     StudyClosed,
     StudyOpened,
     Timing,
@@ -101,22 +102,28 @@ class TrialRow:
         """Return env steps over training seconds, without the warm-up iterations; None before there are any."""
         return self._warm_steps / self._warm_time_s if self._warm_time_s > 0 else None
 
-    def summarise(self, spec: StudySpec, *, finished: bool) -> Metrics:
-        """Return the metrics of grain `trial`; None where the trial did not get far enough to have one."""
+    def summarise(self, spec: StudySpec, status: Status, *, moment: float) -> Metrics:
+        """Return the metrics of grain `trial`; None where the trial did not get far enough to have one.
+
+        Args:
+            spec: The space.
+            status: How the attempt ends. A failure scores 0; an interruption has no score.
+            moment: When it ends, seconds since the epoch.
+        """
         last = self.last_iteration
         final = sum(self._final_returns) / len(self._final_returns) if self._final_returns else None
-        scored = finished and final is not None and isfinite(final)
-        wall = last.wall_time_s if last else 0.0
-        reserved = ((self.startup_time_s or 0.0) + wall + self._evaluation_time_s) * self.num_cpus
+        score: float | None = 0.0 if status == "failed" else None
+        if status == "finished" and final is not None and isfinite(final):
+            score = spec.score(final)
         return {
-            "wall_time_s": wall,
+            "wall_time_s": last.wall_time_s if last else 0.0,
             "env_steps": last.env_steps if last else 0,
             "env_steps_per_s": self.env_steps_per_s(),
-            "final_return": final if finished else None,
-            "score": spec.score(final) if scored and final is not None else 0.0,
+            "final_return": final if status == "finished" else None,
+            "score": score,
             "startup_time_s": self.startup_time_s,
             "evaluation_time_s": self._evaluation_time_s,
-            "cpu_s_reserved": reserved,
+            "cpu_s_reserved": (moment - self.started) * self.num_cpus,
             "cpu_s_spent": self._cpu_s if last else None,
         }
 
@@ -160,7 +167,7 @@ class Ledger:
     def counts(self) -> dict[str, int]:
         """Return the number of trials by status."""
         result = {"finished": 0, "failed": 0, "interrupted": 0, "running": 0}
-        for row in self.rows.values():
+        for row in list(self.rows.values()):  # a copy: the display counts while the event loop adds
             result[row.status] += 1
         return result
 

@@ -21,6 +21,9 @@ from study.errors import RecordError
 SCHEMA = 1
 """Version of the line format. Raise it with a migration in `_MIGRATIONS`."""
 
+_BEGINNING = b'{"schema":'
+"""How every line begins."""
+
 Status = Literal["finished", "failed", "interrupted"]
 Timing = Literal["measured", "oversubscribed", "emulated", "tainted"]
 Metrics = dict[str, float | None]
@@ -242,12 +245,29 @@ class RecordLog:
         self._next_seq, end = 0, 0
         for line in read_lines(path):
             self._next_seq, end = line.seq + 1, line.end
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._end = end
         self.torn_bytes = max(os.fstat(self._file).st_size - end, 0)
         """Bytes of a torn last line that were cut off."""
         if self.torn_bytes:
+            self._check_torn(end)
             os.ftruncate(self._file, end)
+
+    def _check_torn(self, end: int) -> None:
+        """Refuse to cut off anything but the beginning of a record.
+
+        Raises:
+            RecordError: The last line is something else.
+        """
+        with self.path.open("rb") as file:
+            file.seek(end)
+            torn = file.read(len(_BEGINNING))
+        if not _BEGINNING.startswith(torn):
+            os.close(self._file)
+            raise RecordError(
+                f"{self.path}: the last line must be a record or the beginning of one, got {torn!r}…. "
+                "Fix: restore the file from a backup, or start a new study with --name."
+            )
 
     def append(self, record: Record) -> Line:
         """Write one record.

@@ -30,12 +30,12 @@ def check_tracking_uri(uri: str, timeout_s: float = 3.0) -> str:
     Raises:
         TrackingError: Nothing usable is there; says why and what to do.
     """
-    scheme = urlsplit(uri).scheme.split("+")[0].lower()
+    scheme = _scheme(uri)
     if scheme == "sqlite":
         return _check_sqlite(uri)
     if scheme in _SERVERS:
-        _probe(uri.rstrip("/"), timeout_s)
-        return uri.rstrip("/")
+        _probe(absolute_uri(uri), timeout_s)
+        return absolute_uri(uri)
     if scheme in _DATABASES:
         return uri
     if scheme in ("", "file"):
@@ -48,6 +48,21 @@ def check_tracking_uri(uri: str, timeout_s: float = 3.0) -> str:
         f"tracking URI: the scheme must be one of {known}, got {mask_credentials(uri)!r}. "
         "Fix: use sqlite:///mlflow.db or the http:// address of an MLflow server."
     )
+
+
+def absolute_uri(uri: str) -> str:
+    """Return the form of `uri` that does not depend on the working directory, without looking whether it works."""
+    path = sqlite_path(uri)
+    if path is not None:
+        return uri.replace(f"///{path}", f"///{path.absolute()}", 1)
+    return uri.rstrip("/") if _scheme(uri) in _SERVERS else uri
+
+
+def _scheme(uri: str) -> str:
+    try:
+        return urlsplit(uri).scheme.split("+")[0].lower()
+    except ValueError as error:
+        raise TrackingError(f"tracking URI: must be a URI, got {uri!r} ({error}). Fix: check brackets.") from error
 
 
 def sqlite_path(uri: str) -> Path | None:
@@ -73,7 +88,7 @@ def _check_sqlite(uri: str) -> str:
     for place in (absolute.parent, *([absolute] if absolute.exists() else [])):
         if not os.access(place, os.W_OK):  # SQLite writes its journal beside the database
             raise TrackingError(f"tracking URI: must be writable, got {place}. Fix: chmod it, or choose another place.")
-    return uri.replace(f"///{path}", f"///{absolute}", 1)
+    return absolute_uri(uri)
 
 
 def _probe(uri: str, timeout_s: float) -> None:

@@ -239,10 +239,3 @@ def pack_policy(module: RLModule) -> bytes:
         module.save_to_path(path)
         archive.add(path, arcname=".")
     return buffer.getvalue()
-
-
-def unpack_policy(archive: bytes, folder: Path) -> None:
-    """Unpack what `pack_policy` returned into `folder`, which is created."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(archive)) as content:
-        content.extractall(folder, filter="data")

@@ -211,3 +211,31 @@ def test_a_full_disk_ends_the_study_and_a_resume_finishes_it(place):
         assert_whole(disk / "space", uri(place), 2)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_signal_to_the_whole_process_group_is_survived(place):
+    """Schedulers and `timeout` signal every process of a job: Ray's own processes die of it too."""
+    (place / "space.yaml").write_text(LONGER)
+    words = command("--space", "space.yaml", "--resume-or-start", "--set", "search.num_trials=2")
+    file = place / "studies" / "space" / "records.jsonl"
+    with (place / "log").open("w") as log:
+        process = start(words, place, log)
+        wait_for(lambda: file.exists() and "iteration" in kinds(place), process)
+        os.killpg(process.pid, signal.SIGTERM)
+        time.sleep(0.5)
+        os.killpg(process.pid, signal.SIGTERM)  # forwarded once more, as by a shell's trap
+        assert process.wait(timeout=50) == 75
+    assert "--resume" in (place / "log").read_text()
+    assert kinds(place)[-1] == "study_closed"
+    done = run(words, place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_whole(place / "studies" / "space", uri(place), 2)
+
+
+def test_two_first_starts_at_once_make_one_study(place):
+    with (place / "log1").open("w") as log1, (place / "log2").open("w") as log2:
+        words = command("--space", "space.yaml", "--set", "search.num_trials=2")
+        both = [start(words, place, log) for log in (log1, log2)]
+        codes = sorted(process.wait(timeout=200) for process in both)
+    assert codes == [0, 2], (place / "log1").read_text() + (place / "log2").read_text()
+    assert_whole(place / "studies" / "space", uri(place), 2)

@@ -99,3 +99,15 @@ def test_more_processes_than_cores_is_planned_and_said():
     plan = make_plan(spec(), cluster((5, 2)))
     assert [(scale.num_env_runners, scale.shares_cores) for scale in plan.scales] == [(1, False), (2, True), (4, True)]
     assert plan.hours > 0
+
+
+def test_a_grid_over_decimal_steps_stays_inside_its_range():
+    slots = deal_slots(
+        spec(
+            search__sampler="grid",
+            search__num_trials=None,
+            parameters__train_batch_size=400,
+            parameters__lr={"low": 0.1, "high": 0.3, "step": 0.1},
+        )
+    )
+    assert max(slot.given["lr"] for slot in slots) == 0.3

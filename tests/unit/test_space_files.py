@@ -194,3 +194,30 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path):
     file.write_bytes(b"\xff\xfe\x00\x01")
     with pytest.raises(SpaceError, match="UTF-8"):
         load_space(file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"search__seeds": [2**31]}, "search.seeds.0"),
+        ({"model": {"fcnet_hiddens": [64, 0]}}, "model.fcnet_hiddens.1"),
+        ({"parameters__num_envs_per_env_runner": 5000}, "parameters.num_envs_per_env_runner"),
+        ({"parameters__lr": {"low": 0.1, "high": 0.25, "step": 0.1}}, "parameters.lr"),
+        ({"parameters__train_batch_size": {"low": 1001, "high": 1011}, "parameters__num_env_runners": [1, 46]},
+         "parameters.train_batch_size"),
+        ({"search__anchors": [{"name": "a", "parameters": {"train_batch_size": 300}}],
+          "parameters__num_env_runners": [1, 200], "parameters__train_batch_size": {"low": 200, "high": 800}},
+         "search.anchors.0.parameters.train_batch_size"),
+        ({"parameters__train_batch_size": {"low": 200, "high": 800, "step": 200},
+          "search__anchors": [{"name": "a", "parameters": {"train_batch_size": 300}}]},
+         "search.anchors.0.parameters.train_batch_size"),
+    ],
+)  # fmt: skip
+def test_values_that_would_fail_later_are_refused_now(changes, place):
+    assert place in faults(**changes)
+
+
+@pytest.mark.parametrize("name", ["", ".", "x" * 300])
+def test_a_name_that_is_no_file_is_an_ordinary_error(name):
+    with pytest.raises(SpaceError):
+        load_space(name)

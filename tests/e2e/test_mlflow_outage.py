@@ -1,0 +1,161 @@
+"""An MLflow server that goes away in mid-study: the study does not notice, and MLflow has everything afterwards."""
+
+import re
+import time
+
+import pytest
+
+from study.metrics import METRICS
+from study.tracking.folder import StudyFolder
+from study.tracking.records import Evaluation, Iteration, TrialEnded, read_lines
+from tests.e2e.commands import SPACE, assert_whole, command, kill, records, run, start, study
+from tests.integration.mlflow_tools import Server, children, parent, wait_until
+
+LONGER = SPACE.replace("env_steps: 800", "env_steps: 3000").replace("num_trials: 4", "num_trials: 2")
+
+
+@pytest.fixture
+def server(tmp_path):
+    folder = tmp_path / "server"
+    folder.mkdir()
+    server = Server(folder)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def place(tmp_path):
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "space.yaml").write_text(LONGER)
+    return folder
+
+
+def words(server):
+    return command("--space", "space.yaml", "--tracking-uri", server.uri)
+
+
+def folder(place):
+    return place / "studies" / "space"
+
+
+def wait_for_iterations(place, process, count):
+    """Wait until the study has recorded so many iterations."""
+
+    def come_so_far():
+        assert process.poll() is None, (place / "log").read_text()
+        file = folder(place) / "records.jsonl"
+        return file.exists() and sum(isinstance(record, Iteration) for record in records(folder(place))) >= count
+
+    wait_until(come_so_far, 120)
+
+
+def end_of(process, place):
+    code = process.wait(timeout=240)
+    return code, (place / "log").read_text()
+
+
+def assert_complete(place, server):
+    """MLflow has every measured value of every attempt exactly once, and nothing else of that name."""
+    expected: dict[tuple[int, int], dict[str, list[tuple[int, int, float]]]] = {}
+    for line in read_lines(StudyFolder(folder(place)).records):
+        record, now = line.record, round(line.time * 1000)
+        match record:
+            case Iteration():
+                values = {name: record.metrics[name] for name in ("iteration_time_s", "train_batch_size_actual")}
+            case Evaluation():
+                values = {"eval_return": sum(record.returns) / len(record.returns)}
+            case _:
+                continue
+        for name, value in values.items():
+            points = expected.setdefault((record.trial, record.attempt), {}).setdefault(name, [])
+            points.append((now, record.env_steps, value))
+    shown = children(server.database, "space")
+    assert expected.keys() <= shown.keys()
+    for key, run_ in shown.items():
+        measured = {name: sorted(points) for name, points in run_.points.items() if name in MEASURED}
+        assert measured == {name: sorted(points) for name, points in expected.get(key, {}).items()}
+    for record in records(folder(place)):
+        if isinstance(record, TrialEnded):
+            latest = shown[record.trial, record.attempt].latest
+            summary = {name: value for name, value in record.summary.items() if value is not None and name in METRICS}
+            assert {name: latest[name] for name in summary} == summary
+    assert parent(server.database, "space").status == "FINISHED"
+
+
+MEASURED = ("iteration_time_s", "train_batch_size_actual", "eval_return")
+"""Metrics that stand in the records as MLflow must show them."""
+
+
+def outage(place, server, seconds):
+    with (place / "log").open("w") as log:
+        process = start(words(server), place, log)
+    wait_for_iterations(place, process, 2)
+    server.stop()
+    before = len(records(folder(place)))
+    time.sleep(seconds)
+    meanwhile = len(records(folder(place))) - before
+    server.start()
+    code, said = end_of(process, place)
+    assert code == 0, said
+    assert meanwhile > 0, "the study stood still while MLflow was away"
+    assert "Traceback" not in said
+    assert "records behind" not in said
+    assert_whole(folder(place), server.uri, 2)
+    assert_complete(place, server)
+
+
+def test_a_study_does_not_notice_that_mlflow_was_away(place, server):
+    outage(place, server, seconds=10)
+
+
+@pytest.mark.heavy
+def test_a_study_does_not_notice_that_mlflow_was_away_for_a_minute(place, server):
+    (place / "space.yaml").write_text(LONGER.replace("env_steps: 3000", "env_steps: 40000"))
+    outage(place, server, seconds=60)
+
+
+def assert_behind_then_synced(place, server, code, said):
+    """The end of a study whose server is away says how much is missing and what to do; that does it."""
+    assert code == 0, said
+    assert "Traceback" not in said
+    found = re.search(r"MLflow is (\d+) records behind; catch up with: python -m study sync (\S+)", said)
+    assert found, said
+    assert 0 < int(found[1]) <= len(records(folder(place)))
+    server.start()
+    synced = run(study("sync", found[2]), place)
+    assert synced.returncode == 0, synced.stderr
+    assert re.search(rf"\b{found[1]}\b", synced.stdout), (found[1], synced.stdout)
+    assert_whole(folder(place), server.uri, 2)
+    assert_complete(place, server)
+
+
+@pytest.mark.heavy
+def test_a_study_ends_without_mlflow_and_says_how_to_catch_up(place, server):
+    with (place / "log").open("w") as log:
+        process = start(words(server), place, log)
+    wait_for_iterations(place, process, 2)
+    server.stop()
+    code, said = end_of(process, place)
+    assert_behind_then_synced(place, server, code, said)
+
+
+def test_a_resume_goes_on_while_mlflow_is_away_and_says_how_to_catch_up(place, server):
+    with (place / "log").open("w") as log:
+        process = start(words(server), place, log)
+    wait_for_iterations(place, process, 2)
+    server.stop()
+    kill(process)
+    done = run([*words(server), "--resume"], place)
+    assert "MLflow does not answer; the study goes on" in done.stdout + done.stderr
+    assert_behind_then_synced(place, server, done.returncode, done.stdout + done.stderr)
+    assert [record.attempt for record in records(folder(place)) if record.kind == "trial_started"].count(2) == 1
+
+
+def test_a_first_start_without_mlflow_is_refused(place):
+    done = run(command("--space", "space.yaml", "--tracking-uri", "http://127.0.0.1:9"), place)
+    assert done.returncode == 2
+    assert "Fix: start it with `mlflow server`" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (place / "studies").exists()

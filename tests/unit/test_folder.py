@@ -1,0 +1,55 @@
+"""The study folder never touches what is not its own."""
+
+import os
+
+import pytest
+
+from study.errors import RecordError
+from study.tracking.folder import StudyFolder, StudyIdentity
+
+IDENTITY = StudyIdentity(
+    format=1, study_id="a", name="n", created=0.0, tracking_uri="sqlite:////x", space="s", spec={}, digest="d"
+)
+
+
+@pytest.mark.parametrize("file", ["chapter1.tex", "records.jsonl"])
+def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path, file):
+    (tmp_path / file).write_text("precious")
+    with pytest.raises(RecordError, match="needs an empty folder"):
+        StudyFolder(tmp_path).prepare()
+    assert (tmp_path / file).read_text() == "precious"
+
+
+def test_forgetting_a_first_start_removes_its_own_files_only(tmp_path):
+    folder = StudyFolder(tmp_path / "studies" / "n")
+    folder.prepare()
+    folder.create(IDENTITY, "space")
+    (folder.path / "mine.txt").write_text("precious")
+    folder.forget()
+    assert [entry.name for entry in folder.path.iterdir()] == ["mine.txt"]
+    (folder.path / "mine.txt").unlink()
+    folder.forget()
+    assert not (tmp_path / "studies").exists()
+
+
+def test_only_the_owner_may_look_into_a_study(tmp_path):
+    folder = StudyFolder(tmp_path / "n")
+    folder.prepare()
+    folder.create(IDENTITY, "space")
+    assert folder.path.stat().st_mode & 0o077 == 0
+    assert folder.identity_file.stat().st_mode & 0o077 == 0
+    assert folder.identity() == IDENTITY
+
+
+def test_one_driver_at_a_time(tmp_path):
+    folder = StudyFolder(tmp_path)
+    with folder.locked(), pytest.raises(RecordError, match="another driver"), StudyFolder(tmp_path).locked():
+        pass
+    with folder.locked():
+        pass
+
+
+def test_a_folder_that_everybody_may_write_to_is_not_trusted(tmp_path):
+    os.chmod(tmp_path, 0o777)
+    with pytest.raises(RecordError, match="everybody"):
+        StudyFolder(tmp_path).check_owner()
