@@ -149,7 +149,7 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
     ):
         import ray
 
-        folder = _session_folder()
+        folder = _session_folder() / "r"  # Ray opens its folder to everybody, ours around it stays closed
         _remove_dead_sessions(folder)
         try:
             ray.init(
@@ -235,7 +235,7 @@ def _remove_dead_sessions(folder: Path) -> None:
 @contextlib.contextmanager
 def tune_storage() -> Iterator[str]:
     """Yield a folder for what Tune writes; nothing is ever read back, and after a kill the next study removes it."""
-    folder = _session_folder() / f"session_tune_{os.getpid()}"
+    folder = _session_folder() / "r" / f"session_tune_{os.getpid()}"
     try:
         yield str(folder)
     finally:

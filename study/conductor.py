@@ -145,11 +145,8 @@ class Conductor:
         if self._deadline is None:
             return head
         left = self._deadline - time.monotonic()
-        return [
-            slot
-            for slot in head
-            if left > 0 and (self._kind(slot) not in self._durations or self._duration(slot) <= left)
-        ]
+        unknown = {self._kind(slot) for slot in head} - self._durations.keys()
+        return [slot for slot in head if left > 0 and (self._kind(slot) in unknown or self._duration(slot) <= left)]
 
     def _start(self, slot: Slot) -> TrialStarted:
         number, proposed = self._optuna.propose(slot)

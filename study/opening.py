@@ -95,13 +95,13 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
             f"{different}. Fix: repeat the options of its first start (they are noted at the top of "
             f"{folder.space_file}), or start a new study with --name."
         )
-    if options.tracking_uri is not None:
-        # Not probed: an outage does not stop a resume.
-        if absolute_uri(options.tracking_uri) != identity.tracking_uri:
-            raise RecordError(
-                f"--tracking-uri: a study keeps the one it began with ({mask_credentials(identity.tracking_uri)}), got "
-                f"{mask_credentials(options.tracking_uri)}. Fix: drop the option; `study sync {folder.path} --tracking-uri …` copies it."
-            )
+    # Not probed: an outage does not stop a resume.
+    if options.tracking_uri is not None and absolute_uri(options.tracking_uri) != identity.tracking_uri:
+        raise RecordError(
+            f"--tracking-uri: a study keeps the one it began with ({mask_credentials(identity.tracking_uri)}), got "
+            f"{mask_credentials(options.tracking_uri)}. Fix: drop the option; "
+            f"`python -m study sync {folder.path} --tracking-uri …` makes a copy elsewhere."
+        )
     return identity
 
 

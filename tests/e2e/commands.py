@@ -62,7 +62,7 @@ def ray_processes():
     found = []
     for process in psutil.process_iter(["pid", "name", "cmdline"]):
         words = " ".join(process.info["cmdline"] or [])
-        if process.info["name"] in ("gcs_server", "raylet") and f"/rs-{os.getuid()}/" in words:
+        if process.info["name"] in ("gcs_server", "raylet") and f"/rs-{os.getuid()}-" in words:
             found.append(process.info["pid"])
     return found
 

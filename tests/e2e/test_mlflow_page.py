@@ -222,7 +222,8 @@ def test_the_table_lists_every_trial_with_parameters_and_metrics(page, browser, 
         search = browser.find_element("css selector", "input[placeholder='Search columns']")
         search.send_keys(Keys.CONTROL, "a")
         search.send_keys(name)
-        press(browser, f"//*[@title='{name}']", by="xpath")
+        line = f"//*[contains(@class, 'tree-treenode')][normalize-space()='{name}']"
+        press(browser, f"{line}//*[contains(@class, 'tree-checkbox')]", by="xpath")
     press(browser, columns, by="xpath")
     await_texts(browser, pictures / "runs.png", *names, *COLUMNS, *map(str, FINAL[:FAILED]))
 

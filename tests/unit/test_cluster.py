@@ -20,9 +20,10 @@ def test_the_machine_has_a_core_and_some_memory():
     assert memory_mb > 100
 
 
-@pytest.mark.parametrize(
-    "address", ["nonsense", ".:6379", "x" * 70 + ":1", "127.0.0.1:9", "ray://127.0.0.1:10001", ":1"]
-)
+UNREACHABLE = ["nonsense", ".:6379", "x" * 70 + ":1", "127.0.0.1:9", "ray://127.0.0.1:10001", ":1"]
+
+
+@pytest.mark.parametrize("address", UNREACHABLE)
 def test_an_address_that_cannot_be_reached_is_an_ordinary_error(address):
     with pytest.raises(ClusterError, match="--address"):
         check_address(address)

@@ -12,14 +12,14 @@ from optuna.trial import TrialState
 
 from study.conductor import Conductor
 from study.errors import RecordError
-from study.plan import ClusterShape, NodeShape, make_plan
+from study.plan import LOCAL, ClusterShape, NodeShape, make_plan
 from study.search.optuna_study import OptunaStudy
 from study.tracking.folder import StudyFolder
 from study.tracking.ledger import fold
 from study.tracking.records import RecordLog, TrialEnded, TrialStarted, read_lines
 from tests.spaces import spec
 
-CLUSTER = ClusterShape(nodes=(NodeShape(address="n0", num_cpus=5, physical_cpus=2, memory_mb=64_000),))
+CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=5, physical_cpus=2, memory_mb=64_000),))
 
 
 class Session:
@@ -323,13 +323,13 @@ def test_a_time_budget_stops_the_study_and_starts_nothing_that_would_not_end(tmp
     assert session.conductor.exhausted
     assert session.conductor.close().reason == "time budget"
     session.log.close()
-    session = Session(tmp_path, deadline=time.monotonic() + 600)
+    session = Session(tmp_path, deadline=time.monotonic() + 1200)
     for _ in range(3):  # one of each scale, so that every duration is known
         trial = session.conductor.next_trial().trial
         session.conductor.ledger.rows[trial].started -= 300
         session.finish(trial)
-    session.log.close()
-    session = Session(tmp_path, deadline=time.monotonic() + 250)
+    assert not session.conductor.exhausted
+    session.conductor._deadline = time.monotonic() + 250
     assert session.conductor.exhausted
     assert session.conductor.stop.detail == "no further trial would end within the time budget"
 

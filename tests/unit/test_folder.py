@@ -1,7 +1,5 @@
 """The study folder never touches what is not its own."""
 
-import os
-
 import pytest
 
 from study.errors import RecordError
@@ -50,6 +48,6 @@ def test_one_driver_at_a_time(tmp_path):
 
 
 def test_a_folder_that_everybody_may_write_to_is_not_trusted(tmp_path):
-    os.chmod(tmp_path, 0o777)
+    tmp_path.chmod(0o777)
     with pytest.raises(RecordError, match="everybody"):
         StudyFolder(tmp_path).check_owner()
