@@ -15,10 +15,13 @@ from gymnasium import error as gymnasium_error
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.wrappers import DtypeObservation, FlattenObservation, TimeLimit
 
-from study.errors import Fault, SpaceError
+from study.errors import Fault, SpaceError, TrialError
 from study.spec import EnvironmentSpec
+from study.trial.deadline import within
 
 ID, KWARGS = "environment.id", "environment.kwargs"
+PROBE_TIMEOUT_S = 60.0
+"""How long the first environment may take to be made, reset and stepped once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +137,10 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
         SpaceError: The environment cannot be found, made or stepped, or its spaces are not supported.
     """
     try:
-        return _probe(spec)
+        slow = f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s."
+        return within(PROBE_TIMEOUT_S, lambda: _probe(spec), otherwise=slow)
+    except TrialError as error:
+        fault = Fault(place=ID, law=str(error), fix="Try it in Python: make the environment and reset it.")
     except _Unusable as unusable:
         raise SpaceError(source_name, [unusable.fault]) from unusable
     except gymnasium_error.DependencyNotInstalled as error:

@@ -135,3 +135,10 @@ def test_a_probe_is_quick() -> None:
     started = time.perf_counter()
     probe(environment("Acrobot-v1"), "")
     assert time.perf_counter() - started < 1
+
+
+def test_an_environment_whose_first_step_hangs_is_refused_in_time(monkeypatch):
+    monkeypatch.setattr("study.trial.environments.PROBE_TIMEOUT_S", 0.3)
+    hangs = EnvironmentSpec(id="tests.environments:Hangs", kwargs={"at_step": 1}, floor=0, reference=1, target=1)
+    with pytest.raises(SpaceError, match="made, reset and stepped within"):
+        probe(hangs, "test")
