@@ -40,7 +40,7 @@ BROWSER_FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--window-size=1900,1300",
+    "--window-size=2800,1300",
 ]
 SCALES = (1, 2, 4, 2, 4, 1)
 BATCHES = (400, 800, 1600, 1000, 500, 700)
