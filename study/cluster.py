@@ -9,10 +9,13 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import secrets
 import shutil
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +28,10 @@ from study.plan import LOCAL, ClusterShape, NodeShape
 
 CONNECT_TIMEOUT_S = 3.0
 """How long an address may take to answer."""
+HANDSHAKE_TIMEOUT_S = 20.0
+"""How long Ray's own handshake may take, the import of Ray included."""
+_PRIVATE = re.compile(r"/rs-\d+-[0-9a-f]{4}/r")
+"""The folder of every private Ray, and so on the command lines of its processes."""
 
 # What a connection that speaks HTTP/2, as gRPC does, begins with, and an empty SETTINGS frame. Source: RFC 9113, 3.4.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -253,6 +260,7 @@ def joined_ray(address: str, *, verbose: bool = False) -> Iterator[ClusterShape]
     Raises:
         ClusterError: It refuses us.
     """
+    _check_handshake(address)
     with environment(TUNE_ENVIRONMENT):
         import ray
 
@@ -305,17 +313,47 @@ def check_address(address: str) -> None:
 
 
 def _find_running() -> str:
-    """Return the address of the Ray that runs on this machine; a file left by a dead one does not count."""
-    from ray._private import services
-
-    try:
-        address = str(services.canonicalize_bootstrap_address("auto"))
-    except ConnectionError as error:
+    """Return the address of the Ray that runs on this machine; other studies' private ones do not count."""
+    found = set()
+    for process in psutil.process_iter(["name", "cmdline"]):
+        words = process.info["cmdline"] or []
+        if process.info["name"] == "raylet" and not any(map(_PRIVATE.search, words)):
+            found |= {word.partition("=")[2] for word in words if word.startswith("--gcs-address=")}
+    if len(found) == 1:
+        return str(found.pop())
+    if found:
         raise ClusterError(
-            "--address auto: no Ray runs on this machine. Fix: start one with `ray start --head`, give --address "
-            "host:port, or leave --address out for a private one."
-        ) from error
-    return address
+            f"--address auto: one Ray must run on this machine, got {len(found)} ({', '.join(sorted(found))}). "
+            "Fix: give --address with one of these."
+        )
+    raise ClusterError(
+        "--address auto: no Ray runs on this machine. Fix: start one with `ray start --head`, give --address "
+        "host:port, or leave --address out for a private one."
+    )
+
+
+def _check_handshake(address: str) -> None:
+    """Let a process of its own shake hands first: where Ray refuses a token, `ray.init` would try for minutes.
+
+    Raises:
+        ClusterError: The cluster refuses us or does not answer.
+    """
+    code = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, address], capture_output=True, text=True, timeout=HANDSHAKE_TIMEOUT_S
+        )
+        said = done.stderr
+    except subprocess.TimeoutExpired as timeout:
+        said = (timeout.stderr or b"").decode(errors="replace") or "no answer"
+    else:
+        if done.returncode == 0:
+            return
+    reason = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "no answer")
+    raise ClusterError(
+        f"--address {address}: must be a Ray cluster of the same version that accepts us, got {reason[:300]} "
+        "Fix: check `ray status`, the Ray and Python versions on both sides, and RAY_AUTH_MODE and RAY_AUTH_TOKEN."
+    )
 
 
 def read_shape() -> ClusterShape:

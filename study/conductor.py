@@ -211,6 +211,8 @@ class Conductor:
             fields |= {"trial": trial, "attempt": row.attempt}
             match content["kind"]:
                 case Iteration.kind:
+                    rate = row.env_steps_per_s_with(fields["iteration"], fields["metrics"])
+                    fields["metrics"] = fields["metrics"] | {"env_steps_per_s": rate}
                     self._append(Iteration(**fields))
                 case Evaluation.kind:
                     self._append(Evaluation(**fields))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -113,7 +114,7 @@ class LiveDisplay:
         table = _trial_table(running + ended[::-1][: max(MAX_ROWS - len(running), 3)])
         done = sum(row.ended for row in rows) + sum(row.progress for row in running)
         bar = ProgressBar(total=len(conductor.plan.slots), completed=done, width=60)
-        return Group(Text(_headline(conductor)), bar, table)
+        return Group(Text(_headline(conductor)), Padding(bar, (0, 0)), table)
 
 
 def _headline(conductor: "Conductor") -> str:

@@ -239,7 +239,7 @@ _ALL = (
         unit="env steps/s",
         grain="trial",
         source="computed",
-        meaning="Env steps over training seconds; for a whole trial total over total without the first iteration.",
+        meaning="Env steps over training seconds so far, total over total, without the first iteration.",
     ),
     Metric(
         name="final_return",

@@ -23,7 +23,7 @@ from study.tracking.provenance import provenance
 from study.tracking.records import RecordLog, StudyClosed, TrialStarted, read_lines
 from study.trial.environments import Spaces, probe
 
-DRAIN_TIMEOUT_S = 60.0
+DRAIN_TIMEOUT_S = 30.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
 READY_TIMEOUT_S = 60.0
 """How long a first start waits for MLflow."""

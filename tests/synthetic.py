@@ -86,6 +86,7 @@ def iteration(trial: int, number: int, attempt: int = 1, **metrics: float | None
     values: dict[str, float | None] = {
         "iteration_time_s": 0.5,
         "train_batch_size_actual": 400.0,
+        "env_steps_per_s": 800.0,
         "rest_time_s": 0.01,  # not mirrored
         "episode_return_sum": 30.0 * number,
         "num_episodes": float(number - 1),  # none in the first iteration

@@ -92,15 +92,25 @@ class TrialRow:
                 self.summary, self.checkpoint = record.summary, record.checkpoint
 
     def _apply_iteration(self, record: Iteration) -> None:
-        if record.iteration > WARMUP_ITERATIONS:
-            self._warm_steps += int(record.metrics.get("train_batch_size_actual") or 0)
-            self._warm_time_s += record.metrics.get("iteration_time_s") or 0.0
+        self._warm_steps, self._warm_time_s = self._warm_totals(record.iteration, record.metrics)
         self._cpu_s += record.metrics.get("cpu_time_s") or 0.0
         self.last_iteration = record
+
+    def _warm_totals(self, iteration: int, metrics: Metrics) -> tuple[int, float]:
+        """Return the steps and seconds after the warm-up, with one more iteration."""
+        if iteration <= WARMUP_ITERATIONS:
+            return self._warm_steps, self._warm_time_s
+        steps = self._warm_steps + int(metrics.get("train_batch_size_actual") or 0)
+        return steps, self._warm_time_s + (metrics.get("iteration_time_s") or 0.0)
 
     def env_steps_per_s(self) -> float | None:
         """Return env steps over training seconds, without the warm-up iterations; None before there are any."""
         return self._warm_steps / self._warm_time_s if self._warm_time_s > 0 else None
+
+    def env_steps_per_s_with(self, iteration: int, metrics: Metrics) -> float | None:
+        """Return the same as it will be with one more iteration."""
+        steps, seconds = self._warm_totals(iteration, metrics)
+        return steps / seconds if seconds > 0 else None
 
     def summarise(self, spec: StudySpec, status: Status, *, moment: float) -> Metrics:
         """Return the metrics of grain `trial`; None where the trial did not get far enough to have one.

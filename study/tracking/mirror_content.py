@@ -160,7 +160,7 @@ def iteration_points(record: Iteration, time_ms: int) -> list[Point]:
         if name in METRICS and METRICS[name].grain == "iteration" and METRICS[name].mirrored
     }
     values["training_return"] = _ratio(record.metrics, "episode_return_sum", "num_episodes")
-    values["env_steps_per_s"] = _ratio(record.metrics, "train_batch_size_actual", "iteration_time_s")
+    values["env_steps_per_s"] = record.metrics.get("env_steps_per_s")
     values["wall_time_s"] = record.wall_time_s
     values["env_steps"] = record.env_steps
     return _points(values, time_ms, record.env_steps)

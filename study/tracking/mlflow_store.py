@@ -125,7 +125,9 @@ class StudyStore:
         name = self._identity.name
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
-            return str(self._client.create_experiment(name, artifact_location=self._artifact_location()))
+            # Without the tag MLflow 3 opens the experiment as one of language models.
+            tags = {"mlflow.experimentKind": "custom_model_development"}
+            return str(self._client.create_experiment(name, artifact_location=self._artifact_location(), tags=tags))
         if experiment.lifecycle_stage != "active":
             _log.warning("experiment %r was deleted in MLflow: restored", name)
             self._client.restore_experiment(experiment.experiment_id)

@@ -147,7 +147,10 @@ def wait_for(condition, process, seconds=120):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("way", ["auto", "host:port", "RAY_ADDRESS"])
+@pytest.mark.parametrize(
+    "way",
+    ["auto", pytest.param("host:port", marks=pytest.mark.heavy), pytest.param("RAY_ADDRESS", marks=pytest.mark.heavy)],
+)
 def test_a_study_joins_a_live_cluster_and_leaves_it_as_it_was(place, live, way):
     count = 2 if way == "auto" else 1
     (place / "space.yaml").write_text(SPACE if way == "auto" else ONE)
@@ -252,6 +255,7 @@ def test_an_address_where_nothing_answers_is_refused_at_once(place):
     assert not (place / "studies").exists()
 
 
+@pytest.mark.heavy
 def test_a_signal_on_a_live_cluster_leaves_it_clean(place, live):
     (place / "space.yaml").write_text(LONGER)
     folder = place / "studies" / "space"

@@ -97,7 +97,6 @@ def expected_points(folder: StudyFolder) -> dict[tuple[int, int], Points]:
                 metrics = line["metrics"]
                 values = {name: value for name, value in metrics.items() if name not in HIDDEN}
                 values |= {"wall_time_s": line["wall_time_s"], "env_steps": step}
-                values["env_steps_per_s"] = metrics["train_batch_size_actual"] / metrics["iteration_time_s"]
                 if metrics["num_episodes"]:
                     values["training_return"] = metrics["episode_return_sum"] / metrics["num_episodes"]
                 last[key] = (now, step)

@@ -21,7 +21,7 @@ def test_an_iteration():
         "num_episodes": 2.0,
         "kl": 0.03,
         "training_return": 45.0,  # 90 / 2
-        "env_steps_per_s": 800.0,  # 400 / 0.5
+        "env_steps_per_s": 800.0,
         "wall_time_s": 1.5,
         "env_steps": 1200.0,
     }
