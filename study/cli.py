@@ -135,11 +135,7 @@ def sync(
 
     uri = None if tracking_uri is None else check_tracking_uri(tracking_uri)
     report = sync_folder(StudyFolder(study), tracking_uri=uri)
-    console.print(
-        f"MLflow is up to date: {report.records} records sent, {report.runs} trials there.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    console.print(f"MLflow is up to date: {report.records} records sent, {report.runs} trials there.", highlight=False)
 
 
 def _load(space: str, overrides: list[str] | None, seed: int | None, trials: int | None) -> StudySpec:

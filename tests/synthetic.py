@@ -36,6 +36,7 @@ def make_folder(path: Path, tracking_uri: str, *, name: str = "demo") -> StudyFo
         spec=space.to_json(),
         digest=space.digest(),
     )
+    folder.prepare()
     folder.create(identity, "environment: {}\n")
     folder.table.write_text("trial,status\n")
     return folder
