@@ -208,6 +208,7 @@ def _again() -> str:
 
 def _print_end(result: Any, again: str) -> None:
     from study.display import print_result
+    from study.tracking.mirror_cursor import CursorFile
     from study.tracking.tracking_uri import mask_credentials
 
     closed, identity = result.closed, result.identity
@@ -221,15 +222,17 @@ def _print_end(result: Any, again: str) -> None:
             soft_wrap=True,
         )
     uri = mask_credentials(identity.tracking_uri)
-    if uri.startswith("http"):
-        console.print(f"\nCompare the trials in MLflow: {uri}, experiment '{identity.name}'", soft_wrap=True)
-    else:
-        console.print(
-            f"\nCompare the trials in MLflow: mlflow ui --backend-store-uri {uri}\n"
-            f"then open http://127.0.0.1:5000, experiment '{identity.name}'",
-            soft_wrap=True,
-            highlight=False,
-        )
+    cursor = CursorFile.of(result.folder, identity.tracking_uri).read()
+    page = f"/#/experiments/{cursor.experiment_id}/runs" if cursor else ""
+    server = uri if uri.startswith("http") else "http://127.0.0.1:5000"
+    command = "" if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}\nthen open "
+    console.print(
+        f"\nCompare the trials in MLflow: {command}{server}{page}\n"
+        f"and unfold the run '{identity.name}' with its [+]: one run per trial.",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+    )
     if closed.reason != "complete":
         console.print(f"\nResume with: {again}", soft_wrap=True, highlight=False, markup=False)
 

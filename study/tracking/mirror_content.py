@@ -124,7 +124,6 @@ def trial_params(record: TrialStarted, spec: StudySpec) -> dict[str, str]:
         **record.setting,
         **iterations,
         "seed": record.seed,
-        "num_cpus": record.num_cpus,
         "anchor": record.anchor or _NONE,
         **study_params(spec),
     }

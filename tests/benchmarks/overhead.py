@@ -30,7 +30,8 @@ configs = json.loads(open(sys.argv[1]).read())
 space = {key: tune.sample_from(lambda spec, key=key: spec.config["all"][key]) for key in configs[0]}
 class Trial(StudyTrial):
     def setup(self, config):
-        super().setup(config["all"])
+        self.config = config["all"]
+        super().setup(self.config)
     @classmethod
     def default_resource_request(cls, config):
         return StudyTrial.default_resource_request(config["all"])

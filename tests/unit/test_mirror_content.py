@@ -64,7 +64,6 @@ def test_params_are_flat_and_the_same_for_every_trial():
         "train_batch_size": "400",
         "lr": "0.00025",
         "seed": "5",
-        "num_cpus": "47",
         "anchor": "none",
         "environment": "CartPole-v1",
         "algorithm": "PPO",
