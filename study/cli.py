@@ -217,8 +217,8 @@ def _print_end(result: Any, again: str) -> None:
     print_result(console, result.rows, result.best, table_file=str(result.folder.table))
     if result.mirror.behind:
         console.print(
-            f"\nMLflow is {result.mirror.behind} records behind; catch up with: "
-            f"python -m study sync {result.folder.path}",
+            f"\nMLflow is {result.mirror.behind} records behind ({result.mirror.reason or 'it is slow'}); "
+            f"catch up with: python -m study sync {result.folder.path}",
             soft_wrap=True,
         )
     uri = mask_credentials(identity.tracking_uri)

@@ -21,6 +21,7 @@ from study.tracking.ledger import TrialRow, best_per_scale, fold
 from study.tracking.mirror_process import MirrorProcess, MirrorReport
 from study.tracking.provenance import provenance
 from study.tracking.records import RecordLog, StudyClosed, TrialStarted, read_lines
+from study.tracking.tracking_uri import is_probed
 from study.trial.environments import Spaces, probe
 
 DRAIN_TIMEOUT_S = 30.0
@@ -178,6 +179,9 @@ class _Session:
         return joined_ray(self._address, verbose=self._options.verbose)
 
     def _await_mirror(self, *, insist: bool) -> None:
+        """Let MLflow prove that it works, where a first start has not seen it yet: SQLite and servers were probed."""
+        if insist and is_probed(self._identity.tracking_uri):
+            return
         try:
             self._mirror.wait_ready(READY_TIMEOUT_S if insist else RESUME_READY_TIMEOUT_S)
         except TrackingError as error:

@@ -65,6 +65,11 @@ def _scheme(uri: str) -> str:
         raise TrackingError(f"tracking URI: must be a URI, got {uri!r} ({error}). Fix: check brackets.") from error
 
 
+def is_probed(uri: str) -> bool:
+    """Return whether `check_tracking_uri` has looked at the place itself, and not only at the form of `uri`."""
+    return _scheme(uri) in ("sqlite", *_SERVERS)
+
+
 def sqlite_path(uri: str) -> Path | None:
     """Return the database file of an SQLite URI, or None for any other URI."""
     match = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+)(\?.*)?", uri)

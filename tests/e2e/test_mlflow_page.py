@@ -108,7 +108,7 @@ def printed_command(folder: StudyFolder) -> list[str]:
         rows=(),
         best={},
         closed=StudyClosed(session=1, reason="complete"),
-        mirror=SimpleNamespace(behind=0),
+        mirror=SimpleNamespace(behind=0, reason=""),
     )
     with Path(os.devnull).open("w") as nowhere, pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "console", Console(width=140, record=True, file=nowhere))
