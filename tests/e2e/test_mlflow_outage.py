@@ -120,7 +120,7 @@ def assert_behind_then_synced(place, server, code, said):
     """The end of a study whose server is away says how much is missing and what to do; that does it."""
     assert code == 0, said
     assert "Traceback" not in said
-    found = re.search(r"MLflow is (\d+) records behind; catch up with: python -m study sync (\S+)", said)
+    found = re.search(r"MLflow is (\d+) records behind \(.+\); catch up with: python -m study sync (\S+)", said)
     assert found, said
     assert 0 < int(found[1]) <= len(records(folder(place)))
     server.start()
