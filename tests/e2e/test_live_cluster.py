@@ -199,6 +199,7 @@ def test_a_study_joins_a_live_cluster_and_leaves_it_as_it_was(place, live, way):
     assert before <= {process.pid for process in live.processes()}, "a process of the cluster is gone"
 
 
+@pytest.mark.heavy
 def test_a_driver_killed_on_a_live_cluster_frees_it_and_a_resume_finishes(place, live):
     (place / "space.yaml").write_text(LONGER)
     words = [*live.settings, *command("--space", "space.yaml", "--trials", "2", "--address", live.address)]

@@ -213,6 +213,7 @@ def test_a_full_disk_ends_the_study_and_a_resume_finishes_it(place):
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.heavy  # waits for Ray to give up
 def test_a_signal_to_the_whole_process_group_is_survived(place):
     """Schedulers and `timeout` signal every process of a job: Ray's own processes die of it too."""
     (place / "space.yaml").write_text(LONGER)
