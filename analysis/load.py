@@ -1,6 +1,8 @@
 """Records -> DataFrames with declared columns. Reads files only; a failed trial is a row like any other."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 
@@ -44,7 +46,6 @@ def curves(study: str | Path) -> pd.DataFrame:
         AnalysisError: There is no study.
         RecordError: The records cannot be trusted.
     """
-    latest = {number: row.attempt for number, row in _ledger(study).rows.items()}
     rows = [
         {
             "trial": record.trial,
@@ -53,8 +54,7 @@ def curves(study: str | Path) -> pd.DataFrame:
             "wall_time_s": record.wall_time_s,
             **record.metrics,
         }
-        for record in (line.record for line in read_lines(StudyFolder(Path(study)).records))
-        if isinstance(record, Iteration) and latest[record.trial] == record.attempt
+        for record in _latest(study, Iteration)
     ]
     names = [name for name, metric in METRICS.items() if metric.grain == "iteration"]
     columns = ["trial", "iteration", "env_steps", "wall_time_s", *names]
@@ -69,7 +69,6 @@ def evaluations(study: str | Path) -> pd.DataFrame:
         AnalysisError: There is no study.
         RecordError: The records cannot be trusted.
     """
-    latest = {number: row.attempt for number, row in _ledger(study).rows.items()}
     rows = [
         {
             "trial": record.trial,
@@ -81,11 +80,21 @@ def evaluations(study: str | Path) -> pd.DataFrame:
             "num_cut": record.num_cut,
             "eval_time_s": record.eval_time_s,
         }
-        for record in (line.record for line in read_lines(StudyFolder(Path(study)).records))
-        if isinstance(record, Evaluation) and latest[record.trial] == record.attempt
+        for record in _latest(study, Evaluation)
     ]
     names = ("trial", "env_steps", "wall_time_s", "progress", "eval_return", "num_episodes", "num_cut", "eval_time_s")
     return pd.DataFrame(rows, columns=list(names))
+
+
+Row = TypeVar("Row", Iteration, Evaluation)
+
+
+def _latest(study: str | Path, kind: type[Row]) -> Iterator[Row]:
+    """Yield the records of one kind that belong to the latest attempt of their trial."""
+    latest = {number: row.attempt for number, row in _ledger(study).rows.items()}
+    for line in read_lines(StudyFolder(Path(study)).records):
+        if isinstance(line.record, kind) and latest[line.record.trial] == line.record.attempt:
+            yield line.record
 
 
 def _ledger(study: str | Path) -> Ledger:
