@@ -13,7 +13,7 @@ from study.tracking.folder import StudyFolder
 from study.tracking.ledger import Ledger, fold, table_row
 from study.tracking.records import Evaluation, Iteration, read_lines
 
-TEXT = ("status", "timing", "anchor", "checkpoint", "timing_reason", "reason")
+TEXT = ("status", "execution", "timing", "anchor", "checkpoint", "timing_reason", "reason")
 COUNTS = ("trial", "seed", "iterations", "attempt", "num_cpus", "env_steps")
 
 

@@ -178,14 +178,15 @@ def _seconds(text: str) -> float:
 
 
 def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) -> None:
-    from study.cluster import joined_ray, local_shape, resolve_address
+    from study.address import resolve_address
+    from study.cluster import joined_ray, private_shape
     from study.display import print_plan
-    from study.plan import make_plan, num_cpus
+    from study.plan import make_plan
     from study.trial.environments import probe
 
     probe(spec.environment, source)
     if (joined := resolve_address(address)) is None:
-        shape = local_shape(largest_trial=max(num_cpus(spec, scale) for scale in spec.scales))
+        shape = private_shape(spec)
     else:
         with joined_ray(joined) as shape:
             pass

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import logging
 import os
-import re
 import secrets
 import shutil
 import socket
@@ -24,19 +23,13 @@ from typing import Any
 import psutil
 
 from study.errors import ClusterError
-from study.plan import LOCAL, ClusterShape, NodeShape
+from study.machine import Machine, machine
+from study.needs import largest_trial
+from study.shape import LOCAL, ClusterShape, NodeShape
+from study.spec import StudySpec
 
-CONNECT_TIMEOUT_S = 3.0
-"""How long an address may take to answer."""
 HANDSHAKE_TIMEOUT_S = 20.0
 """How long Ray's own handshake may take, the import of Ray included."""
-_PRIVATE = re.compile(r"/rs-\d+-[0-9a-f]{4}/r")
-"""The folder of every private Ray, and so on the command lines of its processes."""
-
-# What a connection that speaks HTTP/2, as gRPC does, begins with, and an empty SETTINGS frame. Source: RFC 9113, 3.4.
-_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-_SETTINGS_TYPE = 4
-
 TUNE_ENVIRONMENT = {
     # Admission is ours (study.search.admission): Tune may place every trial that we hand out.
     "TUNE_MAX_PENDING_TRIALS_PG": "1000",
@@ -78,66 +71,27 @@ def environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def resolve_address(address: str | None) -> str | None:
-    """Return the host:port to join, or None for a private Ray: the option, else `RAY_ADDRESS`, else private.
-
-    Raises:
-        ClusterError: Nothing that speaks Ray answers there within seconds.
-    """
-    chosen = address or os.environ.get("RAY_ADDRESS") or "local"
-    if chosen == "local":
-        return None
-    found = _find_running() if chosen == "auto" else chosen
-    check_address(found)
-    return found
-
-
-def local_shape(*, largest_trial: int) -> ClusterShape:
+def local_shape(*, at_least: int = 0) -> ClusterShape:
     """Return the shape of a private Ray on this machine.
 
     Args:
-        largest_trial: CPUs of the largest trial. Ray is given at least so many, so that the study runs on any machine;
-            the timings of trials with more processes than cores say so.
+        at_least: CPUs of the largest trial, as it will be executed. Ray is given at least so many, so that the
+            study runs on any machine; the timings of trials with more processes than cores say so.
     """
-    physical, memory_mb = machine()
-    node = NodeShape(address=LOCAL, num_cpus=max(physical, largest_trial), physical_cpus=physical, memory_mb=memory_mb)
+    here = machine()
+    node = NodeShape(
+        address=LOCAL,
+        num_cpus=max(here.num_cores, at_least),
+        physical_cpus=here.num_cores,
+        memory_mb=here.memory_mb,
+        num_gpus=here.num_gpus,
+    )
     return ClusterShape(nodes=(node,))
 
 
-def machine() -> tuple[int, int]:
-    """Return the cores that processes here can really have, and the memory in MB.
-
-    The least of the distinct cores behind this process's affinity and the quotas of its control groups: Ray itself
-    looks at neither affinity nor cpusets, and counts hyper-threads as CPUs.
-    """
-    cores = len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
-    memory = psutil.virtual_memory().total
-    for group in _control_groups():
-        with contextlib.suppress(OSError, ValueError):
-            quota, period = (group / "cpu.max").read_text().split()
-            cores = min(cores, max(int(quota) // int(period), 1))
-        with contextlib.suppress(OSError, ValueError):
-            memory = min(memory, int((group / "memory.max").read_text()))
-    return cores, memory // 2**20
-
-
-def _siblings(cpu: int, root: Path = Path("/sys/devices/system/cpu")) -> str:
-    """Return the hyper-threads of the core that `cpu` belongs to; `cpu` alone where the system does not tell."""
-    try:
-        return (root / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
-    except OSError:
-        return str(cpu)
-
-
-def _control_groups() -> Iterator[Path]:
-    """Yield this process's control group (version 2) and those around it."""
-    root = Path("/sys/fs/cgroup")
-    yield root
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::/"):
-                group = root / line.removeprefix("0::/")
-                yield from (place for place in (group, *group.parents) if root in place.parents)
+def private_shape(spec: StudySpec) -> ClusterShape:
+    """Return the shape of the private Ray that a study gets on this machine."""
+    return local_shape(at_least=largest_trial(spec, local_shape()))
 
 
 @contextlib.contextmanager
@@ -156,12 +110,14 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
     ):
         import ray
 
+        shape = local_shape(at_least=num_cpus)
         folder = _session_folder() / "r"  # Ray opens its folder to everybody, ours around it stays closed
         _remove_dead_sessions(folder)
         try:
             ray.init(
                 address="local",
                 num_cpus=num_cpus,
+                num_gpus=shape.num_gpus,  # what the plan was made for
                 include_dashboard=False,
                 log_to_driver=verbose,
                 logging_level=logging.INFO if verbose else logging.ERROR,
@@ -175,7 +131,7 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
             ) from error
         session = Path(ray._private.worker._global_node.get_session_dir_path())
         try:
-            yield local_shape(largest_trial=num_cpus)
+            yield shape
         finally:
             ray.shutdown()
             shutil.rmtree(session, ignore_errors=True)
@@ -284,54 +240,6 @@ def joined_ray(address: str, *, verbose: bool = False) -> Iterator[ClusterShape]
             ray.shutdown()
 
 
-def check_address(address: str) -> None:
-    """Check within seconds, without Ray, that a gRPC server answers at `host:port`.
-
-    Raises:
-        ClusterError: It does not; says what to check.
-    """
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if address.startswith("ray://"):
-        raise ClusterError(
-            f"--address {address}: must be the address of the cluster's head, got a Ray Client address. "
-            f"Fix: run on a node of the cluster with --address auto, or submit with `ray job submit`."
-        )
-    if not colon or not host or not port.isdigit():
-        raise ClusterError(f"--address {address}: must be auto, local or host:port. Fix: for instance 10.0.0.1:6379.")
-    ways = "Fix: check that `ray start --head` runs there, the port (6379 by default) and the firewall."
-    try:
-        with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S) as connection:
-            connection.settimeout(CONNECT_TIMEOUT_S)
-            connection.sendall(_HTTP2_PREFACE)
-            answer = connection.recv(9)
-    except (OSError, UnicodeError) as error:
-        raise ClusterError(
-            f"--address {address}: no answer within {CONNECT_TIMEOUT_S:.0f} s ({error}). {ways}"
-        ) from error
-    if len(answer) < 4 or answer[3] != _SETTINGS_TYPE:
-        raise ClusterError(f"--address {address}: something answers there that is not Ray. {ways}")
-
-
-def _find_running() -> str:
-    """Return the address of the Ray that runs on this machine; other studies' private ones do not count."""
-    found = set()
-    for process in psutil.process_iter(["name", "cmdline"]):
-        words = process.info["cmdline"] or []
-        if process.info["name"] == "raylet" and not any(map(_PRIVATE.search, words)):
-            found |= {word.partition("=")[2] for word in words if word.startswith("--gcs-address=")}
-    if len(found) == 1:
-        return str(found.pop())
-    if found:
-        raise ClusterError(
-            f"--address auto: one Ray must run on this machine, got {len(found)} ({', '.join(sorted(found))}). "
-            "Fix: give --address with one of these."
-        )
-    raise ClusterError(
-        "--address auto: no Ray runs on this machine. Fix: start one with `ray start --head`, give --address "
-        "host:port, or leave --address out for a private one."
-    )
-
-
 def _check_handshake(address: str) -> None:
     """Let a process of its own shake hands first: where Ray refuses a token, `ray.init` would try for minutes.
 
@@ -372,7 +280,7 @@ def read_shape() -> ClusterShape:
         for node in nodes
     ]
     try:
-        answers: list[tuple[int, int]] = ray.get(asked, timeout=120)
+        answers: list[Machine] = ray.get(asked, timeout=120)
     except Exception as error:
         raise ClusterError(
             f"cluster: every node must be able to run this project, {_first_line(error)} "
@@ -383,10 +291,11 @@ def read_shape() -> ClusterShape:
             NodeShape(
                 address=node["NodeManagerAddress"],
                 num_cpus=int(node["Resources"].get("CPU", 0)),
-                physical_cpus=cores,
-                memory_mb=memory_mb,
+                physical_cpus=here.num_cores,
+                memory_mb=here.memory_mb,
+                num_gpus=node["Resources"].get("GPU", 0),
             )
-            for node, (cores, memory_mb) in zip(nodes, answers, strict=True)
+            for node, here in zip(nodes, answers, strict=True)
         )
     )
 

@@ -4,18 +4,20 @@ Tune's searcher and callback are thin shells around this class, so that every ru
 Order of every end: the record first, then Optuna; MLflow follows the records in a process of its own.
 """
 
-import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from study.durations import Durations
 from study.errors import RecordError
-from study.plan import LOCAL, Plan, Slot, guess_seconds, num_cpus
+from study.needs import num_gpus
+from study.plan import Plan, Slot
 from study.search.admission import Running, Waiting, admit
 from study.search.optuna_study import OptunaStudy
 from study.search.space import runnable
 from study.spec import StudySpec
+from study.timing import Label, label_at_end, label_at_start
 from study.tracking.folder import StudyFolder, unpack_policy
 from study.tracking.ledger import Ledger, TrialRow
 from study.tracking.records import (
@@ -26,7 +28,6 @@ from study.tracking.records import (
     Status,
     StudyClosed,
     StudyOpened,
-    Timing,
     TrialBuilt,
     TrialEnded,
     TrialStarted,
@@ -106,11 +107,9 @@ class Conductor:
         self._end_open_attempts("the driver was killed")
         ended = {number for number, row in ledger.rows.items() if row.ended}
         self._queue = [slot for slot in plan.slots if slot.trial not in ended]
-        self._durations: dict[tuple[int, int | None], list[float]] = {}
-        """(scale, iterations) -> durations of the trials that finished, in seconds."""
-        self._expected: dict[tuple[int, int | None], float] = {}
+        self._durations = Durations(spec, plan)
         for row in ledger.rows.values():
-            self._note_duration(row)
+            self._durations.note(row)
 
     # --- dealing out -------------------------------------------------------------------------------------------
 
@@ -128,13 +127,22 @@ class Conductor:
     def next_trial(self) -> TrialStarted | None:
         """Record and return the trial to start now; None when all have to wait."""
         startable = self._startable()
-        if self.stop is not None or not startable:
+        if self.stop is not None or not startable or not self._gpus_are_free():
             return None
         now = time.monotonic()
-        queue = [Waiting(num_cpus=self._cpus(slot), duration=self._duration(slot)) for slot in startable]
-        running = [Running(num_cpus=self._cpus_of(trial), end=self._end(trial)) for trial in self._running]
+        rows, expected = self.ledger.rows, self._durations.expected
+        queue = [
+            Waiting(num_cpus=self.plan.scale(slot.num_env_runners).num_cpus, duration=expected(slot))
+            for slot in startable
+        ]
+        running = [Running(num_cpus=rows[trial].num_cpus, end=self._end(trial)) for trial in self._running]
         index = admit(queue, running, capacity=self.plan.cluster.capacity, now=now)
         return None if index is None else self._start(startable[index])
+
+    def _gpus_are_free(self) -> bool:
+        """Return whether one more trial finds its GPUs; every trial needs as many, so that CPUs decide on the order."""
+        wanted = num_gpus(self.spec) * (len(self._running) + 1)
+        return wanted <= self.plan.cluster.num_gpus + 1e-9  # shares of a GPU are no binary fractions
 
     def _startable(self) -> list[Slot]:
         """Return the head of the queue, without trials that by experience would not end before the deadline.
@@ -145,14 +153,15 @@ class Conductor:
         if self._deadline is None:
             return head
         left = self._deadline - time.monotonic()
-        unknown = {self._kind(slot) for slot in head} - self._durations.keys()
-        return [slot for slot in head if left > 0 and (self._kind(slot) in unknown or self._duration(slot) <= left)]
+        known, expected = self._durations.known, self._durations.expected
+        return [slot for slot in head if left > 0 and (not known(slot) or expected(slot) <= left)]
 
     def _start(self, slot: Slot) -> TrialStarted:
         number, proposed = self._optuna.propose(slot)
         earlier = self.ledger.rows.get(slot.trial)
         tuned = {name: value for name, value in proposed.items() if name in self.spec.tuned}
         setting = runnable(self.spec, {**tuned, "num_env_runners": slot.num_env_runners}, written=tuple(slot.given))
+        scale = self.plan.scale(slot.num_env_runners)
         started = TrialStarted(
             trial=slot.trial,
             attempt=earlier.attempt + 1 if earlier else 1,
@@ -162,44 +171,19 @@ class Conductor:
             iterations=slot.iterations,
             anchor=slot.anchor,
             optuna_number=number,
-            num_cpus=self._cpus(slot),
+            num_cpus=scale.num_cpus,
+            execution=scale.execution,
         )
         self._append(started)
         self._queue.remove(slot)
         self._running[slot.trial] = time.monotonic()
         return started
 
-    def _cpus(self, slot: Slot) -> int:
-        return num_cpus(self.spec, slot.num_env_runners)
-
-    def _cpus_of(self, trial: int) -> int:
-        return self.ledger.rows[trial].num_cpus
-
-    def _duration(self, slot: Slot) -> float:
-        """Return the expected duration of a trial: that of finished ones like it, else a guess."""
-        kind = self._kind(slot)
-        if kind not in self._expected:
-            past = self._durations.get(kind)
-            guess = guess_seconds(self.spec, slot.num_env_runners, self.plan.cluster, iterations=slot.iterations)
-            self._expected[kind] = statistics.median(past) if past else guess
-        return self._expected[kind]
-
-    @staticmethod
-    def _kind(trial: Slot | TrialRow) -> tuple[int, int | None]:
-        """Return what trials of about the same duration have in common."""
-        return trial.num_env_runners, trial.iterations
-
-    def _note_duration(self, row: TrialRow) -> None:
-        kind = self._kind(row)
-        if row.status == "finished" and row.duration_s is not None:
-            self._durations.setdefault(kind, []).append(row.duration_s)
-            self._expected.pop(kind, None)
-
     def _end(self, trial: int) -> float:
         row, start = self.ledger.rows[trial], self._running[trial]
         if row.progress >= RELIABLE_PROGRESS:
             return start + (time.monotonic() - start) / row.progress
-        return start + self._duration(self.plan.slots[trial])
+        return start + self._durations.expected(self.plan.slots[trial])
 
     # --- recording ---------------------------------------------------------------------------------------------
 
@@ -217,8 +201,9 @@ class Conductor:
                 case Evaluation.kind:
                     self._append(Evaluation(**fields))
                 case TrialBuilt.kind:
-                    timing, reason = self._timing(row, fields["processes_per_node"])
-                    self._append(TrialBuilt(**fields, timing=timing, timing_reason=reason))
+                    label = self._label_at_start(row, fields["processes_per_node"])
+                    fields |= {"timing": label.timing, "timing_reason": label.reason}
+                    self._append(TrialBuilt(**fields, provisional=label.provisional))
         row.progress = progress
 
     def finish(self, trial: int, policy: bytes | None) -> None:
@@ -236,7 +221,7 @@ class Conductor:
         self._running.pop(trial, None)
         if row.status != "running":
             return
-        summary = row.summarise(self.spec, status, moment=time.time())
+        summary, label = row.summarise(self.spec, status, moment=time.time()), _label_at_end(row)
         self._append(
             TrialEnded(
                 trial=trial,
@@ -245,10 +230,12 @@ class Conductor:
                 reason=reason,
                 summary=summary,
                 checkpoint=checkpoint,
+                timing=label.timing if label else None,
+                timing_reason=label.reason if label else "",
             )
         )
         if row.ended:
-            self._note_duration(row)
+            self._durations.note(row)
             self._optuna.tell(row)
         if time.monotonic() - self._table_written > TABLE_INTERVAL_S:
             self.write_table()
@@ -316,19 +303,14 @@ class Conductor:
             ) from error
         return str(target.relative_to(self.folder.path))
 
-    def _timing(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> tuple[Timing, str]:
-        """Return whether every process of the trial had a core of its own, and how that is known."""
-        nodes, capacity = self.plan.cluster.nodes, self.plan.cluster.capacity
-        if row.num_cpus > capacity:
-            return "oversubscribed", f"{row.num_cpus} CPUs reserved, {capacity} cores"
-        for node in nodes:
-            processes = processes_per_node.get(node.address, 0)
-            # On a Ray of our own nobody else runs; elsewhere others may hold the CPUs that do not exist.
-            if node.address != LOCAL and processes and node.num_cpus > node.physical_cpus:
-                return "oversubscribed", (
-                    f"{node.address}: Ray hands out {node.num_cpus} CPUs, {node.physical_cpus} cores"
-                )
-        return "measured", f"{row.num_cpus} CPUs reserved of {capacity} cores"
+    def _label_at_start(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> Label:
+        return label_at_start(
+            self.spec,
+            self.plan.cluster,
+            num_env_runners=row.num_env_runners,
+            execution=row.execution,
+            processes_per_node=processes_per_node,
+        )
 
     # --- ending ------------------------------------------------------------------------------------------------
 
@@ -349,3 +331,15 @@ class Conductor:
             self.end_early("time budget", "the time budget is used up")
         elif self._queue and not self._running and not self._startable():
             self.end_early("time budget", "no further trial would end within the time budget")
+
+
+def _label_at_end(row: TrialRow) -> Label | None:
+    """Return the label that stays; None for a trial that was never built."""
+    if row.timing is None:
+        return None
+    return label_at_end(
+        Label(timing=row.timing, reason=row.timing_reason, provisional=row.provisional),
+        num_dropped_samples=row.num_dropped_samples,
+        num_lost_runners=row.num_lost_runners,
+        cpu_pressure=row.mean_cpu_pressure(),
+    )

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from study.plan import Plan
+from study.timing import PRESSURE_LIMIT
 from study.tracking.ledger import TrialRow
 
 if TYPE_CHECKING:
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 12
 """Lines of ended trials in the live view; the table at the end has all."""
+
+NARROW = 100
+"""Terminals with fewer columns get tighter tables."""
+TIMING_NOTES: Mapping[str, str] = {
+    "oversubscribed": "more processes than cores; these times and rates say nothing about scaling.",
+    "emulated": "the lanes of all runners in few processes; these times and rates say nothing about real runners.",
+    "tainted": "a runner was lost or a sample dropped; these times and rates say nothing about scaling.",
+}
+"""What a person must know of a timing that is not `measured`."""
 
 
 class Display(Protocol):
@@ -111,7 +121,7 @@ class LiveDisplay:
         rows = list(conductor.ledger.rows.values())
         running = [row for row in rows if row.status == "running"]
         ended = sorted((row for row in rows if row.status != "running"), key=lambda row: row.ended_at or 0)
-        table = _trial_table(running + ended[::-1][: max(MAX_ROWS - len(running), 3)])
+        table = _trial_table(running + ended[::-1][: max(MAX_ROWS - len(running), 3)], width=self._console.width)
         done = sum(row.ended for row in rows) + sum(row.progress for row in running)
         bar = ProgressBar(total=len(conductor.plan.slots), completed=done, width=60)
         return Group(Text(_headline(conductor)), Padding(bar, (0, 0)), table)
@@ -175,11 +185,12 @@ def _line(row: TrialRow) -> str:
             return f"{what}: {row.status.upper()}, {row.reason}"
 
 
-def _trial_table(rows: Iterable[TrialRow]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def _trial_table(rows: Iterable[TrialRow], *, width: int) -> Table:
+    """Return the table of trials; on a narrow terminal the columns stand closer, so that no label is cut."""
+    table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=width < NARROW)
     for name in ("trial", "runners", "batch", "lr", "seed", "env steps/s", "wall time s", "return"):
         table.add_column(name, justify="right")
-    table.add_column("timing")
+    table.add_column("timing", no_wrap=True)
     table.add_column("status", overflow="fold")
     for row in rows:
         last, evaluation = row.last_iteration, row.last_evaluation
@@ -212,14 +223,12 @@ def _status(row: TrialRow) -> Text:
 def print_result(console: Console, rows: Iterable[TrialRow], best: Mapping[int, TrialRow], *, table_file: str) -> None:
     """Print the table of trials and the best setting of each scale."""
     rows = list(rows)
-    console.print(_trial_table(rows))
+    console.print(_trial_table(rows, width=console.width))
     failed = sum(row.status == "failed" for row in rows)
     console.print(f"\nn = {len(rows)} trials, {failed} failed. All columns: {table_file}", soft_wrap=True)
-    if any(row.timing == "oversubscribed" for row in rows):
-        console.print(
-            "oversubscribed: more processes than cores; these times and rates say nothing about scaling.",
-            soft_wrap=True,
-        )
+    for timing, meaning in TIMING_NOTES.items():
+        if any(row.timing == timing for row in rows):
+            console.print(f"{timing}: {meaning}", soft_wrap=True)
     if best:
         console.print("\n[bold]Best setting of each scale[/bold] (single trials: n=1, no interval)")
     tuned = _varied(rows)
@@ -257,17 +266,23 @@ def print_plan(console: Console, plan: Plan, *, name: str) -> None:
     )
     console.print(f"Cluster: {nodes}", soft_wrap=True, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("runners", "trials", "CPUs each", "memory each", "time each"):
+    for column in ("runners", "trials"):
         table.add_column(column, justify="right")
-    table.add_column("timing rows will say")
+    table.add_column("execution")
+    for column in ("CPUs each", "memory each", "time each"):
+        table.add_column(column, justify="right")
+    table.add_column("timing will say")
     for scale in plan.scales:
         table.add_row(
             str(scale.num_env_runners),
             str(scale.num_trials),
+            scale.execution,
             str(scale.num_cpus),
             f"{scale.memory_mb / 1024:.1f} GB",
             f"~{duration(scale.hours * 3600)}",
-            "oversubscribed" if scale.shares_cores else "measured",
+            scale.label.timing + ("*" if scale.label.provisional else ""),
         )
     console.print(table)
-    console.print("Times are guesses, good to a factor of three, from figures of stock RLlib on a 2-core machine.")
+    if any(scale.label.provisional for scale in plan.scales):
+        console.print(f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}.")
+    console.print("Times are guesses, good to a factor of three, from figures of a 2-core machine.")

@@ -1,6 +1,8 @@
 """Laws between the keys of a space that one field alone cannot check. Pure."""
 
-from collections.abc import Callable, Iterator
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from study.domains import Choices, Domain, Range, is_multiple
@@ -18,7 +20,10 @@ OVERRIDES_CLASHING_WITH_SCHEMA = {
         "num_cpus_per_env_runner",
         "sample_timeout_s",
         "env_runner_cls",
+        "rollout_fragment_length",
+        "gym_env_vectorize_mode",
     },
+    "learners": {"num_learners", "num_cpus_per_learner", "num_gpus_per_learner", "learner_class"},
     "training": {
         "train_batch_size",
         "train_batch_size_per_learner",
@@ -34,6 +39,7 @@ OVERRIDES_CLASHING_WITH_SCHEMA = {
         "vf_loss_coeff",
         "kl_coeff",
         "kl_target",
+        "learner_class",
     },
     "resources": {"num_cpus_for_main_process", "placement_strategy"},
     "debugging": {"seed"},
@@ -68,7 +74,8 @@ def contains(domain: Domain, value: Value) -> bool:
 
 def broken_laws(spec: "StudySpec", line_of: Callable[[str], int | None]) -> Iterator[Fault]:
     """Yield a fault for every law between keys that `spec` breaks."""
-    for place, law, fix in (*_environment(spec), *_batches(spec), *_budget(spec), *_search(spec), *_rllib(spec)):
+    laws = (_environment, _engine, _batches, _shares, _budget, _search, _rllib)
+    for place, law, fix in (broken for law_of in laws for broken in law_of(spec)):
         yield Fault(place=place, law=law, fix=fix, line=line_of(place))
 
 
@@ -100,12 +107,95 @@ def _batches(spec: "StudySpec") -> Broken:
         )
         yield "parameters.train_batch_size", got, f"Raise it to {lanes} or more, or use fewer lanes."
     elif isinstance(batch, Range) and batch.step is None:
-        for scale in spec.scales:
-            lanes = scale * int(largest(spec.domain("num_envs_per_env_runner")))
-            if batch.high // lanes * lanes < batch.low:
-                got = f"a multiple of the {lanes} lanes at {scale} runners must lie in {batch.low} to {batch.high}."
+        for scale, envs in itertools.product(spec.scales, values(spec.domain("num_envs_per_env_runner"))):
+            unit = batch_unit(spec, scale * int(envs))
+            if _holds_no_multiple(batch, unit):
+                got = (
+                    f"a multiple of {unit} (the lanes at {scale} runners, and the learners) must lie in {batch.low} to "
+                    f"{batch.high}."
+                )
                 yield "parameters.train_batch_size", got, "Widen the range."
                 break
+
+
+def batch_unit(spec: "StudySpec", lanes: int) -> int:
+    """Return what a sampled batch is a multiple of: the lanes, and the learners that share it."""
+    return math.lcm(lanes, max(spec.resources.num_learners, 1))
+
+
+def _engine(spec: "StudySpec") -> Broken:
+    """Who samples, who learns, and how: not every combination exists."""
+    if spec.runner == "stock" and spec.execution == "emulated":
+        got = "`emulated` needs lanes that any process can step, got runner: stock."
+        yield "execution", got, "Set runner: batched, or execution: real."
+    if spec.runner == "stock" and spec.environment.backend == "envpool":
+        yield "environment.backend", "`envpool` needs runner: batched, got stock.", "Set runner: batched."
+    if spec.learner == "rllib" and spec.standardization == "steps":
+        got = "`steps` needs learner: lean, got rllib, which standardises over phantom rows too."
+        yield "standardization", got, "Remove it, or set learner: lean."
+    gpus = spec.resources.num_gpus_per_learner
+    if gpus > 1 and not gpus.is_integer():
+        got = f"must be a whole number, or a share of one GPU, got {gpus:g}."
+        yield "resources.num_gpus_per_learner", got, f"Write {math.ceil(gpus)}."
+
+
+def _shares(spec: "StudySpec") -> Broken:
+    """Batches that a person wrote down are never rounded; where they must be divisible, they are."""
+    for name in ("train_batch_size", "minibatch_size"):
+        yield from _shared_by_learners(spec, f"parameters.{name}", spec.domain(name))
+    batch, envs = spec.domain("train_batch_size"), spec.domain("num_envs_per_env_runner")
+    yield from _stepped_whole(spec, "parameters.train_batch_size", batch, spec.scales, envs)
+    for index, anchor in enumerate(spec.search.anchors):
+        given, place = anchor.parameters, f"search.anchors.{index}.parameters"
+        for name in given.keys() & {"train_batch_size", "minibatch_size"}:
+            yield from _shared_by_learners(spec, f"{place}.{name}", given[name])
+        if "train_batch_size" in given:
+            scales = (int(given[SCALE]),) if SCALE in given else spec.scales
+            here = given.get("num_envs_per_env_runner", envs)
+            yield from _stepped_whole(spec, f"{place}.train_batch_size", given["train_batch_size"], scales, here)
+
+
+def _shared_by_learners(spec: "StudySpec", place: str, sizes: Domain) -> Broken:
+    learners = max(spec.resources.num_learners, 1)
+    if (size := _not_divisible(sizes, learners)) is not None:
+        yield place, f"every learner takes an equal share, got {size} for {learners}.", f"Use multiples of {learners}."
+    elif isinstance(sizes, Range) and _holds_no_multiple(sizes, learners):
+        yield (
+            place,
+            f"a multiple of the {learners} learners must lie in {sizes.low} to {sizes.high}.",
+            "Widen the range.",
+        )
+
+
+def _stepped_whole(spec: "StudySpec", place: str, batch: Domain, scales: Iterable[int], envs: Domain) -> Broken:
+    if spec.environment.backend != "envpool":
+        return
+    for scale, num_envs in itertools.product(scales, values(envs)):
+        lanes = scale * int(num_envs)
+        if (size := _not_divisible(batch, lanes)) is not None:
+            got = f"with EnvPool all lanes step at once, got {size} steps for the {lanes} lanes of {scale} runners."
+            yield place, got, "Use multiples of the lanes, or a range without a step: it is rounded to them."
+            return
+
+
+def values(domain: Domain) -> Iterable[Value]:
+    """Return every value of a whole-number domain."""
+    if isinstance(domain, Choices):
+        return domain.choices
+    if isinstance(domain, Range):
+        return range(int(domain.low), int(domain.high) + 1, int(domain.step or 1))
+    return (domain,)
+
+
+def _holds_no_multiple(domain: Range[int] | Range[float], unit: int) -> bool:
+    return domain.high // unit * unit < domain.low
+
+
+def _not_divisible(domain: Domain, unit: int) -> Value | None:
+    """Return the first value of a whole-number domain that is no multiple of `unit`; a sampled range is rounded."""
+    if isinstance(domain, Range) and domain.step is None:
+        return None
+    return next((value for value in values(domain) if value % unit), None)
 
 
 def _budget(spec: "StudySpec") -> Broken:

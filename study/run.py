@@ -5,17 +5,20 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from study.cluster import joined_ray, local_shape, private_ray, resolve_address, tune_storage
+from study.address import resolve_address
+from study.cluster import joined_ray, private_ray, private_shape, tune_storage
 from study.conductor import Conductor
 from study.display import Display, PlainDisplay
 from study.errors import ExitCode, RecordError, TrackingError
 from study.laws import smallest
+from study.needs import execution_of
 from study.opening import RunOptions, forget_unstarted, is_resumed, name_taken, new_identity, resumed_identity
 from study.parameters import SCALE
-from study.plan import ClusterShape, deal_slots, make_plan, num_cpus
+from study.plan import deal_slots, make_plan
 from study.search.optuna_study import OptunaStudy
+from study.shape import ClusterShape
 from study.signals import StopSignals
-from study.spec import StudySpec
+from study.spec import Execution, StudySpec
 from study.tracking.folder import StudyFolder, StudyIdentity
 from study.tracking.ledger import TrialRow, best_per_scale, fold
 from study.tracking.mirror_process import MirrorProcess, MirrorReport
@@ -71,10 +74,11 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
     spaces = probe(spec.environment, options.space)
     identity = resumed_identity(folder, spec, options) if resumed else new_identity(spec, options)
     address = resolve_address(options.address)
-    if address is None:
-        make_plan(spec, local_shape(largest_trial=_largest(spec)))  # refuse before anything is written
+    shape = private_shape(spec) if address is None else None
+    if shape is not None:
+        make_plan(spec, shape)  # refuse before anything is written
     if spec.rllib:
-        _check_overrides(spec, spaces)
+        _check_overrides(spec, spaces, shape)
     if not resumed:
         folder.prepare()
     with folder.locked(), contextlib.ExitStack() as stack:
@@ -95,19 +99,21 @@ def _not_shorter(spec: StudySpec, num_trials: int) -> StudySpec:
     return spec.model_copy(update={"search": search})
 
 
-def _largest(spec: StudySpec) -> int:
-    return max(num_cpus(spec, scale) for scale in spec.scales)
+def _check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | None) -> None:
+    """Let RLlib check `rllib:` here, once, instead of in every trial; only then does the driver import RLlib.
 
-
-def _check_overrides(spec: StudySpec, spaces: Spaces) -> None:
-    """Let RLlib check `rllib:` here, once, instead of in every trial; only then does the driver import RLlib."""
+    A cluster that is not joined yet says nothing: then `execution: auto` is checked as if it were real.
+    """
     from study.search.space import runnable
     from study.trial.algorithm import build_config
 
-    slot = deal_slots(spec)[0]
-    lowest = {name: smallest(domain) for name, domain in spec.tuned.items()} | dict(slot.given)
-    setting = runnable(spec, {**lowest, SCALE: slot.num_env_runners})
-    build_config(spec, setting=setting, seed=slot.seed, spaces=spaces)
+    slots = {slot.num_env_runners: slot for slot in reversed(deal_slots(spec))}
+    asked: Execution = "real" if spec.execution == "auto" else spec.execution
+    ways = {asked if cluster is None else execution_of(spec, scale, cluster): scale for scale in spec.scales}
+    for execution, scale in ways.items():
+        lowest = {name: smallest(domain) for name, domain in spec.tuned.items()} | dict(slots[scale].given)
+        setting = runnable(spec, {**lowest, SCALE: scale})
+        build_config(spec, setting=setting, seed=slots[scale].seed, spaces=spaces, execution=execution)
 
 
 class _Session:
@@ -174,8 +180,7 @@ class _Session:
 
     def _ray(self) -> contextlib.AbstractContextManager[ClusterShape]:
         if self._address is None:
-            shape = local_shape(largest_trial=_largest(self._spec))
-            return private_ray(num_cpus=shape.num_cpus, verbose=self._options.verbose)
+            return private_ray(num_cpus=private_shape(self._spec).num_cpus, verbose=self._options.verbose)
         return joined_ray(self._address, verbose=self._options.verbose)
 
     def _await_mirror(self, *, insist: bool) -> None:
@@ -224,6 +229,7 @@ def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: D
             "setting": started.setting,
             "seed": started.seed,
             "iterations": started.iterations,
+            "execution": started.execution,
             "trial": started.trial,
             "attempt": started.attempt,
         }

@@ -15,6 +15,9 @@ from study.parameters import PARAMETERS, SCALE, Value
 from study.space_file import Source, faults_of, read_space
 
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
+Standardization = Literal["steps", "rllib"]
+Execution = Literal["real", "emulated"]
+"""How a trial runs: one process for each runner, or the lanes of all runners inside few processes."""
 
 
 class Section(Model):
@@ -38,6 +41,11 @@ class EnvironmentSpec(Section):
     """Return from which the environment counts as solved (return units)."""
     max_episode_steps: int | None = Field(None, ge=1)
     """Truncate episodes after so many steps; none keeps the environment's own limit."""
+    backend: Literal["gymnasium", "envpool"] = "gymnasium"
+    """Who steps the environments: Gymnasium's own Python ones, or EnvPool's compiled ones (optional extra)."""
+    step_wait_ms: float = Field(0.0, ge=0)
+    """Every training step of an environment waits so many milliseconds, as a heavy or remote simulator does; not in \
+evaluation, and not when emulated."""
 
 
 class NetworkSpec(Section):
@@ -103,15 +111,24 @@ class ResourcesSpec(Section):
     """What a trial reserves, and how long it may be silent."""
 
     num_cpus_for_main_process: int = Field(1, ge=1)
-    """CPUs of the main process, which holds the learner."""
+    """CPUs of the main process, which holds the learner unless `num_learners` says otherwise."""
     num_cpus_per_env_runner: int = Field(1, ge=1)
     """CPUs of each environment runner."""
     placement: Literal["pack", "spread"] = "pack"
     """Fill nodes one after another, or spread the runners over all of them."""
+    emulation_processes: int = Field(1, ge=1)
+    """Processes that step the lanes of an emulated trial: 1 is the main process itself; more are processes of their \
+own, at most one for each runner, with `num_cpus_per_env_runner` CPUs each."""
+    num_learners: int = Field(0, ge=0)
+    """Learner processes; each learns from an equal share of every batch. 0: the learner is in the main process."""
+    num_cpus_per_learner: int = Field(1, ge=1)
+    """CPUs of each learner process."""
+    num_gpus_per_learner: float = Field(0.0, ge=0)
+    """GPUs of each learner process; without learner processes, of the main process."""
     memory_main_mb: int = Field(700, ge=1)
-    """Memory that the plan reckons for the main process."""
+    """Memory that the plan reckons for the main process, and for each learner process."""
     memory_per_env_runner_mb: int = Field(300, ge=1)
-    """Memory that the plan reckons for each environment runner."""
+    """Memory that the plan reckons for each environment runner, and for each emulation process."""
     sample_timeout_s: float = Field(600.0, gt=0)
     """A round of sampling, or an evaluation, that takes longer fails the trial instead of hanging the study."""
     startup_timeout_s: float = Field(1800.0, gt=0)
@@ -131,6 +148,18 @@ class StudySpec(Section):
     """The scale axis, the tuned and the fixed parameters."""
     model: NetworkSpec = NetworkSpec()  # type: ignore[call-arg]
     """The network."""
+    runner: Literal["batched", "stock"] = "batched"
+    """How a runner samples: `batched`, one forward pass per vector step over all its lanes; `stock`, RLlib's own."""
+    learner: Literal["lean", "rllib"] = "lean"
+    """How a batch is learnt from: `lean`, the same update as RLlib's with less overhead; `rllib`, RLlib's own."""
+    standardization: Standardization | None = None
+    """What advantages are standardised over: environment `steps` only, or as RLlib (`rllib`) over the phantom row of \
+every fragment too. None is the learner's own: `steps` for `lean`; `learner: rllib` always does as RLlib."""
+    execution: Literal["auto", "real", "emulated"] = "auto"
+    """`real`: one process for each runner. `emulated`: the lanes of all runners are stepped inside the main process \
+(or `emulation_processes`); learning is the same, the clock is not. `auto`: real where every process gets a core of \
+its own and the memory suffices, where the environments wait (`step_wait_ms`), and with `runner: stock`; else \
+emulated."""
     budget: BudgetSpec
     """When a trial ends."""
     search: SearchSpec = SearchSpec()  # type: ignore[call-arg]
@@ -169,6 +198,11 @@ class StudySpec(Section):
         """The parameters with one value, except the scale."""
         domains = {name: self.domain(name) for name in PARAMETERS if name != SCALE}
         return {name: domain for name, domain in domains.items() if isinstance(domain, (int, float))}
+
+    @property
+    def standardization_in_use(self) -> Standardization:
+        """What advantages are standardised over, the learner's own choice included."""
+        return self.standardization or ("steps" if self.learner == "lean" else "rllib")
 
     def score(self, final_return: float) -> float:
         """Return `final_return` on the scale floor = 0, reference = 1, clipped to [0, 1.2]."""

@@ -57,7 +57,7 @@ def closed(reason: Any = "complete", session: int = 1) -> StudyClosed:
     return StudyClosed(session=session, reason=reason)
 
 
-def started(trial: int, attempt: int = 1, *, runners: int = 2) -> TrialStarted:
+def started(trial: int, attempt: int = 1, *, runners: int = 2, execution: Any = "real") -> TrialStarted:
     return TrialStarted(
         trial=trial,
         attempt=attempt,
@@ -68,6 +68,7 @@ def started(trial: int, attempt: int = 1, *, runners: int = 2) -> TrialStarted:
         anchor=None,
         optuna_number=trial,
         num_cpus=runners + 1,
+        execution=execution,
     )
 
 
@@ -132,6 +133,8 @@ def ended(trial: int, status: Any = "finished", attempt: int = 1) -> TrialEnded:
             "wall_time_s": 1.5,
         },
         checkpoint="checkpoints/trial_00000" if finished else None,
+        timing="oversubscribed",
+        timing_reason="3 processes on 2 cores",
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from study.domains import Choices, Range
-from study.laws import largest, smallest
+from study.laws import batch_unit, largest, smallest
 from study.parameters import PARAMETERS, SCALE, Value
 from study.plan import Slot
 from study.spec import StudySpec
@@ -48,9 +48,10 @@ def fixed_by(slot: Slot, spec: StudySpec) -> dict[str, Value]:
 def runnable(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collection[str] = ()) -> dict[str, Value]:
     """Return the complete setting that runs for `proposed`.
 
-    A batch that was *sampled* becomes the nearest multiple of the lanes inside its range, so that every lane delivers
-    the same number of steps and the batch is not overshot; a batch that a person wrote down stays as it is. A minibatch
-    is never larger than the batch, nor a batch smaller than the lanes.
+    A batch that was *sampled* becomes the nearest multiple of the lanes (and learners) inside its range, so that every
+    lane delivers the same number of steps, and RLlib's own runner, which can only step all lanes at once, does not
+    overshoot the batch. A batch that a person wrote down stays as it is. A minibatch is never larger than the batch,
+    nor a batch smaller than the lanes.
 
     Args:
         spec: The space.
@@ -61,10 +62,17 @@ def runnable(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collect
     setting.pop(ITERATIONS, None)
     setting = {name: PARAMETERS[name].kind(setting[name]) for name in PARAMETERS}
     lanes = int(setting[SCALE] * setting["num_envs_per_env_runner"])
-    domain, batch = spec.domain("train_batch_size"), int(setting["train_batch_size"])
-    if isinstance(domain, Range) and domain.step is None and "train_batch_size" not in written:
-        lowest, highest = math.ceil(smallest(domain) / lanes), max(math.floor(largest(domain) / lanes), 1)
-        batch = lanes * min(max(round(batch / lanes), lowest), highest)
-    setting["train_batch_size"] = max(batch, lanes)
+    unit = batch_unit(spec, lanes)
+    for name, multiple in (("train_batch_size", unit), ("minibatch_size", max(spec.resources.num_learners, 1))):
+        domain = spec.domain(name)
+        if isinstance(domain, Range) and domain.step is None and name not in written:
+            setting[name] = _nearest_multiple(int(setting[name]), domain, multiple)
+    if setting["train_batch_size"] < lanes:
+        setting["train_batch_size"] = unit
     setting["minibatch_size"] = min(int(setting["minibatch_size"]), int(setting["train_batch_size"]))
     return setting
+
+
+def _nearest_multiple(value: int, domain: Range[int] | Range[float], unit: int) -> int:
+    lowest, highest = math.ceil(smallest(domain) / unit), max(math.floor(largest(domain) / unit), 1)
+    return unit * min(max(round(value / unit), lowest), highest)

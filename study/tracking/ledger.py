@@ -7,7 +7,7 @@ from typing import Any
 
 from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
 from study.parameters import SCALE, Value
-from study.spec import StudySpec
+from study.spec import Execution, StudySpec
 from study.tracking.records import (
     Evaluation,
     Iteration,
@@ -36,6 +36,7 @@ class TrialRow:
     anchor: str | None
     optuna_number: int
     num_cpus: int
+    execution: Execution
     started: float
     """Seconds since the epoch."""
     ended_at: float | None = None
@@ -45,14 +46,21 @@ class TrialRow:
     reason: str = ""
     timing: Timing | None = None
     timing_reason: str = ""
+    provisional: bool = False
+    """Whether the CPU pressure has yet to decide on the timing."""
     startup_time_s: float | None = None
     summary: Metrics = field(default_factory=dict)
     checkpoint: str | None = None
     last_iteration: Iteration | None = None
     last_evaluation: Evaluation | None = None
     progress: float = 0.0
+    num_dropped_samples: int = 0
+    num_lost_runners: int = 0
+    """Runners that were missing in the worst iteration."""
     _warm_steps: int = 0
     _warm_time_s: float = 0.0
+    _pressure_s: float | None = 0.0
+    """Seconds after the warm-up in which some task waited for a CPU; None once an iteration did not tell."""
     _evaluation_time_s: float = 0.0
     _cpu_s: float = 0.0
     _final_returns: list[float] = field(default_factory=list)
@@ -77,6 +85,7 @@ class TrialRow:
         match record:
             case TrialBuilt():
                 self.timing, self.timing_reason = record.timing, record.timing_reason
+                self.provisional = record.provisional
                 self.startup_time_s = record.startup_time_s
             case Iteration():
                 self._apply_iteration(record)
@@ -90,11 +99,33 @@ class TrialRow:
             case TrialEnded():
                 self.status, self.reason, self.ended_at = record.status, record.reason, moment
                 self.summary, self.checkpoint = record.summary, record.checkpoint
+                if record.timing is not None:
+                    self.timing, self.timing_reason, self.provisional = record.timing, record.timing_reason, False
 
     def _apply_iteration(self, record: Iteration) -> None:
         self._warm_steps, self._warm_time_s = self._warm_totals(record.iteration, record.metrics)
         self._cpu_s += record.metrics.get("cpu_time_s") or 0.0
+        if record.iteration > WARMUP_ITERATIONS:
+            self._note_pressure(record.metrics)
+        # RLlib counts dropped samples since the start of the trial.
+        dropped, healthy = record.metrics.get("num_dropped_samples"), record.metrics.get("num_healthy_env_runners")
+        self.num_dropped_samples = max(self.num_dropped_samples, int(dropped or 0))
+        if healthy is not None:
+            self.num_lost_runners = max(self.num_lost_runners, self.num_env_runners - int(healthy))
         self.last_iteration = record
+
+    def _note_pressure(self, metrics: Metrics) -> None:
+        pressure, seconds = metrics.get("cpu_pressure"), metrics.get("iteration_time_s")
+        if pressure is None or seconds is None or self._pressure_s is None:
+            self._pressure_s = None
+        else:
+            self._pressure_s += pressure * seconds
+
+    def mean_cpu_pressure(self) -> float | None:
+        """Return the mean of cpu_pressure over the training time after the warm-up; None when it is not known."""
+        if self._pressure_s is None or self._warm_time_s <= 0:
+            return None
+        return self._pressure_s / self._warm_time_s
 
     def _warm_totals(self, iteration: int, metrics: Metrics) -> tuple[int, float]:
         """Return the steps and seconds after the warm-up, with one more iteration."""
@@ -193,6 +224,7 @@ def _row(record: TrialStarted, moment: float) -> TrialRow:
         anchor=record.anchor,
         optuna_number=record.optuna_number,
         num_cpus=record.num_cpus,
+        execution=record.execution,
         started=moment,
     )
 
@@ -232,6 +264,7 @@ TABLE_COLUMNS = (
     "wall_time_s",
     "final_return",
     "score",
+    "execution",
     "timing",
 )
 """The columns that lead the table of trials; the other parameters and metrics follow in the CSV."""
@@ -243,6 +276,7 @@ def table_row(row: TrialRow) -> dict[str, Any]:
         "trial": row.trial,
         "status": row.status,
         "seed": row.seed,
+        "execution": row.execution,
         "timing": row.timing,
         **row.setting,
         **row.summary,

@@ -125,6 +125,7 @@ def trial_params(record: TrialStarted, spec: StudySpec) -> dict[str, str]:
         **iterations,
         "seed": record.seed,
         "anchor": record.anchor or _NONE,
+        "execution": record.execution,
         **study_params(spec),
     }
     return {key: str(value) for key, value in values.items()}
@@ -142,8 +143,16 @@ def built_tags(record: TrialBuilt) -> dict[str, str]:
 
 
 def ended_tags(record: TrialEnded) -> dict[str, str]:
-    """Return the outcome."""
-    return without_empty({"status": record.status, "reason": record.reason, "checkpoint": record.checkpoint or ""})
+    """Return the outcome, and the timing label that stays."""
+    return without_empty(
+        {
+            "status": record.status,
+            "reason": record.reason,
+            "checkpoint": record.checkpoint or "",
+            "timing": record.timing or "",
+            "timing_reason": record.timing_reason,
+        }
+    )
 
 
 def built_points(record: TrialBuilt, time_ms: int) -> list[Point]:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, Self
 import orjson
 
 from study.errors import RecordError
+from study.spec import Execution
 
 SCHEMA = 1
 """Version of the line format. Raise it with a migration in `_MIGRATIONS`."""
@@ -75,6 +76,8 @@ class TrialStarted(Record):
     optuna_number: int
     num_cpus: int
     """CPUs reserved."""
+    execution: Execution = "real"
+    """How the trial runs; lines without it are of a time when every trial was real."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,8 @@ class TrialBuilt(Record):
     timing: Timing
     timing_reason: str
     """Why the timing is labelled so."""
+    provisional: bool = False
+    """Whether the CPU pressure of the whole trial will decide between `measured` and `oversubscribed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +150,9 @@ class TrialEnded(Record):
     """Metrics of grain `trial` by name; None where the quantity does not exist."""
     checkpoint: str | None
     """Folder of the final policy, relative to the study folder."""
+    timing: Timing | None = None
+    """The label that stays; None when the trial was never built, and in lines of a time when labels never changed."""
+    timing_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ray.tune import PlacementGroupFactory, Trainable
 
 from study.errors import StudyError, TrialError
+from study.needs import processes
+from study.parameters import SCALE
+from study.spec import StudySpec
 from study.trial.failures import described, original
 
 if TYPE_CHECKING:
@@ -20,7 +23,7 @@ class StudyTrial(Trainable):
     """One trial of a study.
 
     Its configuration holds JSON values only: `spec` (`StudySpec.to_json()`), `setting` (every parameter with
-    its value), `seed`, `iterations` (or None), `trial`, `attempt`. Each result has `records`, `progress`,
+    its value), `seed`, `iterations` (or None), `execution`, `trial`, `attempt`. Each result has `records`, `progress`,
     `done` and `policy` (see `TrialRun.advance`).
     """
 
@@ -28,12 +31,10 @@ class StudyTrial(Trainable):
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
-        """Return one bundle for the main process and one for each runner."""
-        resources = config["spec"]["resources"]
-        main = {"CPU": resources["num_cpus_for_main_process"]}
-        runner = {"CPU": resources["num_cpus_per_env_runner"]}
-        bundles = [main] + [dict(runner) for _ in range(config["setting"]["num_env_runners"])]
-        return PlacementGroupFactory(bundles, strategy=resources["placement"].upper())
+        """Return one bundle for each process: the main one, those that step environments, the learners."""
+        spec = StudySpec.model_validate(config["spec"])
+        wanted = processes(spec, config["setting"][SCALE], config["execution"])
+        return PlacementGroupFactory([process.bundle for process in wanted], strategy=spec.resources.placement.upper())
 
     def setup(self, config: dict[str, Any]) -> None:
         """Start the clock of the start-up and fix the number of threads.

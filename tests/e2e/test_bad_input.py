@@ -1,6 +1,7 @@
 """A person's mistakes: a clear error with the way out, exit code 2, nothing started, nothing lost, no traceback."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -133,10 +134,13 @@ def test_help_plan_and_refusals_do_not_import_ray(place, options):
 
 
 def test_the_plan_says_what_a_trial_needs_and_how_its_times_will_be_labelled(place):
-    done = run(command("--space", "space.yaml", "--dry-run", "--set", "parameters.num_env_runners=[1, 40]"), place)
-    assert done.returncode == 0
-    assert "41" in done.stdout
-    assert "oversubscribed" in done.stdout
+    words = command("--space", "space.yaml", "--dry-run", "--set", "parameters.num_env_runners=[1, 400]")
+    words += ["--set", "parameters.train_batch_size=4000"]
+    done = run(words, place)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"400 +\d+ +emulated +1 .*emulated", done.stdout)
+    done = run([*words, "--set", "execution=real", "--set", "resources.memory_per_env_runner_mb=1"], place)
+    assert re.search(r"400 +\d+ +real +401 .*oversubscribed", done.stdout)
     assert not (place / "studies").exists()
 
 

@@ -1,24 +1,9 @@
 import pytest
 
-from study.cluster import _siblings, check_address, machine, resolve_address
+from study.address import check_address, resolve_address
+from study.cluster import local_shape, private_shape
 from study.errors import ClusterError
-
-
-def test_hyper_threads_of_one_core_are_one_core(tmp_path):
-    for cpu, siblings in enumerate(["0,8", "1,9"]):
-        folder = tmp_path / f"cpu{cpu}" / "topology"
-        folder.mkdir(parents=True)
-        (folder / "thread_siblings_list").write_text(siblings + "\n")
-    assert _siblings(0, tmp_path) == "0,8"
-    assert len({_siblings(0, tmp_path), _siblings(0, tmp_path), _siblings(1, tmp_path)}) == 2
-    assert _siblings(7, tmp_path) == "7"
-
-
-def test_the_machine_has_a_core_and_some_memory():
-    cores, memory_mb = machine()
-    assert cores >= 1
-    assert memory_mb > 100
-
+from tests.spaces import spec
 
 UNREACHABLE = ["nonsense", ".:6379", "x" * 70 + ":1", "127.0.0.1:9", "ray://127.0.0.1:10001", ":1"]
 
@@ -36,3 +21,13 @@ def test_without_an_address_ray_is_private(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     with pytest.raises(ClusterError, match=r"127\.0\.0\.1:9"):
         resolve_address(None)
+
+
+def test_a_private_ray_hands_out_the_cores_and_no_less_than_the_largest_trial_reserves():
+    (here,) = local_shape().nodes
+    assert here.num_cpus == here.physical_cpus
+    many = {"parameters__num_env_runners": [1, 300], "parameters__num_envs_per_env_runner": 1}
+    (real,) = private_shape(spec(**many, execution="real", parameters__train_batch_size=300)).nodes
+    assert (real.num_cpus, real.physical_cpus) == (301, here.physical_cpus)
+    (emulated,) = private_shape(spec(**many, execution="emulated", parameters__train_batch_size=300)).nodes
+    assert emulated.num_cpus == here.physical_cpus

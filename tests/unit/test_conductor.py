@@ -12,10 +12,11 @@ from optuna.trial import TrialState
 
 from study.conductor import Conductor
 from study.errors import RecordError
-from study.plan import LOCAL, ClusterShape, NodeShape, make_plan
+from study.plan import make_plan
 from study.search.optuna_study import OptunaStudy
+from study.shape import LOCAL, ClusterShape, NodeShape
 from study.tracking.folder import StudyFolder
-from study.tracking.ledger import fold
+from study.tracking.ledger import fold, table_row
 from study.tracking.records import RecordLog, TrialEnded, TrialStarted, read_lines
 from tests.spaces import spec
 
@@ -25,16 +26,16 @@ CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=5, physical_cpus
 class Session:
     """One driver's session over a study folder; leaving it without `close` is a kill."""
 
-    def __init__(self, path, space=None, *, deadline=None):
+    def __init__(self, path, space=None, *, deadline=None, cluster=CLUSTER):
         self.folder = StudyFolder(path)
-        self.spec = space or spec()
+        self.spec = space or spec(execution="real")
         path.mkdir(exist_ok=True)
         ledger = fold((line.record, line.time) for line in read_lines(self.folder.records))
         optuna_study = OptunaStudy(self.spec, study_id="s", journal=self.folder.optuna_journal, rows=ledger.rows)
         self.log = RecordLog(self.folder.records)
         self.conductor = Conductor(
             spec=self.spec,
-            plan=make_plan(self.spec, CLUSTER),
+            plan=make_plan(self.spec, cluster),
             folder=self.folder,
             log=self.log,
             ledger=ledger,
@@ -166,18 +167,91 @@ def test_a_timing_is_measured_only_if_every_process_has_a_core(tmp_path, process
     assert session.conductor.ledger.rows[started.trial].timing == timing
 
 
-def test_an_overclaimed_node_among_several_is_not_measured(tmp_path):
+def test_emulated_trials_reserve_the_main_process_alone_and_run_side_by_side(tmp_path):
+    session = Session(tmp_path, spec(execution="emulated"))
+    first, second = session.conductor.next_trial(), session.conductor.next_trial()
+    assert session.conductor.next_trial() is None  # two cores
+    assert [(each.execution, each.num_cpus) for each in (first, second)] == [("emulated", 1)] * 2
+    session.finish(first.trial)
+    row = session.conductor.ledger.rows[first.trial]
+    assert (row.execution, row.timing) == ("emulated", "emulated")
+    assert row.timing_reason.endswith("stepped in 1 process")
+    assert table_row(row)["execution"] == "emulated"
+
+
+def test_no_more_trials_run_side_by_side_than_there_are_gpus(tmp_path):
+    nodes = (NodeShape(address=LOCAL, num_cpus=8, physical_cpus=8, memory_mb=64_000, num_gpus=1),)
+    space = spec(execution="emulated", resources__num_gpus_per_learner=0.3)
+    session = Session(tmp_path, space, cluster=ClusterShape(nodes=nodes))
+    started = [session.conductor.next_trial() for _ in range(4)]
+    assert [trial is None for trial in started] == [False, False, False, True]
+    session.finish(started[0].trial)
+    assert session.conductor.next_trial() is not None
+
+
+def waiting_trial(session, *pressures, runners=4, **metrics):
+    """Start the trial of four runners, whose environments wait, and report iterations of (seconds, pressure)."""
+    while (started := session.conductor.next_trial()).setting["num_env_runners"] != runners:
+        session.conductor.end(started.trial, "failed", "not this one")
+    for number, (seconds, pressure) in enumerate(pressures, start=1):
+        session.iterate(started.trial, number, iteration_time_s=seconds, cpu_pressure=pressure, **metrics)
+    return started.trial
+
+
+WAITING = {"environment__step_wait_ms": 5}
+STEADY = ((30.0, 1.0), (2.0, 0.10), (8.0, 0.02))  # after the warm-up (2 x 0.10 + 8 x 0.02) / 10 = 0.036
+
+
+@pytest.mark.parametrize(
+    ("pressures", "metrics", "timing", "words"),
+    [
+        (STEADY, {}, "measured", "CPU pressure 3.6%"),
+        (((1.0, 0.0), (8.0, 0.10), (2.0, 0.02)), {}, "oversubscribed", "CPU pressure 8.4%"),
+        (((1.0, 0.0), (8.0, 0.0), (2.0, None)), {}, "oversubscribed", "CPU pressure unknown"),
+        (((1.0, 0.0),), {}, "oversubscribed", "CPU pressure unknown"),
+        (STEADY, {"num_dropped_samples": 2}, "tainted", "2 samples dropped"),
+        (STEADY, {"num_healthy_env_runners": 3}, "tainted", "1 runner lost"),
+    ],
+)
+def test_the_label_of_environments_that_wait_is_settled_and_recorded_at_the_end(
+    tmp_path, pressures, metrics, timing, words
+):
+    session = Session(tmp_path, spec(**WAITING))
+    trial = waiting_trial(session, *pressures, **metrics)
+    row = session.conductor.ledger.rows[trial]
+    assert (row.timing, row.provisional) == ("measured", True)
+    session.evaluate(trial, 250.0)
+    session.conductor.finish(trial, None)
+    assert (row.timing, row.provisional) == (timing, False)
+    assert words in row.timing_reason
+    session.log.close()
+    ended = records(tmp_path)[-1]
+    assert (ended.timing, ended.timing_reason) == (row.timing, row.timing_reason)
+    again = fold((line.record, line.time) for line in read_lines(tmp_path / "records.jsonl")).rows[trial]
+    assert (again.timing, again.timing_reason) == (row.timing, row.timing_reason)
+
+
+def test_a_resume_settles_the_label_of_a_killed_attempt_from_the_records_alone(tmp_path):
+    session = Session(tmp_path, spec(**WAITING))
+    trial = waiting_trial(session, *STEADY)
+    session.log.close()  # a kill
+    resumed = Session(tmp_path, spec(**WAITING))
+    row = resumed.conductor.ledger.rows[trial]
+    assert (row.status, row.timing) == ("interrupted", "measured")
+    assert "CPU pressure 3.6%" in row.timing_reason
+    resumed.log.close()
+    assert isinstance(records(tmp_path)[-1], TrialEnded)
+
+
+def test_a_measured_trial_that_lost_something_is_tainted_and_an_unbuilt_one_has_no_label(tmp_path):
     session = Session(tmp_path)
-    nodes = (
-        NodeShape(address="a", num_cpus=8, physical_cpus=8, memory_mb=64_000),
-        NodeShape(address="b", num_cpus=8, physical_cpus=2, memory_mb=64_000),
-    )
-    object.__setattr__(session.conductor.plan, "cluster", ClusterShape(nodes=nodes))
-    row = session.conductor.ledger.rows[session.conductor.next_trial().trial]
-    assert session.conductor._timing(row, {"a": 2})[0] == "measured"
-    timing, reason = session.conductor._timing(row, {"a": 1, "b": 1})
-    assert timing == "oversubscribed"
-    assert "b:" in reason
+    trial = waiting_trial(session, (2.0, 0.0), runners=1, num_dropped_samples=1)
+    session.conductor.end(trial, "failed", "boom")
+    row = session.conductor.ledger.rows[trial]
+    assert (row.timing, row.timing_reason) == ("tainted", "1 sample dropped")
+    other = session.conductor.next_trial().trial
+    session.conductor.end(other, "failed", "never came up")
+    assert session.conductor.ledger.rows[other].timing is None
 
 
 def test_a_failed_trial_is_a_row_with_score_zero_and_a_failure_in_optuna(tmp_path):
@@ -300,7 +374,7 @@ def test_a_torn_journal_line_is_mended(tmp_path):
 
 def test_a_longer_plan_extends_the_study(tmp_path):
     Session(tmp_path).run_all()
-    assert Session(tmp_path, spec(search__num_trials=9)).run_all().reason == "complete"
+    assert Session(tmp_path, spec(search__num_trials=9, execution="real")).run_all().reason == "complete"
     assert_whole(tmp_path, 9)
 
 
@@ -357,6 +431,26 @@ def test_a_sampled_batch_is_a_multiple_of_the_lanes_and_minibatches_fit(tmp_path
         assert setting["minibatch_size"] <= setting["train_batch_size"]
         assert abs(setting["train_batch_size"] - started.proposed["train_batch_size"]) <= lanes
         session.finish(started.trial)
+
+
+def test_what_several_learners_share_is_divisible_by_their_number(tmp_path):
+    space = spec(
+        search__num_trials=30,
+        parameters__minibatch_size={"low": 30, "high": 100},
+        parameters__num_envs_per_env_runner=[1, 5],
+        resources__num_learners=3,
+    )
+    session = Session(tmp_path, space)
+    seen = set()
+    while (started := session.conductor.next_trial()) is not None:
+        setting = started.setting
+        lanes = setting["num_env_runners"] * setting["num_envs_per_env_runner"]
+        assert setting["train_batch_size"] % lanes == setting["train_batch_size"] % 3 == 0
+        assert setting["minibatch_size"] % 3 == 0
+        assert 30 <= setting["minibatch_size"] <= 100
+        seen.add(setting["minibatch_size"])
+        session.finish(started.trial)
+    assert len(seen) > 5
 
 
 def test_a_batch_that_a_person_wrote_is_not_rounded(tmp_path):

@@ -13,6 +13,7 @@ ENGINES = {"ray", "torch", "mlflow", "optuna"}
 LOADS = [
     ("import study", ENGINES | {"pandas", "gymnasium"}),
     ("import study.cli, study.plan, study.reference", ENGINES | {"pandas", "gymnasium"}),
+    ("import study.needs, study.timing, study.machine, study.address", ENGINES | {"pandas", "gymnasium"}),
     ("import study.run, study.cluster, study.display, study.conductor", {"ray", "torch", "mlflow"}),
     ("import study.trial.environments", ENGINES),
     ("import study.tracking.records, study.tracking.ledger, study.tracking.folder", ENGINES),

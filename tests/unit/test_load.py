@@ -28,6 +28,8 @@ def test_every_trial_is_a_row_the_failed_and_the_running_one_too(study):
     trials = load.trials(study.path)
     assert trials["trial"].tolist() == [0, 1, 2, 3]
     assert trials["status"].tolist() == ["finished", "failed", "finished", "running"]
+    assert trials["execution"].tolist() == ["real"] * 4
+    assert trials["execution"].dtype == trials["timing"].dtype == "string"
     assert trials["num_env_runners"].dtype == "Int64"
     assert trials["lr"].dtype == "Float64"
     assert trials.loc[3, "final_return"] is pd.NA

@@ -65,6 +65,7 @@ def test_params_are_flat_and_the_same_for_every_trial():
         "lr": "0.00025",
         "seed": "5",
         "anchor": "none",
+        "execution": "real",
         "environment": "CartPole-v1",
         "algorithm": "PPO",
         "sampler": "random",
@@ -82,7 +83,12 @@ def test_tags():
         "timing_reason": "3 processes on 2 cores",
         "nodes": "n0, n1",
     }
-    assert content.ended_tags(ended(0)) == {"status": "finished", "checkpoint": "checkpoints/trial_00000"}
+    assert content.ended_tags(ended(0)) == {
+        "status": "finished",
+        "checkpoint": "checkpoints/trial_00000",
+        "timing": "oversubscribed",
+        "timing_reason": "3 processes on 2 cores",
+    }
     tags = content.opened_tags(opened())
     assert tags["provenance.git.commit"] == "abc"
     assert tags["cluster.num_nodes"] == "1"

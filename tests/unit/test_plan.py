@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.errors import ClusterError
-from study.plan import ClusterShape, NodeShape, deal_slots, make_plan, num_cpus
+from study.plan import deal_slots, make_plan
+from study.shape import LOCAL, ClusterShape, NodeShape
+from study.spec import load_space
 from tests.spaces import spec
 
 
@@ -64,10 +66,6 @@ def test_a_grid_has_every_cell_on_every_seed():
     assert len(slots) == len(cells) == 3 * 2 * 2 * 2 * 3
 
 
-def test_cpus_count_the_main_process_and_every_runner():
-    assert num_cpus(spec(resources__num_cpus_per_env_runner=2, resources__num_cpus_for_main_process=3), 4) == 11
-
-
 @pytest.mark.parametrize(
     ("nodes", "memory_mb", "words"),
     [
@@ -78,12 +76,21 @@ def test_cpus_count_the_main_process_and_every_runner():
 )
 def test_a_trial_that_can_never_fit_is_refused_with_the_ways_out(nodes, memory_mb, words):
     with pytest.raises(ClusterError, match=words) as caught:
-        make_plan(spec(), cluster(*nodes, memory_mb=memory_mb))
-    assert "Fix:" in str(caught.value)
+        make_plan(spec(execution="real"), cluster(*nodes, memory_mb=memory_mb))
+    assert "or set execution: emulated" in str(caught.value)
+    make_plan(spec(), cluster(*nodes, memory_mb=memory_mb))
+
+
+def test_an_emulated_trial_that_cannot_fit_is_refused_too():
+    with pytest.raises(ClusterError, match="1 runners need 3 CPUs") as caught:
+        make_plan(spec(resources__num_cpus_for_main_process=3), cluster((2, 2)))
+    assert "emulated" not in str(caught.value)
 
 
 def test_a_bundle_must_fit_on_one_node_not_only_in_the_sum():
-    wide = spec(parameters__num_env_runners=[1], resources__num_cpus_per_env_runner=3, search__num_trials=1)
+    wide = spec(
+        parameters__num_env_runners=[1], resources__num_cpus_per_env_runner=3, search__num_trials=1, execution="real"
+    )
     with pytest.raises(ClusterError, match="on one node"):
         make_plan(wide, cluster((2, 2), (2, 2)))
     make_plan(wide, cluster((1, 1), (3, 3)))
@@ -92,12 +99,37 @@ def test_a_bundle_must_fit_on_one_node_not_only_in_the_sum():
 def test_memory_is_checked_per_node_where_the_runners_must_sit():
     tight = cluster((8, 8), (0, 0), memory_mb=1500)  # 3 GB in all, but only one node has CPUs
     with pytest.raises(ClusterError, match="on one node"):
-        make_plan(spec(), tight)
+        make_plan(spec(execution="real"), tight)
+
+
+def test_a_gpu_that_the_cluster_does_not_have_is_refused_rather_than_awaited():
+    asking = spec(resources__num_gpus_per_learner=1, resources__num_learners=2, parameters__minibatch_size=64)
+    with pytest.raises(ClusterError, match="needs 2 of the cluster's GPUs at once, there are 0"):
+        make_plan(asking, cluster((8, 8)))
+    nodes = (NodeShape(address="g", num_cpus=8, physical_cpus=8, memory_mb=64_000, num_gpus=2),)
+    make_plan(asking, ClusterShape(nodes=nodes))
+
+
+def test_the_published_scale_is_emulated_on_a_small_machine_and_real_on_a_large_one():
+    scaling = load_space("scaling")
+
+    def largest(cores):
+        nodes = (NodeShape(address=LOCAL, num_cpus=cores, physical_cpus=cores, memory_mb=64_000),)
+        return make_plan(scaling, ClusterShape(nodes=nodes)).scale(46)
+
+    here, there = largest(2), largest(48)
+    assert (here.execution, here.num_cpus, here.label.timing) == ("emulated", 1, "emulated")
+    assert (there.execution, there.num_cpus, there.label.timing) == ("real", 47, "measured")
+    assert here.memory_mb < 1000 < there.memory_mb
+    assert make_plan(scaling, cluster((24, 24), (24, 24))).scale(46).execution == "real"
+    assert make_plan(scaling, cluster((94, 47))).scale(46).execution == "real"
+    assert make_plan(scaling, cluster((94, 46))).scale(46).execution == "emulated"
 
 
 def test_more_processes_than_cores_is_planned_and_said():
-    plan = make_plan(spec(), cluster((5, 2)))
-    assert [(scale.num_env_runners, scale.shares_cores) for scale in plan.scales] == [(1, False), (2, True), (4, True)]
+    plan = make_plan(spec(execution="real"), cluster((5, 2)))
+    labels = [(scale.num_env_runners, scale.label.timing) for scale in plan.scales]
+    assert labels == [(1, "measured"), (2, "oversubscribed"), (4, "oversubscribed")]
     assert plan.hours > 0
 
 

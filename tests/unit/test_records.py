@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from study.errors import RecordError
 from study.tracking.folder import StudyFolder
+from study.tracking.ledger import fold
 from study.tracking.records import RecordLog, read_lines
 from tests.synthetic import append, closed, iteration, opened, started, whole_trial
 
@@ -105,6 +106,17 @@ def test_a_doubled_line_is_refused(folder):
     folder.records.write_bytes(b"".join(lines[:4] + lines[3:]))
     with pytest.raises(RecordError, match=r"line 5: `seq` must be 4, got 3"):
         records(folder.records)
+
+
+def test_lines_of_a_version_without_emulation_are_real_and_keep_the_label_of_their_start(folder):
+    lines = [json.loads(line) for line in folder.records.read_bytes().splitlines()]
+    for line in lines:
+        later = {"trial_started": ("execution",), "trial_built": ("provisional",)}
+        for name in {**later, "trial_ended": ("timing", "timing_reason")}.get(line["kind"], ()):
+            del line[name]
+    folder.records.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    row = fold((line.record, line.time) for line in read_lines(folder.records)).rows[0]
+    assert (row.execution, row.timing, row.timing_reason) == ("real", "oversubscribed", "3 processes on 2 cores")
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,57 @@ def test_an_unknown_space_names_the_nearest():
         ({"environment__target": None}, "environment.target", "must be given"),
         ({"environment__reference": -1}, "environment.reference", "floor < reference"),
         ({"rllib": {"training": {"lr": 1}}}, "rllib.training.lr", "names this value already"),
+        ({"rllib": {"training": {"learner_class": 1}}}, "rllib.training.learner_class", "names this value already"),
+        ({"rllib": {"learners": {"num_learners": 1}}}, "rllib.learners.num_learners", "names this value already"),
+        (
+            {"rllib": {"env_runners": {"rollout_fragment_length": 1}}},
+            "rllib.env_runners.rollout_fragment_length",
+            "names this value already",
+        ),
+        ({"environment__step_wait_ms": -1}, "environment.step_wait_ms", "greater than or equal to 0"),
+        ({"environment__backend": "envpol"}, "environment.backend", "'gymnasium' or 'envpool'"),
+        ({"environment__backend": "envpool", "runner": "stock"}, "environment.backend", "runner: batched"),
+        ({"runner": "stock", "execution": "emulated"}, "execution", "or execution: real"),
+        ({"learner": "rllib", "standardization": "steps"}, "standardization", "learner: lean"),
+        ({"resources__emulation_processes": 0}, "resources.emulation_processes", "greater than or equal to 1"),
+        ({"resources__num_gpus_per_learner": 1.5}, "resources.num_gpus_per_learner", "Write 2."),
+        (
+            {"parameters__train_batch_size": [400, 402], "resources__num_learners": 4},
+            "parameters.train_batch_size",
+            "got 402 for 4",
+        ),
+        ({"parameters__minibatch_size": 63, "resources__num_learners": 2}, "parameters.minibatch_size", "got 63 for 2"),
+        (
+            {"parameters__minibatch_size": {"low": 65, "high": 66}, "resources__num_learners": 4},
+            "parameters.minibatch_size",
+            "multiple of the 4 learners",
+        ),
+        (
+            {"environment__backend": "envpool", "parameters__train_batch_size": [400, 404]},
+            "parameters.train_batch_size",
+            "got 404 steps for the 8 lanes of 4 runners",
+        ),
+        (
+            {"environment__backend": "envpool", "parameters__train_batch_size": {"low": 200, "high": 800, "step": 20}},
+            "parameters.train_batch_size",
+            "got 220 steps for the 8 lanes",
+        ),
+        (
+            {
+                "environment__backend": "envpool",
+                "search__anchors": [{"name": "a", "parameters": {"train_batch_size": 333, "num_env_runners": 2}}],
+            },
+            "search.anchors.0.parameters.train_batch_size",
+            "got 333 steps for the 4 lanes of 2 runners",
+        ),
+        (
+            {
+                "resources__num_learners": 2,
+                "search__anchors": [{"name": "a", "parameters": {"train_batch_size": 333, "num_env_runners": 2}}],
+            },
+            "search.anchors.0.parameters.train_batch_size",
+            "got 333 for 2",
+        ),
         (
             {"search__anchors": [{"name": "a", "parameters": {"lr": 1.0}}]},
             "search.anchors.0.parameters.lr",
@@ -83,6 +134,29 @@ def test_each_fault_is_named_with_its_place_value_and_fix(changes, place, words)
     assert place in found, found
     assert words in f"{found[place].law} {found[place].fix}"
     assert found[place].fix
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parameters__train_batch_size": 333},  # the batched runner fills any batch to the step
+        {"environment__backend": "envpool"},  # a sampled batch is rounded
+        {"environment__backend": "envpool", "parameters__train_batch_size": [200, 800]},
+        {"runner": "stock", "learner": "rllib", "standardization": "rllib"},
+        {"standardization": "rllib"},
+        {"resources__emulation_processes": 64},
+        {"resources__num_learners": 3, "parameters__minibatch_size": 63},
+        {"resources__num_gpus_per_learner": 0.25},
+    ],
+)
+def test_what_can_be_honoured_is_accepted(changes):
+    spec(**changes)
+
+
+def test_standardization_is_the_learner_s_own_unless_told_otherwise():
+    assert spec().standardization_in_use == "steps"
+    assert spec(standardization="rllib").standardization_in_use == "rllib"
+    assert spec(learner="rllib").standardization_in_use == "rllib"
 
 
 def test_all_faults_are_reported_at_once_field_faults_and_laws_between_fields():

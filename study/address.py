@@ -1,0 +1,80 @@
+"""Which Ray to join: the address that a person gave, looked at within seconds. Imports no engine."""
+
+import os
+import re
+import socket
+
+import psutil
+
+from study.errors import ClusterError
+
+CONNECT_TIMEOUT_S = 3.0
+"""How long an address may take to answer."""
+_PRIVATE = re.compile(r"/rs-\d+-[0-9a-f]{4}/r")
+"""The folder of every private Ray, and so on the command lines of its processes."""
+
+# What a connection that speaks HTTP/2, as gRPC does, begins with, and an empty SETTINGS frame. Source: RFC 9113, 3.4.
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+_SETTINGS_TYPE = 4
+
+
+def resolve_address(address: str | None) -> str | None:
+    """Return the host:port to join, or None for a private Ray: the option, else `RAY_ADDRESS`, else private.
+
+    Raises:
+        ClusterError: Nothing that speaks Ray answers there within seconds.
+    """
+    chosen = address or os.environ.get("RAY_ADDRESS") or "local"
+    if chosen == "local":
+        return None
+    found = _find_running() if chosen == "auto" else chosen
+    check_address(found)
+    return found
+
+
+def check_address(address: str) -> None:
+    """Check within seconds, without Ray, that a gRPC server answers at `host:port`.
+
+    Raises:
+        ClusterError: It does not; says what to check.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address.startswith("ray://"):
+        raise ClusterError(
+            f"--address {address}: must be the address of the cluster's head, got a Ray Client address. "
+            f"Fix: run on a node of the cluster with --address auto, or submit with `ray job submit`."
+        )
+    if not colon or not host or not port.isdigit():
+        raise ClusterError(f"--address {address}: must be auto, local or host:port. Fix: for instance 10.0.0.1:6379.")
+    ways = "Fix: check that `ray start --head` runs there, the port (6379 by default) and the firewall."
+    try:
+        with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S) as connection:
+            connection.settimeout(CONNECT_TIMEOUT_S)
+            connection.sendall(_HTTP2_PREFACE)
+            answer = connection.recv(9)
+    except (OSError, UnicodeError) as error:
+        raise ClusterError(
+            f"--address {address}: no answer within {CONNECT_TIMEOUT_S:.0f} s ({error}). {ways}"
+        ) from error
+    if len(answer) < 4 or answer[3] != _SETTINGS_TYPE:
+        raise ClusterError(f"--address {address}: something answers there that is not Ray. {ways}")
+
+
+def _find_running() -> str:
+    """Return the address of the Ray that runs on this machine; other studies' private ones do not count."""
+    found = set()
+    for process in psutil.process_iter(["name", "cmdline"]):
+        words = process.info["cmdline"] or []
+        if process.info["name"] == "raylet" and not any(map(_PRIVATE.search, words)):
+            found |= {word.partition("=")[2] for word in words if word.startswith("--gcs-address=")}
+    if len(found) == 1:
+        return str(found.pop())
+    if found:
+        raise ClusterError(
+            f"--address auto: one Ray must run on this machine, got {len(found)} ({', '.join(sorted(found))}). "
+            "Fix: give --address with one of these."
+        )
+    raise ClusterError(
+        "--address auto: no Ray runs on this machine. Fix: start one with `ray start --head`, give --address "
+        "host:port, or leave --address out for a private one."
+    )

@@ -1,0 +1,48 @@
+"""How long the next trials will take: by experience with trials of their kind, else by a guess. Pure."""
+
+import statistics
+
+from study.guess import guess_seconds
+from study.plan import Plan, Slot
+from study.spec import Execution, StudySpec
+from study.tracking.ledger import TrialRow
+
+Kind = tuple[int, int | None, Execution]
+"""What trials of about the same duration have in common: scale, iterations, execution."""
+
+
+class Durations:
+    """The durations of the trials that finished."""
+
+    def __init__(self, spec: StudySpec, plan: Plan) -> None:
+        """Begin without experience."""
+        self._spec, self._plan = spec, plan
+        self._past: dict[Kind, list[float]] = {}
+        self._expected: dict[Kind, float] = {}
+
+    def note(self, row: TrialRow) -> None:
+        """Take in a trial that ended; only one that finished says how long trials take."""
+        if row.status == "finished" and row.duration_s is not None:
+            kind = row.num_env_runners, row.iterations, row.execution
+            self._past.setdefault(kind, []).append(row.duration_s)
+            self._expected.pop(kind, None)
+
+    def known(self, slot: Slot) -> bool:
+        """Return whether a trial like this one has finished."""
+        return self._kind(slot) in self._past
+
+    def expected(self, slot: Slot) -> float:
+        """Return the seconds that a trial should take: the median of finished ones like it, else a guess."""
+        kind = self._kind(slot)
+        if kind not in self._expected:
+            scale, iterations, execution = kind
+            cluster = self._plan.cluster
+            self._expected[kind] = (
+                statistics.median(self._past[kind])
+                if kind in self._past
+                else guess_seconds(self._spec, scale, cluster, execution=execution, iterations=iterations)
+            )
+        return self._expected[kind]
+
+    def _kind(self, slot: Slot) -> Kind:
+        return slot.num_env_runners, slot.iterations, self._plan.scale(slot.num_env_runners).execution

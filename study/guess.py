@@ -1,0 +1,95 @@
+"""How long a trial will take, good to a factor of three: for the plan, and for admission until trials have ended. Pure.
+
+Figures are of one core of a 2-core machine: Acrobot-v1, two small hidden layers.
+"""
+
+from dataclasses import dataclass
+
+from study.laws import largest, smallest
+from study.needs import num_sampling_processes, processes
+from study.parameters import PARAMETERS
+from study.shape import ClusterShape
+from study.spec import Execution, StudySpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sampling:
+    step_s: float
+    """Of every environment step."""
+    call_s: float
+    """Of every vector step, however many lanes it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Learning:
+    update_s: float
+    """Of every gradient update."""
+    row_s: float
+    """Of every row of a minibatch."""
+
+
+_SAMPLING = {"stock": _Sampling(step_s=41e-6, call_s=460e-6), "batched": _Sampling(step_s=30e-6, call_s=90e-6)}
+"""Stock: 500 us a step with one environment and 100 us with eight per runner."""
+_LEARNING = {"rllib": _Learning(update_s=2e-3, row_s=8e-6), "lean": _Learning(update_s=0.5e-3, row_s=4e-6)}
+"""For 128 rows: 3 ms and 1 ms."""
+_PROCESS_S = 2.5
+"""CPU seconds in which a process is imported."""
+_TRIAL_S = 6.0
+"""Start-up of the main process, and the evaluations."""
+
+
+def guess_seconds(
+    spec: StudySpec,
+    num_env_runners: int,
+    cluster: ClusterShape,
+    *,
+    execution: Execution,
+    iterations: int | None = None,
+) -> float:
+    """Return a guess, good to a factor of three, of the duration of one trial in seconds.
+
+    Args:
+        spec: The space.
+        num_env_runners: The scale.
+        cluster: Where it runs.
+        execution: How it runs.
+        iterations: Limit of the trial; None for the mean of those in the space.
+    """
+    middle = {name: (smallest(spec.domain(name)) + largest(spec.domain(name))) / 2 for name in PARAMETERS}
+    batch = middle["train_batch_size"]
+    lanes = num_env_runners * middle["num_envs_per_env_runner"]
+    iteration = _sampling_s(spec, num_env_runners, cluster, execution, batch=batch, lanes=lanes)
+    iteration += _learning_s(spec, batch=batch, minibatch=middle["minibatch_size"], epochs=middle["num_epochs"])
+    limits = [value for value in spec.iterations_axis if value is not None] if iterations is None else [iterations]
+    durations = [spec.budget.time_s] if spec.budget.time_s is not None else []
+    if limits:
+        durations.append(iteration * sum(limits) / len(limits))
+    if spec.budget.env_steps is not None:
+        durations.append(iteration * max(spec.budget.env_steps / batch, 1))
+    num_others = len(processes(spec, num_env_runners, execution)) - 1
+    return _TRIAL_S + _PROCESS_S * num_others / cluster.capacity + min(durations)
+
+
+def _sampling_s(
+    spec: StudySpec,
+    num_env_runners: int,
+    cluster: ClusterShape,
+    execution: Execution,
+    *,
+    batch: float,
+    lanes: float,
+) -> float:
+    """Return the seconds in which one batch is sampled."""
+    num_processes = num_sampling_processes(spec, num_env_runners, execution)
+    cost = _SAMPLING[spec.runner]
+    computing = batch * (cost.step_s + cost.call_s * num_processes / lanes) / min(num_processes, cluster.capacity)
+    # The lanes of a runner wait one after another, runners side by side even on one core; emulated ones do not wait.
+    waiting = batch * spec.environment.step_wait_ms / 1e3 / num_env_runners if execution == "real" else 0.0
+    return computing + waiting
+
+
+def _learning_s(spec: StudySpec, *, batch: float, minibatch: float, epochs: float) -> float:
+    """Return the seconds of the updates on one batch; every learner computes its share of each minibatch."""
+    cost = _LEARNING[spec.learner]
+    updates = epochs * batch / minibatch
+    return updates * (cost.update_s + cost.row_s * minibatch / max(spec.resources.num_learners, 1))

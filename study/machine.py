@@ -1,0 +1,69 @@
+"""What this machine really has: cores, memory, GPUs, as far as this process may use them. Imports no engine.
+
+A joined Ray runs this on every node of its cluster.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What processes here can really have."""
+
+    num_cores: int
+    memory_mb: int
+    num_gpus: int
+
+
+def machine() -> Machine:
+    """Look at this machine.
+
+    The cores are the least of the distinct cores behind this process's affinity and the quotas of its control groups:
+    Ray itself looks at neither affinity nor cpusets, and counts hyper-threads as CPUs.
+    """
+    cores = len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
+    memory = psutil.virtual_memory().total
+    for group in _control_groups():
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = (group / "cpu.max").read_text().split()
+            cores = min(cores, max(int(quota) // int(period), 1))
+        with contextlib.suppress(OSError, ValueError):
+            memory = min(memory, int((group / "memory.max").read_text()))
+    return Machine(num_cores=cores, memory_mb=memory // 2**20, num_gpus=_count_gpus())
+
+
+def _siblings(cpu: int, root: Path = Path("/sys/devices/system/cpu")) -> str:
+    """Return the hyper-threads of the core that `cpu` belongs to; `cpu` alone where the system does not tell."""
+    try:
+        return (root / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
+    except OSError:
+        return str(cpu)
+
+
+def _control_groups() -> Iterator[Path]:
+    """Yield this process's control group (version 2) and those around it."""
+    root = Path("/sys/fs/cgroup")
+    yield root
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::/"):
+                group = root / line.removeprefix("0::/")
+                yield from (place for place in (group, *group.parents) if root in place.parents)
+
+
+def _count_gpus(driver: Path = Path("/proc/driver/nvidia/gpus")) -> int:
+    """Return the NVIDIA GPUs that this process may use, without importing torch; 0 where there is no driver."""
+    try:
+        count = len(list(driver.iterdir()))
+    except OSError:
+        return 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return count
+    return min(count, len([device for device in visible.split(",") if device.strip() not in ("", "-1", "NoDevFiles")]))

@@ -1,0 +1,160 @@
+"""What one trial needs, and whether it runs real or emulated: StudySpec x scale x cluster shape. Pure.
+
+Three places rest on the same list of processes: what Ray reserves, what admission counts, and what the plan prints.
+"""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+
+from study.errors import ClusterError
+from study.laws import largest
+from study.parameters import SCALE
+from study.shape import ClusterShape, NodeShape
+from study.spec import Execution, StudySpec
+
+LANE_MB = 0.3
+"""Memory that an emulated trial is reckoned to need for each lane: a small Gymnasium environment with its wrappers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """What one process of a trial reserves."""
+
+    num_cpus: int
+    memory_mb: int
+    num_gpus: float = 0
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What Ray reserves."""
+        return {"CPU": self.num_cpus} | ({"GPU": self.num_gpus} if self.num_gpus else {})
+
+
+def processes(spec: StudySpec, num_env_runners: int, execution: Execution) -> tuple[Process, ...]:
+    """Return the processes of a trial: the main one, those that step environments, the learners."""
+    resources, emulated = spec.resources, execution == "emulated"
+    num_samplers = num_env_runners if not emulated else _num_emulation_processes(spec, num_env_runners)
+    lanes = num_env_runners * int(largest(spec.domain("num_envs_per_env_runner")))
+    lanes_mb = round(LANE_MB * lanes / max(num_samplers, 1)) if emulated else 0
+    gpus = resources.num_gpus_per_learner
+    main = Process(
+        num_cpus=resources.num_cpus_for_main_process,
+        memory_mb=resources.memory_main_mb + (0 if num_samplers else lanes_mb),
+        num_gpus=gpus if resources.num_learners == 0 else 0,
+    )
+    sampler = Process(
+        num_cpus=resources.num_cpus_per_env_runner, memory_mb=resources.memory_per_env_runner_mb + lanes_mb
+    )
+    learner = Process(num_cpus=resources.num_cpus_per_learner, memory_mb=resources.memory_main_mb, num_gpus=gpus)
+    return (main, *[sampler] * num_samplers, *[learner] * resources.num_learners)
+
+
+def _num_emulation_processes(spec: StudySpec, num_env_runners: int) -> int:
+    """Return the processes beside the main one that step the lanes of an emulated trial; 0 when it does so itself."""
+    wanted = min(spec.resources.emulation_processes, num_env_runners)
+    return wanted if wanted > 1 else 0
+
+
+def num_sampling_processes(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:
+    """Return the processes that step environments; the main process counts when it does so itself."""
+    return num_env_runners if execution == "real" else max(_num_emulation_processes(spec, num_env_runners), 1)
+
+
+def num_cpus(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:
+    """Return the CPUs that a trial reserves."""
+    return sum(process.num_cpus for process in processes(spec, num_env_runners, execution))
+
+
+def num_gpus(spec: StudySpec) -> float:
+    """Return the GPUs that a trial reserves, the same at every scale."""
+    return spec.resources.num_gpus_per_learner * max(spec.resources.num_learners, 1)
+
+
+def memory_mb(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:
+    """Return the memory that a trial is reckoned to need."""
+    return sum(process.memory_mb for process in processes(spec, num_env_runners, execution))
+
+
+def execution_of(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> Execution:
+    """Return how a trial of this scale runs on this cluster.
+
+    `auto` looks at the cores and never at the CPUs that Ray hands out: a private Ray is given as many of those as the
+    largest trial needs, and that depends on how it runs.
+    """
+    if spec.execution != "auto":
+        return spec.execution
+    if spec.runner == "stock" or spec.environment.step_wait_ms > 0:
+        return "real"  # stock runners cannot be emulated, and environments that wait can share a core
+    cores = [_Room(node.capacity, node.memory_mb, node.num_gpus) for node in cluster.nodes]
+    return "real" if _placeable(processes(spec, num_env_runners, "real"), cores) else "emulated"
+
+
+def largest_trial(spec: StudySpec, cluster: ClusterShape) -> int:
+    """Return the CPUs of the largest trial, run as it will be on this cluster."""
+    return max(num_cpus(spec, scale, execution_of(spec, scale, cluster)) for scale in spec.scales)
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is still free on a node."""
+
+    num_cpus: int
+    memory_mb: int
+    num_gpus: float
+
+    def take(self, process: Process) -> bool:
+        """Take what the process needs, and return whether it was there."""
+        cpus, memory = self.num_cpus - process.num_cpus, self.memory_mb - process.memory_mb
+        gpus = self.num_gpus - process.num_gpus
+        if min(cpus, memory, gpus) < 0:
+            return False
+        self.num_cpus, self.memory_mb, self.num_gpus = cpus, memory, gpus
+        return True
+
+
+def _placeable(wanted: Sequence[Process], rooms: Sequence[_Room]) -> bool:
+    """Return whether every process finds a node: the main one on any of them, the others largest first."""
+    main, *others = wanted
+    others.sort(key=lambda process: (process.num_gpus, process.num_cpus, process.memory_mb), reverse=True)
+    for index in {astuple(room): index for index, room in enumerate(rooms)}.values():
+        free = [replace(room) for room in rooms]
+        if free[index].take(main) and all(any(room.take(process) for room in free) for process in others):
+            return True
+    return False
+
+
+def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> None:
+    """Refuse a trial that can never be placed.
+
+    Raises:
+        ClusterError: Names the scale, what it needs, what there is, and the ways out.
+    """
+    execution = execution_of(spec, num_env_runners, cluster)
+    wanted = processes(spec, num_env_runners, execution)
+    cpus, memory = sum(each.num_cpus for each in wanted), sum(each.memory_mb for each in wanted)
+    where, gpus = f"parameters.{SCALE}: {num_env_runners} runners", num_gpus(spec)
+    shape = ", ".join(f"{node.address}: {_resources(node)}" for node in cluster.nodes)
+    emulated = ", or set execution: emulated" if execution == "real" and spec.runner != "stock" else ""
+    ways = (
+        f"Fix: list smaller scales, add nodes, or lower resources.*{emulated} (this trial: {cpus} CPUs, {memory} MB)."
+    )
+    if gpus > cluster.num_gpus:
+        raise ClusterError(
+            f"resources.num_gpus_per_learner: a trial needs {gpus:g} of the cluster's GPUs at once, there are "
+            f"{cluster.num_gpus:g} ({shape}). Fix: lower it, or run where Ray finds GPUs."
+        )
+    if cpus > cluster.num_cpus:
+        raise ClusterError(f"{where} need {cpus} CPUs at once, the cluster has {cluster.num_cpus} ({shape}). {ways}")
+    if memory > cluster.memory_mb:
+        raise ClusterError(f"{where} need {memory} MB, the cluster has ({shape}). {ways}")
+    if not _placeable(wanted, [_Room(node.num_cpus, node.memory_mb, node.num_gpus) for node in cluster.nodes]):
+        each = ", ".join(dict.fromkeys(f"{process.num_cpus} CPUs and {process.memory_mb} MB" for process in wanted))
+        raise ClusterError(
+            f"{where} do not fit on the nodes ({shape}): every process must sit on one node, and the main process, "
+            f"the runners and the learners need {each}. {ways}"
+        )
+
+
+def _resources(node: NodeShape) -> str:
+    gpus = f", {node.num_gpus:g} GPUs" if node.num_gpus else ""
+    return f"{node.num_cpus} CPUs{gpus}, {node.memory_mb} MB"

@@ -1,0 +1,58 @@
+"""The shape of a Ray cluster, as far as a plan cares. Pure."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+LOCAL = "local"
+"""Address of the node of a private Ray."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeShape:
+    """One machine."""
+
+    address: str
+    num_cpus: int
+    """CPUs that Ray hands out there."""
+    physical_cpus: int
+    """Cores that processes there can really have."""
+    memory_mb: int
+    """Memory of the machine, or of its container."""
+    num_gpus: float = 0
+    """GPUs that Ray hands out there."""
+
+    @property
+    def capacity(self) -> int:
+        """CPUs that processes there may occupy without sharing a core."""
+        return min(self.num_cpus, self.physical_cpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterShape:
+    """The machines of a Ray cluster."""
+
+    nodes: tuple[NodeShape, ...]
+
+    @property
+    def num_cpus(self) -> int:
+        """CPUs that Ray hands out."""
+        return sum(node.num_cpus for node in self.nodes)
+
+    @property
+    def num_gpus(self) -> float:
+        """GPUs that Ray hands out."""
+        return sum(node.num_gpus for node in self.nodes)
+
+    @property
+    def memory_mb(self) -> int:
+        """Memory of all nodes."""
+        return sum(node.memory_mb for node in self.nodes)
+
+    @property
+    def capacity(self) -> int:
+        """CPUs that trials may occupy side by side without sharing a core."""
+        return max(sum(node.capacity for node in self.nodes), 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the records."""
+        return {"num_cpus": self.num_cpus, "nodes": [asdict(node) for node in self.nodes]}

@@ -1,0 +1,93 @@
+"""What a trial's times are worth: the label of a row, expected, at its start and at its end. Pure.
+
+Every timing is `measured`, `oversubscribed`, `emulated` or `tainted`, with the reason. Only `measured` ones say
+anything about scaling.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from study.needs import num_cpus, num_sampling_processes
+from study.shape import LOCAL, ClusterShape
+from study.spec import Execution, StudySpec
+from study.tracking.records import Timing
+
+PRESSURE_LIMIT = 0.05
+"""Share of the training time in which some task waited for a CPU: from here on, processes that share cores disturb."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """What a trial's times are worth, and how that is known."""
+
+    timing: Timing
+    reason: str
+    provisional: bool = False
+    """Whether the CPU pressure of the whole trial has yet to decide between `measured` and `oversubscribed`."""
+
+
+def label_at_start(
+    spec: StudySpec,
+    cluster: ClusterShape,
+    *,
+    num_env_runners: int,
+    execution: Execution,
+    processes_per_node: Mapping[str, int] | None = None,
+) -> Label:
+    """Return the label that a trial begins with: whether every process has a core of its own.
+
+    Args:
+        spec: The space.
+        cluster: Where it runs.
+        num_env_runners: The scale.
+        execution: How it runs.
+        processes_per_node: Node address -> processes of this trial there, once they are up.
+    """
+    if execution == "emulated":
+        inside = _count(num_sampling_processes(spec, num_env_runners, execution), "process", "processes")
+        return Label(timing="emulated", reason=f"lanes of {_count(num_env_runners, 'runner')} stepped in {inside}")
+    reserved, capacity = num_cpus(spec, num_env_runners, execution), cluster.capacity
+    shared = _shared_cores(cluster, reserved, processes_per_node or {})
+    if not shared:
+        return Label(timing="measured", reason=f"{reserved} CPUs reserved of {capacity} cores")
+    if wait := spec.environment.step_wait_ms:
+        return Label(timing="measured", reason=f"environments wait {wait:g} ms a step; {shared}", provisional=True)
+    return Label(timing="oversubscribed", reason=shared)
+
+
+def _shared_cores(cluster: ClusterShape, reserved: int, processes_per_node: Mapping[str, int]) -> str:
+    """Return how it is known that processes share cores; empty when each has its own."""
+    if reserved > cluster.capacity:
+        return f"{reserved} CPUs reserved, {cluster.capacity} cores"
+    for node in cluster.nodes:
+        # On a Ray of our own nobody else runs; elsewhere others may hold the CPUs that do not exist.
+        if node.address != LOCAL and processes_per_node.get(node.address) and node.num_cpus > node.physical_cpus:
+            return f"{node.address}: Ray hands out {node.num_cpus} CPUs, {node.physical_cpus} cores"
+    return ""
+
+
+def label_at_end(label: Label, *, num_dropped_samples: int, num_lost_runners: int, cpu_pressure: float | None) -> Label:
+    """Return the label that a trial ends with.
+
+    Args:
+        label: What it began with. Only `measured` is in question.
+        num_dropped_samples: Samples that were lost or came too late, over the whole trial.
+        num_lost_runners: Runners that were missing in the worst iteration.
+        cpu_pressure: Mean share of the training time in which some task waited for a CPU; None when unknown.
+    """
+    if label.timing != "measured":
+        return label
+    losses = [f"{_count(num_lost_runners, 'runner')} lost"] if num_lost_runners > 0 else []
+    losses += [f"{_count(num_dropped_samples, 'sample')} dropped"] if num_dropped_samples > 0 else []
+    if losses:
+        return Label(timing="tainted", reason=", ".join(losses))
+    if not label.provisional:
+        return label
+    if cpu_pressure is None:
+        return Label(timing="oversubscribed", reason=f"{label.reason}; CPU pressure unknown")
+    timing: Timing = "measured" if cpu_pressure < PRESSURE_LIMIT else "oversubscribed"
+    return Label(timing=timing, reason=f"{label.reason}; CPU pressure {cpu_pressure:.1%}")
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or f'{one}s'}"

@@ -1,0 +1,29 @@
+from study.machine import _count_gpus, _siblings, machine
+
+
+def test_hyper_threads_of_one_core_are_one_core(tmp_path):
+    for cpu, siblings in enumerate(["0,8", "1,9"]):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings + "\n")
+    assert _siblings(0, tmp_path) == "0,8"
+    assert len({_siblings(0, tmp_path), _siblings(0, tmp_path), _siblings(1, tmp_path)}) == 2
+    assert _siblings(7, tmp_path) == "7"
+
+
+def test_the_machine_has_a_core_and_some_memory():
+    here = machine()
+    assert here.num_cores >= 1
+    assert here.memory_mb > 100
+    assert here.num_gpus >= 0
+
+
+def test_gpus_are_those_of_the_driver_that_this_process_may_see(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert _count_gpus(tmp_path / "missing") == 0
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / name).mkdir()
+    assert _count_gpus(tmp_path) == 2
+    for visible, count in (("", 0), ("-1", 0), ("1", 1), ("0,1", 2), ("0,1,2", 2)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert _count_gpus(tmp_path) == count

@@ -1,0 +1,112 @@
+"""What a trial needs, and whether it runs real or emulated."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study.guess import guess_seconds
+from study.needs import execution_of, largest_trial, memory_mb, num_cpus, num_gpus, processes
+from study.shape import LOCAL, ClusterShape, NodeShape
+from tests.spaces import spec
+
+
+def machine(cores, *, num_cpus=0, memory_mb=64_000):
+    node = NodeShape(address=LOCAL, num_cpus=max(cores, num_cpus), physical_cpus=cores, memory_mb=memory_mb)
+    return ClusterShape(nodes=(node,))
+
+
+def bundles(space, scale, execution):
+    return [process.bundle for process in processes(space, scale, execution)]
+
+
+def test_a_real_trial_reserves_for_the_main_process_every_runner_and_every_learner():
+    space = spec(
+        resources__num_cpus_per_env_runner=2,
+        resources__num_cpus_for_main_process=3,
+        resources__num_learners=2,
+        resources__num_cpus_per_learner=5,
+        resources__num_gpus_per_learner=0.5,
+    )
+    assert bundles(space, 2, "real") == [
+        {"CPU": 3},
+        {"CPU": 2},
+        {"CPU": 2},
+        {"CPU": 5, "GPU": 0.5},
+        {"CPU": 5, "GPU": 0.5},
+    ]
+    assert num_cpus(space, 4, "real") == 3 + 8 + 10
+    assert num_gpus(space) == 1
+    assert memory_mb(space, 4, "real") == 3 * 700 + 4 * 300
+
+
+def test_without_learner_processes_the_gpu_is_the_main_process_s():
+    space = spec(resources__num_gpus_per_learner=1)
+    assert bundles(space, 1, "real") == [{"CPU": 1, "GPU": 1}, {"CPU": 1}]
+    assert num_gpus(space) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "scale", "expected"),
+    [(1, 4, 0), (3, 4, 3), (3, 2, 2), (3, 1, 0)],
+)
+def test_an_emulated_trial_reserves_for_the_processes_that_step_lanes_not_for_runners(wanted, scale, expected):
+    space = spec(resources__emulation_processes=wanted, resources__num_cpus_per_env_runner=2)
+    assert bundles(space, scale, "emulated") == [{"CPU": 1}] + [{"CPU": 2}] * expected
+
+
+def test_the_memory_of_an_emulated_trial_grows_with_its_lanes_and_little():
+    space = spec()  # two lanes for each runner
+    assert memory_mb(space, 1, "emulated") == 701
+    assert memory_mb(space, 1000, "emulated") == 1300
+    split = spec(resources__emulation_processes=2)
+    assert memory_mb(split, 1000, "emulated") == 700 + 2 * (300 + 300)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cores", "execution"),
+    [
+        ({}, 5, "real"),
+        ({}, 4, "emulated"),
+        ({"execution": "real"}, 2, "real"),
+        ({"execution": "emulated"}, 64, "emulated"),
+        ({"runner": "stock"}, 2, "real"),
+        ({"environment__step_wait_ms": 1}, 2, "real"),
+        ({"resources__num_cpus_per_env_runner": 2}, 8, "emulated"),
+        ({"resources__num_cpus_per_env_runner": 2}, 9, "real"),
+        ({"resources__num_learners": 1}, 5, "emulated"),
+        ({"resources__memory_per_env_runner_mb": 20_000}, 8, "emulated"),
+    ],
+)
+def test_auto_is_real_where_every_process_has_a_core_or_does_not_need_one(changes, cores, execution):
+    assert execution_of(spec(**changes), 4, machine(cores)) == execution
+
+
+@given(st.integers(1, 12), st.integers(0, 12))
+def test_execution_depends_on_cores_never_on_the_cpus_that_ray_hands_out(cores, more):
+    space = spec()
+    for scale in space.scales:
+        assert execution_of(space, scale, machine(cores)) == execution_of(
+            space, scale, machine(cores, num_cpus=cores + more)
+        )
+    assert largest_trial(space, machine(cores)) == largest_trial(space, machine(cores, num_cpus=cores + more))
+
+
+def test_the_largest_trial_is_reckoned_as_it_will_run():
+    assert largest_trial(spec(), machine(2)) == 2  # one runner is real, two and four are emulated
+    assert largest_trial(spec(execution="real"), machine(2)) == 5
+
+
+def test_guesses_follow_what_costs_time():
+    def seconds(scale=4, execution="real", cores=8, **changes):
+        space = spec(budget__env_steps=1_000_000, parameters__num_epochs=1, **changes)
+        return guess_seconds(space, scale, machine(cores), execution=execution)
+
+    assert seconds(scale=1) > seconds(scale=4)
+    assert seconds(runner="stock") > 2 * seconds()
+    assert seconds(learner="rllib") > seconds()
+    assert seconds(execution="emulated") == pytest.approx(seconds(execution="emulated", cores=1))
+    assert seconds(execution="emulated", resources__emulation_processes=4) < seconds(execution="emulated")
+    # Ten more milliseconds for each of a million steps, four runners side by side.
+    waiting = seconds(environment__step_wait_ms=10) - seconds()
+    assert waiting == pytest.approx(1_000_000 * 0.010 / 4)
+    assert seconds(environment__step_wait_ms=10, execution="emulated") == seconds(execution="emulated")

@@ -1,0 +1,82 @@
+"""The label of a timing: at the start, and as the records settle it at the end."""
+
+import pytest
+
+from study.shape import LOCAL, ClusterShape, NodeShape
+from study.timing import Label, label_at_end, label_at_start
+from tests.spaces import spec
+
+SMALL = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=47, physical_cpus=2, memory_mb=64_000),))
+WAITING = {"environment__step_wait_ms": 2.5}
+MEASURED = Label(timing="measured", reason="2 CPUs reserved of 2 cores")
+PROVISIONAL = Label(timing="measured", reason="environments wait 2.5 ms a step", provisional=True)
+
+
+def start(cluster=SMALL, *, scale=4, execution="real", nodes=None, **changes):
+    return label_at_start(
+        spec(**changes), cluster, num_env_runners=scale, execution=execution, processes_per_node=nodes
+    )
+
+
+def end(label, *, dropped=0, lost=0, pressure=0.0):
+    return label_at_end(label, num_dropped_samples=dropped, num_lost_runners=lost, cpu_pressure=pressure)
+
+
+def test_every_process_has_a_core_or_the_timing_is_oversubscribed():
+    assert start(scale=1) == MEASURED
+    assert start(scale=2) == Label(timing="oversubscribed", reason="3 CPUs reserved, 2 cores")
+
+
+def test_an_emulated_trial_says_so_whatever_the_cores():
+    assert start(scale=46, execution="emulated") == Label(
+        timing="emulated", reason="lanes of 46 runners stepped in 1 process"
+    )
+    few = start(scale=1, execution="emulated", resources__emulation_processes=3, **WAITING)
+    assert few.reason == "lanes of 1 runner stepped in 1 process"
+    more = start(scale=46, execution="emulated", resources__emulation_processes=3)
+    assert more.reason == "lanes of 46 runners stepped in 3 processes"
+
+
+def test_an_overclaimed_node_among_several_is_not_measured():
+    nodes = (
+        NodeShape(address="a", num_cpus=8, physical_cpus=8, memory_mb=64_000),
+        NodeShape(address="b", num_cpus=8, physical_cpus=2, memory_mb=64_000),
+    )
+    cluster = ClusterShape(nodes=nodes)
+    assert start(cluster, scale=1, nodes={"a": 2}).timing == "measured"
+    shared = start(cluster, scale=1, nodes={"a": 1, "b": 1})
+    assert shared == Label(timing="oversubscribed", reason="b: Ray hands out 8 CPUs, 2 cores")
+    assert start(cluster, scale=1, nodes={"b": 2}, **WAITING).provisional
+
+
+def test_environments_that_wait_leave_it_to_the_cpu_pressure():
+    label = start(**WAITING)
+    assert label == Label(
+        timing="measured", reason="environments wait 2.5 ms a step; 5 CPUs reserved, 2 cores", provisional=True
+    )
+    assert not start(scale=1, **WAITING).provisional  # enough cores: nothing to settle
+
+
+@pytest.mark.parametrize(
+    ("pressure", "timing", "words"),
+    [
+        (0.0, "measured", "CPU pressure 0.0%"),
+        (0.0499, "measured", "CPU pressure 5.0%"),
+        (0.05, "oversubscribed", "CPU pressure 5.0%"),
+        (0.4, "oversubscribed", "CPU pressure 40.0%"),
+        (None, "oversubscribed", "CPU pressure unknown"),
+    ],
+)
+def test_cpu_pressure_settles_what_was_provisional(pressure, timing, words):
+    settled = end(PROVISIONAL, pressure=pressure)
+    assert settled == Label(timing=timing, reason=f"environments wait 2.5 ms a step; {words}")
+    assert end(MEASURED, pressure=pressure) == MEASURED
+
+
+def test_a_lost_runner_or_a_dropped_sample_is_never_measured():
+    for label in (MEASURED, PROVISIONAL):
+        assert end(label, dropped=1) == Label(timing="tainted", reason="1 sample dropped")
+        assert end(label, lost=2) == Label(timing="tainted", reason="2 runners lost")
+        assert end(label, lost=1, dropped=3).reason == "1 runner lost, 3 samples dropped"
+    emulated = Label(timing="emulated", reason="x")
+    assert end(emulated, dropped=1) == emulated
