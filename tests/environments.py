@@ -137,3 +137,82 @@ class GraphObservations(Plain):
 
 class TupleActions(Plain):
     action_space = gymnasium.spaces.Tuple([Discrete(2), Discrete(2)])
+
+
+class WrongShape(Plain):
+    """Observations grow by one number after the tenth step."""
+
+    def observe(self) -> Any:
+        observation = super().observe()
+        return observation if self.lifetime < 10 else np.append(observation, np.float32(0))
+
+
+class NanObservation(Plain):
+    def observe(self) -> Any:
+        observation = super().observe()
+        return observation if self.lifetime < 10 else observation * np.float32("nan")
+
+
+class Returns(Plain):
+    """Returns a given reward, and from the first step on a given observation."""
+
+    def __init__(self, observation: Any = None, reward: Any = 1.0) -> None:
+        super().__init__()
+        self.given_observation, self.given_reward = observation, reward
+
+    def observe(self) -> Any:
+        return super().observe() if self.given_observation is None or not self.steps else self.given_observation
+
+    def reward(self, action: Any) -> Any:
+        return self.given_reward
+
+
+class VectorReward(Plain):
+    def reward(self, action: Any) -> Any:
+        return np.ones(1)
+
+
+class Keeps(Plain):
+    """Episodes of two steps; keeps its action and returns the same array every time: the number of the step."""
+
+    action_space = Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self) -> None:
+        super().__init__(length=2)
+        self.action: Any = None
+        self.observation = np.zeros(3, np.float32)
+
+    def observe(self) -> Any:
+        self.observation[:] = self.steps
+        return self.observation
+
+    def reward(self, action: Any) -> float:
+        self.action = action if self.action is None else self.action
+        return 1.0
+
+
+class Picture(Plain):
+    """Images of 4 x 6 pixels with 3 channels; the brightest has 255."""
+
+    observation_space = Box(0, 255, (4, 6, 3), np.uint8)
+
+    def observe(self) -> Any:
+        image = np.zeros((4, 6, 3), np.uint8)
+        image[0, 5, 2], image[3, 0, 1] = 255, 51
+        return image
+
+
+class Block(Plain):
+    """Three-dimensional numbers that are no image."""
+
+    observation_space = Box(-5.0, 5.0, (2, 3, 4), np.float64)
+
+    def observe(self) -> Any:
+        return np.linspace(-5, 5, 24).reshape(2, 3, 4)
+
+
+class GreyPicture(Plain):
+    observation_space = Box(0, 255, (4, 6), np.uint8)
+
+    def observe(self) -> Any:
+        return np.full((4, 6), 200, np.uint8)

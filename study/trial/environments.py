@@ -1,11 +1,13 @@
 """Makes the environment that a space names, and finds out early when that cannot work. No Ray, no torch.
 
-A Gymnasium id, or `module:Class` of the user's own. Every environment leaves here with flat float32
-observations, since the network is fully connected.
+A Gymnasium id, `module:Class` of the user's own, or an EnvPool task. Every environment leaves here with float32
+observations: images in [0, 1], everything else flat.
 """
 
+import copy
 import difflib
 import importlib
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +15,14 @@ import gymnasium
 import numpy as np
 from gymnasium import error as gymnasium_error
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
-from gymnasium.wrappers import DtypeObservation, FlattenObservation, TimeLimit
+from gymnasium.wrappers import TimeLimit
 
 from study.errors import Fault, SpaceError, TrialError
 from study.spec import EnvironmentSpec
 from study.trial.deadline import within
+from study.trial.envpool_envs import EnvPoolEnv
+from study.trial.lane_checks import LaneError, checked_reward
+from study.trial.observations import Unusable, observed
 
 ID, KWARGS = "environment.id", "environment.kwargs"
 PROBE_TIMEOUT_S = 60.0
@@ -29,7 +34,8 @@ class Spaces:
     """What the network sees and what it answers.
 
     Attributes:
-        observation_space: A flat float32 `Box`, shape (features,).
+        observation_space: A float32 `Box`. An image, shape (height, width, channels), in [0, 1]; another 3-D
+            array of floats as it is; anything else flat, shape (features,).
         action_space: `Discrete`, `MultiDiscrete` or a float `Box`.
     """
 
@@ -37,47 +43,73 @@ class Spaces:
     action_space: gymnasium.Space
 
 
-class _Unusable(Exception):  # noqa: N818 (carries a fault; `probe` turns it into the error that people see)
-    """Why an environment cannot be made."""
-
-    def __init__(self, place: str, law: str, fix: str) -> None:
-        super().__init__(f"{place}: {law} Fix: {fix}")
-        self.fault = Fault(place=place, law=law, fix=fix)
-
-
 @dataclass(frozen=True, slots=True)
 class EnvFactory:
-    """Makes the environment wherever it is unpickled; RLlib calls it with a context that it ignores."""
+    """Makes the environment wherever it is unpickled; RLlib calls it with a context that it ignores.
+
+    Attributes:
+        spec: The environment.
+        waits: Whether each step takes `step_wait_ms` longer, as it is meant for training.
+    """
 
     spec: EnvironmentSpec
+    waits: bool = False
 
     def __call__(self, context: Any = None) -> gymnasium.Env:
         """Return a new environment."""
-        return make_env(self.spec)
+        env = make_env(self.spec)
+        return _Waits(env, self.wait_s) if self.wait_s else env
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds to wait after each step of an environment."""
+        return self.spec.step_wait_ms / 1000 if self.waits else 0.0
 
 
-def env_factory(spec: EnvironmentSpec) -> EnvFactory:
+def env_factory(spec: EnvironmentSpec, *, waits: bool = False) -> EnvFactory:
     """Return a picklable maker of the environment."""
-    return EnvFactory(spec)
+    return EnvFactory(spec, waits)
+
+
+class _Waits(gymnasium.Wrapper):
+    def __init__(self, env: gymnasium.Env, wait_s: float) -> None:
+        super().__init__(env)
+        self._wait_s = wait_s
+
+    def step(self, action: Any) -> Any:
+        outcome = self.env.step(action)
+        time.sleep(self._wait_s)
+        return outcome
 
 
 def make_env(spec: EnvironmentSpec) -> gymnasium.Env:
-    """Return one environment with flat float32 observations.
+    """Return one environment with float32 observations, as `Spaces` says. It never waits.
 
     Whatever the environment's own constructor raises passes through.
+
+    Raises:
+        Unusable: There is no such environment, or it cannot be trained on.
     """
+    if spec.backend == "envpool":
+        return EnvPoolEnv(spec)
     maker = _find(spec.id)
     if maker is None:
-        limit = spec.max_episode_steps
-        env = gymnasium.make(spec.id, max_episode_steps=limit, disable_env_checker=True, **spec.kwargs)
-    else:
-        env = maker(**spec.kwargs)
-        if not isinstance(env, gymnasium.Env):
-            got = f"must make a gymnasium.Env, got {type(env).__name__}."
-            raise _Unusable(ID, got, "Derive the class from gymnasium.Env.")
-        if spec.max_episode_steps is not None:
-            env = TimeLimit(env, spec.max_episode_steps)
-    return _flat(env)
+        return observed(_registered(spec))
+    env = maker(**spec.kwargs)
+    if not isinstance(env, gymnasium.Env):
+        got = f"must make a gymnasium.Env, got {type(env).__name__}."
+        raise Unusable(ID, got, "Derive the class from gymnasium.Env.")
+    if spec.max_episode_steps is not None:
+        env = TimeLimit(env, spec.max_episode_steps)
+    return observed(env)
+
+
+def _registered(spec: EnvironmentSpec) -> gymnasium.Env:
+    """Return an environment of Gymnasium's registry without the wrappers that check the caller at every step."""
+    name = spec.id.rpartition(":")[2]
+    known = copy.copy(gymnasium.spec(name))
+    known.order_enforce = False
+    return gymnasium.make(known, max_episode_steps=spec.max_episode_steps, disable_env_checker=True, **spec.kwargs)
 
 
 def _find(env_id: str) -> Any:
@@ -93,37 +125,25 @@ def _find(env_id: str) -> Any:
         missing = error.name or module_name
         if module_name == missing or module_name.startswith(f"{missing}."):
             fix = "Check the spelling; it is imported from the directory in which the study was started."
-            raise _Unusable(ID, f"the module must exist, got '{module_name}'.", fix) from error
+            raise Unusable(ID, f"the module must exist, got '{module_name}'.", fix) from error
         law = f"module '{module_name}' needs '{missing}', which is not installed."
-        raise _Unusable(ID, law, f"Install {missing} on every node.") from error
+        raise Unusable(ID, law, f"Install {missing} on every node.") from error
     if hasattr(module, name):
         return getattr(module, name)
     if env_id in gymnasium.registry or name in gymnasium.registry:
         return None  # Gymnasium's own `module:Id`: import the module, then look up the id
     near = difflib.get_close_matches(name, dir(module), n=1)
     fix = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a class of that module."
-    raise _Unusable(ID, f"module '{module_name}' has no '{name}'.", fix)
+    raise Unusable(ID, f"module '{module_name}' has no '{name}'.", fix)
 
 
 def _check_registered(env_id: str) -> None:
     try:
-        gymnasium.spec(env_id)  # also finds `Acrobot`, which means its newest version
+        gymnasium.spec(env_id)
     except gymnasium_error.Error as error:
         near = difflib.get_close_matches(env_id, gymnasium.registry, n=1, cutoff=0.5)
         fix = f"Did you mean '{near[0]}'?" if near else "Use an id of Gymnasium, or module:Class of your own."
-        raise _Unusable(ID, f"no such environment, got '{env_id}'.", fix) from error
-
-
-def _flat(env: gymnasium.Env) -> gymnasium.Env:
-    space = env.observation_space
-    if not (isinstance(space, Box) and len(space.shape) == 1):
-        if not space.is_np_flattenable:
-            law = f"observations must be arrays of a fixed size, got {space}."
-            raise _Unusable(ID, law, "Wrap the environment so that it returns a Box.")
-        env = FlattenObservation(env)
-    if env.observation_space.dtype != np.float32:
-        env = DtypeObservation(env, np.float32)
-    return env
+        raise Unusable(ID, f"no such environment, got '{env_id}'.", fix) from error
 
 
 def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
@@ -141,7 +161,7 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
         return within(PROBE_TIMEOUT_S, lambda: _probe(spec), otherwise=slow)
     except TrialError as error:
         fault = Fault(place=ID, law=str(error), fix="Try it in Python: make the environment and reset it.")
-    except _Unusable as unusable:
+    except Unusable as unusable:
         raise SpaceError(source_name, [unusable.fault]) from unusable
     except gymnasium_error.DependencyNotInstalled as error:
         fault = Fault(
@@ -175,7 +195,7 @@ def _check_action_space(space: gymnasium.Space) -> None:
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1:
         return
     law = f"actions must be Discrete or MultiDiscrete from 0, or a flat float Box, got {space}."
-    raise _Unusable(ID, law, "Wrap the environment so that it takes such actions.")
+    raise Unusable(ID, law, "Wrap the environment so that it takes such actions.")
 
 
 def _try_step(env: gymnasium.Env, env_id: str) -> None:
@@ -187,10 +207,15 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
         _, reward, _, _, _ = env.step(env.action_space.sample())
     except Exception as error:
         law = f"`{what}` of '{env_id}' must work, got {type(error).__name__}: {error}."
-        raise _Unusable(ID, law, "Try it in Python: make the environment, reset it and step it.") from error
+        raise Unusable(ID, law, "Try it in Python: make the environment, reset it and step it.") from error
     if np.shape(observation) != env.observation_space.shape:
         shape = env.observation_space.shape
         law = f"an observation must have the shape {shape} of its space, got {np.shape(observation)}."
-        raise _Unusable(ID, law, "Correct `observation_space`.")
-    if not np.isfinite(float(reward)):
-        raise _Unusable(ID, f"rewards of '{env_id}' must be finite, got {reward}.", "Correct the environment.")
+        raise Unusable(ID, law, "Correct `observation_space`.")
+    try:
+        finite = np.isfinite(checked_reward(reward, 0, 1))
+    except LaneError as error:
+        law = f"rewards of '{env_id}' must be numbers, got {reward!r} of shape {np.shape(reward)}."
+        raise Unusable(ID, law, "Correct the environment.") from error
+    if not finite:
+        raise Unusable(ID, f"rewards of '{env_id}' must be finite, got {reward}.", "Correct the environment.")

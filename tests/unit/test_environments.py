@@ -1,15 +1,22 @@
+import importlib.util
 import pickle
+import sys
 import time
 from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, flatten
 from gymnasium.wrappers import TimeLimit
 
 from study.errors import SpaceError
 from study.spec import EnvironmentSpec
-from study.trial.environments import env_factory, make_env, probe
+from study.trial.environments import EnvFactory, env_factory, make_env, probe
+from study.trial.envpool_envs import EnvPoolLanes
+from study.trial.lane_envs import GymnasiumLanes, make_lane_envs
+from study.trial.observations import PoolObservations, Unusable
+
+needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
 
 
 def environment(env_id: str, **content: Any) -> EnvironmentSpec:
@@ -118,6 +125,7 @@ def test_an_unknown_argument_is_a_fault_of_kwargs() -> None:
         ("tests.environments:OldApi", "`step`"),
         ("tests.environments:GraphObservations", "observations must be arrays"),
         ("tests.environments:TupleActions", "actions must be"),
+        ("tests.environments:VectorReward", "must be numbers, got array([1.]) of shape (1,)"),
         ("json:JSONDecoder", "must make a gymnasium.Env"),
     ],
 )
@@ -142,3 +150,185 @@ def test_an_environment_whose_first_step_hangs_is_refused_in_time(monkeypatch):
     hangs = EnvironmentSpec(id="tests.environments:Hangs", kwargs={"at_step": 1}, floor=0, reference=1, target=1)
     with pytest.raises(SpaceError, match="made, reset and stepped within"):
         probe(hangs, "test")
+
+
+def test_images_stay_images_in_the_unit_range() -> None:
+    spaces = probe(environment("tests.environments:Picture"), "")
+    assert (spaces.observation_space.shape, spaces.observation_space.dtype) == ((4, 6, 3), np.float32)
+    assert (spaces.observation_space.low.min(), spaces.observation_space.high.max()) == (0, 1)
+    image, _ = make_env(environment("tests.environments:Picture")).reset(seed=0)
+    assert image.dtype == np.float32
+    assert (image[0, 5, 2], image[3, 0, 1], image.sum()) == (1, np.float32(0.2), np.float32(1.2))
+    assert spaces.observation_space.contains(image)
+
+
+def test_a_block_of_floats_keeps_its_values() -> None:
+    spaces = probe(environment("tests.environments:Block"), "")
+    assert (spaces.observation_space.shape, spaces.observation_space.dtype) == ((2, 3, 4), np.float32)
+    block, _ = make_env(environment("tests.environments:Block")).reset(seed=0)
+    assert (block.dtype, block.min(), block.max()) == (np.float32, -5, 5)
+
+
+def test_bytes_that_are_no_image_are_flat_numbers() -> None:
+    flat, _ = make_env(environment("tests.environments:GreyPicture")).reset(seed=0)
+    assert flat.tolist() == [200] * 24
+
+
+def test_lanes_see_what_the_evaluation_sees() -> None:
+    lanes = make_lane_envs(EnvFactory(environment("tests.environments:Picture")), [1])
+    observations = np.empty((1, 4, 6, 3), np.float32)
+    lanes.reset(observations)
+    assert np.array_equal(observations[0], make_env(environment("tests.environments:Picture")).reset()[0])
+
+
+def test_nothing_but_the_time_limit_is_wrapped_around_an_environment() -> None:
+    env = make_env(environment("Acrobot-v1"))
+    assert isinstance(env, TimeLimit)
+    assert env.env is env.unwrapped
+    assert env.spec is not None and env.spec.id == "Acrobot-v1"
+
+
+def test_an_outdated_version_names_the_newest() -> None:
+    _, text = fault("Acrobot-v0")
+    assert "Did you mean 'Acrobot-v1'?" in text
+
+
+def test_the_factory_waits_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    spec = environment("CartPole-v1", step_wait_ms=2.5)
+    for factory, expected in ((env_factory(spec), []), (env_factory(spec, waits=True), [0.0025])):
+        env = pickle.loads(pickle.dumps(factory))()
+        env.reset(seed=0)
+        env.step(0)
+        assert waits == expected
+    assert env_factory(environment("CartPole-v1"), waits=True).wait_s == 0
+
+
+# EnvPool
+
+
+def pooled(env_id: str, **content: Any) -> EnvironmentSpec:
+    return environment(env_id, backend="envpool", **content)
+
+
+def test_a_missing_envpool_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    assert fault("CartPole-v1", backend="envpool") == (
+        "environment.backend",
+        "envpool is not installed. pip install '.[envpool]'",
+    )
+    with pytest.raises(Unusable, match=r"environment\.backend: envpool is not installed\. Fix: pip install") as raised:
+        make_lane_envs(EnvFactory(pooled("CartPole-v1")), [1])
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+@needs_envpool
+def test_the_backend_decides_who_makes_the_lanes() -> None:
+    assert isinstance(make_lane_envs(EnvFactory(environment("CartPole-v1")), [1]), GymnasiumLanes)
+    assert isinstance(make_lane_envs(EnvFactory(pooled("CartPole-v1")), [1]), EnvPoolLanes)
+    assert isinstance(make_lane_envs(lambda: make_env(pooled("CartPole-v1")), [1]), GymnasiumLanes)
+
+
+@needs_envpool
+@pytest.mark.parametrize(
+    ("env_id", "shape"),
+    [
+        ("Acrobot-v1", (6,)),
+        ("LunarLander-v3", (8,)),
+        ("FrozenLake-v1", (16,)),  # Discrete: one-hot
+        ("Catch-v0", (50,)),  # 2-D floats
+        ("MiniGrid-Empty-5x5-v0", (247,)),  # Dict: direction, image, mission
+        ("HalfCheetah-v5", (17,)),  # float64, and float64 actions
+        ("CarRacing-v3", (96, 96, 3)),  # channels last
+        ("Pong-v5", (84, 84, 4)),  # channels first
+    ],
+)
+def test_what_envpool_observes(env_id: str, shape: tuple[int, ...]) -> None:
+    spaces = probe(pooled(env_id), "")
+    assert (spaces.observation_space.shape, spaces.observation_space.dtype) == (shape, np.float32)
+    env = make_env(pooled(env_id))
+    observation, _ = env.reset(seed=3)
+    assert observation.dtype == np.float32
+    assert spaces.observation_space.contains(observation)
+    env.action_space.seed(0)
+    assert spaces.observation_space.contains(env.step(env.action_space.sample())[0])
+    if len(shape) == 3:
+        assert 0.3 < observation.max() <= 1
+
+
+@needs_envpool
+def test_images_with_their_channels_first_are_turned() -> None:
+    observations = PoolObservations(Box(0, 255, (3, 8, 9), np.uint8))
+    images = np.arange(2 * 3 * 8 * 9, dtype=np.uint8).reshape(2, 3, 8, 9)
+    turned = observations(images)
+    assert observations.space.shape == (8, 9, 3)
+    assert turned.shape == (2, 8, 9, 3)
+    assert turned[1, 5, 7, 2] == np.float32(images[1, 2, 5, 7]) / np.float32(255)
+
+
+def test_discrete_parts_are_one_hot_and_in_gymnasiums_order() -> None:
+    space = Dict({"b": Discrete(3, start=2), "a": Box(0.0, 1.0, (2, 2), np.float64), "c": MultiBinary(2)})
+    observations = PoolObservations(space)
+    rows = [space.sample() for _ in range(5)]
+    batch = {key: np.stack([row[key] for row in rows]) for key in space}
+    assert observations(batch) == pytest.approx(np.stack([flatten(space, row) for row in rows]))
+    assert observations.space.shape == (9,)
+    assert observations.space.low.tolist() == [0] * 9
+
+
+@needs_envpool
+def test_a_bound_that_envpool_does_not_mean_is_none() -> None:
+    space = probe(pooled("LunarLander-v3"), "").observation_space
+    assert np.all(space.low == -np.inf)
+
+
+@needs_envpool
+def test_an_unknown_task_names_the_nearest_of_envpool() -> None:
+    place, text = fault("Acrobt-v1", backend="envpool")
+    assert place == "environment.id"
+    assert "Did you mean 'Acrobot-v1'?" in text
+    assert (
+        "no such environment, got 'tests.environments:Plain'" in fault("tests.environments:Plain", backend="envpool")[1]
+    )
+
+
+@needs_envpool
+@pytest.mark.parametrize("kwargs", [{"gravitation": 3}, {"num_envs": 3}, {"batch_size": 2}, {"max_episode_steps": 2}])
+def test_arguments_that_a_task_does_not_take_are_a_fault_of_kwargs(kwargs: dict[str, Any]) -> None:
+    place, text = fault("CartPole-v1", kwargs=kwargs, backend="envpool")
+    assert (place, next(iter(kwargs)) in text) == ("environment.kwargs", True)
+
+
+@needs_envpool
+def test_kwargs_reach_the_task() -> None:
+    assert probe(pooled("FrozenLake-v1", kwargs={"size": 8}), "").observation_space.shape == (64,)
+
+
+@needs_envpool
+@pytest.mark.parametrize(("env_id", "words"), [("ConnectFour-v1", "one player"), ("Sudoku-v0", "actions must be")])
+def test_what_cannot_be_trained_on_envpool_is_refused(env_id: str, words: str) -> None:
+    assert words in fault(env_id, backend="envpool")[1]
+
+
+@needs_envpool
+def test_one_environment_of_envpool_can_be_seeded_again() -> None:
+    env = make_env(pooled("Acrobot-v1", max_episode_steps=4))
+
+    def episode(seed: int | None) -> list[float]:
+        seen, cut = [env.reset(seed=seed)[0].tolist()], False
+        while not cut:
+            observation, _, _, cut, _ = env.step(0)
+            seen.append(observation.tolist())
+        assert len(seen) == 5
+        return seen
+
+    first, following, again, other = episode(1), episode(None), episode(1), episode(2)
+    assert first == again
+    assert first != following
+    assert first != other
+    episode(1)
+    assert episode(None) == following
+    with pytest.raises(RuntimeError, match="call reset"):
+        env.step(0)
+    assert make_env(pooled("Acrobot-v1")).reset()[0].shape == (6,)

@@ -1,0 +1,384 @@
+"""What the sampler may rely on, whichever backend steps the lanes."""
+
+import importlib.util
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from study.spec import EnvironmentSpec
+from study.trial.environments import EnvFactory, make_env
+from study.trial.lane_envs import GymnasiumLanes, LaneError, make_lane_envs
+from tests.environments import Keeps, Plain, Raises, Returns
+
+needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
+backends = pytest.mark.parametrize("backend", ["gymnasium", pytest.param("envpool", marks=needs_envpool)])
+TASKS = ["CartPole-v1", "Acrobot-v1", "LunarLander-v3", "Pendulum-v1", "FrozenLake-v1"]
+
+
+def environment(env_id="CartPole-v1", **content):
+    return EnvironmentSpec(id=env_id, floor=0, reference=1, target=1, **content)
+
+
+class Played:
+    """Lanes with arrays to step into; rows that a step does not write stay NaN."""
+
+    def __init__(self, make, seeds):
+        self.envs = make_lane_envs(make, seeds)
+        self.observations = np.empty((len(seeds), *self.envs.observation_space.shape), np.float32)
+        self.finals = []
+
+    def reset(self):
+        self.envs.reset(self.observations)
+        return self.observations.copy()
+
+    def step(self, actions):
+        m = len(actions)
+        observations = np.full((m, *self.envs.observation_space.shape), np.nan, np.float32)
+        rewards, terminated, truncated = np.full(m, np.nan, np.float32), np.zeros(m, bool), np.zeros(m, bool)
+        self.finals = self.envs.step(np.asarray(actions), observations, rewards, terminated, truncated)
+        self.observations[:m] = observations
+        return observations, rewards, terminated, truncated
+
+
+def actions_of(space, steps, lanes, seed=0):
+    """Return actions, shape (steps, lanes, …), of which lane i's depend on i alone."""
+    generators = [np.random.default_rng((seed, lane)) for lane in lanes]
+    if isinstance(space, Box):
+        return np.array([[g.uniform(space.low, space.high) for g in generators] for _ in range(steps)], space.dtype)
+    return np.array([[g.integers(space.n) for g in generators] for _ in range(steps)])
+
+
+def trajectory(env_id, backend, seeds, lane, steps=250):
+    """Return all that lane `lane` gave, one tuple a step; its actions depend on its seed alone."""
+    played = Played(EnvFactory(environment(env_id, backend=backend)), seeds)
+    got = [played.reset()[lane].tolist()]
+    for actions in actions_of(played.envs.action_space, steps, seeds):
+        outcome = played.step(actions)
+        final = dict(played.finals).get(lane)
+        got.append((*(part[lane].tolist() for part in outcome), None if final is None else final.tolist()))
+    played.envs.close()
+    return got
+
+
+@backends
+@pytest.mark.parametrize("env_id", TASKS)
+def test_a_lane_plays_the_same_whoever_else_is_hosted(env_id, backend):
+    alone = trajectory(env_id, backend, [33], 0)
+    assert trajectory(env_id, backend, [11, 22, 33, 44], 2) == alone
+    assert trajectory(env_id, backend, [33, 2**31 - 1], 0) == alone
+
+
+@backends
+@pytest.mark.parametrize("env_id", [task for task in TASKS if task != "FrozenLake-v1"])  # all start in one square
+def test_two_seeds_start_differently(env_id, backend):
+    played = Played(EnvFactory(environment(env_id, backend=backend)), [1, 2])
+    first, second = played.reset()
+    assert not np.array_equal(first, second)
+
+
+@backends
+@pytest.mark.parametrize("env_id", TASKS)
+def test_a_lane_plays_what_one_environment_with_its_seed_plays(env_id, backend):
+    spec = environment(env_id, backend=backend)
+    played, env = Played(EnvFactory(spec), [5, 6]), make_env(spec)
+    observation, _ = env.reset(seed=6)
+    assert played.reset()[1].tolist() == observation.tolist()
+    episodes = 0
+    for actions in actions_of(env.action_space, 600, [5, 6]):
+        observations, rewards, terminated, truncated = played.step(actions)
+        observation, reward, ends, cut, _ = env.step(actions[1])
+        assert (np.float32(reward), ends, cut) == (rewards[1], terminated[1], truncated[1])
+        if ends or cut:
+            assert dict(played.finals)[1].tolist() == observation.tolist()
+            observation, _ = env.reset()
+            episodes += 1
+        assert observations[1].tolist() == observation.tolist()
+    assert episodes > 0
+    env.close()
+
+
+@backends
+def test_an_ended_episode_gives_its_last_observation_and_the_next_ones_first(backend):
+    played = Played(EnvFactory(environment(backend=backend)), [1, 2, 3])
+    played.reset()
+    lengths, ended = np.zeros(3, int), 0
+    for _ in range(60):
+        _, rewards, terminated, truncated = played.step([1, 0, 1])  # a pole pushed one way falls within 12 steps
+        lengths += 1
+        assert rewards.tolist() == [1, 1, 1]
+        assert [lane for lane, _ in played.finals] == np.flatnonzero(terminated | truncated).tolist()
+        for lane, last in played.finals:
+            assert (last.dtype, last.shape) == (np.float32, (4,))
+            assert abs(last[2]) > 0.2095  # the angle at which it has fallen
+            assert np.all(np.abs(played.observations[lane]) <= 0.05)  # where episodes start
+            assert 7 < lengths[lane] < 13
+            lengths[lane] = 0
+            ended += 1
+        others = [lane for lane in range(3) if not (terminated | truncated)[lane]]
+        assert np.all(np.abs(played.observations[others]).max(axis=1, initial=0) > 0.05)
+    assert ended >= 12
+
+
+@backends
+def test_the_last_observation_is_not_overwritten_later(backend):
+    played = Played(EnvFactory(environment(backend=backend, max_episode_steps=2)), [1, 2])
+    played.reset()
+    played.step([0, 0])
+    played.step([0, 0])
+    finals = played.finals
+    before = [last.copy() for _, last in finals]
+    for _ in range(5):
+        played.step([1, 1])
+    assert [last.tolist() for _, last in finals] == [last.tolist() for last in before]
+
+
+@backends
+@pytest.mark.parametrize(("env_id", "own_limit"), [("Acrobot-v1", 500), ("Pendulum-v1", 200), ("MountainCar-v0", 200)])
+def test_the_environments_own_limit_truncates(env_id, own_limit, backend):
+    played = Played(EnvFactory(environment(env_id, backend=backend)), [1])
+    played.reset()
+    space = played.envs.action_space
+    idle = np.zeros((1, *space.shape), space.dtype) + (1 if env_id != "Pendulum-v1" else 0)  # no torque
+    for step in range(1, 2 * own_limit + 1):
+        _, _, terminated, truncated = played.step(idle)
+        assert (bool(terminated[0]), bool(truncated[0])) == (False, step % own_limit == 0), step
+
+
+@backends
+@pytest.mark.parametrize("limit", [1, 3, 700])
+def test_a_given_limit_replaces_the_own_one(limit, backend):
+    played = Played(EnvFactory(environment("Acrobot-v1", backend=backend, max_episode_steps=limit)), [1, 2])
+    played.reset()
+    for step in range(1, 2 * limit + 1):
+        _, _, terminated, truncated = played.step([1, 1])
+        assert not terminated.any()
+        assert truncated.tolist() == [step % limit == 0] * 2
+
+
+@backends
+def test_an_end_in_the_last_allowed_step_is_both(backend):
+    free = Played(EnvFactory(environment(backend=backend)), [1])
+    free.reset()
+    length = 1
+    while not free.step([1])[2][0]:
+        length += 1
+    limited = Played(EnvFactory(environment(backend=backend, max_episode_steps=length)), [1])
+    limited.reset()
+    outcomes = [limited.step([1])[2:] for _ in range(length)]
+    assert [(bool(ends[0]), bool(cut[0])) for ends, cut in outcomes] == [(False, False)] * (length - 1) + [(True, True)]
+
+
+@backends
+def test_only_the_first_lanes_are_stepped(backend):
+    seeds, factory = [1, 2, 3, 4], EnvFactory(environment("Acrobot-v1", backend=backend, max_episode_steps=20))
+    together, apart = Played(factory, seeds), [Played(factory, [seed]) for seed in seeds]
+    together.reset()
+    for lane in apart:
+        lane.reset()
+    actions = actions_of(together.envs.action_space, 200, seeds)
+    for row, m in zip(actions, np.random.default_rng(0).integers(0, 5, 200), strict=True):
+        outcome = together.step(row[:m])
+        expected_finals = []
+        for index, lane in enumerate(apart[:m]):
+            alone = lane.step(row[index : index + 1])
+            assert [part[index].tolist() for part in outcome] == [part[0].tolist() for part in alone]
+            expected_finals += [(index, last.tolist()) for _, last in lane.finals]
+        assert [(lane, last.tolist()) for lane, last in together.finals] == expected_finals
+
+
+@backends
+def test_a_second_reset_starts_new_episodes_and_the_limit_anew(backend):
+    played = Played(EnvFactory(environment("Acrobot-v1", backend=backend, max_episode_steps=5)), [1, 2])
+    first = played.reset()
+    for _ in range(3):
+        played.step([0, 2])
+    second = played.reset()
+    assert not np.any(np.all(first == second, axis=1))
+    assert np.all(np.abs(second[:, 4:]) <= 0.1)  # the speeds with which episodes start
+    cuts = [played.step([0, 2])[3].tolist() for _ in range(5)]
+    assert cuts == [[False, False]] * 4 + [[True, True]]
+
+
+@backends
+def test_a_training_step_waits_for_every_lane_and_an_evaluation_does_not(backend, monkeypatch):
+    waits = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    spec = environment(backend=backend, step_wait_ms=10)
+    for make, expected in ((EnvFactory(spec, waits=True), 0.06), (EnvFactory(spec), 0), (lambda: make_env(spec), 0)):
+        waits.clear()
+        played = Played(make, [1, 2, 3])
+        played.reset()
+        assert waits == []
+        for _ in range(3):
+            played.step([0, 0])
+        assert sum(waits) == pytest.approx(expected)
+
+
+@backends
+def test_close_can_be_called_twice(backend):
+    played = Played(EnvFactory(environment(backend=backend)), [1])
+    played.envs.close()
+    played.envs.close()
+
+
+@backends
+def test_continuous_actions_arrive(backend):
+    played = Played(EnvFactory(environment("Pendulum-v1", backend=backend)), [1, 1])
+    played.reset()
+    actions = np.array([[2.0], [-2.0]], np.float32)
+    (left, right), _, _, _ = played.step(actions)
+    assert left[2] - right[2] == pytest.approx(3.0 * 4.0 * 0.05, abs=1e-4)  # 3 / (m l²) · torque · dt
+    assert actions.tolist() == [[2.0], [-2.0]]
+
+
+@needs_envpool
+def test_both_backends_follow_the_same_dynamics():
+    """One step of Acrobot from a state that EnvPool reached, by Gymnasium's own equations."""
+    played = Played(EnvFactory(environment("Acrobot-v1", backend="envpool")), [1, 2])
+    state = played.reset()
+    reference = gymnasium.make("Acrobot-v1").unwrapped
+    reference.reset(seed=0)
+    for _ in range(100):
+        action = 2 if state[0][5] > 0 else 0  # pumps energy, so that it moves fast
+        observations, *_ = played.step([action, 0])
+        cos1, sin1, cos2, sin2, speed1, speed2 = state[0].astype(float)
+        reference.state = np.array([np.arctan2(sin1, cos1), np.arctan2(sin2, cos2), speed1, speed2])
+        expected = reference.step(action)[0]
+        if not played.finals:
+            assert observations[0] == pytest.approx(expected, abs=1e-5)
+        state = observations
+
+
+@needs_envpool
+def test_a_pool_answers_in_the_order_of_the_question():
+    import envpool
+
+    pool = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=5, num_threads=1, seed=[1, 2, 3, 4, 5])
+    pool.reset()
+    for ids in ([0, 1], [4, 0, 2], [3], [2, 1]):
+        *_, info = pool.step(np.zeros(len(ids), np.int32), np.array(ids, np.int32))
+        assert info["env_id"].tolist() == ids
+        assert pool.reset(np.array(ids[::-1], np.int32))[1]["env_id"].tolist() == ids[::-1]
+
+
+# What only Gymnasium's lanes can meet: environments that misbehave.
+
+
+@pytest.mark.parametrize("shape", [(1,), (), (2,), (1, 3), (4,)])
+def test_an_observation_of_another_shape_is_refused(shape):
+    played = Played(lambda: Returns(observation=np.zeros(shape, np.float32)), [1, 2])
+    played.reset()
+    with pytest.raises(LaneError, match=r"lane 0, step 1 of its episode.*got shape") as raised:
+        played.step([0, 0])
+    assert f"got shape {shape}, the space says (3,)" in str(raised.value)
+
+
+def test_a_first_observation_of_another_shape_is_refused():
+    class Starts(Plain):
+        def observe(self):
+            return np.zeros(4, np.float32)
+
+    with pytest.raises(LaneError, match=r"lane 0, step 0 of its episode.*shape"):
+        Played(Starts, [1]).reset()
+
+
+@pytest.mark.parametrize("observation", [["a", "b", "c"], [None, None, None]])
+def test_an_observation_that_is_no_number_is_refused(observation):
+    played = Played(lambda: Returns(observation=observation), [1])
+    played.reset()
+    with pytest.raises(LaneError, match="must consist of numbers"):
+        played.step([0])
+
+
+def test_a_list_is_an_observation():
+    played = Played(lambda: Returns(observation=[1, 2.5, 3]), [1])
+    played.reset()
+    assert played.step([0])[0].tolist() == [[1, 2.5, 3]]
+
+
+@pytest.mark.parametrize("reward", [np.ones(1), [1.0], None, "1", np.ones((1, 1)), 1j])
+def test_a_reward_that_is_not_one_number_is_refused(reward):
+    played = Played(lambda: Returns(reward=reward), [1])
+    played.reset()
+    with pytest.raises(LaneError, match="lane 0, step 1 of its episode: a reward must be one number"):
+        played.step([0])
+
+
+@pytest.mark.parametrize("reward", [2, 2.0, np.float32(2), np.float64(2), np.int8(2), np.array(2.0)])
+def test_a_number_is_a_reward(reward):
+    played = Played(lambda: Returns(reward=reward), [1, 2])
+    played.reset()
+    assert played.step([0, 0])[1].tolist() == [2, 2]
+
+
+def test_what_an_environment_raises_names_the_lane_and_the_step():
+    made = iter([Plain(), Raises(at_step=23), Plain()])
+    played = Played(lambda: next(made), [1, 2, 3])
+    played.reset()
+    with pytest.raises(ZeroDivisionError, match="planted fault") as raised:
+        for _ in range(23):
+            played.step([0, 0, 0])
+    assert raised.value.__notes__ == ["This happened in lane 1, step 3 of its episode."]  # episodes have 20 steps
+
+
+def test_what_a_reset_raises_names_the_lane():
+    class Refuses(Plain):
+        def reset(self, *, seed=None, options=None):
+            if seed == 2:
+                raise OSError("planted")
+            return super().reset(seed=seed)
+
+    with pytest.raises(OSError, match="planted") as raised:
+        Played(Refuses, [1, 2]).reset()
+    assert raised.value.__notes__ == ["This happened in lane 1, step 0 of its episode."]
+
+
+def test_environments_are_closed_when_a_later_one_cannot_be_made():
+    closed = []
+
+    class Closes(Plain):
+        def close(self):
+            closed.append(self)
+
+    def make(made=[]):  # noqa: B006 (counts the calls)
+        made.append(None)
+        if len(made) == 3:
+            raise PermissionError("planted")
+        return Closes()
+
+    with pytest.raises(PermissionError):
+        GymnasiumLanes(make, [1, 2, 3])
+    assert len(closed) == 2
+
+
+def test_an_environment_may_keep_its_action_and_reuse_its_observation():
+    kept = []
+
+    def make():
+        kept.append(Keeps())
+        return kept[-1]
+
+    played = Played(make, [1])
+    played.reset()
+    actions = np.array([[0.25, -0.5]], np.float32)
+    played.step(actions)
+    actions[:] = 9
+    assert kept[0].action.tolist() == [0.25, -0.5]
+    played.step(actions)
+    ((_, last),) = played.finals
+    played.step(actions)
+    assert last.tolist() == [2, 2, 2]  # the step count of the episode that ended
+
+
+def test_actions_have_the_type_that_a_space_samples():
+    class Types(Plain):
+        def reward(self, action):
+            assert type(action) is np.int64
+            return 1.0
+
+    played = Played(Types, [1])
+    played.reset()
+    played.step(np.array([1], np.int32))
