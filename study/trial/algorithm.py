@@ -1,7 +1,8 @@
 """The only place where our names become RLlib calls: a setting -> the PPOConfig that runs. Imports RLlib.
 
 What `rllib:` in the space adds is applied last and may not touch what the schema, the timing or the records
-rest on.
+rest on. The batched runner and the lean learner are put in where they can serve the result; where they cannot,
+RLlib's own take their place, and `StudyPPOConfig.fallbacks` says why.
 """
 
 import difflib
@@ -13,15 +14,19 @@ from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.tune.registry import register_env
 
 from study.errors import Fault, SpaceError
 from study.parameters import SCALE, Value
-from study.spec import EnvironmentSpec, StudySpec
+from study.spec import EnvironmentSpec, Execution, StudySpec
+from study.trial.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.environments import Spaces, env_factory
-from study.trial.measured_ppo import MeasuredPPO
-from study.trial.runner import MeasuringEnvRunner
+from study.trial.lanes import LaneLayout
+from study.trial.lean_learner import LeanPPOLearner, lean_obstacle
+from study.trial.measured_ppo import MeasuredPPO, StudyPPOConfig
+from study.trial.runner import StockEnvRunner
 
 _METHODS = (
     "callbacks",
@@ -46,7 +51,11 @@ _OURS = (
     "enable_rl_module_and_learner",
     "env",
     "env_runner_cls",
+    "_learner_class",
+    "framework_str",
     "num_env_runners",
+    "num_envs_per_env_runner",
+    "rollout_fragment_length",
     "num_learners",
     "num_aggregator_actors_per_learner",
     "create_local_env_runner",
@@ -65,7 +74,9 @@ _OURS = (
 """Attributes of the config that `rllib:` may not change: resources, timing and records rest on them."""
 
 
-def build_config(spec: StudySpec, *, setting: Mapping[str, Value], seed: int, spaces: Spaces) -> PPOConfig:
+def build_config(
+    spec: StudySpec, *, setting: Mapping[str, Value], seed: int, spaces: Spaces, execution: Execution
+) -> StudyPPOConfig:
     """Return the complete, validated configuration of one trial.
 
     Args:
@@ -73,12 +84,14 @@ def build_config(spec: StudySpec, *, setting: Mapping[str, Value], seed: int, sp
         setting: Every parameter of `study.parameters` with its value, the scale included.
         seed: Seed of the trial.
         spaces: Spaces of the environment, so that RLlib need not ask a runner for them.
+        execution: Whether every runner is a process of its own.
 
     Raises:
         SpaceError: `rllib:` names something that does not exist, touches what is not its own, or RLlib
-            refuses the values.
+            refuses the values; or the lanes are to be emulated and only RLlib's stock runner could serve.
     """
-    config = _base_config(spec, setting, seed, spaces)
+    layout = lane_layout(spec, int(setting[SCALE]), int(setting["num_envs_per_env_runner"]), execution)
+    config = _base_config(spec, setting, seed, spaces, layout, execution)
     ours = {name: getattr(config, name) for name in _OURS}
     for method, arguments in spec.rllib.items():
         _apply(config, method, arguments)
@@ -89,6 +102,8 @@ def build_config(spec: StudySpec, *, setting: Mapping[str, Value], seed: int, sp
         got = ", ".join(f"{name}={getattr(config, name)}" for name in changed)
         law = f"must leave what the study itself sets, got {got}."
         raise _error("rllib", law, "Remove it.")
+    _choose_runner(config, spec, execution)
+    _choose_learner(config, spec)
     try:
         config.validate()
     except Exception as error:
@@ -97,19 +112,64 @@ def build_config(spec: StudySpec, *, setting: Mapping[str, Value], seed: int, sp
     return config
 
 
-def _base_config(spec: StudySpec, setting: Mapping[str, Value], seed: int, spaces: Spaces) -> PPOConfig:
-    resources = spec.resources
-    config = PPOConfig(algo_class=MeasuredPPO)
+def lane_layout(spec: StudySpec, num_env_runners: int, num_envs: int, execution: Execution) -> LaneLayout:
+    """Return the lanes of a trial and the processes that step them."""
+    emulating = min(spec.resources.emulation_processes, num_env_runners)
+    return LaneLayout(
+        num_env_runners=num_env_runners,
+        num_envs_per_env_runner=num_envs,
+        num_processes=num_env_runners if execution == "real" else emulating,
+    )
+
+
+def _choose_runner(config: StudyPPOConfig, spec: StudySpec, execution: Execution) -> None:
+    obstacle = batched_obstacle(config) if spec.runner == "batched" else None
+    if obstacle and execution == "emulated":
+        fix = "Set execution: real, or remove what it names."
+        raise _error("execution", f"emulation needs the batched runner, and {obstacle}.", fix)
+    if obstacle and spec.environment.backend != "gymnasium":
+        fix = "Set environment.backend: gymnasium, or remove what it names."
+        raise _error("environment.backend", f"envpool needs the batched runner, and {obstacle}.", fix)
+    if obstacle:
+        config.fallbacks.append(f"runner: RLlib's stock runner instead of the batched one: {obstacle}")
+    batched = spec.runner == "batched" and not obstacle
+    config.env_runners(env_runner_cls=BatchedEnvRunner if batched else StockEnvRunner)
+
+
+def _choose_learner(config: StudyPPOConfig, spec: StudySpec) -> None:
+    obstacle = lean_obstacle(config) if spec.learner == "lean" else None
+    if obstacle and spec.standardization == "steps":
+        fix = "Leave out standardization, or remove what it names."
+        raise _error("standardization", f"`steps` needs the lean learner, and {obstacle}.", fix)
+    if obstacle:
+        config.fallbacks.append(f"learner: RLlib's own learner instead of the lean one: {obstacle}")
+    lean = spec.learner == "lean" and not obstacle
+    config.standardization = spec.standardization_in_use if lean else "rllib"
+    config.learners(learner_class=LeanPPOLearner if lean else PPOTorchLearner)
+
+
+def _base_config(
+    spec: StudySpec,
+    setting: Mapping[str, Value],
+    seed: int,
+    spaces: Spaces,
+    layout: LaneLayout,
+    execution: Execution,
+) -> StudyPPOConfig:
+    resources, emulated = spec.resources, execution == "emulated"
+    learners = max(resources.num_learners, 1)
+    config = StudyPPOConfig(algo_class=MeasuredPPO)
+    config.lane_layout = layout
     config.environment(
-        env=_registered(spec.environment),
+        env=_registered(spec.environment, waits=not emulated),
         observation_space=spaces.observation_space,
         action_space=spaces.action_space,
         disable_env_checking=True,
     )
     config.env_runners(
-        env_runner_cls=MeasuringEnvRunner,
-        num_env_runners=int(setting[SCALE]),
-        num_envs_per_env_runner=int(setting["num_envs_per_env_runner"]),
+        # RLlib counts processes; with none, its main process samples.
+        num_env_runners=0 if emulated and layout.num_processes == 1 else layout.num_processes,
+        num_envs_per_env_runner=max(len(layout.lanes_of(process)) for process in range(layout.num_processes)),
         gym_env_vectorize_mode="sync",
         num_cpus_per_env_runner=resources.num_cpus_per_env_runner,
         rollout_fragment_length="auto",
@@ -119,8 +179,9 @@ def _base_config(spec: StudySpec, setting: Mapping[str, Value], seed: int, space
         broadcast_env_runner_states=False,
     )
     config.training(
-        train_batch_size_per_learner=int(setting["train_batch_size"]),
-        minibatch_size=int(setting["minibatch_size"]),
+        # RLlib's sizes are those of one learner, ours those of the trial.
+        train_batch_size_per_learner=int(setting["train_batch_size"]) // learners,
+        minibatch_size=int(setting["minibatch_size"]) // learners,
         num_epochs=int(setting["num_epochs"]),
         lr=setting["lr"],
         gamma=setting["gamma"],
@@ -141,7 +202,11 @@ def _base_config(spec: StudySpec, setting: Mapping[str, Value], seed: int, space
             vf_share_layers=spec.model.vf_share_layers,
         )
     )
-    config.learners(num_learners=0)
+    config.learners(
+        num_learners=resources.num_learners,
+        num_cpus_per_learner=resources.num_cpus_per_learner if resources.num_learners else "auto",
+        num_gpus_per_learner=resources.num_gpus_per_learner,
+    )
     config.resources(
         num_cpus_for_main_process=resources.num_cpus_for_main_process,
         placement_strategy=resources.placement.upper(),
@@ -152,11 +217,11 @@ def _base_config(spec: StudySpec, setting: Mapping[str, Value], seed: int, space
     return config
 
 
-def _registered(spec: EnvironmentSpec) -> str:
+def _registered(spec: EnvironmentSpec, *, waits: bool) -> str:
     """Make the environment known to Ray under a name of its own, and return the name."""
-    content = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
+    content = json.dumps([spec.model_dump(mode="json"), waits], sort_keys=True)
     name = f"study-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
-    register_env(name, env_factory(spec))
+    register_env(name, env_factory(spec, waits=waits))
     return name
 
 

@@ -1,6 +1,7 @@
 """Reads back from a built algorithm what will run, and compares it with what was asked. Imports RLlib."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,20 +16,21 @@ from study.trial.runner import RunnerReport
 
 
 def runner_reports(algorithm: MeasuredPPO, *, timeout_s: float) -> tuple[RunnerReport, ...]:
-    """Return what each runner says about itself, in the order of the runners.
+    """Return what each process that steps lanes says about itself, in lane order.
 
     Raises:
-        TrialError: A runner did not answer in time.
+        TrialError: A process did not answer in time.
     """
-    reports: list[RunnerReport] = algorithm.env_runner_group.foreach_env_runner(
-        "report", local_env_runner=False, timeout_seconds=timeout_s
-    )
-    if len(reports) != algorithm.config.num_env_runners:
+    group, expected = algorithm.env_runner_group, algorithm.config.num_env_runners
+    if not expected:
+        return (group.local_env_runner.report(),)
+    reports: list[RunnerReport] = group.foreach_env_runner("report", local_env_runner=False, timeout_seconds=timeout_s)
+    if len(reports) != expected:
         raise TrialError(
-            f"env runners: all {algorithm.config.num_env_runners} must answer within {timeout_s:g} s "
+            f"env runners: all {expected} must answer within {timeout_s:g} s "
             f"of start-up, got {len(reports)}. Fix: raise resources.startup_timeout_s, or look at the nodes."
         )
-    return tuple(sorted(reports, key=lambda report: report.runner))
+    return tuple(sorted(reports, key=lambda report: report.process))
 
 
 def read_effective(algorithm: MeasuredPPO, reports: tuple[RunnerReport, ...]) -> dict[str, Any]:
@@ -39,16 +41,18 @@ def read_effective(algorithm: MeasuredPPO, reports: tuple[RunnerReport, ...]) ->
     """
     learner = algorithm.learner_group.foreach_learner(_learner_values).result_or_errors[0].get()
     config = algorithm.config
+    learners = max(config.num_learners, 1)
+    lanes = Counter(runner for report in reports for runner, _ in report.lanes)
     return {
-        "num_env_runners": algorithm.env_runner_group.num_healthy_remote_env_runners(),
-        "num_envs_per_env_runner": _common(reports, "num_envs"),
+        "num_env_runners": len(lanes),
+        "num_envs_per_env_runner": _one_or_all(list(lanes.values())),
         "train_batch_size": config.total_train_batch_size,
-        "minibatch_size": config.minibatch_size,
+        "minibatch_size": config.minibatch_size * learners,
         "num_epochs": config.num_epochs,
         **learner,
         "seed": config.seed,
-        "env_steps_per_round": sum(report.rollout_fragment_length * report.num_envs for report in reports),
-        "rollout_fragment_length": [report.rollout_fragment_length for report in reports],
+        "num_sampling_processes": len(reports),
+        "env_steps_per_round": sum(report.env_steps_per_round for report in reports),
         "num_learners": config.num_learners,
         "sample_timeout_s": config.sample_timeout_s,
         "normalize_actions": bool(config.normalize_actions),
@@ -59,13 +63,18 @@ def read_effective(algorithm: MeasuredPPO, reports: tuple[RunnerReport, ...]) ->
         "omp_num_threads_runner": _common(reports, "omp_num_threads"),
         "algorithm_class": type(algorithm).__name__,
         "runner_class": _common(reports, "class_name"),
+        "standardization": config.standardization,
+        "fallbacks": list(config.fallbacks),
         "hostnames": sorted({report.hostname for report in reports}),
     }
 
 
 def _common(reports: tuple[RunnerReport, ...], name: str) -> Any:
     """Return the value that all runners share, or the list of values where they do not."""
-    values = [getattr(report, name) for report in reports]
+    return _one_or_all([getattr(report, name) for report in reports])
+
+
+def _one_or_all(values: list[Any]) -> Any:
     return values[0] if len(set(values)) == 1 else values
 
 
@@ -89,6 +98,7 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
         "num_parameters": sum(value.numel() for value in learner.module[DEFAULT_MODULE_ID].parameters()),
         "device": str(learner.device),
         "learner_class": type(learner).__name__,
+        "torch_threads_learner": torch.get_num_threads(),
         "module_class": type(learner.module[DEFAULT_MODULE_ID].unwrapped()).__name__,
     }
 

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModule
-from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action
 
 from study.errors import TrialError
 from study.spec import StudySpec
+from study.trial.acting import scaling_for_environment
 from study.trial.deadline import within
 from study.trial.environments import env_factory
 from study.trial.failures import described
@@ -155,6 +155,7 @@ class _Lane:
 def _greedy(module: RLModule, action_space: gymnasium.Space, *, normalize_actions: bool, clip_actions: bool) -> Policy:
     """Return the policy without exploration, its actions ready for the environment."""
     distribution = module.get_inference_action_dist_cls()
+    scale = scaling_for_environment(action_space, normalize_actions=normalize_actions, clip_actions=clip_actions)
 
     def policy(observations: Floats) -> npt.NDArray[Any]:
         with torch.inference_mode():
@@ -166,11 +167,7 @@ def _greedy(module: RLModule, action_space: gymnasium.Space, *, normalize_action
                     "Fix: lower lr, clip_param or num_epochs."
                 )
             actions = distribution.from_logits(inputs).to_deterministic().sample().numpy()
-        if normalize_actions:
-            actions = unsquash_action(actions, action_space)
-        elif clip_actions:
-            actions = clip_action(actions, action_space)
-        return np.asarray(actions)
+        return scale(actions)
 
     return policy
 

@@ -24,10 +24,10 @@ LEARNER_METRICS = ("kl", "entropy", "policy_loss", "vf_loss", "vf_explained_var"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerMeasurement:
-    """What a runner measured about one call of its own sampling."""
+    """What a runner process measured about one call of its own sampling."""
 
     runner: int
-    """Number of the runner, from 1."""
+    """Number of the process, from 1; 0 for the main process."""
     sampling_time_s: float
     env_steps: int
     episode_return_sum: float
@@ -40,6 +40,8 @@ class RunnerMeasurement:
     """Seconds of the sampling in which some task of the node waited for a CPU; None without Linux PSI."""
     node: str
     """Identity of the node, as Ray knows it."""
+    num_runners: int = 1
+    """Runners of the trial whose lanes it steps: more than one when they are emulated."""
     error: str = ""
     """`Type: message` of what the environment raised; empty when all went well."""
     traceback: str = ""
@@ -99,7 +101,7 @@ def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[s
         "rest_time_s": main.wall_time_s - phases,
         "train_batch_size_actual": step.env_steps,
         "num_sampling_rounds": len(step.rounds),
-        "num_healthy_env_runners": len(per_runner),
+        "num_healthy_env_runners": sum(sample.num_runners for sample in step.rounds[-1]),
         "num_dropped_samples": step.num_dropped_samples,
         "episode_return_sum": returns,
         "num_episodes": episodes,

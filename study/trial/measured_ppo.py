@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import ray
-from ray.rllib.algorithms.ppo import PPO
+from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.utils.metrics import (
@@ -27,7 +27,10 @@ from ray.rllib.utils.metrics import (
 )
 
 from study.errors import TrialError
+from study.spec import Standardization
+from study.trial.deadline import within
 from study.trial.failures import described, original
+from study.trial.lanes import LaneLayout
 from study.trial.measure import RunnerMeasurement, StepMeasurement
 from study.trial.runner import Sample
 
@@ -43,10 +46,31 @@ _STOP_GRACE_S = 2.0
 """Runners that have not closed their environments after this long are killed."""
 
 
+class StudyPPOConfig(PPOConfig):
+    """RLlib's configuration with what a study adds to it.
+
+    Attributes:
+        lane_layout: The lanes of the trial and the processes that step them; None: one process per runner.
+        standardization: `steps` or `rllib`: what the lean learner standardises advantages over.
+        fallbacks: One line for each of our components that could not serve, and was replaced by RLlib's.
+    """
+
+    def __init__(self, algo_class: type | None = None) -> None:
+        super().__init__(algo_class=algo_class or MeasuredPPO)
+        self.lane_layout: LaneLayout | None = None
+        self.standardization: Standardization = "steps"
+        self.fallbacks: list[str] = []
+
+
 class MeasuredPPO(PPO):
     """PPO that exposes the raw measurement of its last training step as `last_step`."""
 
     last_step: StepMeasurement | None = None
+
+    @classmethod
+    def get_default_config(cls) -> StudyPPOConfig:
+        """Return an empty configuration of this algorithm."""
+        return StudyPPOConfig()
 
     def training_step(self) -> None:
         """Sample, learn and synchronise once."""
@@ -111,6 +135,16 @@ class MeasuredPPO(PPO):
 
     def _sample_round(self) -> list[Sample]:
         timeout_s = self.config.sample_timeout_s
+        late = (
+            f"a round of sampling must end within sample_timeout_s={timeout_s:g} s, got no answer. "
+            "Fix: raise resources.sample_timeout_s, or look for an environment that hangs."
+        )
+        if not self.config.num_env_runners:
+            # The main process steps the lanes itself; RLlib sets no limit to that.
+            runner = self.env_runner_group.local_env_runner
+            sample = within(timeout_s, runner.measured_sample, otherwise=f"sampling: {late}")
+            _check_runner(sample[2])
+            return [sample]
         try:
             samples: list[Sample] = self.env_runner_group.foreach_env_runner(
                 "measured_sample", local_env_runner=False, timeout_seconds=timeout_s
@@ -125,11 +159,7 @@ class MeasuredPPO(PPO):
             _check_runner(measurement)
         missing = set(range(1, self.config.num_env_runners + 1)) - {sample[2].runner for sample in samples}
         if missing:
-            names = ", ".join(map(str, sorted(missing)))
-            raise TrialError(
-                f"env runner {names}: a round of sampling must end within sample_timeout_s={timeout_s:g} s, "
-                "got no answer. Fix: raise resources.sample_timeout_s, or look for an environment that hangs."
-            )
+            raise TrialError(f"env runner {', '.join(map(str, sorted(missing)))}: {late}")
         return samples
 
     def _num_gradient_updates(self) -> int | None:
@@ -157,11 +187,9 @@ class MeasuredPPO(PPO):
 
 def _check_runner(measurement: RunnerMeasurement) -> None:
     if measurement.error:
-        error = TrialError(
-            f"env runner {measurement.runner}: sampling must not fail, got {measurement.error}. "
-            "Fix: correct the environment."
-        )
-        error.add_note(f"In env runner {measurement.runner}:\n{measurement.traceback}")
+        where = f"env runner {measurement.runner}" if measurement.runner else "sampling in the main process"
+        error = TrialError(f"{where}: sampling must not fail, got {measurement.error}. Fix: correct the environment.")
+        error.add_note(f"In {where}:\n{measurement.traceback}")
         raise error
 
 

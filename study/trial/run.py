@@ -20,7 +20,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
 from study.parameters import Value
-from study.spec import StudySpec
+from study.spec import Execution, StudySpec
 from study.tracking.records import Evaluation, Iteration
 from study.trial.algorithm import build_config
 from study.trial.budget import evaluation_due, trial_budget
@@ -42,6 +42,7 @@ class TrialConfig:
     """Every parameter with its value, the scale included."""
     seed: int
     iterations: int | None
+    execution: Execution
     trial: int
     attempt: int
 
@@ -53,6 +54,7 @@ class TrialConfig:
             setting=config["setting"],
             seed=config["seed"],
             iterations=config["iterations"],
+            execution=config["execution"],
             trial=config["trial"],
             attempt=config["attempt"],
         )
@@ -79,7 +81,7 @@ class TrialRun:
         torch.set_num_threads(resources.num_cpus_for_main_process)
         self._node: str = ray.get_runtime_context().get_node_id()
         spaces = probe(spec.environment, "space")
-        ppo = build_config(spec, setting=config.setting, seed=config.seed, spaces=spaces)
+        ppo = build_config(spec, setting=config.setting, seed=config.seed, spaces=spaces, execution=config.execution)
         self._algorithm = _build(ppo, timeout_s=resources.startup_timeout_s)
         try:
             self._built: dict[str, Any] | None = self._check_built(self._algorithm, started_s)
@@ -99,7 +101,10 @@ class TrialRun:
         startup_time_s = time.perf_counter() - started_s
         effective = read_effective(algorithm, reports)
         _check_effective({**self._config.setting, "seed": self._config.seed}, effective)
-        addresses = [ray.util.get_node_ip_address(), *(report.node_address for report in reports)]
+        addresses = [ray.util.get_node_ip_address(), *(report.node_address for report in reports if report.process)]
+        if algorithm.config.num_learners:
+            learners = algorithm.learner_group.foreach_learner(lambda learner: ray.util.get_node_ip_address())
+            addresses += [answer.get() for answer in learners.result_or_errors]
         return {
             "kind": "trial_built",
             **self._identity,

@@ -1,9 +1,10 @@
-"""RLlib's stock environment runner, with a seed per lane and raw measurements. Imports RLlib and torch.
+"""What every environment runner of a trial shares, and RLlib's stock runner with it. Imports RLlib and torch.
 
 RLlib's statistics are means of means and smoothed times; here every runner hands over sums, counts and raw
-times.
+times. There are two runners: `StockEnvRunner` below and `study.trial.batched_runner.BatchedEnvRunner`.
 """
 
+import abc
 import math
 import os
 import random
@@ -14,10 +15,12 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from study.trial.failures import described, original
+from study.trial.lanes import LaneLayout
 from study.trial.measure import ProcessMeasurement, RunnerMeasurement, Watch
 from study.trial.seeds import lane_seed, noise_seed
 
@@ -27,12 +30,15 @@ Sample = tuple[list[SingleAgentEpisode], dict[str, Any], RunnerMeasurement]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerReport:
-    """What a runner says about itself once it is up."""
+    """What a runner process says about itself once it is up."""
 
-    runner: int
+    process: int
+    """RLlib's `worker_index`: from 1, or 0 for the main process."""
+    lanes: tuple[tuple[int, int], ...]
+    """(runner from 1, environment from 0) of every lane that it steps."""
+    env_steps_per_round: int
+    """Environment steps that it gives to a train batch."""
     class_name: str
-    num_envs: int
-    rollout_fragment_length: int
     torch_threads: int
     omp_num_threads: str | None
     node: str
@@ -43,36 +49,59 @@ class RunnerReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ended:
+class Ended:
     """Training episodes that ended: their returns and lengths, both of shape (episodes,)."""
 
     returns: tuple[float, ...] = ()
     lengths: tuple[int, ...] = ()
 
 
-class NonFiniteRewardError(ValueError):
-    """An environment returned a reward that no learner can use."""
+class NonFiniteError(ValueError):
+    """An environment returned a number, or the policy an output, that no learner can use."""
 
 
-class MeasuringEnvRunner(SingleAgentEnvRunner):
-    """Stock sampling, measured; lanes and action noise are seeded by `study.trial.seeds`."""
+def layout_of(config: AlgorithmConfig) -> LaneLayout:
+    """Return the lanes of a configuration: those of the study, else one process for every runner."""
+    layout: LaneLayout | None = getattr(config, "lane_layout", None)
+    if layout is not None:
+        return layout
+    runners = max(config.num_env_runners, 1)
+    return LaneLayout(
+        num_env_runners=runners, num_envs_per_env_runner=config.num_envs_per_env_runner, num_processes=runners
+    )
+
+
+class MeasuredEnvRunner(SingleAgentEnvRunner, abc.ABC):
+    """A runner process that measures its own sampling and can say what it is."""
+
+    env: Any
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if self.worker_index > 0:
-            # The local runner lives in the main process, whose randomness is the learner's.
+            # The local runner lives in the main process, whose threads and randomness are the learner's.
             torch.set_num_threads(max(int(self.config.num_cpus_per_env_runner), 1))
-            if self.config.seed is not None:
-                _seed_globally(noise_seed(self.config.seed, self.worker_index))
         self._node = ray.get_runtime_context().get_node_id()
         self._watch = Watch()
 
-    def _try_env_reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Reset with a seed for every lane instead of RLlib's `seed + index`, which other runners use too."""
-        seeds: Any = seed
-        if seed is not None:
-            seeds = [lane_seed(self.config.seed, self.worker_index, index) for index in range(self.num_envs)]
-        return super()._try_env_reset(seed=seeds, options=options)
+    @property
+    def lanes(self) -> tuple[tuple[int, int], ...]:
+        """(runner from 1, environment from 0) of every lane of this process, in lane order."""
+        return layout_of(self.config).lanes_of(max(self.worker_index - 1, 0))
+
+    @property
+    def num_runners(self) -> int:
+        """Runners of the trial that this process stands for."""
+        return len({runner for runner, _ in self.lanes})
+
+    @property
+    @abc.abstractmethod
+    def env_steps_per_round(self) -> int:
+        """Environment steps that a call of `sample` without arguments brings."""
+
+    @abc.abstractmethod
+    def _take_ended(self) -> Ended:
+        """Return the episodes that ended since the last call, their earlier fragments included."""
 
     def measured_sample(self) -> Sample:
         """Return one fragment of every lane with RLlib's metrics and the raw measurement.
@@ -84,57 +113,38 @@ class MeasuringEnvRunner(SingleAgentEnvRunner):
         try:
             episodes = self.sample()
             measured = self._watch.stop(self._node)
-            self._check_rewards(episodes)
+            _check_finite(episodes)
         except Exception as error:  # noqa: BLE001 (the user's environment may raise anything)
-            failed = self._measurement(self._watch.stop(self._node), env_steps=0, ended=_Ended())
+            failed = self._measurement(self._watch.stop(self._node), env_steps=0, ended=Ended())
             trace = "".join(traceback.format_exception(error))
-            return [], {}, replace(failed, error=described(original(error)), traceback=trace)
-        measurement = self._measurement(measured, env_steps=sum(map(len, episodes)), ended=self._ended())
+            return [], {}, replace(failed, error=_with_notes(error), traceback=trace)
+        measurement = self._measurement(measured, env_steps=sum(map(len, episodes)), ended=self._take_ended())
         return episodes, self.get_metrics(), measurement
 
-    def _measurement(self, measured: ProcessMeasurement, *, env_steps: int, ended: _Ended) -> RunnerMeasurement:
+    def _measurement(self, measured: ProcessMeasurement, *, env_steps: int, ended: Ended) -> RunnerMeasurement:
+        local = self.worker_index == 0  # then the main process counts its own CPU time and memory
         return RunnerMeasurement(
             runner=self.worker_index,
+            num_runners=self.num_runners,
             sampling_time_s=measured.wall_time_s,
             env_steps=env_steps,
             episode_return_sum=math.fsum(ended.returns),
             num_episodes=len(ended.returns),
             episode_len_sum=sum(ended.lengths),
-            cpu_time_s=measured.cpu_time_s,
-            peak_rss_mb=measured.peak_rss_mb,
+            cpu_time_s=0.0 if local else measured.cpu_time_s,
+            peak_rss_mb=0.0 if local else measured.peak_rss_mb,
             pressure_s=measured.pressure_s,
             node=measured.node,
         )
 
-    def _check_rewards(self, episodes: list[SingleAgentEpisode]) -> None:
-        for episode in episodes:
-            rewards = np.asarray(episode.get_rewards())
-            if not np.isfinite(rewards).all():
-                index = int(np.flatnonzero(~np.isfinite(rewards))[0])
-                step = episode.t_started + index + 1
-                raise NonFiniteRewardError(f"rewards must be finite, got {rewards[index]} at step {step} of an episode")
-
-    def _ended(self) -> _Ended:
-        """Return the episodes that ended in this sample, their earlier fragments included.
-
-        To be called before `get_metrics`, which forgets them.
-        """
-        episodes = [
-            [*self._ongoing_episodes_for_metrics.get(last.id_, ()), last] for last in self._done_episodes_for_metrics
-        ]
-        return _Ended(
-            returns=tuple(math.fsum(piece.get_return() for piece in pieces) for pieces in episodes),
-            lengths=tuple(sum(map(len, pieces)) for pieces in episodes),
-        )
-
     def report(self) -> RunnerReport:
-        """Return what this runner really is."""
+        """Return what this process really is."""
         self._watch.skip()
         return RunnerReport(
-            runner=self.worker_index,
+            process=self.worker_index,
+            lanes=self.lanes,
+            env_steps_per_round=self.env_steps_per_round,
             class_name=type(self).__name__,
-            num_envs=self.num_envs,
-            rollout_fragment_length=self.config.get_rollout_fragment_length(self.worker_index),
             torch_threads=torch.get_num_threads(),
             omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
             node=self._node,
@@ -142,6 +152,53 @@ class MeasuringEnvRunner(SingleAgentEnvRunner):
             hostname=os.uname().nodename,
             pid=os.getpid(),
         )
+
+
+class StockEnvRunner(MeasuredEnvRunner):
+    """RLlib's own sampling; environments are seeded by lane, the action noise by runner."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if self.worker_index > 0 and self.config.seed is not None:
+            _seed_globally(noise_seed(self.config.seed, self.worker_index))
+
+    @property
+    def env_steps_per_round(self) -> int:
+        """Environment steps that a call of `sample` without arguments brings, at the least."""
+        return int(self.config.get_rollout_fragment_length(self.worker_index) * self.num_envs)
+
+    def _try_env_reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset with a seed for every lane instead of RLlib's `seed + index`, which other runners use too."""
+        seeds: Any = seed
+        if seed is not None:
+            seeds = [lane_seed(self.config.seed, *lane) for lane in self.lanes]
+        return super()._try_env_reset(seed=seeds, options=options)
+
+    def _take_ended(self) -> Ended:
+        """Return the episodes that ended in this sample; to be called before `get_metrics`, which forgets them."""
+        episodes = [
+            [*self._ongoing_episodes_for_metrics.get(last.id_, ()), last] for last in self._done_episodes_for_metrics
+        ]
+        return Ended(
+            returns=tuple(math.fsum(piece.get_return() for piece in pieces) for pieces in episodes),
+            lengths=tuple(sum(map(len, pieces)) for pieces in episodes),
+        )
+
+
+def _check_finite(episodes: list[SingleAgentEpisode]) -> None:
+    for episode in episodes:
+        rewards = np.asarray(episode.get_rewards())
+        if not np.isfinite(rewards).all():
+            index = int(np.flatnonzero(~np.isfinite(rewards))[0])
+            step = episode.t_started + index + 1
+            raise NonFiniteError(f"rewards must be finite, got {rewards[index]} at step {step} of an episode")
+
+
+def _with_notes(error: Exception) -> str:
+    """Return `Type: message` of what was raised, with the lane and step that it was annotated with."""
+    cause = original(error)
+    notes = " ".join(getattr(cause, "__notes__", ()))
+    return f"{described(cause)} {notes}".strip()
 
 
 def _seed_globally(seed: int) -> None:

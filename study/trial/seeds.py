@@ -6,9 +6,12 @@ where they run.
 """
 
 import numpy as np
+import numpy.typing as npt
 
-_TRAINING, _EVALUATION, _NOISE = 0, 1, 2
+_TRAINING, _EVALUATION, _NOISE, _LANE_NOISE = 0, 1, 2, 3
 """Spawn keys of independent streams under one seed."""
+_NUMBERS_PER_BLOCK = 4
+"""Philox yields four 64-bit numbers per count."""
 _SIZE = 1 << 29
 """Each stream owns 2^29 seeds, so that all of them fit in 31 bits: some environments take no more."""
 _LANES_PER_RUNNER = 4096
@@ -44,8 +47,29 @@ def evaluation_seeds(first_seed: int, episodes: int) -> tuple[int, ...]:
 
 
 def noise_seed(seed: int, runner_index: int) -> int:
-    """Return the seed of a runner's action noise: in [2^30, 2^30 + 2^29), distinct for every runner."""
+    """Return the seed of a stock runner's action noise: in [2^30, 2^30 + 2^29), distinct for every runner."""
     return _seed(seed, _NOISE, runner_index)
+
+
+class LaneNoise:
+    """The action noise of one training lane: a sequence of uniform numbers that can be entered anywhere.
+
+    Number i depends on the trial's seed, the lane and i alone (counter-based: Philox 4x64, Salmon et al.,
+    "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+    """
+
+    def __init__(self, seed: int, runner_index: int, env_index: int) -> None:
+        """Choose the lane; arguments as in `lane_seed`."""
+        sequence = np.random.SeedSequence(seed, spawn_key=(_LANE_NOISE, runner_index, env_index))
+        self._key = sequence.generate_state(2, np.uint64)
+
+    def uniforms(self, start: int, count: int) -> npt.NDArray[np.float64]:
+        """Return the numbers `start` to `start + count` in the open interval (0, 1), shape (count,)."""
+        block, skipped = divmod(start, _NUMBERS_PER_BLOCK)
+        generator = np.random.Generator(np.random.Philox(key=self._key, counter=block))
+        numbers = generator.random(skipped + count)[skipped:]
+        # 0 has probability 2^-53 and no finite normal quantile.
+        return np.maximum(numbers, 2.0**-54)
 
 
 def _seed(seed: int, stream: int, index: int) -> int:

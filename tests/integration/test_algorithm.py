@@ -18,7 +18,9 @@ def config(rllib: dict[str, Any] | None = None, **changes: Any) -> PPOConfig:
     content = trial_config(rllib=rllib or {}, **changes)
     spec = StudySpec.model_validate(content["spec"])
     spaces = probe(spec.environment, "")
-    return build_config(spec, setting=content["setting"], seed=content["seed"], spaces=spaces)
+    return build_config(
+        spec, setting=content["setting"], seed=content["seed"], spaces=spaces, execution=content["execution"]
+    )
 
 
 def fault(rllib: dict[str, Any], **changes: Any) -> tuple[str, str]:
@@ -86,14 +88,13 @@ def test_an_override_is_applied() -> None:
         ({"trainin": {"use_kl_loss": False}}, "rllib.trainin", "Did you mean 'training'?"),
         ({"build_algo": {}}, "rllib.build_algo", "must be a method of PPOConfig"),
         ({"training": {"use_kl_los": False}}, "rllib.training.use_kl_los", "Did you mean 'use_kl_loss'?"),
-        ({"learners": {"num_learners": 2}}, "rllib", "got num_learners=2"),
         (
             {"fault_tolerance": {"restart_failed_env_runners": True}},
             "rllib",
             "got restart_failed_env_runners=True",
         ),
-        ({"env_runners": {"rollout_fragment_length": 7}}, "rllib", "RLlib must accept the values"),
-        ({"framework": {"framework": "tf2"}}, "rllib", "RLlib must accept"),
+        ({"env_runners": {"create_local_env_runner": False}}, "rllib", "got create_local_env_runner=False"),
+        ({"framework": {"framework": "tf2"}}, "rllib", "got framework_str=tf2"),
     ],
 )
 def test_a_wrong_override_says_what_is_wrong(rllib: dict[str, Any], place: str, words: str) -> None:

@@ -34,7 +34,7 @@ def fit(folder: Path, config: dict[str, Any]) -> list[Any]:
 def assert_no_runner_is_left() -> None:
     deadline = time.monotonic() + 10
     while True:
-        left = [each for each in actor_table().values() if each["ActorClassName"] == "MeasuringEnvRunner"]
+        left = [each for each in actor_table().values() if each["ActorClassName"] .endswith("EnvRunner")]
         left = [each for each in left if each["State"] != "DEAD"]
         if not left or time.monotonic() > deadline:
             break

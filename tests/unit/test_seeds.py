@@ -1,7 +1,9 @@
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from study.trial.seeds import evaluation_seeds, lane_seed, noise_seed
+from study.trial.seeds import LaneNoise, evaluation_seeds, lane_seed, noise_seed
 
 SEEDS = st.integers(0, 2**40)
 
@@ -37,3 +39,23 @@ def test_seeds_never_change() -> None:
     # Records name seeds: a different mapping would make them irreproducible.
     assert (lane_seed(1, 1, 0), lane_seed(1, 1, 1), lane_seed(1, 2, 0)) == (533234272, 164651401, 498799200)
     assert evaluation_seeds(10_000, 3) == (1065043299, 847606102, 630168905)
+
+
+@given(seed=SEEDS, start=st.integers(0, 10_000), count=st.integers(0, 50))
+def test_a_lanes_noise_can_be_entered_anywhere(seed: int, start: int, count: int) -> None:
+    whole = LaneNoise(seed, 7, 3).uniforms(0, start + count)
+    assert np.array_equal(LaneNoise(seed, 7, 3).uniforms(start, count), whole[start:])
+
+
+def test_noise_is_uniform_and_differs_between_lanes_and_seeds() -> None:
+    lanes = [
+        LaneNoise(seed, *lane).uniforms(0, 4000) for seed in (0, 1, 3) for lane in ((1, 0), (1, 1), (2, 0), (0, 1))
+    ]
+    assert all(stats.kstest(numbers, "uniform").pvalue > 1e-4 for numbers in lanes)
+    correlations = np.corrcoef(lanes)[np.triu_indices(len(lanes), 1)]
+    assert np.abs(correlations).max() < 5 / np.sqrt(4000)
+
+
+def test_noise_never_changes() -> None:
+    # Records name seeds: other noise would make them irreproducible.
+    assert LaneNoise(1, 1, 0).uniforms(5, 2).tolist() == [0.17784731256406827, 0.07119130769694537]

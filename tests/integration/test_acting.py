@@ -1,0 +1,120 @@
+"""How a policy acts equals RLlib's own mathematics. Imports RLlib; needs no Ray."""
+
+import itertools
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.distribution.torch.torch_distribution import TorchDiagGaussian
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.rl_module import RLModule
+
+from study.trial.acting import _DenseNetwork, _TorchNetwork, action_rule, network_of, scaling_for_environment
+from study.trial.seeds import LaneNoise
+
+DISCRETE, MULTI = Discrete(3), MultiDiscrete([2, 4])
+BOX = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
+VECTOR, IMAGE = Box(-1, 1, (5,), np.float32), Box(0, 1, (42, 42, 1), np.float32)
+
+
+def module_of(action: gymnasium.Space, observation: gymnasium.Space = VECTOR, **model: Any) -> RLModule:
+    torch.manual_seed(0)
+    config = PPOConfig().environment(observation_space=observation, action_space=action)
+    config.rl_module(model_config=DefaultModelConfig(**({"fcnet_hiddens": [16, 8]} | model)))
+    return config.get_rl_module_spec(spaces={"default_policy": (observation, action)}).build()
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "silu"])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("action", [DISCRETE, BOX], ids=["discrete", "box"])
+def test_numpy_evaluates_the_network_of_the_module(activation: str, shared: bool, action: gymnasium.Space) -> None:
+    module = module_of(action, fcnet_activation=activation, vf_share_layers=shared)
+    network, rows = network_of(module), np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
+    assert isinstance(network, _DenseNetwork)
+    for _ in range(2):
+        expected = module.forward_exploration({"obs": torch.from_numpy(rows)})["action_dist_inputs"].detach().numpy()
+        np.testing.assert_allclose(network(rows), expected, atol=1e-5)
+        state = {name: np.asarray(value) * 1.5 for name, value in module.get_state().items()}
+        module.set_state(state)  # the function follows the weights
+
+
+def test_a_large_deviation_is_clipped_as_in_rllib() -> None:
+    module = module_of(BOX, log_std_clip_param=0.01, vf_share_layers=False)
+    rows = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
+    expected = module.forward_exploration({"obs": torch.from_numpy(rows)})["action_dist_inputs"].detach().numpy()
+    got = network_of(module)(rows)
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+    assert np.abs(got[:, 2:]).max() == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("observation", "model"), [(VECTOR, {"free_log_std": True}), (IMAGE, {})], ids=["free log std", "image"]
+)
+def test_other_networks_are_left_to_torch(observation: gymnasium.Space, model: dict[str, Any]) -> None:
+    module = module_of(BOX, observation, **model)
+    network, rows = network_of(module), np.random.default_rng(0).random((3, *observation.shape)).astype(np.float32)
+    assert isinstance(network, _TorchNetwork)
+    expected = module.forward_exploration({"obs": torch.from_numpy(rows)})["action_dist_inputs"].detach().numpy()
+    np.testing.assert_allclose(network(rows), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("action", [DISCRETE, MULTI, BOX], ids=["discrete", "multi", "box"])
+def test_log_probabilities_and_greedy_actions_are_rllibs(action: gymnasium.Space) -> None:
+    module, rule = module_of(action), action_rule(action)
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(6, 4, rule.num_inputs)).astype(np.float32)
+    actions = rule.choose(inputs, rule.noise(rng.random((6, 4, rule.noise_size))))
+    distribution = module.get_exploration_action_dist_cls().from_logits(torch.from_numpy(inputs).flatten(0, 1))
+    flat = torch.from_numpy(np.asarray(actions)).flatten(0, 1)
+    expected = distribution.logp(flat).numpy()
+    np.testing.assert_allclose(rule.log_prob(inputs, actions).ravel(), expected, atol=1e-5)
+    best = distribution.to_deterministic().sample().numpy()
+    np.testing.assert_array_equal(rule.greedy(inputs).reshape(best.shape), best)
+
+
+@pytest.mark.parametrize("action", [DISCRETE, MULTI], ids=["discrete", "multi"])
+def test_drawn_actions_have_the_policys_probabilities(action: gymnasium.Space) -> None:
+    rule, n = action_rule(action), 60_000
+    inputs = np.random.default_rng(1).normal(size=rule.num_inputs).astype(np.float32)
+    uniforms = LaneNoise(3, 1, 0).uniforms(0, n * rule.noise_size).reshape(n, -1)
+    drawn = rule.choose(np.broadcast_to(inputs, (n, rule.num_inputs)), rule.noise(uniforms)).reshape(n, -1)
+    bounds = np.cumsum([0, *(action.nvec if action is MULTI else [action.n])])
+    for column, (low, high) in enumerate(itertools.pairwise(bounds)):
+        expected = np.exp(inputs[low:high]) / np.exp(inputs[low:high]).sum()
+        got = np.bincount(drawn[:, column], minlength=high - low) / n
+        np.testing.assert_allclose(got, expected, atol=5 * np.sqrt(0.25 / n))
+
+
+def test_drawn_box_actions_have_the_policys_mean_and_deviation() -> None:
+    rule, n = action_rule(BOX), 60_000
+    inputs = np.array([0.3, -1.0, -0.5, 0.7], np.float32)
+    uniforms = LaneNoise(3, 1, 0).uniforms(0, 2 * n).reshape(n, 2)
+    drawn = rule.choose(np.broadcast_to(inputs, (n, 4)), rule.noise(uniforms))
+    np.testing.assert_allclose(drawn.mean(0), inputs[:2], atol=5 * 2 / np.sqrt(n))
+    np.testing.assert_allclose(drawn.std(0), np.exp(inputs[2:]), rtol=0.02)
+    assert drawn.dtype == np.float32
+    mean = torch.from_numpy(inputs)[None]
+    assert TorchDiagGaussian.from_logits(mean).to_deterministic().sample()[0].numpy() == pytest.approx(inputs[:2])
+
+
+def test_actions_are_scaled_and_clipped_for_the_environment() -> None:
+    actions = np.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [3.0, -9.0]], np.float32)
+    scaled = scaling_for_environment(BOX, normalize_actions=True, clip_actions=False)(actions)
+    np.testing.assert_allclose(scaled, [[-2, 0], [0, 5], [2, 10], [2, 0]])
+    clipped = scaling_for_environment(BOX, normalize_actions=False, clip_actions=True)(actions)
+    np.testing.assert_allclose(clipped, [[-1, 0], [0, 0], [1, 1], [2, 0]])
+    raw = scaling_for_environment(BOX, normalize_actions=False, clip_actions=False)(actions)
+    np.testing.assert_array_equal(raw, actions)
+    unbounded = Box(-np.inf, np.inf, (2,), np.float32)
+    same = scaling_for_environment(unbounded, normalize_actions=True, clip_actions=False)(actions)
+    np.testing.assert_array_equal(same, actions)
+
+
+@pytest.mark.parametrize("space", [Discrete(3, start=1), Box(0, 5, (2,), np.int32), Box(0, 1, (2, 2))])
+def test_other_action_spaces_are_refused(space: gymnasium.Space) -> None:
+    with pytest.raises(ValueError, match="must be Discrete or MultiDiscrete from 0"):
+        action_rule(space)

@@ -1,0 +1,106 @@
+"""Learning does not depend on placement: the same lanes in many processes, in few, in one."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from study.errors import SpaceError, TrialError
+from study.trial.run import TrialConfig, TrialRun
+from tests.integration.trials import trial_config
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+LAYOUTS = {"real": ("real", 1), "two": ("emulated", 2), "one": ("emulated", 1), "again": ("emulated", 1)}
+SETTING = {
+    "num_env_runners": 4,
+    "num_envs_per_env_runner": 3,
+    "train_batch_size": 1000,  # the twelve lanes do not divide it
+    "minibatch_size": 128,
+    "num_epochs": 4,
+}
+
+
+def weights_of(trial: TrialRun) -> dict[str, Any]:
+    assert trial._algorithm is not None
+    state: dict[str, Any] = trial._algorithm.learner_group.get_weights()["default_policy"]
+    return {name: np.array(value) for name, value in state.items()}
+
+
+def play(execution: str, processes: int, *, iterations: int = 3, **changes: Any) -> dict[str, Any]:
+    content = trial_config(
+        execution=execution,
+        setting=SETTING,
+        resources__emulation_processes=processes,
+        budget__env_steps=iterations * 1000,
+        **changes,
+    )
+    trial = TrialRun(TrialConfig.from_json(content), started_s=time.perf_counter())
+    try:
+        results = [trial.advance() for _ in range(iterations)]
+        return {"results": results, "weights": weights_of(trial)}
+    finally:
+        trial.close()
+
+
+def of_kind(played: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [record for result in played["results"] for record in result["records"] if record["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def played(local_ray: None) -> dict[str, dict[str, Any]]:
+    return {name: play(*layout, environment__id="Acrobot-v1") for name, layout in LAYOUTS.items()}
+
+
+@pytest.mark.parametrize("layout", ["two", "one"])
+def test_the_weights_are_those_of_real_runners(played: dict[str, dict[str, Any]], layout: str) -> None:
+    for name, value in played["real"]["weights"].items():
+        np.testing.assert_allclose(played[layout]["weights"][name], value, atol=1e-4)
+
+
+def test_a_run_repeated_is_equal_to_the_bit(played: dict[str, dict[str, Any]]) -> None:
+    for name, value in played["one"]["weights"].items():
+        np.testing.assert_array_equal(played["again"]["weights"][name], value)
+
+
+def test_evaluations_agree(played: dict[str, dict[str, Any]]) -> None:
+    returns = [[record["returns"] for record in of_kind(played[name], "evaluation")] for name in LAYOUTS]
+    assert returns[0] == returns[1] == returns[2] == returns[3] != []
+
+
+def test_the_trial_reports_the_runners_that_it_emulates(played: dict[str, dict[str, Any]]) -> None:
+    for name, processes, sampling in (("real", 5, 4), ("two", 3, 2), ("one", 1, 1)):
+        (built,) = of_kind(played[name], "trial_built")
+        effective = built["effective"]
+        assert (effective["num_env_runners"], effective["num_envs_per_env_runner"]) == (4, 3)
+        assert (effective["env_steps_per_round"], effective["train_batch_size"]) == (1000, 1000)
+        assert (effective["num_sampling_processes"], sum(built["processes_per_node"].values())) == (sampling, processes)
+        for record in of_kind(played[name], "iteration"):
+            assert record["metrics"]["num_healthy_env_runners"] == 4
+            assert record["metrics"]["train_batch_size_actual"] == 1000
+
+
+def test_an_emulated_trial_does_not_wait() -> None:
+    started = time.perf_counter()
+    play("emulated", 1, iterations=1, environment__step_wait_ms=1000.0)
+    assert time.perf_counter() - started < 60  # a thousand steps of a second each were left out
+
+
+def test_what_an_environment_raises_in_the_main_process_reaches_the_trial() -> None:
+    kwargs = {"environment__id": "tests.environments:Raises", "environment__kwargs": {"at_step": 70}}
+    with pytest.raises(TrialError, match=r"in the main process: .*ZeroDivisionError: planted fault at step 70"):
+        play("emulated", 1, iterations=1, **kwargs)
+
+
+def test_a_hanging_environment_in_the_main_process_is_given_up() -> None:
+    started = time.perf_counter()
+    with pytest.raises(TrialError, match=r"sampling: .*sample_timeout_s=3"):
+        play("emulated", 1, iterations=1, environment__id="tests.environments:Hangs", resources__sample_timeout_s=3.0)
+    assert time.perf_counter() - started < 30
+
+
+def test_emulation_without_lanes_is_refused() -> None:
+    rllib = {"env_runners": {"add_default_connectors_to_env_to_module_pipeline": False}}
+    with pytest.raises(SpaceError, match="emulation needs the batched runner, and it needs RLlib's default connectors"):
+        play("emulated", 1, iterations=1, rllib=rllib)

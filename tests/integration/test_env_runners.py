@@ -1,0 +1,314 @@
+"""What every environment runner promises, and what only the batched one does. Runners live in this process."""
+
+import itertools
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED, NUM_ENV_STEPS_SAMPLED_LIFETIME
+
+from study.spec import StudySpec
+from study.trial.acting import scaling_for_environment
+from study.trial.algorithm import build_config
+from study.trial.batched_runner import BatchedEnvRunner
+from study.trial.environments import make_env, probe
+from study.trial.runner import StockEnvRunner
+from study.trial.seeds import lane_seed, noise_seed
+from tests.integration.trials import trial_config
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+CARTPOLE = {"environment__id": "CartPole-v1"}
+PENDULUM = {"environment__id": "Pendulum-v1", "environment__floor": -1600}
+
+
+def config_of(*, execution: str = "real", **changes: Any) -> Any:
+    content = trial_config(execution=execution, **changes)
+    spec = StudySpec.model_validate(content["spec"])
+    spaces = probe(spec.environment, "")
+    return build_config(
+        spec, setting=content["setting"], seed=content["seed"], spaces=spaces, execution=content["execution"]
+    )
+
+
+def runner_of(config: Any, process: int = 1) -> Any:
+    return config.env_runner_cls(config=config, worker_index=process, num_workers=config.num_env_runners)
+
+
+@pytest.fixture(params=["stock", "batched"])
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def one(kind: str, *, lanes: int = 3, batch: int = 60, **changes: Any) -> Any:
+    """Return one runner with `lanes` lanes that samples `batch` steps a round."""
+    setting = {"num_env_runners": 1, "num_envs_per_env_runner": lanes, "train_batch_size": batch, "minibatch_size": 20}
+    return runner_of(config_of(runner=kind, setting=setting, **changes))
+
+
+def chains(samples: list[list[SingleAgentEpisode]]) -> list[list[SingleAgentEpisode]]:
+    """Return the pieces of each episode in time order."""
+    result: dict[str, list[SingleAgentEpisode]] = {}
+    for episode in itertools.chain(*samples):
+        result.setdefault(episode.id_, []).append(episode)
+    return list(result.values())
+
+
+def joined(pieces: list[SingleAgentEpisode]) -> dict[str, Any]:
+    """Check that pieces continue each other and return the whole episode as arrays."""
+    for before, after in itertools.pairwise(pieces):
+        assert not before.is_done
+        assert after.t_started == before.t
+        np.testing.assert_array_equal(before.get_observations(-1), after.get_observations(0))
+    assert pieces[0].t_started == 0
+    return {
+        "observations": [pieces[0].get_observations(0).tolist()]
+        + [row.tolist() for piece in pieces for row in piece.get_observations(slice(1, None))],
+        "actions": [action for piece in pieces for action in piece.get_actions()],
+        "rewards": [float(reward) for piece in pieces for reward in piece.get_rewards()],
+        "terminated": pieces[-1].is_terminated,
+        "truncated": pieces[-1].is_truncated,
+    }
+
+
+def replay(env: gymnasium.Env, first: Any, episode: dict[str, Any]) -> None:
+    """Check that the environment, whose reset gave `first`, answers the episode's actions with the episode."""
+    scale = scaling_for_environment(env.action_space, normalize_actions=True, clip_actions=False)
+    seen, ended = [first], (False, False)
+    for step, (action, reward) in enumerate(zip(episode["actions"], episode["rewards"], strict=True), start=1):
+        observation, got, *ended, _ = env.step(scale(np.asarray(action)))
+        seen.append(observation)
+        assert float(got) == pytest.approx(reward, rel=1e-5)
+        assert not any(ended) or step == len(episode["actions"])
+    np.testing.assert_allclose(seen, episode["observations"], rtol=1e-5, atol=1e-6)
+    assert tuple(ended) == (episode["terminated"], episode["truncated"])
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [CARTPOLE, CARTPOLE | {"environment__max_episode_steps": 11}, PENDULUM],
+    ids=["terminated", "truncated", "box"],
+)
+def test_an_episode_is_what_the_environment_did(kind: str, environment: dict[str, Any]) -> None:
+    runner = one(kind, lanes=3, batch=75, **environment)
+    episodes = [joined(pieces) for pieces in chains([runner.sample() for _ in range(4)])]
+    spec = StudySpec.model_validate(trial_config(**environment)["spec"])
+    for env_index in range(3):
+        env = make_env(spec.environment)
+        first, _ = env.reset(seed=lane_seed(1, 1, env_index))
+        (mine,) = [each for each in episodes if np.allclose(each["observations"][0], first, atol=1e-7)]
+        replay(env, first, mine)
+
+
+@pytest.mark.parametrize("environment", [CARTPOLE, PENDULUM], ids=["discrete", "box"])
+def test_the_probabilities_belong_to_the_actions(kind: str, environment: dict[str, Any]) -> None:
+    runner = one(kind, **environment)
+    distribution = runner.module.get_exploration_action_dist_cls()
+    for episode in runner.sample():
+        inputs, log_probs = (episode.get_extra_model_outputs(name) for name in ("action_dist_inputs", "action_logp"))
+        observations = torch.from_numpy(np.array(episode.get_observations(slice(0, -1))))
+        expected = runner.module.forward_exploration({"obs": observations})["action_dist_inputs"].detach()
+        np.testing.assert_allclose(inputs, expected.numpy(), atol=1e-5)
+        actions = torch.from_numpy(np.array(episode.get_actions()))
+        np.testing.assert_allclose(log_probs, distribution.from_logits(expected).logp(actions).numpy(), atol=1e-4)
+
+
+def test_a_measured_sample_counts_what_it_returns(kind: str) -> None:
+    runner = one(kind, lanes=4, batch=100)
+    samples = [runner.measured_sample() for _ in range(5)]
+    ended = [pieces for pieces in chains([episodes for episodes, _, _ in samples]) if pieces[-1].is_done]
+    returns = [sum(piece.get_return() for piece in pieces) for pieces in ended]
+    assert len(ended) >= 5
+    assert sum(each.num_episodes for _, _, each in samples) == len(ended)
+    assert sum(each.episode_return_sum for _, _, each in samples) == pytest.approx(sum(returns))
+    assert sum(each.episode_len_sum for _, _, each in samples) == sum(returns)  # CartPole pays 1 a step
+    for episodes, metrics, measurement in samples:
+        assert measurement.env_steps == sum(map(len, episodes)) == metrics[NUM_ENV_STEPS_SAMPLED].peek()
+        assert (measurement.error, measurement.runner, measurement.num_runners) == ("", 1, 1)
+        assert measurement.sampling_time_s > 0
+    assert samples[-1][1][NUM_ENV_STEPS_SAMPLED_LIFETIME] is not None
+
+
+def test_weights_are_set_and_followed(kind: str) -> None:
+    runner = one(kind)
+    runner.sample()
+    state = {name: np.asarray(value) * 2 for name, value in runner.module.get_state().items()}
+    runner.set_state({"rl_module": state, "weights_seq_no": 7})
+    assert runner.get_state()["weights_seq_no"] == 7
+    runner.sample()  # RLlib's own runner has already prepared its next forward pass
+    for episode in runner.sample(explore=False):
+        rows = torch.from_numpy(np.array(episode.get_observations(slice(0, -1))))
+        inputs = runner.module.forward_inference({"obs": rows})["action_dist_inputs"]
+        assert episode.get_actions().tolist() == inputs.argmax(-1).tolist()
+    for name, value in runner.module.get_state().items():
+        np.testing.assert_array_equal(np.asarray(value), state[name])
+
+
+def test_a_forced_reset_begins_new_episodes(kind: str) -> None:
+    runner = one(kind, batch=30)
+    before = {episode.id_ for episode in runner.sample() if not episode.is_done}
+    after = runner.sample(force_reset=True)
+    assert before
+    assert not before & {episode.id_ for episode in after}
+    assert all(episode.t_started == 0 for episode in after)
+
+
+def test_random_actions_come_from_the_space(kind: str) -> None:
+    runner = one(kind, lanes=2, batch=400, **PENDULUM)
+    actions = np.concatenate([episode.get_actions() for episode in runner.sample(random_actions=True)])
+    assert np.abs(actions).max() <= 2
+    assert actions.std() == pytest.approx(4 / np.sqrt(12), rel=0.15)
+
+
+def test_what_the_environment_raises_is_reported(kind: str) -> None:
+    runner = one(kind, environment__id="tests.environments:Raises", environment__kwargs={"at_step": 5})
+    episodes, metrics, measurement = runner.measured_sample()
+    assert (episodes, metrics, measurement.env_steps) == ([], {}, 0)
+    assert "ZeroDivisionError: planted fault at step 5" in measurement.error
+    assert "tests/environments.py" in measurement.traceback
+
+
+def test_a_reward_that_is_not_finite_is_reported(kind: str) -> None:
+    runner = one(kind, batch=120, environment__id="tests.environments:NanReward")
+    assert "rewards must be finite, got nan at step 10" in runner.measured_sample()[2].error
+
+
+def test_the_spaces_are_those_of_one_environment_and_of_all(kind: str) -> None:
+    runner = one(kind, lanes=3)
+    spaces = runner.get_spaces()
+    assert spaces["__env_single__"][0].shape == (4,)
+    assert spaces["__env__"][0].shape == (3, 4)
+    assert isinstance(spaces["default_policy"][0], Box)
+    runner.assert_healthy()
+
+
+def test_the_action_noise_of_stock_runners_differs() -> None:
+    config = config_of(runner="stock")
+    seeds = []
+    for process in (1, 2):
+        runner_of(config, process)
+        seeds.append(torch.initial_seed())
+    assert seeds == [noise_seed(1, 1), noise_seed(1, 2)]
+
+
+# --- the batched runner alone --------------------------------------------------------------------------------------
+
+
+def of_lanes(runner: Any, sample: list[SingleAgentEpisode], lengths: list[int]) -> list[list[SingleAgentEpisode]]:
+    """Split a sample at the lanes, whose steps are `lengths`."""
+    lanes: list[list[SingleAgentEpisode]] = []
+    pieces = iter(sample)
+    for length in lengths:
+        mine: list[SingleAgentEpisode] = []
+        while sum(map(len, mine)) < length:
+            mine.append(next(pieces))
+        assert sum(map(len, mine)) == length
+        lanes.append(mine)
+    assert next(pieces, None) is None
+    return lanes
+
+
+def test_batches_are_exact_and_in_lane_order() -> None:
+    runner = one("batched", lanes=3, batch=50)
+    assert runner.env_steps_per_round == 50
+    trajectories: list[list[SingleAgentEpisode]] = [[], [], []]
+    for _ in range(6):
+        for lane, pieces in enumerate(of_lanes(runner, runner.sample(), [17, 17, 16])):
+            trajectories[lane] += pieces
+    spec = StudySpec.model_validate(trial_config()["spec"])
+    for lane, pieces in enumerate(trajectories):  # each lane is one environment that plays on and on
+        env = make_env(spec.environment)
+        observation, _ = env.reset(seed=lane_seed(1, 1, lane))
+        for episode in chains([pieces]):
+            whole = joined(episode)
+            if episode[-1].is_done:
+                replay(env, observation, whole)
+                observation, _ = env.reset()
+            else:
+                assert episode[-1] is pieces[-1]
+    assert sum(piece.is_done for pieces in trajectories for piece in pieces) > 5
+
+
+@pytest.mark.parametrize("horizon", [0, 1, 5, 40])
+def test_the_lookback_is_the_end_of_the_fragment_before(horizon: int) -> None:
+    config = config_of(
+        runner="batched",
+        setting={"num_env_runners": 1, "num_envs_per_env_runner": 3, "train_batch_size": 50, "minibatch_size": 10},
+        rllib={"env_runners": {"episode_lookback_horizon": horizon}},
+    )
+    runner = runner_of(config)
+    seen = 0
+    for pieces in chains([runner.sample() for _ in range(6)]):
+        whole = joined(pieces)
+        for piece in pieces:
+            lookback = min(horizon, piece.t_started)
+            assert piece.observations.lookback == piece.actions.lookback == piece.rewards.lookback == lookback
+            start = piece.t_started - lookback
+            np.testing.assert_array_equal(
+                piece.observations.data, np.float32(whole["observations"][start : piece.t + 1])
+            )
+            np.testing.assert_array_equal(piece.actions.data, whole["actions"][start : piece.t])
+            np.testing.assert_array_equal(piece.rewards.data, np.float32(whole["rewards"][start : piece.t]))
+            seen += lookback > 0
+            piece.validate()
+    assert seen > 5 or horizon == 0
+
+
+@pytest.mark.parametrize("environment", [CARTPOLE, PENDULUM], ids=["discrete", "box"])
+@pytest.mark.parametrize("batch", [240, 250], ids=["divides", "does not divide"])
+def test_lanes_do_not_depend_on_the_processes(batch: int, environment: dict[str, Any]) -> None:
+    setting = {"num_env_runners": 4, "num_envs_per_env_runner": 3, "train_batch_size": batch, "minibatch_size": 10}
+    weights = runner_of(config_of(setting=setting, **environment)).module.get_state()
+
+    def play(execution: str, processes: int) -> list[SingleAgentEpisode]:
+        changes = {"resources__emulation_processes": processes, **environment}
+        config = config_of(execution=execution, setting=setting, **changes)
+        workers = range(1, processes + 1) if config.num_env_runners else [0]
+        runners = [runner_of(config, worker) for worker in workers]
+        for runner in runners:
+            runner.set_state({"rl_module": weights})
+        return [episode for _ in range(3) for runner in runners for episode in runner.sample()]
+
+    real, two, whole = play("real", 4), play("emulated", 2), play("emulated", 1)
+    assert sum(map(len, real)) == 3 * batch
+    for other in (two, whole):
+        for mine, theirs in zip(real, other, strict=True):
+            # Forward passes of other sizes round differently: a Box action shows it in the last digits.
+            np.testing.assert_allclose(mine.get_observations(), theirs.get_observations(), atol=1e-4)
+            np.testing.assert_allclose(mine.get_actions(), theirs.get_actions(), atol=1e-4)
+            assert (mine.t_started, mine.is_done) == (theirs.t_started, theirs.is_done)
+
+
+def test_num_episodes_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_episodes is not offered"):
+        one("batched").sample(num_episodes=2)
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"environment__id": "tests.environments:WrongShape"}, r"shape \(4,\).*\(3,\)"),
+        ({"environment__id": "tests.environments:NanObservation"}, "observations must be finite"),
+    ],
+    ids=["shape", "nan"],
+)
+def test_what_an_environment_may_not_return_is_found(environment: dict[str, Any], words: str) -> None:
+    error = one("batched", **environment).measured_sample()[2].error
+    assert re.search(words, error), error
+
+
+def test_a_policy_that_diverged_is_found() -> None:
+    runner = one("batched")
+    state = {name: np.asarray(value) * np.nan for name, value in runner.module.get_state().items()}
+    runner.set_state({"rl_module": state})
+    assert "the training diverged" in runner.measured_sample()[2].error
+
+
+def test_the_space_names_the_runner(kind: str) -> None:
+    assert type(one(kind)) is {"stock": StockEnvRunner, "batched": BatchedEnvRunner}[kind]
