@@ -1,0 +1,174 @@
+"""A trial of 46 runners on two cores: emulated in one process against 46 real processes of stock RLlib.
+
+    python -m tests.benchmarks.emulation [--repetitions 5] [--runners 46] [--also batched]
+
+Acrobot-v1, ten iterations of 8000 steps with the shipped constants of PPO. The time is that of the whole trial, from
+an empty process to the end: imports, start-up, iterations. Memory is the proportional set size of the whole process
+tree, Ray's own processes included. Each trial has a fresh process and a private Ray; they take turns. `--also batched`
+adds 46 real processes with the batched runner and the lean learner. The last line is JSON.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+TARGET_RATIO, TARGET_MB = 10.0, 2500.0
+KINDS = {
+    "emulated": {"runner": "batched", "learner": "lean", "execution": "emulated"},
+    "stock": {"runner": "stock", "learner": "rllib", "execution": "real"},
+    "batched": {"runner": "batched", "learner": "lean", "execution": "real"},
+}
+ITERATIONS, BATCH = 10, 8000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--runners", type=int, default=46)
+    parser.add_argument("--also", choices=["batched"], action="append", default=[])
+    parser.add_argument("--child", choices=list(KINDS), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(_trial(options.child, options.runners)))
+        return
+    from tests.benchmarks.timing import Spread, alternated, end_on_sigterm, last_line_of, machine, versions
+
+    end_on_sigterm()
+    about, kinds = machine(), ["emulated", "stock", *options.also]
+    runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+    print(f"{'trial':<10}{'start-up s':>12}{'iteration s':>13}{'whole s':>10}{'memory MB':>11}")
+    for repetition in range(options.repetitions):
+        for kind in alternated(kinds, repetition):
+            with tempfile.TemporaryDirectory() as home:
+                command = [sys.executable, "-m", "tests.benchmarks.emulation", "--child", kind]
+                line = last_line_of([*command, "--runners", str(options.runners)], home=Path(home))
+            run = json.loads(line)
+            runs[kind].append(run)
+            print(
+                f"{kind:<10}{run['startup_s']:>12.1f}{run['iteration_s']:>13.2f}{run['whole_s']:>10.1f}"
+                f"{run['memory_mb']:>11.0f}",
+                flush=True,
+            )
+    pairs = zip(runs["stock"], runs["emulated"], strict=True)
+    ratio = Spread.of((stock["whole_s"] / emulated["whole_s"] for stock, emulated in pairs), digits=2)
+    memory = max(run["memory_mb"] for run in runs["emulated"])
+    print(f"stock over emulated: {ratio.median} ({ratio.min} to {ratio.max}), target at least {TARGET_RATIO:g}")
+    print(f"emulated: at most {memory:.0f} MB, target under {TARGET_MB:g} MB")
+    print(
+        json.dumps(
+            {
+                "benchmark": "emulation",
+                "runners": options.runners,
+                "iterations": ITERATIONS,
+                "train_batch_size": BATCH,
+                "runs": runs,
+                "stock_over_emulated": {"median": ratio.median, "min": ratio.min, "max": ratio.max},
+                "target_ratio": TARGET_RATIO,
+                "emulated_memory_mb": memory,
+                "target_memory_mb": TARGET_MB,
+                **about,
+                "versions": versions(["ray", "torch", "gymnasium"]),
+            }
+        )
+    )
+
+
+def _trial(kind: str, runners: int) -> dict[str, float]:
+    """Run one trial in this process and return what it took."""
+    from study.cluster import private_ray
+    from study.parameters import PARAMETERS
+    from tests.spaces import spec
+
+    changes = dict(KINDS[kind])
+    space = spec(
+        environment__id="Acrobot-v1",
+        environment__floor=-500,
+        environment__reference=-80,
+        environment__target=-100,
+        parameters__num_env_runners=runners,
+        parameters__num_envs_per_env_runner=4,
+        parameters__train_batch_size=BATCH,
+        budget__env_steps=None,
+        budget__iterations=ITERATIONS,
+        evaluation__num_evaluations=1,
+        evaluation__episodes=1,
+        **changes,
+    )
+    setting = {name: parameter.default for name, parameter in PARAMETERS.items()}
+    setting |= {"num_env_runners": runners, "train_batch_size": BATCH, "num_envs_per_env_runner": 4}
+    with private_ray(num_cpus=runners + 1, verbose=False), _Memory() as memory:
+        started = time.perf_counter()
+        # RLlib and torch are imported here: a trial's process begins without them.
+        from study.trial.run import TrialConfig, TrialRun
+
+        config = TrialConfig(
+            spec=space,
+            setting=setting,
+            seed=1,
+            iterations=ITERATIONS,
+            execution=changes["execution"],  # type: ignore[arg-type]
+            trial=0,
+            attempt=1,
+        )
+        trial = TrialRun(config, started_s=started)
+        startup_s = time.perf_counter() - started
+        try:
+            records: list[dict[str, Any]] = []
+            for _ in range(ITERATIONS):
+                records += trial.advance()["records"]
+            whole_s = time.perf_counter() - started
+            memory.look()
+        finally:
+            trial.close()
+    iterations = [record["metrics"]["iteration_time_s"] for record in records if record["kind"] == "iteration"]
+    assert len(iterations) == ITERATIONS
+    evaluation_s = sum(record["eval_time_s"] for record in records if record["kind"] == "evaluation")
+    return {
+        "startup_s": startup_s,
+        "iteration_s": sum(iterations) / len(iterations),
+        "whole_s": whole_s - evaluation_s,
+        "memory_mb": memory.peak_mb,
+    }
+
+
+class _Memory:
+    """Watches the proportional set size of this process and everything below it, Ray included."""
+
+    def __init__(self) -> None:
+        self.peak_mb = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "_Memory":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        # Seldom: to read the memory map of a hundred processes takes a second of a core.
+        while not self._ended.wait(20):
+            self.look()
+
+    def look(self) -> None:
+        import psutil
+
+        own = psutil.Process()
+        total = 0
+        for process in [own, *own.children(recursive=True)]:
+            try:
+                total += process.memory_full_info().pss
+            except psutil.Error:
+                continue  # it ended meanwhile
+        self.peak_mb = max(self.peak_mb, total / 1e6)
+
+
+if __name__ == "__main__":
+    main()

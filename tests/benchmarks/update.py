@@ -1,0 +1,197 @@
+"""What one PPO update takes: our learner against a plain PyTorch loop, and against RLlib's own learner.
+
+The update is LunarLander's: 4000 steps from 32 lanes, 8 observed numbers, 4 actions, two networks of 256 x 256 tanh
+units, minibatches of 128, 10 epochs. The plain loop is what one would write for the same mathematics by hand; all three
+get the same episodes and alternate in one run, and every repetition is one sample.
+
+    python -m tests.benchmarks.update [--repetitions 7] [--threads 1]
+"""
+
+import argparse
+import copy
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
+from torch import nn
+from torch.distributions import Categorical, kl_divergence
+
+from study.trial.lean_learner import LeanPPOLearner
+
+LANES, STEPS = 32, 4000
+OBSERVATIONS, ACTIONS, HIDDEN = Box(-1.0, 1.0, (8,), np.float32), Discrete(4), 256
+LOOP = {"num_epochs": 10, "minibatch_size": 128, "shuffle_batch_per_epoch": True}
+LOSS = {
+    "lr": 3e-4,
+    "gamma": 0.99,
+    "lambda_": 0.95,
+    "clip_param": 0.2,
+    "vf_clip_param": 10.0,
+    "vf_loss_coeff": 0.5,
+    "entropy_coeff": 0.01,
+    "kl_coeff": 0.2,
+    "kl_target": 0.01,
+    "grad_clip": 0.5,
+}
+
+
+class Plain:
+    """PPO's update written by hand, in the plainest PyTorch."""
+
+    def __init__(self) -> None:
+        self.policy, self.value = self.network(ACTIONS.n), self.network(1)
+        self.parameters = [*self.policy.parameters(), *self.value.parameters()]
+        self.optimizer = torch.optim.Adam(self.parameters, lr=LOSS["lr"])
+        self.kl_coeff = LOSS["kl_coeff"]
+
+    @staticmethod
+    def network(outputs: Any) -> nn.Sequential:
+        return nn.Sequential(
+            *(nn.Linear(OBSERVATIONS.shape[0], HIDDEN), nn.Tanh()),
+            *(nn.Linear(HIDDEN, HIDDEN), nn.Tanh()),
+            nn.Linear(HIDDEN, int(outputs)),
+        )
+
+    def update(self, episodes: list[SingleAgentEpisode]) -> None:
+        observations = torch.from_numpy(np.concatenate([episode.get_observations()[:-1] for episode in episodes]))
+        actions = torch.from_numpy(np.concatenate([episode.get_actions() for episode in episodes]))
+        with torch.no_grad():
+            logits = self.policy(observations)
+            advantages, targets = self.advantages(episodes, self.value(observations).squeeze(-1))
+            log_probs = Categorical(logits=logits).log_prob(actions)
+        for _ in range(LOOP["num_epochs"]):
+            for rows in torch.randperm(len(actions)).split(LOOP["minibatch_size"]):
+                new, old = Categorical(logits=self.policy(observations[rows])), Categorical(logits=logits[rows])
+                ratio = torch.exp(new.log_prob(actions[rows]) - log_probs[rows])
+                clipped = torch.clamp(ratio, 1 - LOSS["clip_param"], 1 + LOSS["clip_param"])
+                surrogate = torch.min(advantages[rows] * ratio, advantages[rows] * clipped)
+                errors = (self.value(observations[rows]).squeeze(-1) - targets[rows]) ** 2
+                value_loss = torch.clamp(errors, 0, LOSS["vf_clip_param"])
+                kl = kl_divergence(old, new).mean()
+                bonus = LOSS["entropy_coeff"] * new.entropy()
+                loss = (-surrogate + LOSS["vf_loss_coeff"] * value_loss - bonus).mean() + self.kl_coeff * kl
+                self.optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(self.parameters, LOSS["grad_clip"])
+                self.optimizer.step()
+        if kl > 2 * LOSS["kl_target"]:
+            self.kl_coeff *= 1.5
+        elif kl < 0.5 * LOSS["kl_target"]:
+            self.kl_coeff *= 0.5
+
+    def advantages(self, episodes: list[SingleAgentEpisode], values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        last = self.value(torch.from_numpy(np.stack([episode.get_observations()[-1] for episode in episodes])))
+        advantages: list[float] = []
+        pieces = values.split([len(episode) for episode in episodes])
+        for episode, piece, bootstrap in zip(episodes, pieces, last.squeeze(-1).tolist(), strict=True):
+            following = 0.0 if episode.is_terminated else bootstrap
+            running, own = 0.0, []
+            for reward, value in zip(episode.get_rewards()[::-1].tolist(), piece.tolist()[::-1], strict=True):
+                running = reward + LOSS["gamma"] * following - value + LOSS["gamma"] * LOSS["lambda_"] * running
+                following = value
+                own.append(running)
+            advantages += own[::-1]
+        result = torch.tensor(advantages)
+        return (result - result.mean()) / max(1e-4, result.std(correction=0).item()), result + values
+
+
+def learner(kind: type) -> Any:
+    """Return a built learner of RLlib's kind, or of ours."""
+    config = PPOConfig().environment(observation_space=OBSERVATIONS, action_space=ACTIONS)
+    config.learners(learner_class=kind).training(**LOSS).debugging(seed=0)
+    network = DefaultModelConfig(fcnet_hiddens=[HIDDEN, HIDDEN], fcnet_activation="tanh", vf_share_layers=False)
+    config.rl_module(model_config=network)
+    spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: (OBSERVATIONS, ACTIONS)})
+    built = kind(config=config, module_spec=spec)
+    built.build()
+    return built
+
+
+def fragments(module: Any) -> list[SingleAgentEpisode]:
+    """Return one fragment for each lane, with what RLlib's runner adds: outputs and log-probabilities of the policy."""
+    random = np.random.default_rng(0)
+    episodes = []
+    for lane in range(LANES):
+        observations = random.uniform(-1, 1, (STEPS // LANES + 1, *OBSERVATIONS.shape)).astype(np.float32)
+        with torch.no_grad():
+            logits = module.forward_exploration({Columns.OBS: torch.from_numpy(observations[:-1])})
+            policy = Categorical(logits=logits[Columns.ACTION_DIST_INPUTS])
+            actions = policy.sample()
+        outputs = {Columns.ACTION_DIST_INPUTS: policy.logits, Columns.ACTION_LOGP: policy.log_prob(actions)}
+        episodes.append(
+            SingleAgentEpisode(
+                observations=InfiniteLookbackBuffer(observations, 0, OBSERVATIONS),
+                actions=InfiniteLookbackBuffer(actions.numpy(), 0, ACTIONS),
+                rewards=InfiniteLookbackBuffer(random.normal(size=len(actions)), 0),
+                infos=InfiniteLookbackBuffer([{}] * len(observations), 0),
+                extra_model_outputs={name: InfiniteLookbackBuffer(part.numpy(), 0) for name, part in outputs.items()},
+                terminated=lane % 4 == 0,
+                len_lookback_buffer=0,
+            )
+        )
+    return episodes
+
+
+def seconds(update: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    update()
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    lean, rllib, plain = learner(LeanPPOLearner), learner(PPOTorchLearner), Plain()
+    episodes = fragments(rllib.module[DEFAULT_MODULE_ID])
+    timesteps = {"num_env_steps_sampled_lifetime": 0}
+
+    def once(name: str) -> float:
+        own = copy.deepcopy(episodes)  # RLlib appends to them
+        updates = {
+            "lean": lambda: lean.update(episodes=own, timesteps=timesteps, **LOOP),
+            "plain": lambda: plain.update(own),
+            "rllib": lambda: rllib.update(episodes=own, timesteps=timesteps, **LOOP),
+        }
+        return seconds(updates[name])
+
+    samples: dict[str, list[float]] = {"lean": [], "plain": [], "rllib": []}
+    for repetition in range(-1, options.repetitions):  # the first one warms up
+        order = list(samples) if repetition % 2 else list(samples)[::-1]
+        for name in order:
+            taken = once(name)
+            if repetition >= 0:
+                samples[name].append(taken)
+    medians = {name: statistics.median(taken) for name, taken in samples.items()}
+    print(f"{'update':8}{'median ms':>11}{'min ms':>9}{'max ms':>9}")
+    for name, taken in samples.items():
+        print(f"{name:8}{1e3 * medians[name]:11.1f}{1e3 * min(taken):9.1f}{1e3 * max(taken):9.1f}")
+    result = {
+        "benchmark": "update",
+        "repetitions": options.repetitions,
+        "threads": options.threads,
+        "median_ms": {name: round(1e3 * median, 1) for name, median in medians.items()},
+        "lean_over_plain": round(medians["lean"] / medians["plain"], 3),
+        "target_lean_over_plain": 1.15,
+        "rllib_over_lean": round(medians["rllib"] / medians["lean"], 3),
+        "target_rllib_over_lean": 1.4,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
