@@ -13,7 +13,7 @@ import numpy as np
 
 from study.domains import Choices, Range
 from study.guess import guess_seconds
-from study.needs import check_fit, execution_of, memory_mb, num_cpus
+from study.needs import check_fit, execution_of, memory_mb, num_cpus, processes
 from study.parameters import SCALE, Value
 from study.shape import ClusterShape
 from study.spec import Execution, StudySpec
@@ -114,6 +114,7 @@ class ScalePlan:
     num_env_runners: int
     num_trials: int
     execution: Execution
+    num_processes: int
     num_cpus: int
     """CPUs that one trial reserves."""
     memory_mb: int
@@ -133,6 +134,16 @@ class Plan:
     cluster: ClusterShape
     hours: float
     """Guess of the whole study's duration."""
+
+    @property
+    def reuses_processes(self) -> bool:
+        """Whether a trial's process goes on with the next trial: where all are of one process and reserve the same.
+
+        It saves each trial the seconds of importing RLlib and torch. Elsewhere a process kept for a trial of another
+        size would hold CPUs that admission takes for free.
+        """
+        alone = all(scale.execution == "emulated" and scale.num_processes == 1 for scale in self.scales)
+        return alone and len({scale.num_cpus for scale in self.scales}) == 1
 
     def scale(self, num_env_runners: int) -> ScalePlan:
         """Return what the trials of one scale need."""
@@ -159,6 +170,7 @@ def _scale_plan(spec: StudySpec, num_env_runners: int, cluster: ClusterShape, *,
         num_env_runners=num_env_runners,
         num_trials=num_trials,
         execution=execution,
+        num_processes=len(processes(spec, num_env_runners, execution)),
         num_cpus=num_cpus(spec, num_env_runners, execution),
         memory_mb=memory_mb(spec, num_env_runners, execution),
         hours=guess_seconds(spec, num_env_runners, cluster, execution=execution) / 3600,

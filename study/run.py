@@ -69,6 +69,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
         TrackingError: MLflow does not answer at a first start.
         RecordError: The folder cannot be resumed.
     """
+    display = display or PlainDisplay()
     folder = StudyFolder(options.out / options.name)
     resumed = is_resumed(folder, options)
     spaces = probe(spec.environment, options.space)
@@ -78,7 +79,8 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
     if shape is not None:
         make_plan(spec, shape)  # refuse before anything is written
     if spec.rllib:
-        _check_overrides(spec, spaces, shape)
+        for fallback in _check_overrides(spec, spaces, shape):
+            display.note(fallback)
     if not resumed:
         folder.prepare()
     with folder.locked(), contextlib.ExitStack() as stack:
@@ -87,7 +89,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
                 raise name_taken(folder, options)
             stack.push(lambda kind, error, trace: forget_unstarted(folder, error))
             folder.create(identity, options.space_text)
-        session = _Session(spec, folder, identity, options, display or PlainDisplay(), address)
+        session = _Session(spec, folder, identity, options, display, address)
         return session.run(stack, insist_on_mlflow=not resumed)
 
 
@@ -99,9 +101,10 @@ def _not_shorter(spec: StudySpec, num_trials: int) -> StudySpec:
     return spec.model_copy(update={"search": search})
 
 
-def _check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | None) -> None:
+def _check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | None) -> list[str]:
     """Let RLlib check `rllib:` here, once, instead of in every trial; only then does the driver import RLlib.
 
+    Returns one line for each of our components that RLlib's own will have to stand in for.
     A cluster that is not joined yet says nothing: then `execution: auto` is checked as if it were real.
     """
     from study.search.space import runnable
@@ -110,10 +113,13 @@ def _check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | No
     slots = {slot.num_env_runners: slot for slot in reversed(deal_slots(spec))}
     asked: Execution = "real" if spec.execution == "auto" else spec.execution
     ways = {asked if cluster is None else execution_of(spec, scale, cluster): scale for scale in spec.scales}
+    fallbacks: list[str] = []
     for execution, scale in ways.items():
         lowest = {name: smallest(domain) for name, domain in spec.tuned.items()} | dict(slots[scale].given)
         setting = runnable(spec, {**lowest, SCALE: scale})
-        build_config(spec, setting=setting, seed=slots[scale].seed, spaces=spaces, execution=execution)
+        config = build_config(spec, setting=setting, seed=slots[scale].seed, spaces=spaces, execution=execution)
+        fallbacks += config.fallbacks
+    return list(dict.fromkeys(fallbacks))
 
 
 class _Session:
@@ -242,6 +248,7 @@ def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: D
             num_samples=conductor.num_left,
             trial_dirname_creator=_trial_name,
             trial_name_creator=_trial_name,
+            reuse_actors=conductor.plan.reuses_processes,
         ),
         run_config=tune.RunConfig(
             name="study",

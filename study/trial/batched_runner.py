@@ -124,8 +124,8 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         if self.env is not None:
             self.env.close()
         # Without a seed every run shall differ, as in RLlib.
-        seed = self.config.seed if self.config.seed is not None else np.random.SeedSequence().generate_state(1)[0]
-        seed = int(seed)
+        drawn = int(np.random.SeedSequence().generate_state(1)[0])
+        seed = drawn if self._seed_of_lanes is None else self._seed_of_lanes
         self._envs = make_lane_envs(_maker(self.config, self), [lane_seed(seed, *lane) for lane in self.lanes])
         self.env, self.num_envs = VectorSpaces(self._envs), self._envs.num_envs
         self._noises = [LaneNoise(seed, *lane) for lane in self.lanes]

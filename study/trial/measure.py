@@ -4,6 +4,7 @@ Times are wall clock by the monotonic clock of the process that took them; clock
 subtracted.
 """
 
+import contextlib
 import math
 import resource
 import time
@@ -164,6 +165,12 @@ def read_pressure_s() -> float | None:
     except (OSError, ValueError):
         pass  # PSI is compiled out or switched off, or this is not Linux
     return None
+
+
+def forget_peak_rss() -> None:
+    """Let the largest resident size begin anew, for a process that serves another trial."""
+    with contextlib.suppress(OSError):  # not Linux: then it stays that of all trials so far
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def read_peak_rss_mb() -> float:

@@ -76,11 +76,22 @@ class MeasuredEnvRunner(SingleAgentEnvRunner, abc.ABC):
 
     env: Any
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        if self.worker_index > 0:
-            # The local runner lives in the main process, whose threads and randomness are the learner's.
-            torch.set_num_threads(max(int(self.config.num_cpus_per_env_runner), 1))
+    def __init__(self, *, config: AlgorithmConfig, worker_index: int, **kwargs: Any) -> None:
+        # The local runner lives in the main process, whose threads and randomness are the learner's.
+        if worker_index > 0:
+            torch.set_num_threads(max(int(config.num_cpus_per_env_runner), 1))
+        if worker_index > 0 and config.seed is not None:
+            # RLlib's own seeding asks torch for deterministic algorithms by a function that imports torch's
+            # compiler: a second of CPU and 70 MB in every runner. This sets the same flag.
+            torch.set_deterministic_debug_mode("error")
+            _seed_globally(noise_seed(config.seed, worker_index))
+            unseeded = config.copy(copy_frozen=False).debugging(seed=None)
+            self._seed_of_lanes: int | None = config.seed
+            super().__init__(config=unseeded, worker_index=worker_index, **kwargs)
+            self.config, self._seed = config, config.seed
+        else:
+            self._seed_of_lanes = config.seed
+            super().__init__(config=config, worker_index=worker_index, **kwargs)
         self._node = ray.get_runtime_context().get_node_id()
         self._watch = Watch()
 
@@ -160,6 +171,7 @@ class StockEnvRunner(MeasuredEnvRunner):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if self.worker_index > 0 and self.config.seed is not None:
+            # Anew: environments and module may have drawn while they were made.
             _seed_globally(noise_seed(self.config.seed, self.worker_index))
 
     @property

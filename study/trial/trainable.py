@@ -14,6 +14,7 @@ from study.needs import processes
 from study.parameters import SCALE
 from study.spec import StudySpec
 from study.trial.failures import described, original
+from study.trial.measure import forget_peak_rss
 
 if TYPE_CHECKING:
     from study.trial.run import TrialRun
@@ -44,6 +45,7 @@ class StudyTrial(Trainable):
         what fails there with its own type and message, and what fails here as the death of an actor.
         """
         self._started_s = time.perf_counter()
+        self._ended = False
         # Before torch is imported: OpenMP reads it once.
         os.environ["OMP_NUM_THREADS"] = str(config["spec"]["resources"]["num_cpus_for_main_process"])
 
@@ -54,11 +56,17 @@ class StudyTrial(Trainable):
             TrialError: With one line that says what went wrong; the cause is chained.
         """
         try:
+            if self._ended:
+                raise TrialError("trial: has ended, and must not be stepped again.")
             if self._run is None:
                 from study.trial.run import TrialConfig, TrialRun
 
                 self._run = TrialRun(TrialConfig.from_json(self.config), started_s=self._started_s)
-            return self._run.advance()
+            result = self._run.advance()
+            if result["done"]:
+                self._ended = True
+                self.cleanup()  # Tune does not do so where the next trial gets this process
+            return result
         except TrialError:
             raise
         except StudyError as error:
@@ -67,6 +75,16 @@ class StudyTrial(Trainable):
             raise TrialError(
                 f"trial: must not fail, got {described(original(error))}. Fix: see the traceback."
             ) from error
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Begin another trial in this process, where RLlib and torch are imported already.
+
+        Tune asks for it (`reuse_actors`) when the next trial reserves the same.
+        """
+        self.cleanup()
+        forget_peak_rss()
+        self.setup(new_config)
+        return True
 
     def cleanup(self) -> None:
         """Stop every process of the trial."""

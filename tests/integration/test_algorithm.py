@@ -1,16 +1,24 @@
 """A setting becomes the configuration that was meant, and `rllib:` cannot break what the study rests on."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from gymnasium.spaces import Dict, Discrete, Tuple
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from study.errors import SpaceError
 from study.parameters import PARAMETERS
 from study.spec import StudySpec
 from study.trial.algorithm import build_config
+from study.trial.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.effective import differences
 from study.trial.environments import probe
+from study.trial.lean_learner import LeanPPOLearner
+from study.trial.runner import StockEnvRunner
 from tests.integration.trials import trial_config
 
 
@@ -80,6 +88,87 @@ def test_resources_and_network_reach_rllib() -> None:
 def test_an_override_is_applied() -> None:
     built = config({"training": {"use_kl_loss": False, "shuffle_batch_per_epoch": False}})
     assert (built.use_kl_loss, built.shuffle_batch_per_epoch) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("execution", "processes", "rllib_runners", "rllib_envs"),
+    [("real", 1, 4, 3), ("real", 2, 4, 3), ("emulated", 1, 0, 12), ("emulated", 3, 3, 6), ("emulated", 9, 4, 3)],
+)
+def test_the_lanes_of_four_runners(execution: str, processes: int, rllib_runners: int, rllib_envs: int) -> None:
+    setting = {"num_env_runners": 4, "num_envs_per_env_runner": 3}
+    built = config(execution=execution, setting=setting, resources__emulation_processes=processes)
+    assert (built.num_env_runners, built.num_envs_per_env_runner) == (rllib_runners, rllib_envs)
+    layout = built.lane_layout
+    assert (layout.num_env_runners, layout.num_envs_per_env_runner) == (4, 3)
+    assert layout.num_processes == max(rllib_runners, 1)
+    assert built.total_train_batch_size == 400
+
+
+def test_learners_share_the_batch() -> None:
+    built = config(resources__num_learners=2, resources__num_cpus_per_learner=3)
+    assert (built.num_learners, built.num_cpus_per_learner) == (2, 3)
+    assert (built.total_train_batch_size, built.train_batch_size_per_learner, built.minibatch_size) == (400, 200, 50)
+
+
+def test_our_components_serve_unless_the_space_says_otherwise() -> None:
+    built = config()
+    assert (built.env_runner_cls, built.learner_class) == (BatchedEnvRunner, LeanPPOLearner)
+    assert (built.standardization, built.fallbacks) == ("steps", [])
+    built = config(runner="stock", learner="rllib")
+    assert (built.env_runner_cls, built.learner_class) == (StockEnvRunner, PPOTorchLearner)
+    assert (built.standardization, built.fallbacks) == ("rllib", [])
+    assert config(standardization="rllib").standardization == "rllib"
+
+
+def test_where_they_cannot_serve_rllibs_own_do_and_it_is_said() -> None:
+    built = config(
+        {
+            "env_runners": {"add_default_connectors_to_module_to_env_pipeline": False},
+            "framework": {"torch_compile_learner": True},
+        }
+    )
+    assert (built.env_runner_cls, built.learner_class) == (StockEnvRunner, PPOTorchLearner)
+    assert built.fallbacks == [
+        "runner: RLlib's stock runner instead of the batched one: it needs RLlib's default connectors",
+        "learner: RLlib's own learner instead of the lean one: torch_compile_learner is on",
+    ]
+    assert built.standardization == "rllib"
+
+
+class Watches(RLlibCallback):
+    def on_episode_end(self, **kwargs: Any) -> None:
+        """Would be called at every end."""
+
+
+class OnlyResults(RLlibCallback):
+    def on_train_result(self, **kwargs: Any) -> None:
+        """Is called by the algorithm."""
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda built: built.callbacks(Watches), "does not call on_episode_end"),
+        (lambda built: built.callbacks(on_episode_step=print), "does not call on_episode_step"),
+        (lambda built: built.callbacks(OnlyResults), None),
+        (lambda built: built.env_runners(env_to_module_connector=lambda *_: None), "no connectors of one's own"),
+        (lambda built: built.env_runners(batch_mode="complete_episodes"), "batch_mode truncate_episodes"),
+        (lambda built: built.rl_module(model_config=DefaultModelConfig(use_lstm=True)), "has a state"),
+        (lambda built: built.environment(observation_space=Dict({"x": Discrete(2)})), "takes Box observations"),
+        (lambda built: built.environment(action_space=Tuple([Discrete(2)])), "takes Discrete, MultiDiscrete and"),
+    ],
+)
+def test_what_the_batched_runner_cannot_do(change: Callable[[PPOConfig], Any], words: str | None) -> None:
+    built = config()
+    change(built)
+    obstacle = batched_obstacle(built)
+    assert obstacle is None if words is None else words in (obstacle or "")
+
+
+def test_steps_cannot_be_promised_with_rllibs_learner() -> None:
+    place, text = fault({"framework": {"torch_compile_learner": True}}, standardization="steps")
+    assert place == "standardization"
+    assert "needs the lean learner, and torch_compile_learner is on" in text
 
 
 @pytest.mark.parametrize(

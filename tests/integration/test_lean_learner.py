@@ -1,6 +1,7 @@
 """The lean learner does what RLlib's does, on the rows it says, and whatever the process around it does."""
 
 import copy
+import dataclasses
 import logging
 import math
 import pickle
@@ -462,6 +463,22 @@ def test_a_loss_that_is_not_finite_is_reported_and_learns_nothing() -> None:
     assert math.isfinite(results[f"{DEFAULT_MODULE_ID}/total_loss"])
 
 
+def test_the_first_loss_that_is_not_finite_ends_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, untouched = lean(), lean()
+    calls, true_loss = [], learner._loss
+
+    def poisoned(*arguments: Any) -> Any:
+        calls.append(None)
+        loss = true_loss(*arguments)
+        return dataclasses.replace(loss, total=loss.total * math.nan) if len(calls) == 2 else loss
+
+    monkeypatch.setattr(learner, "_loss", poisoned)
+    results = update(learner, episodes(), num_epochs=1, minibatch_size=12)
+    assert (len(calls), math.isnan(results[f"{DEFAULT_MODULE_ID}/total_loss"])) == (2, True)
+    update(untouched, episodes(), num_epochs=1, minibatch_size=12, num_total_minibatches=1)
+    assert_equal(learner, untouched)
+
+
 def test_a_gradient_that_is_not_finite_is_not_applied(caplog: pytest.LogCaptureFixture) -> None:
     learner, untouched = lean(), lean()
     calls = []
@@ -588,8 +605,8 @@ def remote_update(group: LearnerGroup, fragments: list[SingleAgentEpisode], **op
 
 def test_two_learners_are_one_learner_on_the_union(pair: LearnerGroup) -> None:
     alone = lean(model=UNSHARED, grad_clip=0.1, seed=3)
-    lengths = (9, 9, 6, 6, 4, 4)  # the shards are equal, and no fragment is cut in two
-    for step in range(3):
+    # RLlib makes shards of 19 and 19 steps, of 9 and 10, and of 12 and 12, and cuts no fragment in two.
+    for step, lengths in enumerate([(9, 9, 6, 6, 4, 4), (6, 6, 3, 2, 2), (12, 12)]):
         fragments = episodes(lengths=lengths, seed=step)
         expected = update(alone, fragments, num_epochs=3)
         results = remote_update(pair, fragments, num_epochs=3)

@@ -17,11 +17,12 @@ from tests.integration.trials import trial_config
 pytestmark = pytest.mark.usefixtures("local_ray")
 
 
-def fit(folder: Path, config: dict[str, Any]) -> list[Any]:
-    """Run one trial through a bare Tuner."""
+def fit(folder: Path, config: dict[str, Any], **tune_config: Any) -> list[Any]:
+    """Run one trial, or as many as asked for, through a bare Tuner."""
     tuner = tune.Tuner(
         StudyTrial,
         param_space=config,
+        tune_config=tune.TuneConfig(**tune_config),
         run_config=tune.RunConfig(
             storage_path=str(folder),
             verbose=0,
@@ -34,7 +35,7 @@ def fit(folder: Path, config: dict[str, Any]) -> list[Any]:
 def assert_no_runner_is_left() -> None:
     deadline = time.monotonic() + 10
     while True:
-        left = [each for each in actor_table().values() if each["ActorClassName"] .endswith("EnvRunner")]
+        left = [each for each in actor_table().values() if each["ActorClassName"].endswith("EnvRunner")]
         left = [each for each in left if each["State"] != "DEAD"]
         if not left or time.monotonic() > deadline:
             break
@@ -68,6 +69,22 @@ def test_a_trial_runs_under_tune(tmp_path: Path) -> None:
     assert result.metrics["policy"]
     assert [record["kind"] for record in result.metrics["records"]] == ["iteration", "evaluation"]
     assert_no_runner_is_left()
+
+
+def test_a_process_goes_on_with_the_next_trial_as_if_it_were_new(tmp_path: Path) -> None:
+    config = trial_config(execution="emulated", budget__env_steps=400)
+    config["trial"] = tune.grid_search([0, 1, 2])  # one after another, the same trial
+    results = fit(tmp_path, config, reuse_actors=True, max_concurrent_trials=1)
+    assert [result.error for result in results] == [None] * 3
+    assert len({result.metrics["pid"] for result in results}) == 1
+    records = [{record["kind"]: record for record in result.metrics["records"]} for result in results]
+    assert all("trial_built" in each for each in records)
+    startup = [each["trial_built"]["startup_time_s"] for each in records]
+    assert max(startup[1:]) < 0.5 * startup[0]
+    losses = [[each["iteration"]["metrics"][name] for name in ("kl", "policy_loss", "vf_loss")] for each in records]
+    assert losses[0] == losses[1] == losses[2]
+    returns = [each["evaluation"]["returns"] for each in records]
+    assert returns[0] == returns[1] == returns[2]
 
 
 def test_a_start_that_hangs_reaches_the_driver_in_one_line(tmp_path: Path) -> None:

@@ -126,6 +126,16 @@ def test_the_published_scale_is_emulated_on_a_small_machine_and_real_on_a_large_
     assert make_plan(scaling, cluster((94, 46))).scale(46).execution == "emulated"
 
 
+def test_processes_are_reused_only_where_all_trials_are_alike_and_alone():
+    def reuses(**changes):
+        return make_plan(spec(**changes), cluster((8, 2))).reuses_processes
+
+    assert reuses(execution="emulated")
+    assert not reuses(execution="emulated", resources__emulation_processes=2)  # runners come and go
+    assert not reuses(execution="real")
+    assert not reuses(execution="auto")  # the smallest scale is real here
+
+
 def test_more_processes_than_cores_is_planned_and_said():
     plan = make_plan(spec(execution="real"), cluster((5, 2)))
     labels = [(scale.num_env_runners, scale.label.timing) for scale in plan.scales]
