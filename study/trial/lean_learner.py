@@ -183,7 +183,8 @@ class LeanPPOLearner(PPOTorchLearner):
       minibatch.
     - A minibatch whose gradient is not finite is not applied, with a warning; where its loss is not finite either, the
       update ends there, and that loss and its statistics are what is reported. RLlib steps with zeros in place of what
-      is not finite. The check costs one number read from the device per minibatch.
+      is not finite. The check costs one number read from the device per minibatch; `torch_skip_nan_gradients` has no
+      effect.
 
     Weights, optimizer, permutations and coefficients are part of `get_state`; RLlib's own state lacks the divergence
     and entropy coefficients.
@@ -439,7 +440,10 @@ class LeanPPOLearner(PPOTorchLearner):
         return totals
 
     def _agreed(self, count: int) -> int:
-        """Return the largest count among the learners: each must take part in every reduction."""
+        """Return the largest count among the learners: each must take part in every reduction.
+
+        RLlib hands the same number to all of them, but rounded down, and 0 stands for none.
+        """
         if not self.distributed:
             return count
         largest = torch.tensor(count, device=self._device)

@@ -46,6 +46,44 @@ def kinds(place, name="space"):
     return [record.kind for record in records(place / "studies" / name)]
 
 
+def test_environments_that_wait_scale_on_few_cores(place):
+    fewer = ["--set", "parameters.num_env_runners=[1, 4]", "--set", "budget.iterations=3"]
+    done = run(command("--space", "waiting.yaml", *fewer), place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    sampling = {}
+    for row in table(place, "waiting"):
+        assert row["execution"] == "real"
+        # Which of the two depends on what else this machine does.
+        assert row["timing"] in ("measured", "oversubscribed")
+        assert row["timing_reason"].startswith("environments wait 4 ms a step")
+        assert ("CPU pressure" in row["timing_reason"]) == (int(row["num_cpus"]) > (os.cpu_count() or 1))
+        times = [
+            record.metrics["sampling_time_s"]
+            for record in records(place / "studies" / "waiting")
+            if record.kind == "iteration" and record.trial == int(row["trial"]) and record.iteration > 1
+        ]
+        sampling[int(row["num_env_runners"])] = min(times)
+    assert sampling[1] >= 800 * 0.004
+    assert sampling[4] >= 200 * 0.004
+    assert 2.5 < sampling[1] / sampling[4] <= 4.5
+
+
+def test_a_study_of_emulated_runners(place):
+    scales = "parameters.num_env_runners=[1, 46]"
+    settings = ["--set", scales, "--set", "execution=emulated", "--set", "parameters.train_batch_size=400"]
+    done = run(command("--space", "space.yaml", *settings), place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "emulated" in done.stdout
+    assert_whole(place / "studies" / "space", uri(place), 4)
+    rows = table(place)
+    assert sorted(int(row["num_env_runners"]) for row in rows) == [1, 1, 46, 46]
+    assert {(row["timing"], row["execution"], row["num_cpus"]) for row in rows} == {("emulated", "emulated", "1")}
+    built = [record for record in records(place / "studies" / "space") if record.kind == "trial_built"]
+    assert [record.effective["num_env_runners"] for record in built].count(46) == 2
+    iterations = [record for record in records(place / "studies" / "space") if record.kind == "iteration"]
+    assert {record.metrics["train_batch_size_actual"] for record in iterations} == {400}
+
+
 def test_a_study_runs_is_extended_and_cannot_be_mistaken_for_another(place):
     done = run(command("--space", "space.yaml"), place)
     assert done.returncode == 0, done.stdout + done.stderr
