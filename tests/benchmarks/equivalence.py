@@ -1,0 +1,140 @@
+"""Do the batched runner and the lean learner learn as RLlib's own? Two one-sided tests over whole studies.
+
+    python -m tests.benchmarks.equivalence [--seeds 10] [--environments Acrobot-v1 LunarLander-v3]
+
+Each environment is studied twice by the real command with the same setting and seeds: with our components, emulated, and
+with RLlib's stock runner and learner. The scores (0 a policy that learnt nothing, 1 a good one) are equivalent when their
+means differ by less than the margin with 95 % confidence: two one-sided Welch tests (Schuirmann, "A comparison of the
+two one-sided tests procedure …", J. Pharmacokinet. Biopharm. 15, 1987). Runs for half an hour on two cores; no times
+are compared, so that the machine need not be quiet. The last line is JSON.
+"""
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+MARGIN, LEVEL = 0.1, 0.05
+OURS = {"runner": "batched", "learner": "lean", "execution": "emulated"}
+STOCK = {"runner": "stock", "learner": "rllib", "execution": "real"}
+SPACES: dict[str, dict[str, Any]] = {
+    "Acrobot-v1": {
+        "environment": {"id": "Acrobot-v1", "floor": -500, "reference": -80, "target": -100},
+        "parameters": {"train_batch_size": 2048, "minibatch_size": 128, "num_epochs": 8, "lr": 0.001},
+        "budget": {"env_steps": 100_000},
+    },
+    "LunarLander-v3": {
+        "environment": {"id": "LunarLander-v3", "floor": -200, "reference": 250, "target": 200},
+        "parameters": {
+            "train_batch_size": 4096,
+            "minibatch_size": 256,
+            "num_epochs": 6,
+            "lr": 0.001,
+            "gamma": 0.995,
+            "lambda": 0.97,
+            "entropy_coeff": 0.005,
+            "kl_coeff": 0.0,
+        },
+        "budget": {"env_steps": 600_000},
+    },
+}
+"""Settings at which both environments are learnt, so that a difference would show."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--environments", nargs="+", choices=list(SPACES), default=list(SPACES))
+    parser.add_argument("--keep", type=Path, help="folder for the studies; a second call resumes them")
+    options = parser.parse_args()
+    from tests.benchmarks.timing import end_on_sigterm, machine, versions
+
+    end_on_sigterm()
+    about = machine()
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.keep or Path(temporary)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        for environment in options.environments:
+            row = _compare(environment, list(range(1, options.seeds + 1)), folder)
+            rows.append(row)
+            ours, stock = row["ours"], row["stock"]
+            print(
+                f"{environment}: ours {ours['mean']:.3f} (sd {ours['sd']:.3f}, n={ours['n']}), stock "
+                f"{stock['mean']:.3f} (sd {stock['sd']:.3f}, n={stock['n']}); difference {row['difference']:+.3f}, "
+                f"90 % interval {row['interval'][0]:+.3f} to {row['interval'][1]:+.3f}, p={row['p']:.4f}: "
+                f"{'equivalent' if row['equivalent'] else 'NOT SHOWN'} within {MARGIN}",
+                flush=True,
+            )
+    record = {"benchmark": "equivalence", "margin": MARGIN, "level": LEVEL, "rows": rows}
+    print(json.dumps({**record, **about, "versions": versions(["ray", "torch", "gymnasium"])}))
+
+
+def _compare(environment: str, seeds: list[int], folder: Path) -> dict[str, Any]:
+    running = {name: _start(environment, name, stack, seeds, folder) for name, stack in STACKS.items()}
+    try:
+        for name, process in running.items():
+            if process.wait():
+                sys.exit(f"{folder}/{environment}-{name}.log: the study must end well, it did not.")
+    finally:
+        for process in running.values():
+            process.terminate()
+            process.wait()
+    scores = {name: _scores(folder / "studies" / f"{environment}-{name}" / "trials.csv") for name in STACKS}
+    return {"environment": environment, **equivalence(scores["ours"], scores["stock"])}
+
+
+STACKS = {"ours": OURS, "stock": STOCK}
+
+
+def _start(
+    environment: str, name: str, stack: dict[str, Any], seeds: list[int], folder: Path
+) -> "subprocess.Popen[bytes]":
+    space = SPACES[environment]
+    content = {
+        **space,
+        **stack,
+        "parameters": {"num_env_runners": 1, "num_envs_per_env_runner": 16, **space["parameters"]},
+        "search": {"sampler": "grid", "seeds": seeds},
+        "evaluation": {"episodes": 50, "num_evaluations": 10},
+    }
+    file = folder / f"{environment}-{name}.yaml"
+    file.write_text(json.dumps(content))  # JSON is YAML
+    command = [sys.executable, "run_study.py", "--space", str(file), "--out", str(folder / "studies")]
+    command += ["--name", f"{environment}-{name}", "--tracking-uri", f"sqlite:///{folder}/{environment}-{name}.db"]
+    with (folder / f"{environment}-{name}.log").open("ab") as log:
+        return subprocess.Popen([*command, "--resume-or-start"], stdout=log, stderr=subprocess.STDOUT)
+
+
+def _scores(table: Path) -> list[float]:
+    with table.open() as file:
+        return [float(row["score"]) for row in csv.DictReader(file)]
+
+
+def equivalence(ours: list[float], stock: list[float]) -> dict[str, Any]:
+    """Return both samples' moments, their difference with its 90 % interval, and the larger of the two p values."""
+    import numpy as np
+    from scipy import stats
+
+    lower = stats.ttest_ind(np.array(ours) + MARGIN, stock, equal_var=False, alternative="greater").pvalue
+    upper = stats.ttest_ind(np.array(ours) - MARGIN, stock, equal_var=False, alternative="less").pvalue
+    interval = stats.ttest_ind(ours, stock, equal_var=False).confidence_interval(1 - 2 * LEVEL)
+    p = float(max(lower, upper))
+    return {
+        **{
+            name: {"mean": float(np.mean(each)), "sd": float(np.std(each, ddof=1)), "n": len(each), "scores": each}
+            for name, each in (("ours", ours), ("stock", stock))
+        },
+        "difference": float(np.mean(ours) - np.mean(stock)),
+        "interval": [float(interval.low), float(interval.high)],
+        "p": p,
+        "equivalent": p < LEVEL,
+    }
+
+
+if __name__ == "__main__":
+    main()
