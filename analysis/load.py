@@ -8,7 +8,7 @@ import pandas as pd
 
 from study.errors import AnalysisError
 from study.metrics import METRICS
-from study.parameters import PARAMETERS
+from study.space.parameters import PARAMETERS
 from study.tracking.folder import StudyFolder
 from study.tracking.ledger import Ledger, fold, table_row
 from study.tracking.records import Evaluation, Iteration, read_lines

@@ -11,7 +11,7 @@ from study.errors import (
     TrackingError,
     TrialError,
 )
-from study.spec import StudySpec, load_space
+from study.space.spec import StudySpec, load_space
 
 if TYPE_CHECKING:
     from study.opening import RunOptions

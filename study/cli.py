@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 
 from study.errors import ExitCode, Fault, SpaceError, StudyError
-from study.space_file import find_space
-from study.spec import StudySpec, load_space
+from study.space.space_file import find_space
+from study.space.spec import StudySpec, load_space
 
 app = typer.Typer(
     help="Scaling studies of RLlib on Ray: which settings hold up at many environment runners, and what they cost.",
@@ -116,7 +116,7 @@ def schema(
     markdown: Annotated[bool, typer.Option("--markdown", help="As the README's field reference.")] = False,
 ) -> None:
     """Print the JSON Schema of space files, for editors."""
-    from study.reference import field_reference, json_schema
+    from study.space.reference import field_reference, json_schema
 
     sys.stdout.write(field_reference() if markdown else json_schema())
 
@@ -178,11 +178,11 @@ def _seconds(text: str) -> float:
 
 
 def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) -> None:
-    from study.address import resolve_address
-    from study.cluster import joined_ray, private_shape
+    from study.cluster.address import resolve_address
+    from study.cluster.connection import joined_ray, private_shape
     from study.display import print_plan
-    from study.plan import make_plan
-    from study.trial.environments import probe
+    from study.planning.plan import make_plan
+    from study.trial.envs.environments import probe
 
     probe(spec.environment, source)
     if (joined := resolve_address(address)) is None:

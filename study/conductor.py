@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from study.durations import Durations
 from study.errors import RecordError
-from study.needs import num_gpus
-from study.plan import Plan, Slot
+from study.planning.needs import num_gpus
+from study.planning.plan import Plan, Slot
+from study.planning.timing import Label, label_at_end, label_at_start
 from study.search.admission import Running, Waiting, admit
+from study.search.distributions import runnable
+from study.search.durations import Durations
 from study.search.optuna_study import OptunaStudy
-from study.search.space import runnable
-from study.spec import StudySpec
-from study.timing import Label, label_at_end, label_at_start
+from study.space.spec import StudySpec
 from study.tracking.folder import StudyFolder, unpack_policy
 from study.tracking.ledger import Ledger, TrialRow
 from study.tracking.records import (

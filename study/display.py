@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from study.plan import Plan
-from study.timing import PRESSURE_LIMIT
+from study.planning.plan import Plan
+from study.planning.timing import PRESSURE_LIMIT
 from study.tracking.ledger import TrialRow
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from study.errors import Fault, RecordError, SpaceError
-from study.spec import StudySpec
+from study.space.spec import StudySpec
 from study.tracking.folder import FORMAT, StudyFolder, StudyIdentity
 from study.tracking.records import read_lines
 from study.tracking.tracking_uri import absolute_uri, check_tracking_uri, mask_credentials

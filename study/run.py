@@ -5,27 +5,27 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from study.address import resolve_address
-from study.cluster import joined_ray, private_ray, private_shape, tune_storage
+from study.cluster.address import resolve_address
+from study.cluster.connection import joined_ray, private_ray, private_shape, tune_storage
 from study.conductor import Conductor
 from study.display import Display, PlainDisplay
 from study.errors import ExitCode, RecordError, TrackingError
-from study.laws import smallest
-from study.needs import execution_of
 from study.opening import RunOptions, forget_unstarted, is_resumed, name_taken, new_identity, resumed_identity
-from study.parameters import SCALE
-from study.plan import deal_slots, make_plan
+from study.planning.needs import execution_of
+from study.planning.plan import deal_slots, make_plan
+from study.planning.shape import ClusterShape
 from study.search.optuna_study import OptunaStudy
-from study.shape import ClusterShape
 from study.signals import StopSignals
-from study.spec import Execution, StudySpec
+from study.space.laws import smallest
+from study.space.parameters import SCALE
+from study.space.spec import Execution, StudySpec
 from study.tracking.folder import StudyFolder, StudyIdentity
 from study.tracking.ledger import TrialRow, best_per_scale, fold
 from study.tracking.mirror_process import MirrorProcess, MirrorReport
 from study.tracking.provenance import provenance
 from study.tracking.records import RecordLog, StudyClosed, TrialStarted, read_lines
 from study.tracking.tracking_uri import is_probed
-from study.trial.environments import Spaces, probe
+from study.trial.envs.environments import Spaces, probe
 
 DRAIN_TIMEOUT_S = 30.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
@@ -107,7 +107,7 @@ def _check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | No
     Returns one line for each of our components that RLlib's own will have to stand in for.
     A cluster that is not joined yet says nothing: then `execution: auto` is checked as if it were real.
     """
-    from study.search.space import runnable
+    from study.search.distributions import runnable
     from study.trial.algorithm import build_config
 
     slots = {slot.num_env_runners: slot for slot in reversed(deal_slots(spec))}

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from study.space_file import Source
-from study.spec import StudySpec, parse_space
+from study.space.space_file import Source
+from study.space.spec import StudySpec, parse_space
 
 BASE: dict[str, Any] = {
     "environment": {"id": "CartPole-v1", "floor": 0, "reference": 500, "target": 450},

@@ -16,11 +16,11 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from study.errors import RecordError
-from study.parameters import SCALE, Value
-from study.plan import Slot
+from study.planning.plan import Slot
 from study.search import proposals
-from study.search.space import distributions, fixed_by
-from study.spec import StudySpec
+from study.search.distributions import distributions, fixed_by
+from study.space.parameters import SCALE, Value
+from study.space.spec import StudySpec
 from study.tracking.ledger import TrialRow
 
 TRIAL = "trial"

@@ -18,8 +18,8 @@ from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState, create_trial
 from scipy.stats import qmc
 
-from study.parameters import Value
-from study.spec import Sampler
+from study.space.parameters import Value
+from study.space.spec import Sampler
 
 ENOUGH = 20
 """Scored trials below which neighbouring scales help out; TPE and GP draw their first 10 at random."""

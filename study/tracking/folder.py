@@ -13,8 +13,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from study.errors import RecordError
-from study.space_file import Source
-from study.spec import StudySpec, parse_space
+from study.space.space_file import Source
+from study.space.spec import StudySpec, parse_space
 
 FORMAT = 1
 """Version of the folder's layout."""

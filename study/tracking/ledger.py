@@ -6,8 +6,8 @@ from math import isfinite
 from typing import Any
 
 from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
-from study.parameters import SCALE, Value
-from study.spec import Execution, StudySpec
+from study.space.parameters import SCALE, Value
+from study.space.spec import Execution, StudySpec
 from study.tracking.records import (
     Evaluation,
     Iteration,

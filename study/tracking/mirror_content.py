@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from study.metrics import METRICS
-from study.parameters import SCALE
-from study.spec import StudySpec
+from study.space.parameters import SCALE
+from study.space.spec import StudySpec
 from study.tracking.folder import StudyIdentity
 from study.tracking.records import (
     Evaluation,

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Self
 import orjson
 
 from study.errors import RecordError
-from study.spec import Execution
+from study.space.spec import Execution
 
 SCHEMA = 1
 """Version of the line format. Raise it with a migration in `_MIGRATIONS`."""

@@ -19,14 +19,14 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.tune.registry import register_env
 
 from study.errors import Fault, SpaceError
-from study.parameters import SCALE, Value
-from study.spec import EnvironmentSpec, Execution, StudySpec
-from study.trial.batched_runner import BatchedEnvRunner, batched_obstacle
-from study.trial.environments import Spaces, env_factory
-from study.trial.lanes import LaneLayout
-from study.trial.lean_learner import LeanPPOLearner, lean_obstacle
+from study.space.parameters import SCALE, Value
+from study.space.spec import EnvironmentSpec, Execution, StudySpec
+from study.trial.envs.environments import Spaces, env_factory
+from study.trial.learning.lean_learner import LeanPPOLearner, lean_obstacle
 from study.trial.measured_ppo import MeasuredPPO, StudyPPOConfig
-from study.trial.runner import StockEnvRunner
+from study.trial.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
+from study.trial.sampling.lanes import LaneLayout
+from study.trial.sampling.runner import StockEnvRunner
 
 _METHODS = (
     "callbacks",
@@ -81,7 +81,7 @@ def build_config(
 
     Args:
         spec: The space.
-        setting: Every parameter of `study.parameters` with its value, the scale included.
+        setting: Every parameter of `study.space.parameters` with its value, the scale included.
         seed: Seed of the trial.
         spaces: Spaces of the environment, so that RLlib need not ask a runner for them.
         execution: Whether every runner is a process of its own.

@@ -12,7 +12,7 @@ from ray.rllib.core.learner.learner import Learner
 
 from study.errors import TrialError
 from study.trial.measured_ppo import MeasuredPPO
-from study.trial.runner import RunnerReport
+from study.trial.sampling.runner import RunnerReport
 
 
 def runner_reports(algorithm: MeasuredPPO, *, timeout_s: float) -> tuple[RunnerReport, ...]:
@@ -36,7 +36,7 @@ def runner_reports(algorithm: MeasuredPPO, *, timeout_s: float) -> tuple[RunnerR
 def read_effective(algorithm: MeasuredPPO, reports: tuple[RunnerReport, ...]) -> dict[str, Any]:
     """Return what will really run, as JSON values.
 
-    The keys that are parameters of `study.parameters` are comparable with a setting. Each value is read
+    The keys that are parameters of `study.space.parameters` are comparable with a setting. Each value is read
     where it takes effect: the optimizer, the learner and its connector, the runners.
     """
     learner = algorithm.learner_group.foreach_learner(_learner_values).result_or_errors[0].get()

@@ -19,12 +19,12 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
-from study.spec import StudySpec
-from study.trial.acting import scaling_for_environment
+from study.space.spec import StudySpec
 from study.trial.deadline import within
-from study.trial.environments import env_factory
+from study.trial.envs.environments import env_factory
 from study.trial.failures import described
-from study.trial.seeds import evaluation_seeds
+from study.trial.sampling.acting import scaling_for_environment
+from study.trial.sampling.seeds import evaluation_seeds
 
 MAX_LANES = 64
 """Episodes played side by side; more would cost memory and hardly save time."""

@@ -27,12 +27,12 @@ from ray.rllib.utils.metrics import (
 )
 
 from study.errors import TrialError
-from study.spec import Standardization
+from study.space.spec import Standardization
 from study.trial.deadline import within
 from study.trial.failures import described, original
-from study.trial.lanes import LaneLayout
 from study.trial.measure import RunnerMeasurement, StepMeasurement
-from study.trial.runner import Sample
+from study.trial.sampling.lanes import LaneLayout
+from study.trial.sampling.runner import Sample
 
 _LEARNER_KEYS: Mapping[str, str] = {
     "kl": "mean_kl_loss",

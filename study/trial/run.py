@@ -19,14 +19,14 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
-from study.parameters import Value
-from study.spec import Execution, StudySpec
+from study.space.parameters import Value
+from study.space.spec import Execution, StudySpec
 from study.tracking.records import Evaluation, Iteration
 from study.trial.algorithm import build_config
 from study.trial.budget import evaluation_due, trial_budget
 from study.trial.deadline import within
 from study.trial.effective import differences, read_effective, runner_reports
-from study.trial.environments import probe
+from study.trial.envs.environments import probe
 from study.trial.evaluation import evaluate
 from study.trial.failures import described, original
 from study.trial.measure import Watch, iteration_metrics

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ray.tune import PlacementGroupFactory, Trainable
 
 from study.errors import StudyError, TrialError
-from study.needs import processes
-from study.parameters import SCALE
-from study.spec import StudySpec
+from study.planning.needs import processes
+from study.space.parameters import SCALE
+from study.space.spec import StudySpec
 from study.trial.failures import described, original
 from study.trial.measure import forget_peak_rss
 

@@ -80,8 +80,8 @@ def main() -> None:
 
 def _trial(kind: str, runners: int) -> dict[str, float]:
     """Run one trial in this process and return what it took."""
-    from study.cluster import private_ray
-    from study.parameters import PARAMETERS
+    from study.cluster.connection import private_ray
+    from study.space.parameters import PARAMETERS
     from tests.spaces import spec
 
     changes = dict(KINDS[kind])

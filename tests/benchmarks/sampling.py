@@ -123,9 +123,9 @@ def _runner(environment: str, lanes: int, runner: str, backend: str) -> Callable
     from importlib.util import find_spec
 
     from study.errors import SpaceError
-    from study.parameters import PARAMETERS
+    from study.space.parameters import PARAMETERS
     from study.trial.algorithm import build_config
-    from study.trial.environments import probe
+    from study.trial.envs.environments import probe
     from tests.spaces import spec
 
     if backend == "envpool" and find_spec("envpool") is None:

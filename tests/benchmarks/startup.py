@@ -126,7 +126,7 @@ class Laps:
 
 
 def _fixed(spec: dict[str, Any]) -> dict[str, Any]:
-    from study.spec import StudySpec
+    from study.space.spec import StudySpec
 
     return {**StudySpec.model_validate(spec).fixed, "train_batch_size": 1024, "lr": 1e-3}
 
@@ -171,7 +171,7 @@ def main() -> None:
     os.environ["PYTHONPATH"] = str(ROOT)
 
     from study import load_space
-    from study.cluster import private_ray
+    from study.cluster.connection import private_ray
     from tests.benchmarks.timing import Spread, alternated, machine, versions
 
     about = machine()

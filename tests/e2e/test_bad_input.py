@@ -153,7 +153,7 @@ def test_the_schema_is_a_json_schema_that_accepts_the_shipped_spaces(place):
     jsonschema = pytest.importorskip("jsonschema")
     from ruamel.yaml import YAML
 
-    from study.space_file import SHIPPED
+    from study.space.space_file import SHIPPED
 
     for file in [*SHIPPED.glob("*.yaml"), place / "space.yaml"]:
         jsonschema.Draft202012Validator(schema).validate(YAML(typ="safe").load(file.read_text()))

@@ -11,14 +11,14 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from study.errors import SpaceError
-from study.parameters import PARAMETERS
-from study.spec import StudySpec
+from study.space.parameters import PARAMETERS
+from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
-from study.trial.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.effective import differences
-from study.trial.environments import probe
-from study.trial.lean_learner import LeanPPOLearner
-from study.trial.runner import StockEnvRunner
+from study.trial.envs.environments import probe
+from study.trial.learning.lean_learner import LeanPPOLearner
+from study.trial.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
+from study.trial.sampling.runner import StockEnvRunner
 from tests.integration.trials import trial_config
 
 

@@ -12,13 +12,13 @@ from gymnasium.spaces import Box
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED, NUM_ENV_STEPS_SAMPLED_LIFETIME
 
-from study.spec import StudySpec
-from study.trial.acting import scaling_for_environment
+from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
-from study.trial.batched_runner import BatchedEnvRunner
-from study.trial.environments import make_env, probe
-from study.trial.runner import StockEnvRunner
-from study.trial.seeds import lane_seed, noise_seed
+from study.trial.envs.environments import make_env, probe
+from study.trial.sampling.acting import scaling_for_environment
+from study.trial.sampling.batched_runner import BatchedEnvRunner
+from study.trial.sampling.runner import StockEnvRunner
+from study.trial.sampling.seeds import lane_seed, noise_seed
 from tests.integration.trials import trial_config
 
 pytestmark = pytest.mark.usefixtures("local_ray")

@@ -13,11 +13,11 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from study.errors import TrialError
-from study.spec import StudySpec
+from study.space.spec import StudySpec
 from study.trial import evaluation
-from study.trial.environments import make_env, probe
+from study.trial.envs.environments import make_env, probe
 from study.trial.evaluation import evaluate
-from study.trial.seeds import evaluation_seeds
+from study.trial.sampling.seeds import evaluation_seeds
 from tests.spaces import spec
 
 Built = tuple[StudySpec, PPOConfig, RLModule]

@@ -35,9 +35,9 @@ from ray.rllib.utils.postprocessing.value_predictions import compute_value_targe
 from ray.rllib.utils.torch_utils import explained_variance
 from ray.tune.registry import register_env
 
-from study.trial import lean_learner
-from study.trial.advantages import generalised_advantages, phantom_advantages
-from study.trial.lean_learner import LeanPPOLearner, lean_obstacle, minibatch_indices
+from study.trial.learning import lean_learner
+from study.trial.learning.advantages import generalised_advantages, phantom_advantages
+from study.trial.learning.lean_learner import LeanPPOLearner, lean_obstacle, minibatch_indices
 from tests.environments import Plain
 
 NUMBERS = Box(-1.0, 1.0, (5,), np.float32)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from study.parameters import PARAMETERS
+from study.space.parameters import PARAMETERS
 from tests.spaces import spec
 
 

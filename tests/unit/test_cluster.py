@@ -1,7 +1,7 @@
 import pytest
 
-from study.address import check_address, resolve_address
-from study.cluster import local_shape, private_shape
+from study.cluster.address import check_address, resolve_address
+from study.cluster.connection import local_shape, private_shape
 from study.errors import ClusterError
 from tests.spaces import spec
 

@@ -12,9 +12,9 @@ from optuna.trial import TrialState
 
 from study.conductor import Conductor
 from study.errors import RecordError
-from study.plan import make_plan
+from study.planning.plan import make_plan
+from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.search.optuna_study import OptunaStudy
-from study.shape import LOCAL, ClusterShape, NodeShape
 from study.tracking.folder import StudyFolder
 from study.tracking.ledger import fold, table_row
 from study.tracking.records import RecordLog, TrialEnded, TrialStarted, read_lines

@@ -4,8 +4,8 @@ import pytest
 from rich.console import Console
 
 from study.display import print_plan, print_result
-from study.plan import make_plan
-from study.shape import LOCAL, ClusterShape, NodeShape
+from study.planning.plan import make_plan
+from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.tracking.ledger import Ledger, best_per_scale
 from tests import synthetic
 from tests.spaces import spec

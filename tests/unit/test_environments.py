@@ -10,11 +10,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, flatten
 from gymnasium.wrappers import TimeLimit
 
 from study.errors import SpaceError
-from study.spec import EnvironmentSpec
-from study.trial.environments import EnvFactory, env_factory, make_env, probe
-from study.trial.envpool_envs import EnvPoolLanes
-from study.trial.lane_envs import GymnasiumLanes, make_lane_envs
-from study.trial.observations import PoolObservations, Unusable
+from study.space.spec import EnvironmentSpec
+from study.trial.envs.environments import EnvFactory, env_factory, make_env, probe
+from study.trial.envs.envpool_envs import EnvPoolLanes
+from study.trial.envs.lane_envs import GymnasiumLanes, make_lane_envs
+from study.trial.envs.observations import PoolObservations, Unusable
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
 
@@ -146,7 +146,7 @@ def test_a_probe_is_quick() -> None:
 
 
 def test_an_environment_whose_first_step_hangs_is_refused_in_time(monkeypatch):
-    monkeypatch.setattr("study.trial.environments.PROBE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("study.trial.envs.environments.PROBE_TIMEOUT_S", 0.3)
     hangs = EnvironmentSpec(id="tests.environments:Hangs", kwargs={"at_step": 1}, floor=0, reference=1, target=1)
     with pytest.raises(SpaceError, match="made, reset and stepped within"):
         probe(hangs, "test")

@@ -12,10 +12,13 @@ ENGINES = {"ray", "torch", "mlflow", "optuna"}
 
 LOADS = [
     ("import study", ENGINES | {"pandas", "gymnasium"}),
-    ("import study.cli, study.plan, study.reference", ENGINES | {"pandas", "gymnasium"}),
-    ("import study.needs, study.timing, study.machine, study.address", ENGINES | {"pandas", "gymnasium"}),
-    ("import study.run, study.cluster, study.display, study.conductor", {"ray", "torch", "mlflow"}),
-    ("import study.trial.environments", ENGINES),
+    ("import study.cli, study.planning.plan, study.space.reference", ENGINES | {"pandas", "gymnasium"}),
+    (
+        "import study.planning.needs, study.planning.timing, study.cluster.machine, study.cluster.address",
+        ENGINES | {"pandas", "gymnasium"},
+    ),
+    ("import study.run, study.cluster.connection, study.display, study.conductor", {"ray", "torch", "mlflow"}),
+    ("import study.trial.envs.environments", ENGINES),
     ("import study.tracking.records, study.tracking.ledger, study.tracking.folder", ENGINES),
     ("import study.tracking.mirror_process, study.tracking.tracking_uri, study.tracking.provenance", ENGINES),
     ("import analysis, analysis.load", ENGINES),
@@ -38,7 +41,7 @@ def imported(file):
 
 
 HOMES = {
-    "ray": {"study/cluster.py", "study/run.py", "study/trial", "study/search/searcher.py"},
+    "ray": {"study/cluster", "study/run.py", "study/trial", "study/search/searcher.py"},
     "torch": {"study/trial", "study/search/proposals.py"},  # the Gaussian process of Optuna's GPSampler
     "mlflow": {"study/tracking"},
     "optuna": {"study/search"},

@@ -1,4 +1,4 @@
-from study.machine import _count_gpus, _siblings, machine
+from study.cluster.machine import _count_gpus, _siblings, machine
 
 
 def test_hyper_threads_of_one_core_are_one_core(tmp_path):

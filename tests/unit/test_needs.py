@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.guess import guess_seconds
-from study.needs import execution_of, largest_trial, memory_mb, num_cpus, num_gpus, processes
-from study.shape import LOCAL, ClusterShape, NodeShape
+from study.planning.guess import guess_seconds
+from study.planning.needs import execution_of, largest_trial, memory_mb, num_cpus, num_gpus, processes
+from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from tests.spaces import spec
 
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.errors import ClusterError
-from study.plan import deal_slots, make_plan
-from study.shape import LOCAL, ClusterShape, NodeShape
-from study.spec import load_space
+from study.planning.plan import deal_slots, make_plan
+from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.space.spec import load_space
 from tests.spaces import spec
 
 

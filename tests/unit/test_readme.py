@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from study import cli
-from study.reference import field_reference
-from study.space_file import SHIPPED
+from study.space.reference import field_reference
+from study.space.space_file import SHIPPED
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

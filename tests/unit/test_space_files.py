@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.errors import SpaceError
-from study.space_file import SHIPPED, Source, read_text
-from study.spec import load_space, parse_space
+from study.space.space_file import SHIPPED, Source, read_text
+from study.space.spec import load_space, parse_space
 from tests.spaces import content, spec
 
 

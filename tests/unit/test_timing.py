@@ -2,8 +2,8 @@
 
 import pytest
 
-from study.shape import LOCAL, ClusterShape, NodeShape
-from study.timing import Label, label_at_end, label_at_start
+from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.planning.timing import Label, label_at_end, label_at_start
 from tests.spaces import spec
 
 SMALL = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=47, physical_cpus=2, memory_mb=64_000),))

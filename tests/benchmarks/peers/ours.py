@@ -2,10 +2,10 @@
 
 import time
 
-from study.cluster import private_ray
-from study.parameters import SCALE
-from study.space_file import Source
-from study.spec import StudySpec, parse_space
+from study.cluster.connection import private_ray
+from study.space.parameters import SCALE
+from study.space.space_file import Source
+from study.space.spec import StudySpec, parse_space
 from tests.benchmarks.peers.workload import Laps, Training, Workload
 
 DETAILS = (

@@ -5,7 +5,7 @@ That Ray keeps the runners at normal priority (`RAY_worker_niceness=0`); Ray's d
 
 from typing import Any
 
-from study.cluster import private_ray
+from study.cluster.connection import private_ray
 from tests.benchmarks.peers.workload import Laps, Training, Workload, count_parameters, optimizer_steps
 
 

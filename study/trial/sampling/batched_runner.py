@@ -5,7 +5,7 @@ switches. Here a fragment is a set of arrays, time by lane, that the environment
 arrays are cut into RLlib's episodes. It is used through `env_runner_cls` and keeps the contract of
 `SingleAgentEnvRunner`: `sample`, `get_metrics`, `get_spaces`, `get_state`, `set_state`, `stop`.
 
-What a lane does depends on the trial's seed and the lane alone (`study.trial.seeds`), so the same lanes can be
+What a lane does depends on the trial's seed and the lane alone (`study.trial.sampling.seeds`), so the same lanes can be
 stepped by one process or by many. Forward passes of different size round differently, in the last digit.
 """
 
@@ -38,11 +38,11 @@ from ray.rllib.utils.metrics import (
 )
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
-from study.trial.acting import action_rule, network_of, scaling_for_environment
-from study.trial.lane_envs import LaneEnvs, make_lane_envs
-from study.trial.lanes import Fragment
-from study.trial.runner import Ended, MeasuredEnvRunner, NonFiniteError, layout_of
-from study.trial.seeds import LaneNoise, lane_seed
+from study.trial.envs.lane_envs import LaneEnvs, make_lane_envs
+from study.trial.sampling.acting import action_rule, network_of, scaling_for_environment
+from study.trial.sampling.lanes import Fragment
+from study.trial.sampling.runner import Ended, MeasuredEnvRunner, NonFiniteError, layout_of
+from study.trial.sampling.seeds import LaneNoise, lane_seed
 
 Array = npt.NDArray[Any]
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Discrete
 
-from study.trial.environments import EnvFactory
-from study.trial.envpool_envs import EnvPoolLanes
-from study.trial.lane_checks import LaneError, checked_observation, checked_reward, where
+from study.trial.envs.environments import EnvFactory
+from study.trial.envs.envpool_envs import EnvPoolLanes
+from study.trial.envs.lane_checks import LaneError, checked_observation, checked_reward, where
 
 __all__ = ["Finals", "GymnasiumLanes", "LaneEnvs", "LaneError", "make_lane_envs"]
 

@@ -5,11 +5,11 @@ from collections.abc import Collection, Mapping
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from study.domains import Choices, Range
-from study.laws import batch_unit, largest, smallest
-from study.parameters import PARAMETERS, SCALE, Value
-from study.plan import Slot
-from study.spec import StudySpec
+from study.planning.plan import Slot
+from study.space.domains import Choices, Range
+from study.space.laws import batch_unit, largest, smallest
+from study.space.parameters import PARAMETERS, SCALE, Value
+from study.space.spec import StudySpec
 
 ITERATIONS = "iterations"
 """The second stratified axis, where `budget.iterations` is a list."""

@@ -7,9 +7,9 @@ anything about scaling.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from study.needs import num_cpus, num_sampling_processes
-from study.shape import LOCAL, ClusterShape
-from study.spec import Execution, StudySpec
+from study.planning.needs import num_cpus, num_sampling_processes
+from study.planning.shape import LOCAL, ClusterShape
+from study.space.spec import Execution, StudySpec
 from study.tracking.records import Timing
 
 PRESSURE_LIMIT = 0.05

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from study.parameters import PARAMETERS
-from study.spec import StudySpec
+from study.space.parameters import PARAMETERS
+from study.space.spec import StudySpec
 
 
 def json_schema() -> str:

@@ -5,11 +5,11 @@ Figures are of one core of a 2-core machine: Acrobot-v1, two small hidden layers
 
 from dataclasses import dataclass
 
-from study.laws import largest, smallest
-from study.needs import num_sampling_processes, processes
-from study.parameters import PARAMETERS
-from study.shape import ClusterShape
-from study.spec import Execution, StudySpec
+from study.planning.needs import num_sampling_processes, processes
+from study.planning.shape import ClusterShape
+from study.space.laws import largest, smallest
+from study.space.parameters import PARAMETERS
+from study.space.spec import Execution, StudySpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

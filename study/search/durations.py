@@ -2,9 +2,9 @@
 
 import statistics
 
-from study.guess import guess_seconds
-from study.plan import Plan, Slot
-from study.spec import Execution, StudySpec
+from study.planning.guess import guess_seconds
+from study.planning.plan import Plan, Slot
+from study.space.spec import Execution, StudySpec
 from study.tracking.ledger import TrialRow
 
 Kind = tuple[int, int | None, Execution]

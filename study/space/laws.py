@@ -5,12 +5,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from study.domains import Choices, Domain, Range, is_multiple
 from study.errors import Fault
-from study.parameters import PARAMETERS, SCALE, Value
+from study.space.domains import Choices, Domain, Range, is_multiple
+from study.space.parameters import PARAMETERS, SCALE, Value
 
 if TYPE_CHECKING:
-    from study.spec import StudySpec
+    from study.space.spec import StudySpec
 
 OVERRIDES_CLASHING_WITH_SCHEMA = {
     "environment": {"env", "env_config", "observation_space", "action_space"},

@@ -19,9 +19,9 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from study.spec import EnvironmentSpec
-from study.trial.lane_checks import LaneError
-from study.trial.observations import PoolObservations, Unusable
+from study.space.spec import EnvironmentSpec
+from study.trial.envs.lane_checks import LaneError
+from study.trial.envs.observations import PoolObservations, Unusable
 
 Array = npt.NDArray[Any]
 

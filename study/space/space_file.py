@@ -17,7 +17,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from study.errors import Fault, SpaceError
 
-SHIPPED = Path(__file__).resolve().parent.parent / "search_spaces"
+SHIPPED = Path(__file__).resolve().parents[2] / "search_spaces"
 MAX_BYTES = 1_000_000
 """No space needs more; a larger file is a mistake."""
 MAX_NODES = 20_000
@@ -211,7 +211,7 @@ def faults_of(error: ValidationError, source: Source) -> list[Fault]:
 
 
 def _known_keys(error: ValidationError, loc: tuple[str | int, ...]) -> list[str]:
-    from study.spec import StudySpec  # imports this module
+    from study.space.spec import StudySpec  # imports this module
 
     model: Any = StudySpec
     for part in loc[:-1]:

@@ -1,7 +1,7 @@
 """What every environment runner of a trial shares, and RLlib's stock runner with it. Imports RLlib and torch.
 
 RLlib's statistics are means of means and smoothed times; here every runner hands over sums, counts and raw
-times. There are two runners: `StockEnvRunner` below and `study.trial.batched_runner.BatchedEnvRunner`.
+times. There are two runners: `StockEnvRunner` below and `study.trial.sampling.batched_runner.BatchedEnvRunner`.
 """
 
 import abc
@@ -20,9 +20,9 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from study.trial.failures import described, original
-from study.trial.lanes import LaneLayout
 from study.trial.measure import ProcessMeasurement, RunnerMeasurement, Watch
-from study.trial.seeds import lane_seed, noise_seed
+from study.trial.sampling.lanes import LaneLayout
+from study.trial.sampling.seeds import lane_seed, noise_seed
 
 Sample = tuple[list[SingleAgentEpisode], dict[str, Any], RunnerMeasurement]
 """Episodes, RLlib's own metrics, raw measurement."""

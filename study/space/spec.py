@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from study.domains import Choices, Domain, Model, ParametersSpec, Range
 from study.errors import Fault, SpaceError
-from study.laws import broken_laws
-from study.parameters import PARAMETERS, SCALE, Value
-from study.space_file import Source, faults_of, read_space
+from study.space.domains import Choices, Domain, Model, ParametersSpec, Range
+from study.space.laws import broken_laws
+from study.space.parameters import PARAMETERS, SCALE, Value
+from study.space.space_file import Source, faults_of, read_space
 
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
 Standardization = Literal["steps", "rllib"]

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from study.parameters import PARAMETERS, SCALE, Parameter, Value
+from study.space.parameters import PARAMETERS, SCALE, Parameter, Value
 
 T = TypeVar("T", int, float)
 

@@ -43,8 +43,8 @@ from ray.rllib.utils.numpy import SMALL_NUMBER
 from ray.rllib.utils.torch_utils import convert_to_torch_tensor
 from torch import Tensor
 
-from study.trial.advantages import BoolArray, FloatArray, IntArray, generalised_advantages, phantom_advantages
-from study.trial.distributions import distribution_for
+from study.trial.learning.advantages import BoolArray, FloatArray, IntArray, generalised_advantages, phantom_advantages
+from study.trial.learning.distributions import distribution_for
 
 _LOGGER = logging.getLogger(__name__)
 _ROWS_PER_FORWARD = 4096

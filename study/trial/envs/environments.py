@@ -18,11 +18,11 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.wrappers import TimeLimit
 
 from study.errors import Fault, SpaceError, TrialError
-from study.spec import EnvironmentSpec
+from study.space.spec import EnvironmentSpec
 from study.trial.deadline import within
-from study.trial.envpool_envs import EnvPoolEnv
-from study.trial.lane_checks import LaneError, checked_reward
-from study.trial.observations import Unusable, observed
+from study.trial.envs.envpool_envs import EnvPoolEnv
+from study.trial.envs.lane_checks import LaneError, checked_reward
+from study.trial.envs.observations import Unusable, observed
 
 ID, KWARGS = "environment.id", "environment.kwargs"
 PROBE_TIMEOUT_S = 60.0

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 
 from study.errors import ClusterError
-from study.laws import largest
-from study.parameters import SCALE
-from study.shape import ClusterShape, NodeShape
-from study.spec import Execution, StudySpec
+from study.planning.shape import ClusterShape, NodeShape
+from study.space.laws import largest
+from study.space.parameters import SCALE
+from study.space.spec import Execution, StudySpec
 
 LANE_MB = 0.3
 """Memory that an emulated trial is reckoned to need for each lane: a small Gymnasium environment with its wrappers."""

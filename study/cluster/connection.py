@@ -22,11 +22,11 @@ from typing import Any
 
 import psutil
 
+from study.cluster.machine import Machine, machine
 from study.errors import ClusterError
-from study.machine import Machine, machine
-from study.needs import largest_trial
-from study.shape import LOCAL, ClusterShape, NodeShape
-from study.spec import StudySpec
+from study.planning.needs import largest_trial
+from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.space.spec import StudySpec
 
 HANDSHAKE_TIMEOUT_S = 20.0
 """How long Ray's own handshake may take, the import of Ray included."""

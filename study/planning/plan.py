@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from study.domains import Choices, Range
-from study.guess import guess_seconds
-from study.needs import check_fit, execution_of, memory_mb, num_cpus, processes
-from study.parameters import SCALE, Value
-from study.shape import ClusterShape
-from study.spec import Execution, StudySpec
-from study.timing import Label, label_at_start
+from study.planning.guess import guess_seconds
+from study.planning.needs import check_fit, execution_of, memory_mb, num_cpus, processes
+from study.planning.shape import ClusterShape
+from study.planning.timing import Label, label_at_start
+from study.space.domains import Choices, Range
+from study.space.parameters import SCALE, Value
+from study.space.spec import Execution, StudySpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""What a study will run and what it needs on a cluster. Pure."""

@@ -1,0 +1,1 @@
+"""What a study asks: the YAML schema, its laws and its reference. Pure."""

@@ -1,0 +1,1 @@
+"""Environments, and the backends that step them."""

@@ -1,0 +1,1 @@
+"""PPO's update."""

@@ -1,0 +1,1 @@
+"""Lanes, and the runners that step them."""
