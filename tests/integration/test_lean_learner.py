@@ -37,7 +37,8 @@ from ray.tune.registry import register_env
 
 from study.trial.learning import lean_learner
 from study.trial.learning.advantages import generalised_advantages, phantom_advantages
-from study.trial.learning.lean_learner import LeanPPOLearner, lean_obstacle, minibatch_indices
+from study.trial.learning.batches import gather_fragments, minibatch_indices
+from study.trial.learning.lean_learner import LeanPPOLearner, lean_obstacle
 from tests.environments import Plain
 
 NUMBERS = Box(-1.0, 1.0, (5,), np.float32)
@@ -237,7 +238,7 @@ def test_the_explained_variance_is_rllibs_over_environment_steps() -> None:
     learner = lean(lr=1e-6)
     fragments = episodes()
     module = learner.module[DEFAULT_MODULE_ID]
-    batch = learner._make_batch(lean_learner._fragments(fragments), learner.config)
+    batch = learner._make_batch(gather_fragments(fragments), learner.config)
     with torch.no_grad():
         predicted = module.compute_values({Columns.OBS: batch.observations})
     got = update(learner, fragments, num_epochs=1)[f"{DEFAULT_MODULE_ID}/vf_explained_var"]
@@ -248,7 +249,7 @@ def test_minibatches_are_rllibs_over_the_same_rows() -> None:
     """RLlib learns from our own batch, which has no rows to mask, in order and around the ends of epochs."""
     theirs, ours = build(configured(PPOTorchLearner, model=UNSHARED)), lean(model=UNSHARED)
     fragments = episodes()
-    batch = ours._make_batch(lean_learner._fragments(fragments), ours.config)
+    batch = ours._make_batch(gather_fragments(fragments), ours.config)
     columns = {
         Columns.OBS: batch.observations,
         Columns.ACTIONS: batch.actions.squeeze(-1),
@@ -332,7 +333,7 @@ def test_advantages_are_rllibs_phantom_rows_included(
 
 
 def test_advantages_are_standardised_over_environment_steps() -> None:
-    fragments = lean_learner._fragments(episodes())
+    fragments = gather_fragments(episodes())
     moments = {}
     for standardization in ("steps", "rllib"):
         learner = lean(standardization=standardization)
@@ -416,7 +417,7 @@ def test_empty_fragments_are_left_out() -> None:
 
 def test_a_batch_in_pieces_is_the_same_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = lean(observations=IMAGES, model={"conv_filters": [[4, 3, 2], [4, 3, 2]]})
-    fragments = lean_learner._fragments(episodes(observations=IMAGES))
+    fragments = gather_fragments(episodes(observations=IMAGES))
     whole = learner._make_batch(fragments, learner.config)
     monkeypatch.setattr(lean_learner, "_ROWS_PER_FORWARD", 4)
     pieces = learner._make_batch(fragments, learner.config)

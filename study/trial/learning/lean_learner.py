@@ -43,7 +43,8 @@ from ray.rllib.utils.numpy import SMALL_NUMBER
 from ray.rllib.utils.torch_utils import convert_to_torch_tensor
 from torch import Tensor
 
-from study.trial.learning.advantages import BoolArray, FloatArray, IntArray, generalised_advantages, phantom_advantages
+from study.trial.learning.advantages import FloatArray, generalised_advantages, phantom_advantages
+from study.trial.learning.batches import Batch, Fragments, gather_fragments, minibatch_indices
 from study.trial.learning.distributions import distribution_for
 
 _LOGGER = logging.getLogger(__name__)
@@ -81,53 +82,11 @@ def lean_obstacle(config: PPOConfig) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Fragments:
-    """What the episodes contain: the steps of all fragments one behind the other."""
-
-    observations: Any
-    """Nested arrays of shape (steps + fragments, …): before each step, then the last one of each fragment."""
-    actions: Any
-    rewards: FloatArray
-    lengths: IntArray
-    terminated: BoolArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Batch:
-    """The train batch, or rows of it, on the learner's device."""
-
-    observations: Any
-    """Nested tensors, shape (steps, …)."""
-    actions: Tensor
-    old: Tensor
-    """Parameters of the action distributions before the update, shape (steps, inputs)."""
-    old_log_probs: Tensor
-    advantages: Tensor
-    targets: Tensor
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def rows(self, index: Tensor) -> "_Batch":
-        observations = self.observations
-        return _Batch(
-            observations=observations[index]
-            if isinstance(observations, Tensor)
-            else tree.map_structure(lambda part: part[index], observations),
-            actions=self.actions[index],
-            old=self.old[index],
-            old_log_probs=self.old_log_probs[index],
-            advantages=self.advantages[index],
-            targets=self.targets[index],
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Loss:
     """Loss of one minibatch and what its statistics are made of, each of shape (rows,) or (rows, inputs)."""
 
     total: Tensor
-    rows: _Batch
+    rows: Batch
     new: Tensor
     values: Tensor
     surrogate: Tensor
@@ -262,7 +221,7 @@ class LeanPPOLearner(PPOTorchLearner):
         data.solve_refs()
         self._weights_seq_no += 1
         config = self.config.get_config_for_module(DEFAULT_MODULE_ID)
-        batch = self._make_batch(_fragments(data.episodes or []), config)
+        batch = self._make_batch(gather_fragments(data.episodes or []), config)
         steps = len(batch)
         size = minibatch_size or steps
         minibatches = minibatch_indices(
@@ -326,14 +285,14 @@ class LeanPPOLearner(PPOTorchLearner):
         values = self._network.compute_values(batch, embeddings=outputs.get(Columns.EMBEDDINGS))
         return outputs[Columns.ACTION_DIST_INPUTS], values
 
-    def _make_batch(self, fragments: _Fragments, config: PPOConfig) -> _Batch:
+    def _make_batch(self, fragments: Fragments, config: PPOConfig) -> Batch:
         steps = len(fragments.rewards)
         observations = convert_to_torch_tensor(fragments.observations, device=self._device)
         inputs, values = self._forward_all(observations, steps + len(fragments.lengths))
         actions = self._distribution.actions(fragments.actions).to(self._device)
         old = self._distribution.normalised(inputs[:steps])
         advantages, targets = self._advantages(values.cpu().numpy().astype(np.float64), fragments, config)
-        return _Batch(
+        return Batch(
             observations=tree.map_structure(lambda part: part[:steps], observations),
             actions=actions,
             old=old,
@@ -353,9 +312,7 @@ class LeanPPOLearner(PPOTorchLearner):
         inputs, values = zip(*pieces, strict=True)
         return torch.cat(inputs), torch.cat(values)
 
-    def _advantages(
-        self, values: FloatArray, fragments: _Fragments, config: PPOConfig
-    ) -> tuple[FloatArray, FloatArray]:
+    def _advantages(self, values: FloatArray, fragments: Fragments, config: PPOConfig) -> tuple[FloatArray, FloatArray]:
         """Return standardised advantages and value targets, both of shape (steps,)."""
         steps = len(fragments.rewards)
         before, bootstrap = values[:steps], values[steps:]
@@ -379,7 +336,7 @@ class LeanPPOLearner(PPOTorchLearner):
         (squares,) = self._over_learners([np.square(reference - mean).sum()])
         return (advantages - mean) / max(_MIN_STD, math.sqrt(squares / rows)), advantages + before
 
-    def _learn(self, batch: _Batch, minibatches: Iterator[Tensor], settings: _Settings) -> _Outcome:
+    def _learn(self, batch: Batch, minibatches: Iterator[Tensor], settings: _Settings) -> _Outcome:
         """Take one step for each minibatch, given by its rows."""
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -403,7 +360,7 @@ class LeanPPOLearner(PPOTorchLearner):
             _LOGGER.warning("%d of %d minibatches had a gradient that is not finite; none was applied.", skipped, count)
         return _Outcome(loss=loss, total_loss=float(total), gradient_norm=norm, num_minibatches=count, num_rows=rows)
 
-    def _loss(self, rows: _Batch, settings: _Settings) -> _Loss:
+    def _loss(self, rows: Batch, settings: _Settings) -> _Loss:
         inputs, values = self._forward(rows.observations)
         distribution = self._distribution
         new = distribution.normalised(inputs)
@@ -515,32 +472,6 @@ class LeanPPOLearner(PPOTorchLearner):
         self._metrics_all_modules_num_module_steps_trained.inc(value=outcome.num_rows)
 
 
-def minibatch_indices(
-    steps: int, *, size: int, count: int, generator: torch.Generator | None, device: Any = "cpu"
-) -> Iterator[Tensor]:
-    """Yield the rows of each minibatch, going through the steps again and again.
-
-    As RLlib's `MiniBatchCyclicIterator` does, a minibatch that reaches the end of an epoch is filled up from the next.
-
-    Args:
-        steps: Steps in the batch, > 0.
-        size: Rows of every minibatch; may exceed `steps`.
-        count: Number of minibatches.
-        generator: Makes an order for every epoch; None keeps the given order.
-        device: Where the indices are to lie.
-
-    Yields:
-        Indices in [0, steps), shape (size,).
-    """
-    queue = torch.empty(0, dtype=torch.int64, device=device)
-    for _ in range(count):
-        while len(queue) < size:
-            order = torch.arange(steps) if generator is None else torch.randperm(steps, generator=generator)
-            queue = torch.cat([queue, order.to(device)])
-        yield queue[:size]
-        queue = queue[size:]
-
-
 def _clip(gradients: list[Tensor], limit: float | None, by: str) -> float:
     """Clip gradients in place as RLlib's `clip_gradients` does, and return their global norm before."""
     norms = torch._foreach_norm(gradients)
@@ -556,32 +487,3 @@ def _clip(gradients: list[Tensor], limit: float | None, by: str) -> float:
         torch._foreach_clamp_min_(gradients, -limit)
         torch._foreach_clamp_max_(gradients, limit)
     return norm
-
-
-def _fragments(episodes: Sequence[SingleAgentEpisode]) -> _Fragments:
-    """Gather the episodes' arrays, whose lookback buffers hold steps of earlier batches, into new ones.
-
-    Raises:
-        ValueError: There is no step.
-    """
-    filled = [episode if episode.is_numpy else episode.to_numpy() for episode in episodes if len(episode)]
-    if not filled:
-        raise ValueError("episodes: must hold at least one step for every learner, got none.")
-    observations = [_own(episode.observations) for episode in filled]
-    before = [tree.map_structure(lambda part: part[:-1], structure) for structure in observations]
-    last = [tree.map_structure(lambda part: part[-1:], structure) for structure in observations]
-    return _Fragments(
-        observations=tree.map_structure(lambda *parts: np.concatenate(parts), *before, *last),
-        actions=np.concatenate([_own(episode.actions) for episode in filled]),
-        rewards=np.concatenate([_own(episode.rewards) for episode in filled], dtype=np.float64, casting="unsafe"),
-        lengths=np.array([len(episode) for episode in filled], dtype=np.int64),
-        terminated=np.array([episode.is_terminated for episode in filled], dtype=np.bool_),
-    )
-
-
-def _own(buffer: Any) -> Any:
-    """Return a buffer's content behind its lookback, as views."""
-    start = buffer.lookback
-    if isinstance(buffer.data, np.ndarray):
-        return buffer.data[start:]
-    return tree.map_structure(lambda part: part[start:], buffer.data)
