@@ -54,14 +54,14 @@ _ALL = (
         unit="s",
         grain="iteration",
         source="measured",
-        meaning="Largest time that one runner spent in its own sampling, by its own clock.",
+        meaning="Largest time that one runner process spent in its own sampling, by its own clock.",
     ),
     Metric(
         name="mean_runner_time_s",
         unit="s",
         grain="iteration",
         source="measured",
-        meaning="Mean over runners of the time spent in their own sampling.",
+        meaning="Mean over runner processes of the time spent in their own sampling.",
         mirrored=False,
     ),
     Metric(

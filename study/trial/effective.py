@@ -97,7 +97,8 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
         "optimizer": type(optimizer).__name__,
         "num_parameters": sum(value.numel() for value in learner.module[DEFAULT_MODULE_ID].parameters()),
         "device": str(learner.device),
-        "learner_class": type(learner).__name__,
+        # Ray Train wraps the class of a learner that is an actor.
+        "learner_class": next(each.__name__ for each in type(learner).__mro__ if not each.__name__.startswith("_")),
         "torch_threads_learner": torch.get_num_threads(),
         "module_class": type(learner.module[DEFAULT_MODULE_ID].unwrapped()).__name__,
     }

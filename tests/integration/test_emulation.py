@@ -104,3 +104,21 @@ def test_emulation_without_lanes_is_refused() -> None:
     rllib = {"env_runners": {"add_default_connectors_to_env_to_module_pipeline": False}}
     with pytest.raises(SpaceError, match="emulation needs the batched runner, and it needs RLlib's default connectors"):
         play("emulated", 1, iterations=1, rllib=rllib)
+
+
+@pytest.mark.parametrize("learners", [2, pytest.param(1, marks=pytest.mark.heavy)])
+def test_learners_of_their_own_share_the_batch(learners: int) -> None:
+    played = play("emulated", 1, iterations=2, resources__num_learners=learners, environment__id="Acrobot-v1")
+    (built,) = of_kind(played, "trial_built")
+    effective = built["effective"]
+    assert (effective["num_learners"], effective["train_batch_size"], effective["minibatch_size"]) == (
+        learners,
+        1000,
+        128,
+    )
+    assert (effective["learner_class"], effective["torch_threads_learner"]) == ("LeanPPOLearner", 1)
+    assert sum(built["processes_per_node"].values()) == 1 + learners
+    for record in of_kind(played, "iteration"):
+        assert record["metrics"]["train_batch_size_actual"] == 1000
+        assert record["metrics"]["num_gradient_updates"] == pytest.approx(4 * 1000 / 128, abs=1)
+        assert record["metrics"]["kl"] > 0
