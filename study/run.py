@@ -25,7 +25,7 @@ from study.tracking.mirror_process import MirrorProcess, MirrorReport
 from study.tracking.provenance import provenance
 from study.tracking.records import RecordLog, StudyClosed, TrialStarted, read_lines
 from study.tracking.tracking_uri import is_probed
-from study.trial.envs.environments import Spaces, probe
+from study.trial.envs.environments import Spaces, check_network, probe
 
 DRAIN_TIMEOUT_S = 30.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
@@ -73,6 +73,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
     folder = StudyFolder(options.out / options.name)
     resumed = is_resumed(folder, options)
     spaces = probe(spec.environment, options.space)
+    check_network(spec.model, spaces, options.space)
     identity = resumed_identity(folder, spec, options) if resumed else new_identity(spec, options)
     address = resolve_address(options.address)
     shape = private_shape(spec) if address is None else None

@@ -49,14 +49,17 @@ evaluation, and not when emulated."""
 
 
 class NetworkSpec(Section):
-    """RLlib's default fully connected network (names of `DefaultModelConfig`)."""
+    """RLlib's default network (names of `DefaultModelConfig`): fully connected; for images with convolutions before."""
 
     fcnet_hiddens: list[Annotated[int, Field(ge=1)]] = Field([64, 64], min_length=1)
     """Units of each hidden layer."""
     fcnet_activation: Literal["tanh", "relu", "silu"] = "tanh"
     """Activation of the hidden layers."""
     vf_share_layers: bool = False
-    """Whether policy and value function share the hidden layers."""
+    """Whether policy and value function share the hidden layers; for images the convolutions."""
+    conv_filters: list[Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=3, max_length=3)]] | None = None
+    """Convolutions over image observations, each `[filters, kernel, stride]`; none: RLlib's own, for squares of 42, \
+64, 84 or 96 pixels."""
 
 
 class BudgetSpec(Section):

@@ -20,7 +20,7 @@ from ray.tune.registry import register_env
 
 from study.errors import Fault, SpaceError
 from study.space.parameters import SCALE, Value
-from study.space.spec import EnvironmentSpec, Execution, StudySpec
+from study.space.spec import EnvironmentSpec, Execution, NetworkSpec, StudySpec
 from study.trial.envs.environments import Spaces, env_factory
 from study.trial.learning.lean_learner import LeanPPOLearner, lean_obstacle
 from study.trial.measured_ppo import MeasuredPPO, StudyPPOConfig
@@ -195,13 +195,7 @@ def _base_config(
         kl_coeff=setting["kl_coeff"],
         kl_target=setting["kl_target"],
     )
-    config.rl_module(
-        model_config=DefaultModelConfig(
-            fcnet_hiddens=list(spec.model.fcnet_hiddens),
-            fcnet_activation=spec.model.fcnet_activation,
-            vf_share_layers=spec.model.vf_share_layers,
-        )
-    )
+    config.rl_module(model_config=_network(spec.model, spaces))
     config.learners(
         num_learners=resources.num_learners,
         num_cpus_per_learner=resources.num_cpus_per_learner if resources.num_learners else "auto",
@@ -216,6 +210,21 @@ def _base_config(
     # RLlib's thread that watches the machine costs a trial's end half a second; the study measures by itself.
     config.debugging(seed=seed, log_level="ERROR", log_sys_usage=False)
     return config
+
+
+def _network(spec: NetworkSpec, spaces: Spaces) -> DefaultModelConfig:
+    hiddens, activation = list(spec.fcnet_hiddens), spec.fcnet_activation
+    if len(spaces.observation_space.shape) == 1:
+        return DefaultModelConfig(
+            fcnet_hiddens=hiddens, fcnet_activation=activation, vf_share_layers=spec.vf_share_layers
+        )
+    # RLlib ignores `fcnet_hiddens` behind convolutions; the layers of the heads are what a reader means by it.
+    return DefaultModelConfig(
+        conv_filters=spec.conv_filters,
+        head_fcnet_hiddens=hiddens,
+        head_fcnet_activation=activation,
+        vf_share_layers=spec.vf_share_layers,
+    )
 
 
 def _registered(spec: EnvironmentSpec, *, waits: bool) -> str:

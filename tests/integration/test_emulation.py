@@ -122,3 +122,21 @@ def test_learners_of_their_own_share_the_batch(learners: int) -> None:
         assert record["metrics"]["train_batch_size_actual"] == 1000
         assert record["metrics"]["num_gradient_updates"] == pytest.approx(4 * 1000 / 128, abs=1)
         assert record["metrics"]["kl"] > 0
+
+
+def test_images_are_learnt_from() -> None:
+    played = play(
+        "emulated",
+        1,
+        iterations=1,
+        environment__id="tests.environments:Picture",
+        model__conv_filters=[[8, 2, 2], [8, 2, 2]],
+        model__fcnet_hiddens=[16],
+    )
+    effective = of_kind(played, "trial_built")[0]["effective"]
+    assert (effective["runner_class"], effective["learner_class"]) == ("BatchedEnvRunner", "LeanPPOLearner")
+    convolutions = (8 * 3 * 4 + 8) + (8 * 8 * 4 + 8)
+    flat = 8 * 1 * 2  # four by six pixels, halved twice
+    heads = (flat * 16 + 16) * 2 + (16 * 2 + 2) + (16 + 1)
+    assert effective["num_parameters"] == 2 * convolutions + heads
+    assert of_kind(played, "iteration")[0]["metrics"]["vf_loss"] > 0

@@ -11,10 +11,11 @@ from gymnasium.wrappers import TimeLimit
 
 from study.errors import SpaceError
 from study.space.spec import EnvironmentSpec
-from study.trial.envs.environments import EnvFactory, env_factory, make_env, probe
+from study.trial.envs.environments import EnvFactory, Spaces, check_network, env_factory, make_env, probe
 from study.trial.envs.envpool_envs import EnvPoolLanes
 from study.trial.envs.lane_envs import GymnasiumLanes, make_lane_envs
 from study.trial.envs.observations import PoolObservations, Unusable
+from tests.spaces import spec
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
 
@@ -332,3 +333,24 @@ def test_one_environment_of_envpool_can_be_seeded_again() -> None:
     with pytest.raises(RuntimeError, match="call reset"):
         env.step(0)
     assert make_env(pooled("Acrobot-v1")).reset()[0].shape == (6,)
+
+
+@pytest.mark.parametrize(
+    ("shape", "filters", "words"),
+    [
+        ((5,), [[16, 4, 2]], r"must be left out where observations are no images, got observations of shape \(5,\)"),
+        ((50, 50, 3), None, r"must be given for images of shape \(50, 50, 3\)"),
+        ((96, 42, 3), None, "must be given"),
+        ((50, 50, 3), [[16, 4, 2]], None),
+        ((84, 84, 4), None, None),
+        ((5,), None, None),
+    ],
+)
+def test_convolutions_are_asked_for_where_rllib_has_none(shape, filters, words):
+    spaces = Spaces(observation_space=Box(0, 1, shape, np.float32), action_space=Discrete(2))
+    model = spec(model__conv_filters=filters).model
+    if words is None:
+        check_network(model, spaces, "space")
+    else:
+        with pytest.raises(SpaceError, match=words):
+            check_network(model, spaces, "space")

@@ -18,7 +18,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.wrappers import TimeLimit
 
 from study.errors import Fault, SpaceError, TrialError
-from study.space.spec import EnvironmentSpec
+from study.space.spec import EnvironmentSpec, NetworkSpec
 from study.trial.deadline import within
 from study.trial.envs.envpool_envs import EnvPoolEnv
 from study.trial.envs.lane_checks import LaneError, checked_reward
@@ -175,6 +175,31 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
         fault = Fault(place=ID, law=law, fix="Try it in Python: make the environment and reset it.")
         raise SpaceError(source_name, [fault]) from error
     raise SpaceError(source_name, [fault])
+
+
+_DEFAULT_SQUARES = (10, 42, 64, 84, 96)
+"""Sizes of images for which RLlib has convolutions of its own, pixels."""
+
+
+def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
+    """Refuse convolutions for vectors, and images for which nobody has named convolutions.
+
+    Raises:
+        SpaceError: Names `model.conv_filters`.
+    """
+    shape = spaces.observation_space.shape
+    square = shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1] if len(shape) == 3 else False
+    if len(shape) != 3 and spec.conv_filters is not None:
+        law, fix = (
+            f"must be left out where observations are no images, got observations of shape {shape}.",
+            "Remove it.",
+        )
+    elif len(shape) == 3 and spec.conv_filters is None and not square:
+        law = f"must be given for images of shape {shape}: RLlib has its own for squares of 42, 64, 84 and 96 pixels."
+        fix = "Write for instance [[16, 4, 2], [32, 4, 2], [64, 4, 2]]: filters, kernel, stride."
+    else:
+        return
+    raise SpaceError(source_name, [Fault(place="model.conv_filters", law=law, fix=fix)])
 
 
 def _probe(spec: EnvironmentSpec) -> Spaces:
