@@ -24,8 +24,14 @@ STOCK = {"runner": "stock", "learner": "rllib", "execution": "real"}
 SPACES: dict[str, dict[str, Any]] = {
     "Acrobot-v1": {
         "environment": {"id": "Acrobot-v1", "floor": -500, "reference": -80, "target": -100},
-        "parameters": {"train_batch_size": 2048, "minibatch_size": 128, "num_epochs": 8, "lr": 0.001},
-        "budget": {"env_steps": 100_000},
+        "parameters": {
+            "train_batch_size": 2048,
+            "minibatch_size": 256,
+            "num_epochs": 6,
+            "lr": 0.001,
+            "entropy_coeff": 0.01,
+        },
+        "budget": {"env_steps": 200_000},
     },
     "LunarLander-v3": {
         "environment": {"id": "LunarLander-v3", "floor": -200, "reference": 250, "target": 200},
