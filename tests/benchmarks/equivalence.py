@@ -4,10 +4,10 @@
 
 Each environment is studied twice by the real command with the same setting and seeds: with our components, emulated,
 and with RLlib's stock runner, by default with the lean learner too (that one is compared with RLlib's to float
-tolerance elsewhere; `--learner rllib` lets the stock runner have RLlib's). The scores (0 a policy that learnt nothing, 1 a good one) are equivalent when
-their means differ by less than the margin with 95 % confidence: two one-sided Welch tests (Schuirmann, "A comparison of
-the two one-sided tests procedure …", J. Pharmacokinet. Biopharm. 15, 1987). Runs for half an hour on two cores; no
-times are compared, so that the machine need not be quiet. The last line is JSON.
+tolerance elsewhere; `--learner rllib` lets the stock runner have RLlib's). The scores (0 a policy that learnt nothing,
+1 a good one) are equivalent when their means differ by less than the margin with 95 % confidence: two one-sided Welch
+tests (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987). Runs for half an hour on two cores; no times are compared, so
+that the machine need not be quiet. The last line is JSON.
 """
 
 import argparse
