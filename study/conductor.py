@@ -221,7 +221,7 @@ class Conductor:
         self._running.pop(trial, None)
         if row.status != "running":
             return
-        summary, label = row.summarise(self.spec, status, moment=time.time()), _label_at_end(row)
+        summary, label = row.summarise(self.spec, status, moment=time.time()), _label_at_end(row, status)
         self._append(
             TrialEnded(
                 trial=trial,
@@ -333,12 +333,13 @@ class Conductor:
             self.end_early("time budget", "no further trial would end within the time budget")
 
 
-def _label_at_end(row: TrialRow) -> Label | None:
+def _label_at_end(row: TrialRow, status: Status) -> Label | None:
     """Return the label that stays; None for a trial that was never built."""
     if row.timing is None:
         return None
     return label_at_end(
         Label(timing=row.timing, reason=row.timing_reason, provisional=row.provisional),
+        failed=status == "failed",
         num_dropped_samples=row.num_dropped_samples,
         num_lost_runners=row.num_lost_runners,
         cpu_pressure=row.mean_cpu_pressure(),

@@ -90,7 +90,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
                 raise name_taken(folder, options)
             stack.push(lambda kind, error, trace: forget_unstarted(folder, error))
             folder.create(identity, options.space_text)
-        session = _Session(spec, folder, identity, options, display, address)
+        session = _Session(spec, folder, identity, options, display, address, spaces)
         return session.run(stack, insist_on_mlflow=not resumed)
 
 
@@ -134,9 +134,10 @@ class _Session:
         options: RunOptions,
         display: Display,
         address: str | None,
+        spaces: Spaces,
     ) -> None:
         self._spec, self._folder, self._identity = spec, folder, identity
-        self._options, self._display, self._address = options, display, address
+        self._options, self._display, self._address, self._spaces = options, display, address, spaces
         budget = options.time_budget_s
         self._deadline = None if budget is None else time.monotonic() + budget
         self._mirror, self._signals = MirrorProcess(), StopSignals(_close)
@@ -156,6 +157,8 @@ class _Session:
         with self._ray() as shape:
             self._signals.install()
             plan = make_plan(self._spec, shape)
+            if self._spec.rllib and self._address is not None:
+                _check_overrides(self._spec, self._spaces, shape)  # anew: only now is it known what is emulated
             self._await_mirror(insist=insist_on_mlflow)
             conductor = Conductor(
                 spec=self._spec,

@@ -1,5 +1,6 @@
 """Environments that misbehave on purpose, for the space files of tests: `tests.environments:Raises`."""
 
+import threading
 import time
 from typing import Any
 
@@ -216,3 +217,18 @@ class GreyPicture(Plain):
 
     def observe(self) -> Any:
         return np.full((4, 6), 200, np.uint8)
+
+
+class OneThread(Plain):
+    """May be used only in the thread that made it, as a rendering context or a database connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = threading.get_ident()
+
+    def observe(self) -> Any:
+        assert threading.get_ident() == self.thread, "another thread"
+        return super().observe()
+
+    def close(self) -> None:
+        assert threading.get_ident() == self.thread, "another thread"

@@ -130,6 +130,11 @@ def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> N
         ClusterError: Names the scale, what it needs, what there is, and the ways out.
     """
     execution = execution_of(spec, num_env_runners, cluster)
+    if execution == "emulated" and spec.budget.time_s is not None:
+        raise ClusterError(
+            f"budget.time_s: seconds of emulated runners are not those of real ones, and {num_env_runners} runners "
+            "would be emulated here. Fix: set budget.env_steps instead, or execution: real."
+        )
     wanted = processes(spec, num_env_runners, execution)
     cpus, memory = sum(each.num_cpus for each in wanted), sum(each.memory_mb for each in wanted)
     where, gpus = f"parameters.{SCALE}: {num_env_runners} runners", num_gpus(spec)

@@ -66,18 +66,22 @@ def _shared_cores(cluster: ClusterShape, reserved: int, processes_per_node: Mapp
     return ""
 
 
-def label_at_end(label: Label, *, num_dropped_samples: int, num_lost_runners: int, cpu_pressure: float | None) -> Label:
+def label_at_end(
+    label: Label, *, failed: bool, num_dropped_samples: int, num_lost_runners: int, cpu_pressure: float | None
+) -> Label:
     """Return the label that a trial ends with.
 
     Args:
         label: What it began with. Only `measured` is in question.
+        failed: Whether the trial failed, for instance because a runner died or did not answer.
         num_dropped_samples: Samples that were lost or came too late, over the whole trial.
         num_lost_runners: Runners that were missing in the worst iteration.
         cpu_pressure: Mean share of the training time in which some task waited for a CPU; None when unknown.
     """
     if label.timing != "measured":
         return label
-    losses = [f"{_count(num_lost_runners, 'runner')} lost"] if num_lost_runners > 0 else []
+    losses = ["the trial failed"] if failed else []
+    losses += [f"{_count(num_lost_runners, 'runner')} lost"] if num_lost_runners > 0 else []
     losses += [f"{_count(num_dropped_samples, 'sample')} dropped"] if num_dropped_samples > 0 else []
     if losses:
         return Label(timing="tainted", reason=", ".join(losses))

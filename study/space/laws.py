@@ -47,6 +47,18 @@ OVERRIDES_CLASHING_WITH_SCHEMA = {
 }
 """What `rllib:` may not set, since the schema names it: two places for one value would lie in the records."""
 
+OVERRIDES_REFUSED = {
+    ("env_runners", "num_gpus_per_env_runner"): "the study reserves no GPU for a runner",
+    ("env_runners", "custom_resources_per_env_runner"): "the study reserves CPUs and GPUs only",
+    ("learners", "custom_resources_per_learner"): "the study reserves CPUs and GPUs only",
+    ("environment", "clip_rewards"): "RLlib's new API stack ignores it",
+    (
+        "rl_module",
+        "algorithm_config_overrides_per_module",
+    ): "what the schema names must be what runs",
+}
+"""What `rllib:` may not set for another reason."""
+
 
 def smallest(domain: Domain) -> Value:
     """Return the least value that `domain` can take."""
@@ -273,3 +285,6 @@ def _rllib(spec: "StudySpec") -> Broken:
     for section, arguments in spec.rllib.items():
         for name in sorted(OVERRIDES_CLASHING_WITH_SCHEMA.get(section, set()) & set(arguments)):
             yield f"rllib.{section}.{name}", "the schema names this value already.", "Set it there."
+        for name in arguments:
+            if reason := OVERRIDES_REFUSED.get((section, name)):
+                yield f"rllib.{section}.{name}", f"cannot be set: {reason}.", "Remove it."

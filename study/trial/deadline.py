@@ -1,8 +1,9 @@
 """Runs something that might hang, for so long and no longer. Imports the standard library only."""
 
+import queue
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from study.errors import TrialError
 
@@ -14,33 +15,69 @@ class _Outcome(Generic[Result]):
     error: BaseException | None = None
 
 
-def within(timeout_s: float, function: Callable[[], Result], *, otherwise: str) -> Result:
-    """Return what `function` returns, or raise what it raises.
+class SteadyThread:
+    """A daemon thread that runs what it is given, one call after another.
 
-    It runs in a daemon thread, which is left behind when it hangs: a process that ends does not wait for it.
-    Code that never releases the interpreter lock cannot be timed out.
+    Some environments may be used only in the thread that made them. When a call hangs, the thread is left behind with
+    it: a process that ends does not wait for it. Code that never releases the interpreter lock cannot be timed out.
 
-    Args:
-        timeout_s: Seconds to wait.
-        function: What to run.
-        otherwise: Message of the error when it takes longer.
-
-    Raises:
-        TrialError: `function` did not end in time.
+    Attributes:
+        stuck: Whether a call did not end in time; from then on nothing more is run.
     """
-    outcome: _Outcome[Result] = _Outcome()
 
-    def run() -> None:
-        try:
-            outcome.value = function()
-        except BaseException as error:  # noqa: BLE001 (handed over to the caller's thread)
-            outcome.error = error
+    def __init__(self) -> None:
+        self.stuck = False
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, daemon=True, name="steady").start()
 
-    thread = threading.Thread(target=run, daemon=True, name="deadline")
-    thread.start()
-    thread.join(timeout_s)
-    if thread.is_alive():
-        raise TrialError(otherwise)
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome.value
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+    def within(self, timeout_s: float, function: Callable[[], Result], *, otherwise: str) -> Result:
+        """Return what `function` returns, or raise what it raises.
+
+        Args:
+            timeout_s: Seconds to wait.
+            function: What to run.
+            otherwise: Message of the error when it takes longer.
+
+        Raises:
+            TrialError: `function` did not end in time, or an earlier one did not.
+        """
+        if self.stuck:
+            raise TrialError(otherwise)
+        outcome: _Outcome[Result] = _Outcome()
+        ended = threading.Event()
+
+        def run() -> None:
+            try:
+                outcome.value = function()
+            except BaseException as error:  # noqa: BLE001 (handed over to the caller's thread)
+                outcome.error = error
+            finally:
+                ended.set()
+
+        self._calls.put(run)
+        if not ended.wait(timeout_s):
+            self.stuck = True
+            raise TrialError(otherwise)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    def end(self) -> None:
+        """Let the thread end after what it runs."""
+        self._calls.put(None)
+
+    def __enter__(self) -> "SteadyThread":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.end()
+
+
+def within(timeout_s: float, function: Callable[[], Result], *, otherwise: str) -> Result:
+    """Return what `function` returns, run in a thread of its own; arguments and errors as of `SteadyThread.within`."""
+    with SteadyThread() as thread:
+        return thread.within(timeout_s, function, otherwise=otherwise)

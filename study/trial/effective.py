@@ -11,6 +11,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 
 from study.errors import TrialError
+from study.trial.learning.lean_learner import LeanPPOLearner
 from study.trial.measured_ppo import MeasuredPPO
 from study.trial.sampling.runner import RunnerReport
 
@@ -81,11 +82,13 @@ def _one_or_all(values: list[Any]) -> Any:
 def _learner_values(learner: Learner) -> dict[str, Any]:
     config = learner.config.get_config_for_module(DEFAULT_MODULE_ID)
     optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
-    advantages = [piece for piece in learner._learner_connector if isinstance(piece, GeneralAdvantageEstimation)]
+    # The lean learner computes advantages by itself, RLlib's leaves them to a connector.
+    pieces = [] if isinstance(learner, LeanPPOLearner) else [*learner._learner_connector]
+    advantages = next((piece for piece in pieces if isinstance(piece, GeneralAdvantageEstimation)), config)
     return {
         "lr": float(optimizer.param_groups[0]["lr"]),
-        "gamma": advantages[0].gamma if advantages else config.gamma,
-        "lambda": advantages[0].lambda_ if advantages else config.lambda_,
+        "gamma": advantages.gamma,
+        "lambda": advantages.lambda_,
         "clip_param": config.clip_param,
         "entropy_coeff": float(learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()),
         "grad_clip": config.grad_clip,

@@ -45,6 +45,8 @@ class RunnerMeasurement:
     """Runners of the trial whose lanes it steps: more than one when they are emulated."""
     error: str = ""
     """`Type: message` of what the environment raised; empty when all went well."""
+    fix: str = ""
+    """What a person can do about it."""
     traceback: str = ""
     """The runner's own traceback of that error."""
 
@@ -60,6 +62,10 @@ class StepMeasurement:
     """Measurements of each round of sampling, in the order of the runners."""
     num_dropped_samples: int
     num_gradient_updates: int | None
+    """Steps that the optimizer took; minibatches that it had to leave out are not among them."""
+    learners_cpu_time_s: float = 0.0
+    """CPU time of learner processes of their own since the iteration before."""
+    learners_peak_rss_mb: float = 0.0
     learner: Mapping[str, float]
     """`LEARNER_METRICS` by name."""
 
@@ -87,6 +93,11 @@ def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[s
         TrialError: A loss is not finite: nothing that follows would mean anything.
     """
     check_learning(step.learner)
+    if step.num_gradient_updates == 0:
+        raise TrialError(
+            "learner: an iteration must change the weights, got no gradient that is finite: the training diverged. "
+            "Fix: lower lr, clip_param or num_epochs."
+        )
     per_runner = _total_time_by_runner(step.rounds)
     samples = [sample for runners in step.rounds for sample in runners]
     episodes = sum(sample.num_episodes for sample in samples)
@@ -108,8 +119,10 @@ def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[s
         "num_episodes": episodes,
         "episode_len_sum": sum(sample.episode_len_sum for sample in samples),
         "num_gradient_updates": step.num_gradient_updates,
-        "cpu_time_s": main.cpu_time_s + math.fsum(sample.cpu_time_s for sample in samples),
-        "peak_rss_mb": main.peak_rss_mb + math.fsum(sample.peak_rss_mb for sample in step.rounds[-1]),
+        "cpu_time_s": main.cpu_time_s + step.learners_cpu_time_s + math.fsum(each.cpu_time_s for each in samples),
+        "peak_rss_mb": main.peak_rss_mb
+        + step.learners_peak_rss_mb
+        + math.fsum(sample.peak_rss_mb for sample in step.rounds[-1]),
         "cpu_pressure": cpu_pressure(samples, main),
         "training_return": returns / episodes if episodes else None,
         **{name: _finite(step.learner.get(name)) for name in LEARNER_METRICS},
@@ -144,14 +157,14 @@ def check_learning(learner: Mapping[str, float]) -> None:
 def cpu_pressure(samples: Sequence[RunnerMeasurement], main: ProcessMeasurement) -> float | None:
     """Return the largest share of time in which some task of a node of the trial waited for a CPU, in [0, 1].
 
-    The main process's node is watched over the whole iteration, every other node over its runners' sampling:
-    there, nothing of the trial runs between two samplings. None when no node tells.
+    The main process's node is watched over the whole iteration, and every node over its runners' sampling: what
+    disturbs the runners must not be thinned by a long update. None when no node tells.
     """
     shares = []
     if main.pressure_s is not None and main.wall_time_s > 0:
         shares.append(main.pressure_s / main.wall_time_s)
     for sample in samples:
-        if sample.node != main.node and sample.pressure_s is not None and sample.sampling_time_s > 0:
+        if sample.pressure_s is not None and sample.sampling_time_s > 0:
             shares.append(sample.pressure_s / sample.sampling_time_s)
     return min(max(shares), 1.0) if shares else None
 

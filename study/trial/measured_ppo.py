@@ -5,6 +5,7 @@ that RLlib smooths its timers and goes on with a smaller or doubled batch when a
 """
 
 import contextlib
+import math
 import shutil
 import tempfile
 import time
@@ -28,9 +29,9 @@ from ray.rllib.utils.metrics import (
 
 from study.errors import TrialError
 from study.space.spec import Standardization
-from study.trial.deadline import within
+from study.trial.deadline import SteadyThread
 from study.trial.failures import described, original
-from study.trial.measure import RunnerMeasurement, StepMeasurement
+from study.trial.measure import RunnerMeasurement, StepMeasurement, read_peak_rss_mb
 from study.trial.sampling.lanes import LaneLayout
 from study.trial.sampling.runner import Sample
 
@@ -66,6 +67,9 @@ class MeasuredPPO(PPO):
     """PPO that exposes the raw measurement of its last training step as `last_step`."""
 
     last_step: StepMeasurement | None = None
+    _learners_cpu_s = 0.0
+    thread: SteadyThread
+    """Made the environments of the main process, and steps and closes them."""
 
     @classmethod
     def get_default_config(cls) -> StudyPPOConfig:
@@ -87,6 +91,7 @@ class MeasuredPPO(PPO):
             results = self._update([episode for episodes, _, _ in samples for episode in episodes])
             learning_time_s = clock() - started
         updates = self._num_gradient_updates()
+        learners_cpu_time_s, learners_peak_rss_mb = self._learners_used()
         learner = {name: _value(results[0][DEFAULT_MODULE_ID].get(key)) for name, key in _LEARNER_KEYS.items()}
         modules = set(results[0]) - {ALL_MODULES}
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
@@ -103,6 +108,8 @@ class MeasuredPPO(PPO):
             rounds=tuple(tuple(measurement for _, _, measurement in runners) for runners in rounds),
             num_dropped_samples=self.env_runner_group.num_env_runners_dropped_lifetime(),
             num_gradient_updates=updates - updates_before if updates is not None else None,
+            learners_cpu_time_s=learners_cpu_time_s,
+            learners_peak_rss_mb=learners_peak_rss_mb,
             learner=learner,
         )
 
@@ -142,7 +149,7 @@ class MeasuredPPO(PPO):
         if not self.config.num_env_runners:
             # The main process steps the lanes itself; RLlib sets no limit to that.
             runner = self.env_runner_group.local_env_runner
-            sample = within(timeout_s, runner.measured_sample, otherwise=f"sampling: {late}")
+            sample = self.thread.within(timeout_s, runner.measured_sample, otherwise=f"sampling: {late}")
             _check_runner(sample[2])
             return [sample]
         try:
@@ -167,10 +174,20 @@ class MeasuredPPO(PPO):
         updates: int | None = self.learner_group.foreach_learner(_optimizer_steps).result_or_errors[0].get()
         return updates
 
+    def _learners_used(self) -> tuple[float, float]:
+        """Return CPU time since the last call, and peak memory in MB, of learners in processes of their own."""
+        if not self.config.num_learners:
+            return 0.0, 0.0  # the main process counts itself
+        answers = self.learner_group.foreach_learner(_usage).result_or_errors
+        cpu_s, peaks_mb = zip(*(answer.get() for answer in answers), strict=True)
+        before, self._learners_cpu_s = self._learners_cpu_s, math.fsum(cpu_s)
+        return self._learners_cpu_s - before, math.fsum(peaks_mb)
+
     def cleanup(self) -> None:
         """Stop everything; a runner that does not answer is killed, so that this never hangs."""
         group = getattr(self, "env_runner_group", None)
         if group is not None:
+            self._close_own_environments()
             # Whatever fails while environments are closed must not keep the processes alive.
             with contextlib.suppress(Exception):
                 group.foreach_env_runner(
@@ -180,6 +197,15 @@ class MeasuredPPO(PPO):
         super().cleanup()
         shutil.rmtree(self.logdir, ignore_errors=True)
 
+    def _close_own_environments(self) -> None:
+        """Close those of the main process in the thread that made them, unless that thread hangs in one of them."""
+        runner = self.env_runner_group.local_env_runner
+        if runner is None or runner.env is None:
+            return
+        with contextlib.suppress(Exception):
+            self.thread.within(_STOP_GRACE_S, runner.stop, otherwise="")
+        runner.env = None  # RLlib would close them again, here
+
     def _setup_logdir(self) -> None:
         """Use a folder that goes when the trial goes: RLlib would leave an empty one in the user's home."""
         self._logdir = tempfile.mkdtemp(prefix="ppo-")
@@ -188,9 +214,13 @@ class MeasuredPPO(PPO):
 def _check_runner(measurement: RunnerMeasurement) -> None:
     if measurement.error:
         where = f"env runner {measurement.runner}" if measurement.runner else "sampling in the main process"
-        error = TrialError(f"{where}: sampling must not fail, got {measurement.error}. Fix: correct the environment.")
+        error = TrialError(f"{where}: sampling must not fail, got {measurement.error}. Fix: {measurement.fix}.")
         error.add_note(f"In {where}:\n{measurement.traceback}")
         raise error
+
+
+def _usage(learner: Learner) -> tuple[float, float]:
+    return time.process_time(), read_peak_rss_mb()
 
 
 def _optimizer_steps(learner: Learner) -> int | None:

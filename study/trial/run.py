@@ -24,7 +24,7 @@ from study.space.spec import Execution, StudySpec
 from study.tracking.records import Evaluation, Iteration
 from study.trial.algorithm import build_config
 from study.trial.budget import evaluation_due, trial_budget
-from study.trial.deadline import within
+from study.trial.deadline import SteadyThread
 from study.trial.effective import differences, read_effective, runner_reports
 from study.trial.envs.environments import probe
 from study.trial.evaluation import evaluate
@@ -82,7 +82,8 @@ class TrialRun:
         self._node: str = ray.get_runtime_context().get_node_id()
         spaces = probe(spec.environment, "space")
         ppo = build_config(spec, setting=config.setting, seed=config.seed, spaces=spaces, execution=config.execution)
-        self._algorithm = _build(ppo, timeout_s=resources.startup_timeout_s)
+        self._thread = SteadyThread()
+        self._algorithm = _build(ppo, self._thread, timeout_s=resources.startup_timeout_s)
         try:
             self._built: dict[str, Any] | None = self._check_built(self._algorithm, started_s)
         except BaseException:
@@ -103,6 +104,7 @@ class TrialRun:
         _check_effective({**self._config.setting, "seed": self._config.seed}, effective)
         addresses = [ray.util.get_node_ip_address(), *(report.node_address for report in reports if report.process)]
         if algorithm.config.num_learners:
+            algorithm._learners_used()  # start-up is no training
             learners = algorithm.learner_group.foreach_learner(lambda learner: ray.util.get_node_ip_address())
             addresses += [answer.get() for answer in learners.result_or_errors]
         return {
@@ -196,9 +198,10 @@ class TrialRun:
         if self._algorithm is not None:
             self._algorithm.stop()
             self._algorithm = None
+            self._thread.end()
 
 
-def _build(config: PPOConfig, *, timeout_s: float) -> MeasuredPPO:
+def _build(config: PPOConfig, thread: SteadyThread, *, timeout_s: float) -> MeasuredPPO:
     def build() -> MeasuredPPO:
         algorithm: MeasuredPPO = config.build_algo()
         # With merging and broadcasting off RLlib leaves the runners at random weights of their own for one
@@ -206,11 +209,12 @@ def _build(config: PPOConfig, *, timeout_s: float) -> MeasuredPPO:
         algorithm.env_runner_group.sync_weights(
             from_worker_or_learner_group=algorithm.learner_group, inference_only=True
         )
+        algorithm.thread = thread
         return algorithm
 
     where = f"start-up: all {config.num_env_runners} env runners must be up"
     try:
-        return within(
+        return thread.within(
             timeout_s,
             build,
             otherwise=f"{where} within startup_timeout_s={timeout_s:g} s, they are not. "

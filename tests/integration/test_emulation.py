@@ -93,6 +93,11 @@ def test_what_an_environment_raises_in_the_main_process_reaches_the_trial() -> N
         play("emulated", 1, iterations=1, **kwargs)
 
 
+def test_an_environment_stays_in_the_thread_that_made_it() -> None:
+    played = play("emulated", 1, iterations=2, environment__id="tests.environments:OneThread")
+    assert len(of_kind(played, "iteration")) == 2
+
+
 def test_a_hanging_environment_in_the_main_process_is_given_up() -> None:
     started = time.perf_counter()
     with pytest.raises(TrialError, match=r"sampling: .*sample_timeout_s=3"):
@@ -122,6 +127,9 @@ def test_learners_of_their_own_share_the_batch(learners: int) -> None:
         assert record["metrics"]["train_batch_size_actual"] == 1000
         assert record["metrics"]["num_gradient_updates"] == pytest.approx(4 * 1000 / 128, abs=1)
         assert record["metrics"]["kl"] > 0
+        # The learners' CPU time and memory are the trial's too.
+        assert record["metrics"]["cpu_time_s"] > 0.2 * record["metrics"]["learning_time_s"]
+        assert record["metrics"]["peak_rss_mb"] > (1 + learners) * 200
 
 
 def test_images_are_learnt_from() -> None:

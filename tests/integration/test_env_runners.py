@@ -303,11 +303,14 @@ def test_what_an_environment_may_not_return_is_found(environment: dict[str, Any]
     assert re.search(words, error), error
 
 
-def test_a_policy_that_diverged_is_found() -> None:
-    runner = one("batched")
+@pytest.mark.parametrize("environment", [CARTPOLE, PENDULUM], ids=["discrete", "box"])
+def test_a_policy_that_diverged_is_found(environment: dict[str, Any]) -> None:
+    runner = one("batched", **environment)
     state = {name: np.asarray(value) * np.nan for name, value in runner.module.get_state().items()}
     runner.set_state({"rl_module": state})
-    assert "the training diverged" in runner.measured_sample()[2].error
+    measurement = runner.measured_sample()[2]
+    assert "the training diverged" in measurement.error
+    assert measurement.fix == "lower lr, clip_param or num_epochs"
 
 
 def test_the_space_names_the_runner(kind: str) -> None:

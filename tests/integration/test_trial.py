@@ -77,7 +77,7 @@ def first_observations(trial: TrialRun) -> Any:
 
     def reset(runner: Any) -> Any:
         runner._begin()
-        return runner._previous.observations[-1]
+        return runner._tail.observations[-1]
 
     return np.concatenate(group.foreach_env_runner(reset, local_env_runner=False))
 

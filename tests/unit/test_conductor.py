@@ -248,7 +248,7 @@ def test_a_measured_trial_that_lost_something_is_tainted_and_an_unbuilt_one_has_
     trial = waiting_trial(session, (2.0, 0.0), runners=1, num_dropped_samples=1)
     session.conductor.end(trial, "failed", "boom")
     row = session.conductor.ledger.rows[trial]
-    assert (row.timing, row.timing_reason) == ("tainted", "1 sample dropped")
+    assert (row.timing, row.timing_reason) == ("tainted", "the trial failed, 1 sample dropped")
     other = session.conductor.next_trial().trial
     session.conductor.end(other, "failed", "never came up")
     assert session.conductor.ledger.rows[other].timing is None

@@ -108,6 +108,8 @@ def test_pressure_is_that_of_the_busiest_node() -> None:
     remote = sample(2, 2.0, node="b", pressure_s=0.5)
     assert cpu_pressure([sample(1, 3.0), remote], MAIN) == pytest.approx(0.25)
     assert cpu_pressure([sample(1, 3.0)], MAIN) == pytest.approx(0.1)
+    # Sampling counts by itself: a long quiet update must not hide that runners were disturbed.
+    assert cpu_pressure([sample(1, 1.0, pressure_s=0.6)], MAIN) == pytest.approx(0.6)
     assert cpu_pressure([replace(remote, pressure_s=3.0)], MAIN) == 1.0
 
 

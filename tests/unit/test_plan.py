@@ -126,6 +126,15 @@ def test_the_published_scale_is_emulated_on_a_small_machine_and_real_on_a_large_
     assert make_plan(scaling, cluster((94, 46))).scale(46).execution == "emulated"
 
 
+def test_seconds_are_no_budget_where_runners_are_emulated():
+    with pytest.raises(ClusterError, match=r"budget.time_s: .*46 runners would be emulated"):
+        make_plan(
+            spec(parameters__num_env_runners=[1, 46], budget__time_s=60.0, parameters__train_batch_size=400),
+            cluster((2, 2)),
+        )
+    make_plan(spec(budget__time_s=60.0), cluster((8, 8)))
+
+
 def test_processes_are_reused_only_where_all_trials_are_alike_and_alone():
     def reuses(**changes):
         return make_plan(spec(**changes), cluster((8, 2))).reuses_processes

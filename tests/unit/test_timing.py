@@ -18,8 +18,14 @@ def start(cluster=SMALL, *, scale=4, execution="real", nodes=None, **changes):
     )
 
 
-def end(label, *, dropped=0, lost=0, pressure=0.0):
-    return label_at_end(label, num_dropped_samples=dropped, num_lost_runners=lost, cpu_pressure=pressure)
+def end(label, *, failed=False, dropped=0, lost=0, pressure=0.0):
+    return label_at_end(label, failed=failed, num_dropped_samples=dropped, num_lost_runners=lost, cpu_pressure=pressure)
+
+
+def test_the_times_of_a_failed_trial_are_never_measured():
+    assert end(MEASURED, failed=True) == Label(timing="tainted", reason="the trial failed")
+    emulated = Label(timing="emulated", reason="x")
+    assert end(emulated, failed=True) == emulated
 
 
 def test_every_process_has_a_core_or_the_timing_is_oversubscribed():

@@ -135,7 +135,7 @@ class LeanPPOLearner(PPOTorchLearner):
       the learner's own, seeded with `config.seed`, which whatever else happens in the process cannot disturb.
     - The distributions before the update are computed anew, in one pass over the whole batch, instead of being taken
       from the runners. The update then depends on observations, actions and rewards alone, and not on how many rows a
-      runner's forward pass had: a trial learns bit-equally in every layout of processes, and nothing else travels.
+      runner's forward pass had: a trial learns bit-equally in every layout of processes.
     - Adam runs fused, which changes the last bits of the weights.
     - `vf_explained_var` is over environment steps; RLlib includes its appended rows.
     - `num_env_steps_trained` counts each environment step once an update; RLlib counts the whole batch once for every

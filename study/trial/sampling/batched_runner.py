@@ -41,10 +41,12 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 from study.trial.envs.lane_envs import LaneEnvs, make_lane_envs
 from study.trial.sampling.acting import action_rule, network_of, scaling_for_environment
 from study.trial.sampling.lanes import Fragment
-from study.trial.sampling.runner import Ended, MeasuredEnvRunner, NonFiniteError, layout_of
+from study.trial.sampling.runner import DivergedError, Ended, MeasuredEnvRunner, NonFiniteError, layout_of
 from study.trial.sampling.seeds import LaneNoise, lane_seed
 
 Array = npt.NDArray[Any]
+
+_DIVERGED = "the policy must answer finite numbers, it does not: the training diverged"
 
 
 class VectorSpaces:
@@ -108,7 +110,12 @@ class _Ongoing:
 
 
 class BatchedEnvRunner(MeasuredEnvRunner):
-    """Steps the lanes of one runner, or of several emulated ones, with whole arrays."""
+    """Steps the lanes of one runner, or of several emulated ones, with whole arrays.
+
+    Its state, as RLlib's runners', holds weights and no environments: one that is restarted begins its lanes anew,
+    with their first seeds and noise. A study restarts none. RLlib's own evaluation needs `num_episodes`, which is
+    not offered; a study evaluates by itself.
+    """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -164,7 +171,8 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         Raises:
             ValueError: `num_episodes` was given.
             LaneError: An environment returned something that is not what its spaces say.
-            NonFiniteError: An observation, or an output of the policy, is not finite.
+            NonFiniteError: An observation is not finite.
+            DivergedError: An output of the policy is not finite.
         """
         if num_episodes is not None:
             raise ValueError("BatchedEnvRunner.sample: num_episodes is not offered. Fix: use num_timesteps.")
@@ -218,12 +226,11 @@ class BatchedEnvRunner(MeasuredEnvRunner):
 
     def _begin(self) -> None:
         """Start a new episode in every lane."""
-        self._previous = self._empty(self._lookback)
-        self._envs.reset(self._previous.observations[-1])
-        _check_finite(self._previous.observations[-1:])
+        self._tail = self._empty(self._lookback)
+        self._envs.reset(self._tail.observations[-1])
+        _check_finite(self._tail.observations[-1:])
         self._ongoing = [_Ongoing(uuid.uuid4().hex) for _ in range(self.num_envs)]
         self._ended, self._ended_for_metrics = [], []
-        self._ends_of_previous = [self._lookback] * self.num_envs
         self._needs_initial_reset = False
 
     def _empty(self, rows: int) -> _Rows:
@@ -250,16 +257,18 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         first, num_envs = self._lookback, self.num_envs
         last = first + fragment.num_vector_steps - 1
         rows = self._empty(last + 1)
-        for lanes, end in _runs(self._ends_of_previous):
-            rows.copy_end(self._previous, lanes, end=end, rows=first)
+        rows.copy_end(self._tail, slice(None), end=first, rows=first)
         choose = self._chooser(fragment, explore=explore, random_actions=random_actions)
         ends: list[list[tuple[int, Array]]] = [[] for _ in range(num_envs)]
         step, scale = self._envs.step, self._scale
+        continuous = isinstance(self._envs.action_space, gymnasium.spaces.Box)
         observations, actions, inputs = rows.observations, rows.actions, rows.inputs
         rewards, terminated, truncated = rows.rewards, rows.terminated, rows.truncated
         for row in range(first, last + 1):
             num = num_envs if row < last else fragment.num_lanes_in_last_step
             chosen = choose(row - first, observations[row, :num], inputs[row, :num])
+            if continuous and not np.isfinite(chosen).all():
+                raise DivergedError(_DIVERGED)  # before an environment gets to see it
             actions[row, :num] = chosen
             ended = step(
                 scale(chosen),
@@ -273,10 +282,7 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         _check_finite(observations[first:], *(observation for lane in ends for _, observation in lane))
         if not random_actions:
             if not np.isfinite(inputs).all():
-                raise NonFiniteError(
-                    "the policy must answer finite numbers, it does not: the training diverged; lower lr, "
-                    "clip_param or num_epochs"
-                )
+                raise DivergedError(_DIVERGED)
             rows.log_probs[first:] = self._rule.log_prob(inputs[first:], actions[first:])
         return rows, ends
 
@@ -319,10 +325,11 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         return fragment.num_vector_steps - (lane >= fragment.num_lanes_in_last_step and fragment.num_vector_steps > 0)
 
     def _remember(self, rows: _Rows, fragment: Fragment) -> None:
-        """Keep what the next fragment begins with."""
-        self._previous = rows
+        """Keep what the next fragment begins with, and no more: fragments of images are large."""
         steps = [self._steps_of(lane, fragment) for lane in range(self.num_envs)]
-        self._ends_of_previous = [self._lookback + number for number in steps]
+        self._tail = self._empty(self._lookback)
+        for lanes, number in _runs(steps):
+            self._tail.copy_end(rows, lanes, end=self._lookback + number, rows=self._lookback)
         self._lane_steps = [before + number for before, number in zip(self._lane_steps, steps, strict=True)]
 
     # --- episodes ----------------------------------------------------------------------------------------------

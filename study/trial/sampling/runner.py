@@ -57,7 +57,11 @@ class Ended:
 
 
 class NonFiniteError(ValueError):
-    """An environment returned a number, or the policy an output, that no learner can use."""
+    """An environment returned a number that no learner can use."""
+
+
+class DivergedError(ValueError):
+    """The policy's outputs are not finite."""
 
 
 def layout_of(config: AlgorithmConfig) -> LaneLayout:
@@ -128,7 +132,10 @@ class MeasuredEnvRunner(SingleAgentEnvRunner, abc.ABC):
         except Exception as error:  # noqa: BLE001 (the user's environment may raise anything)
             failed = self._measurement(self._watch.stop(self._node), env_steps=0, ended=Ended())
             trace = "".join(traceback.format_exception(error))
-            return [], {}, replace(failed, error=_with_notes(error), traceback=trace)
+            fix = (
+                "lower lr, clip_param or num_epochs" if isinstance(error, DivergedError) else "correct the environment"
+            )
+            return [], {}, replace(failed, error=_with_notes(error), fix=fix, traceback=trace)
         measurement = self._measurement(measured, env_steps=sum(map(len, episodes)), ended=self._take_ended())
         return episodes, self.get_metrics(), measurement
 

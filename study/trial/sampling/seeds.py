@@ -1,4 +1,4 @@
-"""Which seed belongs to which lane, so that no two lanes of a study share one. Imports numpy only.
+"""Which seed belongs to which lane, so that no two lanes of a trial share one. Imports numpy only.
 
 RLlib gives environment i of runner w the seed `seed + w + i`, so neighbouring runners play the same
 episodes. Here a seed depends on the trial's seed and the lane alone, never on how many runners there are or
