@@ -182,9 +182,9 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
     from study.cluster.connection import joined_ray, private_shape
     from study.display import print_plan
     from study.planning.plan import make_plan
-    from study.trial.envs.environments import probe
+    from study.trial.envs.environments import check_network, probe
 
-    probe(spec.environment, source)
+    check_network(spec.model, probe(spec.environment, source), source)
     if (joined := resolve_address(address)) is None:
         shape = private_shape(spec)
     else:

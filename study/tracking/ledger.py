@@ -277,7 +277,8 @@ def table_row(row: TrialRow) -> dict[str, Any]:
         "status": row.status,
         "seed": row.seed,
         "execution": row.execution,
-        "timing": row.timing,
+        # A label that the whole trial has yet to settle is none so far.
+        "timing": None if row.provisional and row.status == "running" else row.timing,
         **row.setting,
         **row.summary,
     }
