@@ -72,7 +72,7 @@ def test_a_wrong_space_is_refused(tmp_path, text, words):
         (["--tracking-uri", "http://127.0.0.1:9"], ("http://127.0.0.1:9",)),
         (["--address", "127.0.0.1:9"], ("--address 127.0.0.1:9", "no answer")),
         (["--address", "nonsense"], ("host:port",)),
-        (["--set", "resources.memory_per_env_runner_mb=10000000"], ("MB", "lower resources")),
+        (["--set", "resources.memory_main_mb=10000000"], ("MB", "lower resources")),
         (["--bogus"], ("No such option",)),
         ([], None),
     ],

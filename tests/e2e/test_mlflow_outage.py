@@ -141,6 +141,7 @@ def test_a_study_ends_without_mlflow_and_says_how_to_catch_up(place, server):
     assert_behind_then_synced(place, server, code, said)
 
 
+@pytest.mark.heavy
 def test_a_resume_goes_on_while_mlflow_is_away_and_says_how_to_catch_up(place, server):
     with (place / "log").open("w") as log:
         process = start(words(server), place, log)

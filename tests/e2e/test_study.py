@@ -47,16 +47,16 @@ def kinds(place, name="space"):
 
 
 def test_environments_that_wait_scale_on_few_cores(place):
-    fewer = ["--set", "parameters.num_env_runners=[1, 4]", "--set", "budget.iterations=3"]
+    fewer = ["--set", "parameters.num_env_runners=[1, 4]", "--set", "budget.iterations=2"]
     done = run(command("--space", "waiting.yaml", *fewer), place)
     assert done.returncode == 0, done.stdout + done.stderr
     sampling = {}
     for row in table(place, "waiting"):
         assert row["execution"] == "real"
-        # Which of the two depends on what else this machine does.
-        assert row["timing"] in ("measured", "oversubscribed")
-        assert row["timing_reason"].startswith("environments wait 4 ms a step")
-        assert ("CPU pressure" in row["timing_reason"]) == (int(row["num_cpus"]) > (os.cpu_count() or 1))
+        assert row["timing"] in ("measured", "oversubscribed")  # that depends on what else this machine does
+        shares_cores = int(row["num_cpus"]) > len(os.sched_getaffinity(0))
+        assert row["timing_reason"].startswith("environments wait 4 ms a step") == shares_cores
+        assert ("CPU pressure" in row["timing_reason"]) == shares_cores
         times = [
             record.metrics["sampling_time_s"]
             for record in records(place / "studies" / "waiting")
