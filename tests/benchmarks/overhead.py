@@ -87,6 +87,7 @@ def configs_of(folder: Path) -> list[dict]:
             "setting": record.setting,
             "seed": record.seed,
             "iterations": record.iterations,
+            "execution": record.execution,
             "trial": record.trial,
             "attempt": 1,
         }
