@@ -207,7 +207,7 @@ def _base_config(
     )
     # A restarted runner would be a different trial: the failure is the result.
     config.fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=False)
-    # RLlib's thread that watches the machine costs a trial's end half a second; the study measures by itself.
+    # RLlib's thread that watches the machine holds up the end of a trial; the study measures by itself.
     config.debugging(seed=seed, log_level="ERROR", log_sys_usage=False)
     return config
 

@@ -91,7 +91,7 @@ class MeasuredPPO(PPO):
             results = self._update([episode for episodes, _, _ in samples for episode in episodes])
             learning_time_s = clock() - started
         updates = self._num_gradient_updates()
-        learners_cpu_time_s, learners_peak_rss_mb = self._learners_used()
+        learners_cpu_time_s, learners_peak_rss_mb = self.learners_used()
         learner = {name: _value(results[0][DEFAULT_MODULE_ID].get(key)) for name, key in _LEARNER_KEYS.items()}
         modules = set(results[0]) - {ALL_MODULES}
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
@@ -174,7 +174,7 @@ class MeasuredPPO(PPO):
         updates: int | None = self.learner_group.foreach_learner(_optimizer_steps).result_or_errors[0].get()
         return updates
 
-    def _learners_used(self) -> tuple[float, float]:
+    def learners_used(self) -> tuple[float, float]:
         """Return CPU time since the last call, and peak memory in MB, of learners in processes of their own."""
         if not self.config.num_learners:
             return 0.0, 0.0  # the main process counts itself

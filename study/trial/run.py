@@ -104,7 +104,7 @@ class TrialRun:
         _check_effective({**self._config.setting, "seed": self._config.seed}, effective)
         addresses = [ray.util.get_node_ip_address(), *(report.node_address for report in reports if report.process)]
         if algorithm.config.num_learners:
-            algorithm._learners_used()  # start-up is no training
+            algorithm.learners_used()  # start-up is no training
             learners = algorithm.learner_group.foreach_learner(lambda learner: ray.util.get_node_ip_address())
             addresses += [answer.get() for answer in learners.result_or_errors]
         return {
