@@ -23,6 +23,8 @@ from study.tracking.tracking_uri import mask_credentials
 READY_TIMEOUT_S = 60.0
 """Importing MLflow and creating a database's tables takes 4 s on an idle core; a loaded one gets the rest."""
 FINISH_TIMEOUT_S = 30.0
+_LIVES = 4
+"""Processes that `finish` tries: one that dies at once whenever it is started must not be started for ever."""
 _GRACE_S = 2.0
 """Seconds beyond a deadline, before the process is killed."""
 _SOURCES = Path(__file__).resolve().parents[2]
@@ -84,28 +86,29 @@ class MirrorProcess:
     def finish(self, timeout_s: float = FINISH_TIMEOUT_S) -> MirrorReport:
         """Let the process send what is left, for at most `timeout_s` seconds, and end it.
 
-        A process that was killed meanwhile is replaced first. A second call returns the same report.
+        A process that was killed, before or meanwhile, is replaced. A second call returns the same report.
         """
         if self._child is None:
             return self._report
-        if self._child.ended:
-            self._child.dispose()
-            self._child = _Child(self._folder, self._uri)
-        self._report = self._await_report(self._child, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        reason = f"the mirror did not end within {timeout_s:g} s"
+        for life in range(_LIVES):
+            if life > 0:
+                self._child.dispose()
+                self._child = _Child(self._folder, self._uri)
+            self._child.write(json.dumps({"finish_s": max(deadline - time.monotonic(), 0.0)}))
+            while (message := self._child.next_message(deadline + _GRACE_S)) is not None and "behind" not in message:
+                reason = message.get("reason", reason)
+            # Silence before the deadline is the end of a killed process, which the kernel may not show as ended yet.
+            if message is not None or time.monotonic() >= deadline:
+                break
         self._child.dispose()
         self._child = None
+        if message is None:
+            cursor = CursorFile.of(self._folder, self._uri).read()
+            message = {"behind": count_behind(self._folder.records, cursor), "reason": reason}
+        self._report = MirrorReport(behind=message["behind"], reason=message["reason"])
         return self._report
-
-    def _await_report(self, child: "_Child", timeout_s: float) -> MirrorReport:
-        child.write(json.dumps({"finish_s": timeout_s}))
-        deadline = time.monotonic() + timeout_s + _GRACE_S
-        reason = f"the mirror did not end within {timeout_s:g} s"
-        while (message := child.next_message(deadline)) is not None:
-            if "behind" in message:
-                return MirrorReport(behind=message["behind"], reason=message["reason"])
-            reason = message.get("reason", reason)
-        cursor = CursorFile.of(self._folder, self._uri).read()
-        return MirrorReport(behind=count_behind(self._folder.records, cursor), reason=reason)
 
 
 class _Child:
@@ -133,10 +136,6 @@ class _Child:
     @property
     def pid(self) -> int:
         return self._process.pid
-
-    @property
-    def ended(self) -> bool:
-        return self._process.poll() is not None
 
     def write(self, line: str) -> None:
         """Send one line; a process that died does not read it, and its silence tells."""

@@ -389,8 +389,8 @@ def test_kills_at_random_moments_lose_and_double_nothing(server, tmp_path):
         os.kill(mirror.pid, signal.SIGKILL)
         mirror.start(folder, server.uri)
         mirror.wait_ready()
-    os.kill(mirror.pid, signal.SIGKILL)  # `finish` starts another one
     writer.join()
+    os.kill(mirror.pid, signal.SIGKILL)  # an instant before `finish`, which starts another one
     report = mirror.finish(30)
     assert report.drained, report
     assert_mirrored(folder, server.database, "kills")
