@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from study.planning.needs import num_sampling_processes, processes
 from study.planning.shape import ClusterShape
-from study.space.laws import largest, smallest
-from study.space.parameters import PARAMETERS
+from study.space.parameters import Value
+from study.space.rules import batch_domain, bounds, minibatch_bounds
 from study.space.spec import Execution, StudySpec
 
 
@@ -55,11 +55,11 @@ def guess_seconds(
         execution: How it runs.
         iterations: Limit of the trial; None for the mean of those in the space.
     """
-    middle = {name: (smallest(spec.domain(name)) + largest(spec.domain(name))) / 2 for name in PARAMETERS}
-    batch = middle["train_batch_size"]
-    lanes = num_env_runners * middle["num_envs_per_env_runner"]
+    batch = _middle(bounds(batch_domain(spec, num_env_runners)))
+    minibatch = min(_middle(minibatch_bounds(spec, num_env_runners)), batch)
+    lanes = num_env_runners * _middle(bounds(spec.domain("num_envs_per_env_runner")))
     iteration = _sampling_s(spec, num_env_runners, cluster, execution, batch=batch, lanes=lanes)
-    iteration += _learning_s(spec, batch=batch, minibatch=middle["minibatch_size"], epochs=middle["num_epochs"])
+    iteration += _learning_s(spec, batch=batch, minibatch=minibatch, epochs=_middle(bounds(spec.domain("num_epochs"))))
     limits = [value for value in spec.iterations_axis if value is not None] if iterations is None else [iterations]
     durations = [spec.budget.time_s] if spec.budget.time_s is not None else []
     if limits:
@@ -68,6 +68,10 @@ def guess_seconds(
         durations.append(iteration * max(spec.budget.env_steps / batch, 1))
     num_others = len(processes(spec, num_env_runners, execution)) - 1
     return _TRIAL_S + _PROCESS_S * num_others / cluster.capacity + min(durations)
+
+
+def _middle(ends: tuple[Value, Value]) -> float:
+    return sum(ends) / 2
 
 
 def _sampling_s(

@@ -8,7 +8,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from study.planning.plan import Slot
 from study.space.domains import Choices, Range
 from study.space.laws import batch_unit, largest, smallest
-from study.space.parameters import PARAMETERS, SCALE, Value
+from study.space.parameters import SCALE, Value
+from study.space.rules import overlay, resolve
 from study.space.spec import StudySpec
 
 ITERATIONS = "iterations"
@@ -46,7 +47,7 @@ def fixed_by(slot: Slot, spec: StudySpec) -> dict[str, Value]:
 
 
 def runnable(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collection[str] = ()) -> dict[str, Value]:
-    """Return the complete setting that runs for `proposed`.
+    """Return all of RLlib's parameters that run for `proposed`.
 
     A batch that was *sampled* becomes the nearest multiple of the lanes (and learners) inside its range, so that every
     lane delivers the same number of steps, and RLlib's own runner, which can only step all lanes at once, does not
@@ -55,22 +56,28 @@ def runnable(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collect
 
     Args:
         spec: The space.
-        proposed: The stratified axes and the tuned parameters.
+        proposed: The stratified axes and the tuned parameters; a rule in place of a parameter, or the reverse, too.
         written: Parameters that an anchor gave.
     """
-    setting: dict[str, Value] = {**spec.fixed, **proposed}
+    setting = overlay(spec.fixed, proposed)
     setting.pop(ITERATIONS, None)
-    setting = {name: PARAMETERS[name].kind(setting[name]) for name in PARAMETERS}
-    lanes = int(setting[SCALE] * setting["num_envs_per_env_runner"])
-    unit = batch_unit(spec, lanes)
-    for name, multiple in (("train_batch_size", unit), ("minibatch_size", max(spec.resources.num_learners, 1))):
-        domain = spec.domain(name)
-        if isinstance(domain, Range) and domain.step is None and name not in written:
+    scale = int(setting.pop(SCALE))
+    lanes_each = int(setting["num_envs_per_env_runner"])
+    learners = max(spec.resources.num_learners, 1)
+    unit = batch_unit(spec, scale * lanes_each)
+    units = {
+        "train_batch_size": unit,
+        "steps_per_env_runner": unit // math.gcd(unit, scale),
+        "minibatch_size": learners,
+    }
+    for name, multiple in units.items():
+        domain = spec.tuned.get(name)
+        if name in setting and isinstance(domain, Range) and domain.step is None and name not in written:
             setting[name] = _nearest_multiple(int(setting[name]), domain, multiple)
-    if setting["train_batch_size"] < lanes:
-        setting["train_batch_size"] = unit
-    setting["minibatch_size"] = min(int(setting["minibatch_size"]), int(setting["train_batch_size"]))
-    return setting
+    resolved = resolve(setting, scale)
+    if resolved["train_batch_size"] < scale * lanes_each:
+        resolved = resolve(overlay(setting, {"train_batch_size": unit}), scale)
+    return resolved
 
 
 def _nearest_multiple(value: int, domain: Range[int] | Range[float], unit: int) -> int:

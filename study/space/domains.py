@@ -5,7 +5,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from study.space.parameters import PARAMETERS, SCALE, Parameter, Value
+from study.space.parameters import PARAMETERS, RULES, SCALE, Parameter, Value
 
 T = TypeVar("T", int, float)
 
@@ -111,8 +111,13 @@ class _Parameters(Model):
     """Base of `ParametersSpec`."""
 
     def domain(self, name: str) -> Domain:
-        """Return what the space says about `name`, or its default."""
+        """Return what the space says about parameter `name`, or its default."""
         domain: Domain = getattr(self, attribute(name))
+        return domain
+
+    def rule(self, name: str) -> Domain | None:
+        """Return what the space says about rule `name`; None where it is not used."""
+        domain: Domain | None = getattr(self, name)
         return domain
 
 
@@ -122,7 +127,8 @@ def attribute(name: str) -> str:
 
 
 def _field(parameter: Parameter) -> Any:
-    default: Any = ... if parameter.default is None else parameter.default
+    required = parameter.default is None and parameter.name not in RULES
+    default: Any = ... if required else parameter.default
     alias = parameter.name if attribute(parameter.name) != parameter.name else None
     return Field(default, description=parameter.meaning, alias=alias)
 
@@ -131,5 +137,5 @@ ParametersSpec: type[_Parameters] = create_model(
     "ParametersSpec",
     __base__=_Parameters,
     __doc__="Each parameter is a value (fixed), a list (choices), or {low, high, log, step} (a range).",
-    **{attribute(name): (_domain(parameter), _field(parameter)) for name, parameter in PARAMETERS.items()},
+    **{attribute(name): (_domain(parameter), _field(parameter)) for name, parameter in {**PARAMETERS, **RULES}.items()},
 )  # type: ignore[call-overload]

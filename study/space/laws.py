@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from study.errors import Fault
 from study.space.domains import Choices, Domain, Range, is_multiple
-from study.space.parameters import PARAMETERS, SCALE, Value
+from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
+from study.space.rules import batch_domain, bounds, minibatch_bounds
 
 if TYPE_CHECKING:
     from study.space.spec import StudySpec
@@ -62,16 +63,12 @@ OVERRIDES_REFUSED = {
 
 def smallest(domain: Domain) -> Value:
     """Return the least value that `domain` can take."""
-    if isinstance(domain, Choices):
-        return min(domain.choices)
-    return domain.low if isinstance(domain, Range) else domain
+    return bounds(domain)[0]
 
 
 def largest(domain: Domain) -> Value:
     """Return the greatest value that `domain` can take."""
-    if isinstance(domain, Choices):
-        return max(domain.choices)
-    return domain.high if isinstance(domain, Range) else domain
+    return bounds(domain)[1]
 
 
 def contains(domain: Domain, value: Value) -> bool:
@@ -86,7 +83,7 @@ def contains(domain: Domain, value: Value) -> bool:
 
 def broken_laws(spec: "StudySpec", line_of: Callable[[str], int | None]) -> Iterator[Fault]:
     """Yield a fault for every law between keys that `spec` breaks."""
-    laws = (_environment, _engine, _batches, _shares, _budget, _search, _rllib)
+    laws = (_environment, _engine, _rules, _batches, _shares, _budget, _search, _rllib)
     for place, law, fix in (broken for law_of in laws for broken in law_of(spec)):
         yield Fault(place=place, law=law, fix=fix, line=line_of(place))
 
@@ -104,12 +101,22 @@ def _environment(spec: "StudySpec") -> Broken:
         yield "environment.target", got, "A target is a return worth reaching."
 
 
+def _rules(spec: "StudySpec") -> Broken:
+    given = spec.parameters.model_fields_set  # type: ignore[attr-defined]
+    for rule, parameter in REPLACED.items():
+        if rule in given and parameter in given:
+            got = f"takes the place of {parameter}, got both."
+            yield f"parameters.{rule}", got, "Remove one of the two."
+
+
 def _batches(spec: "StudySpec") -> Broken:
-    batch, minibatch = spec.domain("train_batch_size"), spec.domain("minibatch_size")
-    if smallest(minibatch) > largest(batch):
-        got = f"`minibatch_size <= train_batch_size` must hold, got {smallest(minibatch)} > {largest(batch)}."
-        yield "parameters.minibatch_size", got, "Lower minibatch_size or raise train_batch_size."
-    lanes = max(spec.scales) * int(largest(spec.domain("num_envs_per_env_runner")))
+    rule = "steps_per_env_runner" if spec.rule("steps_per_env_runner") is not None else "train_batch_size"
+    last = max(spec.scales)
+    batch, minibatch = batch_domain(spec, last), minibatch_bounds(spec, last)[0]
+    if minibatch > largest(batch):
+        got = f"`minibatch_size <= train_batch_size` must hold, got {minibatch} > {largest(batch)}."
+        yield "parameters.minibatch_size", got, f"Lower minibatch_size or raise {rule}."
+    lanes = last * int(largest(spec.domain("num_envs_per_env_runner")))
     # A sampled batch is moved up to the number of lanes; one that a person wrote down is run as it is, or refused.
     steps = largest(batch) if isinstance(batch, Range) else smallest(batch)
     if lanes > steps:
@@ -117,17 +124,18 @@ def _batches(spec: "StudySpec") -> Broken:
             "`num_env_runners * num_envs_per_env_runner <= train_batch_size` must hold at every scale, "
             f"got {lanes} lanes and {steps} steps."
         )
-        yield "parameters.train_batch_size", got, f"Raise it to {lanes} or more, or use fewer lanes."
-    elif isinstance(batch, Range) and batch.step is None:
-        for scale, envs in itertools.product(spec.scales, values(spec.domain("num_envs_per_env_runner"))):
-            unit = batch_unit(spec, scale * int(envs))
-            if _holds_no_multiple(batch, unit):
-                got = (
-                    f"a multiple of {unit} (the lanes at {scale} runners, and the learners) must lie in {batch.low} to "
-                    f"{batch.high}."
-                )
-                yield "parameters.train_batch_size", got, "Widen the range."
-                break
+        least = lanes if rule == "train_batch_size" else lanes // last
+        yield f"parameters.{rule}", got, f"Raise it to {least} or more, or use fewer lanes."
+        return
+    for scale, envs in itertools.product(spec.scales, values(spec.domain("num_envs_per_env_runner"))):
+        batch, unit = batch_domain(spec, scale), batch_unit(spec, scale * int(envs))
+        if isinstance(batch, Range) and batch.step is None and _holds_no_multiple(batch, unit):
+            got = (
+                f"a multiple of {unit} (the lanes at {scale} runners, and the learners) must lie in {batch.low} to "
+                f"{batch.high}."
+            )
+            yield f"parameters.{rule}", got, "Widen the range."
+            break
 
 
 def batch_unit(spec: "StudySpec", lanes: int) -> int:
@@ -153,10 +161,23 @@ def _engine(spec: "StudySpec") -> Broken:
 
 def _shares(spec: "StudySpec") -> Broken:
     """Batches that a person wrote down are never rounded; where they must be divisible, they are."""
-    for name in ("train_batch_size", "minibatch_size"):
-        yield from _shared_by_learners(spec, f"parameters.{name}", spec.domain(name))
-    batch, envs = spec.domain("train_batch_size"), spec.domain("num_envs_per_env_runner")
-    yield from _stepped_whole(spec, "parameters.train_batch_size", batch, spec.scales, envs)
+    rule = "steps_per_env_runner" if spec.rule("steps_per_env_runner") is not None else "train_batch_size"
+    for scale in spec.scales:
+        broken = list(_shared_by_learners(spec, f"parameters.{rule}", batch_domain(spec, scale)))
+        yield from broken
+        if broken:
+            break
+    if spec.rule("num_minibatches") is None:
+        yield from _shared_by_learners(spec, "parameters.minibatch_size", spec.domain("minibatch_size"))
+    elif spec.resources.num_learners > 1:
+        got = f"cannot be shared evenly by learners, got {spec.resources.num_learners}."
+        yield "parameters.num_minibatches", got, "Give minibatch_size instead, or one learner."
+    envs = spec.domain("num_envs_per_env_runner")
+    for scale in spec.scales:
+        broken = list(_stepped_whole(spec, f"parameters.{rule}", batch_domain(spec, scale), (scale,), envs))
+        yield from broken
+        if broken:
+            break
     for index, anchor in enumerate(spec.search.anchors):
         given, place = anchor.parameters, f"search.anchors.{index}.parameters"
         for name in given.keys() & {"train_batch_size", "minibatch_size"}:
@@ -245,15 +266,19 @@ def _search(spec: "StudySpec") -> Broken:
 
 
 def _anchor(spec: "StudySpec", place: str, name: str, value: Value) -> Broken:
-    if name not in PARAMETERS:
-        yield f"{place}.parameters.{name}", "unknown parameter.", f"Use one of: {', '.join([SCALE, *spec.tuned])}."
-    elif not contains(spec.domain(name), value):
+    known = {**PARAMETERS, **RULES}
+    domain = None if name not in known else spec.rule(name) if name in RULES else spec.domain(name)
+    rule = next((rule for rule, parameter in REPLACED.items() if parameter == name and spec.rule(rule)), None)
+    if domain is None or rule is not None:
+        got = "unknown parameter." if name not in known else f"is not varied here{f': {rule} is' if rule else ''}."
+        yield f"{place}.parameters.{name}", got, f"Use one of: {', '.join([SCALE, *spec.tuned])}."
+    elif not contains(domain, value):
         got = f"must lie in what parameters.{name} allows, got {value}."
         yield f"{place}.parameters.{name}", got, f"Widen parameters.{name} or change the anchor."
     elif name == "train_batch_size" and value < (lanes := _lanes_of_anchor(spec, place)):
         got = f"must be at least the {lanes} lanes of the largest scale that it is run at, got {value}."
         yield f"{place}.parameters.{name}", got, "Raise it, or name a smaller num_env_runners in the anchor."
-    elif PARAMETERS[name].kind is int and not isinstance(value, int):
+    elif known[name].kind is int and not isinstance(value, int):
         yield f"{place}.parameters.{name}", f"must be a whole number, got {value}.", "Write a whole number."
 
 

@@ -156,3 +156,42 @@ _ALL = (
 )
 
 PARAMETERS: Mapping[str, Parameter] = MappingProxyType({parameter.name: parameter for parameter in _ALL})
+
+_RULES = (
+    Parameter(
+        name="steps_per_env_runner",
+        kind=int,
+        default=None,
+        minimum=1,
+        meaning="In place of `train_batch_size`, which is then this many steps times `num_env_runners`: the batch "
+        "grows with the scale.",
+    ),
+    Parameter(
+        name="num_minibatches",
+        kind=int,
+        default=None,
+        minimum=1,
+        meaning="In place of `minibatch_size`, which is then the batch divided by this: the minibatch grows with the "
+        "batch.",
+    ),
+    Parameter(
+        name="lr_scaling_exponent",
+        kind=float,
+        default=None,
+        minimum=0,
+        maximum=1,
+        meaning="`lr` is meant for minibatches of 128 steps, and multiplied by (minibatch_size / 128) to this power: "
+        "0.5 is square-root scaling, 1 linear.",
+    ),
+)
+
+RULES: Mapping[str, Parameter] = MappingProxyType({rule.name: rule for rule in _RULES})
+"""What a space may say instead of a number, so that a setting means something at every scale. Unused unless given."""
+
+REPLACED: Mapping[str, str] = MappingProxyType(
+    {"steps_per_env_runner": "train_batch_size", "num_minibatches": "minibatch_size"}
+)
+"""Rule -> the parameter that it stands in for; a setting has one of the two."""
+
+REFERENCE_MINIBATCH = 128
+"""Steps of the minibatch for which `lr` is meant where `lr_scaling_exponent` is given: RLlib's default."""

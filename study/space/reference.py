@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from study.space.parameters import PARAMETERS
+from study.space.parameters import PARAMETERS, RULES
 from study.space.spec import StudySpec
 
 
@@ -28,8 +28,9 @@ def field_reference() -> str:
     lines = ["| field | default | meaning |", "|---|---|---|"]
     lines += _rows(StudySpec, "")
     lines += ["", "| parameter | default | allowed | meaning |", "|---|---|---|---|"]
-    for parameter in PARAMETERS.values():
-        default = "required" if parameter.default is None else _code(parameter.default)
+    for parameter in (*PARAMETERS.values(), *RULES.values()):
+        absent = "none" if parameter.name in RULES else "required"
+        default = absent if parameter.default is None else _code(parameter.default)
         opening = ">" if parameter.open_minimum else ">="
         allowed = f"{parameter.kind.__name__} {opening} {parameter.minimum:g}"
         if parameter.maximum is not None:

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from study.errors import Fault, SpaceError
 from study.space.domains import Choices, Domain, Model, ParametersSpec, Range
 from study.space.laws import broken_laws
-from study.space.parameters import PARAMETERS, SCALE, Value
+from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
 from study.space.space_file import Source, faults_of, read_space
 
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
@@ -178,6 +178,17 @@ emulated."""
         """Return what the space says about parameter `name`, or its default."""
         return self.parameters.domain(name)  # type: ignore[attr-defined,no-any-return]
 
+    def rule(self, name: str) -> Domain | None:
+        """Return what the space says about rule `name`; None where it is not used."""
+        return self.parameters.rule(name)  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def _domains(self) -> dict[str, Domain]:
+        """What the space says about everything but the scale: rules in place of what they replace."""
+        rules = {name: domain for name in RULES if (domain := self.rule(name)) is not None}
+        replaced = {REPLACED.get(name) for name in rules}
+        return {name: self.domain(name) for name in PARAMETERS if name != SCALE and name not in replaced} | rules
+
     @property
     def scales(self) -> tuple[int, ...]:
         """The values of `num_env_runners`, ascending."""
@@ -192,15 +203,13 @@ emulated."""
 
     @property
     def tuned(self) -> dict[str, Choices[int] | Choices[float] | Range[int] | Range[float]]:
-        """The parameters that the sampler chooses: all with a choice or a range, except the scale."""
-        domains = {name: self.domain(name) for name in PARAMETERS if name != SCALE}
-        return {name: domain for name, domain in domains.items() if isinstance(domain, (Choices, Range))}
+        """What the sampler chooses: all parameters and rules with a choice or a range, except the scale."""
+        return {name: domain for name, domain in self._domains.items() if isinstance(domain, (Choices, Range))}
 
     @property
     def fixed(self) -> dict[str, Value]:
-        """The parameters with one value, except the scale."""
-        domains = {name: self.domain(name) for name in PARAMETERS if name != SCALE}
-        return {name: domain for name, domain in domains.items() if isinstance(domain, (int, float))}
+        """The parameters and rules with one value, except the scale."""
+        return {name: domain for name, domain in self._domains.items() if isinstance(domain, (int, float))}
 
     @property
     def standardization_in_use(self) -> Standardization:
@@ -214,7 +223,12 @@ emulated."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the complete spec, defaults included, as JSON values that `parse_space` reads back."""
-        return self.model_dump(mode="json", by_alias=True)
+        content = self.model_dump(mode="json", by_alias=True)
+        parameters = content["parameters"]
+        unused = [name for name in RULES if parameters[name] is None]
+        replaced = [parameter for rule, parameter in REPLACED.items() if rule not in unused]
+        content["parameters"] = {name: value for name, value in parameters.items() if name not in unused + replaced}
+        return content
 
     def digest(self) -> str:
         """Return the identity of the study: equal for equal specs, whatever the number of trials."""

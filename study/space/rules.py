@@ -1,0 +1,71 @@
+"""Rules -> RLlib's parameters at a scale: what lets one setting be run, and judged, at any number of runners. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from study.space.domains import Choices, Domain, Range
+from study.space.parameters import PARAMETERS, REFERENCE_MINIBATCH, REPLACED, RULES, SCALE, Value
+
+if TYPE_CHECKING:
+    from study.space.spec import StudySpec
+
+
+def overlay(setting: Mapping[str, Value], changes: Mapping[str, Value]) -> dict[str, Value]:
+    """Return `setting` with `changes`; a rule takes the place of its parameter, and the other way round."""
+    partners = {**REPLACED, **{parameter: rule for rule, parameter in REPLACED.items()}}
+    gone = {partners.get(name) for name in changes}
+    return {name: value for name, value in setting.items() if name not in gone} | dict(changes)
+
+
+def resolve(setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Value]:
+    """Return all of RLlib's parameters for a setting, which may hold rules, at a scale.
+
+    Args:
+        setting: A value for every parameter except the scale, or for the rule in its place.
+        num_env_runners: The scale.
+    """
+    values = {name: value for name, value in setting.items() if name not in RULES} | {SCALE: num_env_runners}
+    if "steps_per_env_runner" in setting:
+        values["train_batch_size"] = int(setting["steps_per_env_runner"]) * num_env_runners
+    if "num_minibatches" in setting:
+        values["minibatch_size"] = max(int(values["train_batch_size"]) // int(setting["num_minibatches"]), 1)
+    values["minibatch_size"] = min(int(values["minibatch_size"]), int(values["train_batch_size"]))
+    if exponent := setting.get("lr_scaling_exponent", 0):
+        values["lr"] = values["lr"] * (values["minibatch_size"] / REFERENCE_MINIBATCH) ** exponent
+    return {name: PARAMETERS[name].kind(values[name]) for name in PARAMETERS}
+
+
+def batch_domain(spec: "StudySpec", num_env_runners: int) -> Domain:
+    """Return the train batches that a space allows at a scale."""
+    steps = spec.rule("steps_per_env_runner")
+    if steps is None:
+        return spec.domain("train_batch_size")
+    if isinstance(steps, Choices):
+        return Choices[int](choices=[int(value) * num_env_runners for value in steps.choices])
+    if isinstance(steps, Range):
+        low, high = int(steps.low) * num_env_runners, int(steps.high) * num_env_runners
+        step = None if steps.step is None else int(steps.step) * num_env_runners
+        return Range[int](low=low, high=high, log=steps.log, step=step)
+    return int(steps) * num_env_runners
+
+
+def minibatch_bounds(spec: "StudySpec", num_env_runners: int) -> tuple[int, int]:
+    """Return the smallest and the largest minibatch that a space allows at a scale."""
+    number = spec.rule("num_minibatches")
+    if number is None:
+        low, high = bounds(spec.domain("minibatch_size"))
+        return int(low), int(high)
+    (smallest, largest), (fewest, most) = bounds(batch_domain(spec, num_env_runners)), bounds(number)
+    return max(int(smallest) // int(most), 1), max(int(largest) // int(fewest), 1)
+
+
+def bounds(domain: Domain) -> tuple[Value, Value]:
+    """Return the least and the greatest value of a domain."""
+    if isinstance(domain, Choices):
+        return min(domain.choices), max(domain.choices)
+    return (domain.low, domain.high) if isinstance(domain, Range) else (domain, domain)
+
+
+def rules_in(setting: Iterable[str]) -> list[str]:
+    """Return which of the given names are rules."""
+    return [name for name in setting if name in RULES]
