@@ -256,6 +256,35 @@ _ALL = (
         meaning="final_return on the scale floor = 0, reference = 1, clipped to [0, 1.2]; 0 for a failed trial.",
     ),
     Metric(
+        name="env_steps_to_target",
+        unit="env steps",
+        grain="trial",
+        source="counted",
+        meaning="Environment steps until the first of two consecutive evaluations at or above the target; absent when "
+        "there are none within the budget.",
+    ),
+    Metric(
+        name="time_to_target_s",
+        unit="s",
+        grain="trial",
+        source="measured",
+        meaning="Training seconds until then.",
+    ),
+    Metric(
+        name="cpu_s_to_target",
+        unit="CPU s",
+        grain="trial",
+        source="measured",
+        meaning="CPU time of the trial's processes in training until then.",
+    ),
+    Metric(
+        name="peak_return",
+        unit="return",
+        grain="trial",
+        source="computed",
+        meaning="The best evaluation of the trial: against final_return it shows a late collapse. Never a score.",
+    ),
+    Metric(
         name="startup_time_s",
         unit="s",
         grain="trial",

@@ -6,24 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from study.errors import Fault, SpaceError
-from study.space.domains import Choices, Domain, Model, ParametersSpec, Range
+from study.space.domains import Choices, Domain, ParametersSpec, Range
+from study.space.holdup import HoldUpSpec
 from study.space.laws import broken_laws
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
+from study.space.section import Section
 from study.space.space_file import Source, faults_of, read_space
 
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
 Standardization = Literal["steps", "rllib"]
+Objective = Literal["final_return", "env_steps_to_target", "time_to_target_s", "cpu_s_to_target", "return_and_cpu_s"]
 Execution = Literal["real", "emulated"]
 """How a trial runs: one process for each runner, or the lanes of all runners inside few processes."""
-
-
-class Section(Model):
-    """A block of a space file; the text below each field is its description in the schema and the README."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 class EnvironmentSpec(Section):
@@ -91,6 +88,9 @@ class SearchSpec(Section):
     """Trials in all, anchors included; a grid counts itself."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([1], min_length=1)
     """Seeds of the trials, dealt in rotation within each scale."""
+    objective: Objective = "final_return"
+    """What is searched for: `final_return`; `env_steps_to_target`, `time_to_target_s` or `cpu_s_to_target`, the price \
+of two consecutive evaluations at the target; `return_and_cpu_s`, the front of return against CPU-seconds."""
     sampler_seed: int = Field(0, ge=0, lt=2**31)
     """Seed of the sampler and of the order in which scales and seeds are dealt."""
     anchors: list[AnchorSpec] = Field([])
@@ -167,6 +167,8 @@ emulated."""
     """When a trial ends."""
     search: SearchSpec = SearchSpec()  # type: ignore[call-arg]
     """Who proposes settings."""
+    holdup: HoldUpSpec | None = None
+    """Makes this a hold-up study: in stages, with a certificate at the end."""
     evaluation: EvaluationSpec = EvaluationSpec()  # type: ignore[call-arg]
     """How a policy is judged."""
     resources: ResourcesSpec = ResourcesSpec()  # type: ignore[call-arg]

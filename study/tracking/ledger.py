@@ -1,5 +1,6 @@
 """Records -> the state of a study: one row per trial, with its summary. Pure; the records alone redo every row."""
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import isfinite
@@ -13,6 +14,8 @@ from study.tracking.records import (
     Iteration,
     Metrics,
     Record,
+    SettingsFrozen,
+    StageDecided,
     Status,
     StudyClosed,
     StudyOpened,
@@ -34,11 +37,20 @@ class TrialRow:
     proposed: dict[str, Value]
     iterations: int | None
     anchor: str | None
-    optuna_number: int
+    optuna_number: int | None
     num_cpus: int
     execution: Execution
     started: float
     """Seconds since the epoch."""
+    stage: str | None = None
+    """Stage of a hold-up study."""
+    rule: dict[str, Value] = field(default_factory=dict)
+    """In a hold-up study the complete setting without the scale, rules in place of numbers."""
+    digest: str = ""
+    """Identity of `rule`."""
+    variant: str = "study"
+    scale: int | None = None
+    """Runners that the trial stands for, where they are not those of its setting."""
     ended_at: float | None = None
     """Seconds since the epoch."""
     status: str = "running"
@@ -64,6 +76,7 @@ class TrialRow:
     _evaluation_time_s: float = 0.0
     _cpu_s: float = 0.0
     _final_returns: list[float] = field(default_factory=list)
+    _evaluations: list["_Evaluated"] = field(default_factory=list)
 
     @property
     def ended(self) -> bool:
@@ -78,7 +91,7 @@ class TrialRow:
     @property
     def num_env_runners(self) -> int:
         """The scale."""
-        return int(self.setting[SCALE])
+        return int(self.setting[SCALE]) if self.scale is None else self.scale
 
     def apply(self, record: TrialBuilt | Iteration | Evaluation | TrialEnded, moment: float) -> None:
         """Take in one record of this trial, written at `moment`."""
@@ -93,9 +106,13 @@ class TrialRow:
                 self.last_evaluation = record
                 self.progress = record.progress
                 self._evaluation_time_s += record.eval_time_s
+                mean = sum(record.returns) / len(record.returns)
+                self._evaluations.append(
+                    _Evaluated(mean=mean, env_steps=record.env_steps, wall_time_s=record.wall_time_s, cpu_s=self._cpu_s)
+                )
                 # A tolerance, since progress is a sum of fractions.
                 if record.progress >= 1 - FINAL_SHARE - 1e-9:
-                    self._final_returns.append(sum(record.returns) / len(record.returns))
+                    self._final_returns.append(mean)
             case TrialEnded():
                 self.status, self.reason, self.ended_at = record.status, record.reason, moment
                 self.summary, self.checkpoint = record.summary, record.checkpoint
@@ -156,6 +173,7 @@ class TrialRow:
         score: float | None = 0.0 if status == "failed" else None
         if status == "finished" and final is not None and isfinite(final):
             score = spec.score(final)
+        reached = self._first_at(spec.environment.target) if status == "finished" else None
         return {
             "wall_time_s": last.wall_time_s if last else 0.0,
             "env_steps": last.env_steps if last else 0,
@@ -166,7 +184,26 @@ class TrialRow:
             "evaluation_time_s": self._evaluation_time_s,
             "cpu_s_reserved": (moment - self.started) * self.num_cpus,
             "cpu_s_spent": self._cpu_s if last else None,
+            "env_steps_to_target": reached.env_steps if reached else None,
+            "time_to_target_s": reached.wall_time_s if reached else None,
+            "cpu_s_to_target": reached.cpu_s if reached else None,
+            "peak_return": max((each.mean for each in self._evaluations), default=None),
         }
+
+    def _first_at(self, target: float) -> "_Evaluated | None":
+        """Return the first of the first two consecutive evaluations at or above `target`; None when there are none."""
+        pairs = itertools.pairwise(self._evaluations)
+        return next((first for first, second in pairs if first.mean >= target and second.mean >= target), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Evaluated:
+    """What an evaluation found, and what the training before it cost."""
+
+    mean: float
+    env_steps: int
+    wall_time_s: float
+    cpu_s: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,6 +222,10 @@ class Ledger:
     """What the latest driver found."""
     restarts: list[tuple[int, int]] = field(default_factory=list)
     """(trial, attempt) of attempts that another attempt replaced."""
+    decisions: list[StageDecided] = field(default_factory=list)
+    """Of a hold-up study, in their order."""
+    frozen: SettingsFrozen | None = None
+    """The settings that a hold-up study confirms, once they are fixed."""
 
     def apply(self, record: Record, moment: float) -> TrialRow | None:
         """Take in one record; return the trial that it is about, if any."""
@@ -194,6 +235,10 @@ class Ledger:
                 self.opened = record
             case StudyClosed():
                 self.closed = record
+            case StageDecided():
+                self.decisions.append(record)
+            case SettingsFrozen():
+                self.frozen = record
             case TrialStarted():
                 if record.trial in self.rows:
                     self.restarts.append((record.trial, self.rows[record.trial].attempt))
@@ -225,6 +270,11 @@ def _row(record: TrialStarted, moment: float) -> TrialRow:
         optuna_number=record.optuna_number,
         num_cpus=record.num_cpus,
         execution=record.execution,
+        stage=record.stage,
+        rule=record.rule,
+        digest=record.digest,
+        variant=record.variant,
+        scale=record.scale,
         started=moment,
     )
 

@@ -72,12 +72,23 @@ class TrialStarted(Record):
     iterations: int | None
     """Limit of training iterations, when the space gives one."""
     anchor: str | None
-    """Name of the anchor that this trial comes from."""
-    optuna_number: int
+    """Name of the anchor, baseline or arm that this trial comes from."""
+    optuna_number: int | None
+    """None for a trial that Optuna does not know of: it chose nothing there."""
     num_cpus: int
     """CPUs reserved."""
     execution: Execution = "real"
     """How the trial runs; lines without it are of a time when every trial was real."""
+    stage: str | None = None
+    """Stage of a hold-up study."""
+    rule: dict[str, float | int] = field(default_factory=dict)
+    """In a hold-up study the complete setting as it is kept: without the scale, with rules in place of numbers."""
+    digest: str = ""
+    """Identity of `rule`."""
+    variant: str = "study"
+    """`study`, `stock` or `measured`; see `study.protocol.stages`."""
+    scale: int | None = None
+    """Runners that the trial stands for, where it is not `setting`'s: one stock runner with the lanes of 46."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,20 +167,70 @@ class TrialEnded(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageDecided(Record):
+    """A hold-up study took a decision: on what evidence, and which trials follow from it."""
+
+    kind: ClassVar[str] = "stage_decided"
+    durable: ClassVar[bool] = True
+    number: int
+    """From 0."""
+    stage: str
+    """Stage whose trials led to it."""
+    phase: str
+    """Which part of the stage, such as `race 2`; the decisions of a study are in the order of their phases."""
+    num_looks: int
+    """Trials of the study that had ended when it was taken."""
+    kept: list[str]
+    """Digests of the settings that go on, best first."""
+    dropped: list[str]
+    """Digests of the settings that do not."""
+    evidence: dict[str, Any]
+    """The numbers behind it."""
+    cancelled: list[int]
+    """Trials that were asked for before and are not run, for lack of budget."""
+    requests: list[dict[str, Any]]
+    """The trials that follow, in their order: `Request.to_json()`."""
+    next_stage: str | None
+    """Stage of those trials; None at the end of the protocol."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsFrozen(Record):
+    """The settings that the confirmation will judge; test seeds are refused before this is on disk."""
+
+    kind: ClassVar[str] = "settings_frozen"
+    durable: ClassVar[bool] = True
+    winner: str
+    """Digest."""
+    settings: dict[str, dict[str, float | int]]
+    """Digest -> complete setting, of the winner and of every other arm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyClosed(Record):
     """The driver ended on its own terms."""
 
     kind: ClassVar[str] = "study_closed"
     durable: ClassVar[bool] = True
     session: int
-    reason: Literal["complete", "stopped", "time budget", "error"]
+    reason: Literal["complete", "until", "stopped", "time budget", "error"]
     detail: str = ""
 
 
 KINDS: MappingProxyType[str, type[Record]] = MappingProxyType(
     {
         record.kind: record
-        for record in (StudyOpened, TrialStarted, TrialBuilt, Iteration, Evaluation, TrialEnded, StudyClosed)
+        for record in (
+            StudyOpened,
+            TrialStarted,
+            TrialBuilt,
+            Iteration,
+            Evaluation,
+            TrialEnded,
+            StageDecided,
+            SettingsFrozen,
+            StudyClosed,
+        )
     }
 )
 
