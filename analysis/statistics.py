@@ -73,8 +73,8 @@ def mean_interval(values: npt.ArrayLike, *, level: float = 0.95) -> Estimate:
     """Return the mean of independent runs with Student's t interval.
 
     **Not to be trusted for rare failures.** A sample without a failed run looks certain, whatever the share of
-    failures is. With scores near 1 and a share of 0
-    (failed runs), a nominal 95 % covers (`test_mean_interval_covers_as_its_docstring_says`):
+    failures is. With scores near 1 and a share of failed runs at 0, a nominal 95 % covers, in %
+    (`test_mean_interval_covers_as_its_docstring_says`):
 
         failed    0 %    5 %   10 %   20 %
         n = 5     95     78     53     68
@@ -110,9 +110,9 @@ def difference_of_means(
 ) -> Estimate:
     """Return mean(first) - mean(second) of independent runs with Welch's t interval.
 
-    **Not to be trusted for rare failures**, like `mean_interval`. Where both
-    samples fail equally often it covers 94-99 % (at a nominal 95 %, n = 5 to 20). Where only the first fails, its
-    one-sided 95 % lower bound against 10 sound runs covers (`test_welch_covers_as_its_docstring_says`):
+    **Not to be trusted for rare failures**, like `mean_interval`. Where both samples fail equally
+    often a nominal 95 % covers 94-99 % (n = 5 to 20 each). Where only the first fails, its one-sided 95 % lower bound
+    against 10 sound runs covers, in % (`test_welch_covers_as_its_docstring_says`):
 
         failed    0 %    5 %   10 %   20 %
         n = 5     96     72     51     68
@@ -244,8 +244,9 @@ def iqm_interval(
 def rate_interval(successes: int, n: int, *, level: float = 0.95) -> Estimate:
     """Return a share of runs with the Clopper-Pearson interval.
 
-    It never covers less than `level`, at any true share. Wilson's is narrower but falls to 83 % at n = 5, 84 % at n = 10 and 85 % at n = 20
-    (`test_clopper_pearson_never_covers_less_and_wilson_does`), and shares near 1 are where solve rates live.
+    It never covers less than `level`, at any true share. Wilson's is narrower, but a nominal 95 % falls to 83 % at
+    n = 5, 84 % at n = 10 and 85 % at n = 20 (`test_clopper_pearson_never_covers_less_and_wilson_does`), and it does
+    so near 0 and 1, where solve rates live.
 
     Args:
         successes: Runs that succeeded, in [0, n].

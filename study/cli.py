@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from study.errors import ExitCode, Fault, SpaceError, StudyError
+from study.protocol.stages import STAGES, Stage
 from study.space.space_file import find_space
 from study.space.spec import StudySpec, load_space
 
@@ -65,6 +66,9 @@ def run(
     time_budget: Annotated[
         str | None, typer.Option(help="Stop after so long, e.g. 30m, 2h, 1h30m; start no trial that would not end.")
     ] = None,
+    until: Annotated[
+        str | None, typer.Option(help=f"Last stage of a hold-up study to run: {', '.join(STAGES)}.")
+    ] = None,
     set_: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of Ray and of the trials.")] = False,
@@ -91,6 +95,7 @@ def run(
         resume=resume or resume_or_start,
         or_start=resume_or_start,
         time_budget_s=None if time_budget is None else _seconds(time_budget),
+        until=None if until is None else _stage(until, spec),
         verbose=verbose,
         space=str(file),
         space_text=_as_run(file, set_, seed, trials),
@@ -166,6 +171,16 @@ def _name(name: str) -> str:
         law = f"letters, digits, '.', '_' and '-' only, got '{name}'."
         raise SpaceError("command line", [Fault(place="--name", law=law, fix="Choose another name.")])
     return name
+
+
+def _stage(text: str, spec: StudySpec) -> Stage:
+    if spec.holdup is None:
+        law, fix = f"only a hold-up study has stages, got '{text}'.", "Drop it, or give the space a holdup section."
+    elif text not in STAGES:
+        law, fix = f"one of {', '.join(STAGES)}, got '{text}'.", "Name a stage."
+    else:
+        return text
+    raise SpaceError("command line", [Fault(place="--until", law=law, fix=fix)])
 
 
 def _seconds(text: str) -> float:

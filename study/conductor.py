@@ -6,18 +6,22 @@ Order of every end: the record first, then Optuna; MLflow follows the records in
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from study.errors import RecordError
 from study.planning.needs import num_gpus
 from study.planning.plan import Plan, Slot
 from study.planning.timing import Label, label_at_end, label_at_start
+from study.protocol.stages import Stage, digest_of
+from study.protocol.variants import folded, spec_of
 from study.search.admission import Running, Waiting, admit
-from study.search.distributions import runnable
+from study.search.distributions import rounded, runnable
 from study.search.durations import Durations
 from study.search.optuna_study import OptunaStudy
+from study.space.parameters import SCALE, Value
 from study.space.spec import StudySpec
+from study.stage_keeper import StageKeeper
 from study.tracking.folder import StudyFolder, unpack_policy
 from study.tracking.ledger import Ledger, TrialRow
 from study.tracking.records import (
@@ -73,6 +77,7 @@ class Conductor:
         optuna_study: OptunaStudy,
         provenance: dict[str, Any],
         deadline: float | None = None,
+        until: Stage | None = None,
     ) -> None:
         """Open a session: end the attempts that a killed driver left.
 
@@ -85,6 +90,7 @@ class Conductor:
             optuna_study: The study's Optuna side, reconciled with `ledger`.
             provenance: Where and with what this driver runs.
             deadline: End of the time budget, on the clock of `time.monotonic`.
+            until: Last stage of a hold-up study that this session runs.
         """
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
         self.stop: Stop | None = None
@@ -92,6 +98,8 @@ class Conductor:
         self._log, self._optuna, self._deadline = log, optuna_study, deadline
         self._running: dict[int, float] = {}
         """Trial -> its start, on the clock of `time.monotonic`."""
+        self._leg = plan.reuses_processes
+        """Whether the processes of this part of the study are reused."""
         self._survivors: set[int] = set()
         """Trials that ran when the engine died."""
         self._ended_at_last_death = -1
@@ -99,14 +107,17 @@ class Conductor:
         self._append(
             StudyOpened(
                 session=ledger.sessions + 1,
-                num_trials=len(plan.slots),
+                num_trials=plan.num_trials,
                 cluster=plan.cluster.to_json(),
                 provenance=provenance,
             )
         )
         self._end_open_attempts("the driver was killed")
         ended = {number for number, row in ledger.rows.items() if row.ended}
-        self._queue = [slot for slot in plan.slots if slot.trial not in ended]
+        self._stages = None if spec.holdup is None else StageKeeper(spec, plan, ledger, self._append, until=until)
+        cancelled = self._stages.cancelled if self._stages else set()
+        self._slots = {slot.trial: slot for slot in plan.slots}
+        self._queue = [slot for slot in plan.slots if slot.trial not in ended | cancelled]
         self._durations = Durations(spec, plan)
         for row in ledger.rows.values():
             self._durations.note(row)
@@ -115,14 +126,46 @@ class Conductor:
 
     @property
     def num_left(self) -> int:
-        """Trials that this session has not dealt out yet."""
+        """Trials that this session has not dealt out yet, as far as they are known."""
         return len(self._queue)
+
+    @property
+    def phase(self) -> str:
+        """What a hold-up study is at; empty for any other study."""
+        phase = self._stages.phase if self._stages else None
+        return phase.name if phase else ""
 
     @property
     def exhausted(self) -> bool:
         """Whether no further trial will be dealt out in this session."""
         self._watch_clock()
         return self.stop is not None or not self._queue or not (self._running or self._startable())
+
+    @property
+    def leg_ended(self) -> bool:
+        """Whether Tune must end here and begin anew: the next trials keep processes where these did not, or reverse."""
+        return not self._running and bool(self._queue) and self._leg != self._leg_of(self._queue[0])
+
+    def begin_leg(self) -> bool:
+        """Begin a part of the study that one run of Tune can do; return whether its processes are reused."""
+        self._leg = self._leg_of(self._queue[0])
+        return self._leg
+
+    def _leg_of(self, slot: Slot) -> bool:
+        return self.plan.reuses_processes and slot.variant == "study"
+
+    def _advance(self) -> None:
+        """Take the decision that is due when all trials of a phase have ended, and queue what follows from it."""
+        if self._stages is None or self._running or self.stop is not None:
+            return
+        while self._stages.phase is not None and not self._stages.held:
+            reason = self._why_skip(self._queue[0]) if self._queue else ""
+            if self._queue and not reason:
+                return
+            slots = self._stages.close_phase([slot.trial for slot in self._queue], reason)
+            self._slots |= {slot.trial: slot for slot in slots}
+            self._queue = slots
+        self._queue = []
 
     def next_trial(self) -> TrialStarted | None:
         """Record and return the trial to start now; None when all have to wait."""
@@ -131,12 +174,12 @@ class Conductor:
             return None
         now = time.monotonic()
         rows, expected = self.ledger.rows, self._durations.expected
-        queue = [
-            Waiting(num_cpus=self.plan.scale(slot.num_env_runners).num_cpus, duration=expected(slot))
-            for slot in startable
-        ]
+        queue = [Waiting(num_cpus=self.plan.needs(slot).num_cpus, duration=expected(slot)) for slot in startable]
         running = [Running(num_cpus=rows[trial].num_cpus, end=self._end(trial)) for trial in self._running]
-        index = admit(queue, running, capacity=self.plan.cluster.capacity, now=now)
+        # Trials that are measured side by side share the CPUs that one large trial has; nothing else runs then.
+        cluster = self.plan.cluster
+        capacity = cluster.capacity if startable[0].group is None else cluster.num_cpus
+        index = admit(queue, running, capacity=capacity, now=now)
         return None if index is None else self._start(startable[index])
 
     def _gpus_are_free(self) -> bool:
@@ -149,41 +192,82 @@ class Conductor:
 
         A guess excludes nothing: it may be wrong by a factor of three, and what is never started is never measured.
         """
-        head = self._queue[:LOOKAHEAD]
+        head = self._of_one_group(self._queue[:LOOKAHEAD])
+        if head and self._why_skip(head[0]):
+            return []
         if self._deadline is None:
             return head
         left = self._deadline - time.monotonic()
         known, expected = self._durations.known, self._durations.expected
         return [slot for slot in head if left > 0 and (not known(slot) or expected(slot) <= left)]
 
+    def _of_one_group(self, head: list[Slot]) -> list[Slot]:
+        """Return the slots that may run beside the running ones and each other."""
+        if not head:
+            return []
+        running = {(self._slots[trial].group, self._leg_of(self._slots[trial])) for trial in self._running}
+        wanted = running or {(head[0].group, self._leg)}
+        return [slot for slot in head if (slot.group, self._leg_of(slot)) in wanted]
+
+    def _why_skip(self, slot: Slot) -> str:
+        """Return why a trial of a hold-up study is not run at all; empty when it is."""
+        if self._stages is None:
+            return ""
+        left = None if self._deadline is None else self._deadline - time.monotonic()
+        return self._stages.why_skip(slot, num_running=len(self._running), left_s=left)
+
     def _start(self, slot: Slot) -> TrialStarted:
-        number, proposed = self._optuna.propose(slot)
-        earlier = self.ledger.rows.get(slot.trial)
-        tuned = {name: value for name, value in proposed.items() if name in self.spec.tuned}
-        setting = runnable(self.spec, {**tuned, "num_env_runners": slot.num_env_runners}, written=tuple(slot.given))
-        scale = self.plan.scale(slot.num_env_runners)
+        needs, earlier = self.plan.needs(slot), self.ledger.rows.get(slot.trial)
+        asked = self._asked(slot)
+        setting = asked.setting
+        if needs.num_env_runners != slot.num_env_runners:
+            setting = folded(setting, needs.num_env_runners)
         started = TrialStarted(
             trial=slot.trial,
             attempt=earlier.attempt + 1 if earlier else 1,
             seed=slot.seed,
             setting=setting,
-            proposed=tuned,
+            proposed=asked.proposed,
             iterations=slot.iterations,
             anchor=slot.anchor,
-            optuna_number=number,
-            num_cpus=scale.num_cpus,
-            execution=scale.execution,
+            optuna_number=asked.optuna_number,
+            num_cpus=needs.num_cpus,
+            execution=needs.execution,
+            stage=slot.stage,
+            rule=asked.rule,
+            digest=digest_of(asked.rule) if asked.rule else "",
+            variant=slot.variant,
+            scale=slot.num_env_runners if needs.num_env_runners != slot.num_env_runners else None,
         )
+        if self._stages is not None:
+            self._stages.check_seed(started)
         self._append(started)
         self._queue.remove(slot)
         self._running[slot.trial] = time.monotonic()
         return started
 
+    def _asked(self, slot: Slot) -> "_Asked":
+        """Return what a trial is to run, by its slot or by the sampler."""
+        scale, written = {SCALE: slot.num_env_runners}, tuple(slot.given)
+        if slot.rule is not None and not slot.told:
+            setting = runnable(self.spec, {**slot.rule, **scale}, written=tuple(slot.rule))
+            return _Asked(setting=setting, proposed={}, optuna_number=None, rule=dict(slot.rule))
+        if slot.rule is not None:  # a further look at a setting that was proposed before
+            slot = replace(slot, given={name: slot.rule[name] for name in self.spec.tuned})
+        number, values = self._optuna.propose(slot)
+        tuned = {name: value for name, value in values.items() if name in self.spec.tuned}
+        rule: dict[str, Value] = {}
+        if slot.stage is not None:
+            rule = rounded(self.spec, {**tuned, **scale}, written=written)
+            rule.pop(SCALE)
+        setting = runnable(self.spec, {**(rule or tuned), **scale}, written=written)
+        return _Asked(setting=setting, proposed=tuned, optuna_number=number, rule=rule)
+
     def _end(self, trial: int) -> float:
         row, start = self.ledger.rows[trial], self._running[trial]
         if row.progress >= RELIABLE_PROGRESS:
             return start + (time.monotonic() - start) / row.progress
-        return start + self._durations.expected(self.plan.slots[trial])
+        return start + self._durations.expected(self._slots[trial])
 
     # --- recording ---------------------------------------------------------------------------------------------
 
@@ -257,7 +341,7 @@ class Conductor:
             else:
                 self._survivors.add(trial)
                 self.end(trial, "interrupted", reason)
-                self._queue.append(self.plan.slots[trial])
+                self._queue.append(self._slots[trial])
         self._queue.sort(key=lambda slot: slot.trial)
         ended = sum(row.ended for row in self.ledger.rows.values())
         if ended == self._ended_at_last_death:
@@ -270,14 +354,15 @@ class Conductor:
         """Record the end of the session; trials that were still running wait for a resume."""
         stop = self.stop
         self._end_open_attempts(stop.detail if stop else "the driver ended")
-        complete = all(
-            slot.trial in self.ledger.rows and self.ledger.rows[slot.trial].ended for slot in self.plan.slots
-        )
-        reason = "complete" if complete else stop.reason if stop else "error"
+        reason, detail = (stop.reason, stop.detail) if stop else ("error", "")
+        if self._stages is not None and not self._queue and stop is None:
+            reason, detail = self._stages.how_it_ended()
+        elif self._stages is None and all(_over(self.ledger.rows.get(slot.trial)) for slot in self.plan.slots):
+            reason, detail = "complete", ""
         closed = StudyClosed(
             session=self.ledger.sessions,
             reason=reason,  # type: ignore[arg-type]
-            detail="" if complete or stop is None else stop.detail,
+            detail=detail,
         )
         self._append(closed)
         return closed
@@ -305,9 +390,9 @@ class Conductor:
 
     def _label_at_start(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> Label:
         return label_at_start(
-            self.spec,
+            spec_of(self.spec, self._slots[row.trial].variant),
             self.plan.cluster,
-            num_env_runners=row.num_env_runners,
+            num_env_runners=int(row.setting[SCALE]),
             execution=row.execution,
             processes_per_node=processes_per_node,
         )
@@ -325,12 +410,30 @@ class Conductor:
         return self.stop is not None
 
     def _watch_clock(self) -> None:
+        self._advance()
         if self._deadline is None or self.stop is not None:
             return
         if time.monotonic() >= self._deadline:
             self.end_early("time budget", "the time budget is used up")
-        elif self._queue and not self._running and not self._startable():
+        elif self._queue and not self._running and not self.leg_ended and not self._startable():
             self.end_early("time budget", "no further trial would end within the time budget")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a trial is to run, and whose proposal it is."""
+
+    setting: dict[str, Value]
+    """RLlib's parameters."""
+    proposed: dict[str, Value]
+    """The tuned ones as the sampler proposed them."""
+    optuna_number: int | None
+    rule: dict[str, Value]
+    """In a hold-up study the complete setting, rules included."""
+
+
+def _over(row: TrialRow | None) -> bool:
+    return row is not None and row.ended
 
 
 def _label_at_end(row: TrialRow, status: Status) -> Label | None:

@@ -123,19 +123,21 @@ class LiveDisplay:
         ended = sorted((row for row in rows if row.status != "running"), key=lambda row: row.ended_at or 0)
         table = _trial_table(running + ended[::-1][: max(MAX_ROWS - len(running), 3)], width=self._console.width)
         done = sum(row.ended for row in rows) + sum(row.progress for row in running)
-        bar = ProgressBar(total=len(conductor.plan.slots), completed=done, width=60)
+        bar = ProgressBar(total=conductor.plan.num_trials, completed=done, width=60)
         return Group(Text(_headline(conductor)), Padding(bar, (0, 0)), table)
 
 
 def _headline(conductor: "Conductor") -> str:
-    counts, total = conductor.ledger.counts(), len(conductor.plan.slots)
+    counts, total = conductor.ledger.counts(), conductor.plan.num_trials
     ended = counts["finished"] + counts["failed"]
     rows = list(conductor.ledger.rows.values())  # a copy: the event loop may add a row meanwhile
     running = [row for row in rows if row.status == "running"]
     rate = sum(row.env_steps_per_s() or 0.0 for row in running)
     finals = [row.summary.get("final_return") for row in rows if row.status == "finished"]
     best = max((final for final in finals if final is not None), default=None)
-    parts = [f"{ended} of {total} trials ended", f"{len(running)} running", f"{rate:,.0f} env steps/s"]
+    phase = conductor.phase
+    parts = [f"{phase}: {ended} of about {total} trials ended" if phase else f"{ended} of {total} trials ended"]
+    parts += [f"{len(running)} running", f"{rate:,.0f} env steps/s"]
     if counts["failed"]:
         parts.append(f"{counts['failed']} failed")
     if best is not None:
@@ -151,9 +153,15 @@ def eta_s(conductor: "Conductor") -> float | None:
     """Return the seconds that the rest should take at the pace so far; None before there is one."""
     opened = [row for row in list(conductor.ledger.rows.values()) if row.started >= conductor.opened_at]
     work = sum(1.0 if row.ended else row.progress for row in opened)
-    left = conductor.num_left + sum(1 - row.progress for row in opened if row.status == "running")
+    left = _num_left(conductor) + sum(1 - row.progress for row in opened if row.status == "running")
     elapsed = time.time() - conductor.opened_at
     return left * elapsed / work if work > 0.1 else None
+
+
+def _num_left(conductor: "Conductor") -> int:
+    """Return the trials that have not begun; in a hold-up study a guess."""
+    staged = conductor.spec.holdup is not None
+    return max(conductor.plan.num_trials - len(conductor.ledger.rows), 0) if staged else conductor.num_left
 
 
 def duration(seconds: float) -> str:
@@ -259,7 +267,8 @@ def _varied(rows: Iterable[TrialRow]) -> list[str]:
 
 def print_plan(console: Console, plan: Plan, *, name: str) -> None:
     """Print what a study would run, and what each trial needs."""
-    console.print(f"[bold]{name}[/bold]: {len(plan.slots)} trials, about {duration(plan.hours * 3600)} here")
+    about = "up to " if any(slot.stage for slot in plan.slots) else ""
+    console.print(f"[bold]{name}[/bold]: {about}{plan.num_trials} trials, about {duration(plan.hours * 3600)} here")
     nodes = ", ".join(
         f"{node.address} ({node.num_cpus} CPUs in Ray, {node.physical_cpus} cores, {node.memory_mb / 1024:.0f} GB)"
         for node in plan.cluster.nodes
@@ -272,9 +281,11 @@ def print_plan(console: Console, plan: Plan, *, name: str) -> None:
     for column in ("CPUs each", "memory each", "time each"):
         table.add_column(column, justify="right")
     table.add_column("timing will say")
-    for scale in plan.scales:
+    for variant, scale in [("", scale) for scale in plan.scales] + [
+        (f" ({variant})", scale) for (_, variant), scale in sorted(plan.variants.items())
+    ]:
         table.add_row(
-            str(scale.num_env_runners),
+            f"{scale.num_env_runners}{variant}",
             str(scale.num_trials),
             scale.execution,
             str(scale.num_cpus),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from study.errors import Fault, RecordError, SpaceError
+from study.protocol.stages import Stage
 from study.space.spec import StudySpec
 from study.tracking.folder import FORMAT, StudyFolder, StudyIdentity
 from study.tracking.records import read_lines
@@ -31,6 +32,8 @@ class RunOptions:
     or_start: bool = False
     """With `resume`: start when there is nothing to resume."""
     time_budget_s: float | None = None
+    until: Stage | None = None
+    """Last stage of a hold-up study to run."""
     verbose: bool = False
     space: str = "python"
     """Where the spec came from, for people."""

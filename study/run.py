@@ -3,7 +3,7 @@
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from study.cluster.address import resolve_address
 from study.cluster.connection import joined_ray, private_ray, private_shape, tune_storage
@@ -14,6 +14,8 @@ from study.opening import RunOptions, forget_unstarted, is_resumed, name_taken, 
 from study.planning.needs import execution_of
 from study.planning.plan import deal_slots, make_plan
 from study.planning.shape import ClusterShape
+from study.protocol.stages import Variant
+from study.protocol.variants import spec_of
 from study.search.optuna_study import OptunaStudy
 from study.signals import StopSignals
 from study.space.laws import smallest
@@ -53,7 +55,7 @@ class StudyResult:
     @property
     def exit_code(self) -> ExitCode:
         """0 all trials ended well, 1 some failed, 75 stopped and resumable."""
-        if self.closed.reason != "complete":
+        if self.closed.reason not in ("complete", "until"):
             return ExitCode.STOPPED
         return ExitCode.SOME_FAILED if any(row.status == "failed" for row in self.rows) else ExitCode.FINISHED
 
@@ -156,7 +158,7 @@ class _Session:
         self._display.note(f"Starting Ray ({self._address or 'private'}) …")
         with self._ray() as shape:
             self._signals.install()
-            plan = make_plan(self._spec, shape)
+            plan = make_plan(self._spec, shape, ledger.decisions)
             if self._spec.rllib and self._address is not None:
                 _check_overrides(self._spec, self._spaces, shape)  # anew: only now is it known what is emulated
             self._await_mirror(insist=insist_on_mlflow)
@@ -169,6 +171,7 @@ class _Session:
                 optuna_study=optuna_study,
                 provenance=provenance(),
                 deadline=self._deadline,
+                until=self._options.until,
             )
             self._signals.tell(conductor)
             alive = self._tune(conductor)
@@ -185,7 +188,9 @@ class _Session:
             rows=rows,
             best=best_per_scale(rows),
             closed=closed,
-            mirror=self._mirror.finish(DRAIN_TIMEOUT_S if closed.reason == "complete" else ABANDON_TIMEOUT_S),
+            mirror=self._mirror.finish(
+                DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
+            ),
         )
 
     def _ray(self) -> contextlib.AbstractContextManager[ClusterShape]:
@@ -210,32 +215,33 @@ class _Session:
         Tune gives up altogether when Ray kills a trial's process for lack of memory. The trials that ran then are
         taken back, and the caller starts Ray anew.
         """
-        if conductor.exhausted:
-            return True
-        with self._display.live(conductor), tune_storage() as storage:
-            try:
-                _tuner(conductor, storage, self._signals, self._display).fit()
-            except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
-                reason = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
-                self._display.note(reason)
-                conductor.engine_died(reason)
-            else:
+        while not conductor.exhausted or conductor.leg_ended:
+            reuse = conductor.begin_leg()
+            with self._display.live(conductor), tune_storage() as storage:
+                try:
+                    _tuner(conductor, storage, self._signals, self._display, reuse=reuse).fit()
+                except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
+                    reason = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
+                    self._display.note(reason)
+                    conductor.engine_died(reason)
+                    break
                 if not conductor.exhausted:
                     conductor.engine_died("Ray Tune ended early.")
+                    break
         return conductor.exhausted
 
 
-def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: Display) -> Any:
+def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: Display, *, reuse: bool) -> Any:
     from ray import tune
 
     from study.search.searcher import StudyCallback, StudySearcher, StudyStopper
     from study.trial.trainable import StudyTrial
 
-    spec = conductor.spec.to_json()
+    specs = {variant: spec_of(conductor.spec, variant).to_json() for variant in get_args(Variant)}
 
     def to_config(started: TrialStarted) -> dict[str, Any]:
         return {
-            "spec": spec,
+            "spec": specs[started.variant],
             "setting": started.setting,
             "seed": started.seed,
             "iterations": started.iterations,
@@ -249,10 +255,10 @@ def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: D
         StudyTrial,
         tune_config=tune.TuneConfig(
             search_alg=StudySearcher(conductor, to_config),
-            num_samples=conductor.num_left,
+            num_samples=-1,  # the searcher says when it has no more
             trial_dirname_creator=_trial_name,
             trial_name_creator=_trial_name,
-            reuse_actors=conductor.plan.reuses_processes,
+            reuse_actors=reuse,
         ),
         run_config=tune.RunConfig(
             name="study",

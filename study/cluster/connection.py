@@ -24,7 +24,7 @@ import psutil
 
 from study.cluster.machine import Machine, machine
 from study.errors import ClusterError
-from study.planning.needs import largest_trial
+from study.planning.needs import largest_trial, num_cpus
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.space.spec import StudySpec
 
@@ -91,7 +91,13 @@ def local_shape(*, at_least: int = 0) -> ClusterShape:
 
 def private_shape(spec: StudySpec) -> ClusterShape:
     """Return the shape of the private Ray that a study gets on this machine."""
-    return local_shape(at_least=largest_trial(spec, local_shape()))
+    here = local_shape()
+    sizes = [largest_trial(spec, here)]
+    if spec.holdup is not None and spec.holdup.confirm.num_seeds_stock:
+        sizes.append(num_cpus(spec, 1, "real"))
+    if spec.holdup is not None and spec.holdup.measure is not None and spec.holdup.measure.step_wait_ms > 0:
+        sizes.append(num_cpus(spec, max(spec.holdup.measure.scales), "real"))  # runners that wait share the cores
+    return local_shape(at_least=max(sizes))
 
 
 @contextlib.contextmanager

@@ -91,7 +91,8 @@ def execution_of(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -
 
 def largest_trial(spec: StudySpec, cluster: ClusterShape) -> int:
     """Return the CPUs of the largest trial, run as it will be on this cluster."""
-    return max(num_cpus(spec, scale, execution_of(spec, scale, cluster)) for scale in spec.scales)
+    scales = (*spec.scales, *(spec.holdup.unseen_scales if spec.holdup else ()))
+    return max(num_cpus(spec, scale, execution_of(spec, scale, cluster)) for scale in scales)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ so that the sampler can never drift to the scale that learns most easily. Only t
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,9 +15,13 @@ from study.planning.guess import guess_seconds
 from study.planning.needs import check_fit, execution_of, memory_mb, num_cpus, processes
 from study.planning.shape import ClusterShape
 from study.planning.timing import Label, label_at_start
+from study.protocol.stages import Request, Stage, Variant
+from study.protocol.variants import runners_of, spec_of, why_not_measured
 from study.space.domains import Choices, Range
+from study.space.holdup import HoldUpSpec
 from study.space.parameters import SCALE, Value
 from study.space.spec import Execution, StudySpec
+from study.tracking.records import StageDecided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,15 @@ class Slot:
     """Number among the trials of its scale, from 0."""
     given: Mapping[str, Value] = field(default_factory=dict)
     """Tuned parameters that an anchor or the grid fixes; the sampler fills in the rest."""
+    stage: Stage | None = None
+    """Stage of a hold-up study."""
+    rule: Mapping[str, Value] | None = None
+    """In a hold-up study the complete setting, when no sampler is asked."""
+    told: bool = True
+    """Whether Optuna knows of this trial."""
+    variant: Variant = "study"
+    group: int | None = None
+    """Trials of one group run side by side, and nothing else does meanwhile."""
 
 
 def deal_slots(spec: StudySpec) -> tuple[Slot, ...]:
@@ -130,8 +143,13 @@ class Plan:
     """What the study will run on this cluster."""
 
     slots: tuple[Slot, ...]
+    """The trials known so far: all of them, or those that the stages of a hold-up study have asked for."""
     scales: tuple[ScalePlan, ...]
+    variants: Mapping[tuple[int, Variant], ScalePlan]
+    """In a hold-up study: what trials need that do not run as the space says."""
     cluster: ClusterShape
+    num_trials: int
+    """Trials in all; a guess for stages that have not begun."""
     hours: float
     """Guess of the whole study's duration."""
 
@@ -149,21 +167,87 @@ class Plan:
         """Return what the trials of one scale need."""
         return next(scale for scale in self.scales if scale.num_env_runners == num_env_runners)
 
+    def needs(self, slot: Slot) -> ScalePlan:
+        """Return what a trial needs."""
+        return self.variants.get((slot.num_env_runners, slot.variant)) or self.scale(slot.num_env_runners)
 
-def make_plan(spec: StudySpec, cluster: ClusterShape) -> Plan:
+
+def make_plan(spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
     """Return the plan of `spec` on `cluster`.
+
+    Args:
+        spec: The space.
+        cluster: Where it runs.
+        decisions: Of a hold-up study, so far.
 
     Raises:
         ClusterError: A trial can never fit; names the scale, what it needs, what there is, and the ways out.
     """
+    if spec.holdup is not None:
+        return _staged_plan(spec, spec.holdup, cluster, decisions)
     slots = deal_slots(spec)
     trials = Counter(slot.num_env_runners for slot in slots)
     scales = tuple(_scale_plan(spec, scale, cluster, num_trials=trials[scale]) for scale in spec.scales)
+    hours = _hours(scales, cluster)
+    return Plan(slots=slots, scales=scales, variants={}, cluster=cluster, num_trials=len(slots), hours=hours)
+
+
+def _hours(scales: Iterable[ScalePlan], cluster: ClusterShape) -> float:
     work = sum(min(scale.num_cpus, cluster.capacity) * scale.hours * scale.num_trials for scale in scales)
-    return Plan(slots=slots, scales=scales, cluster=cluster, hours=work / cluster.capacity)
+    return work / cluster.capacity
 
 
-def _scale_plan(spec: StudySpec, num_env_runners: int, cluster: ClusterShape, *, num_trials: int) -> ScalePlan:
+def _staged_plan(spec: StudySpec, holdup: HoldUpSpec, cluster: ClusterShape, decisions: Sequence[StageDecided]) -> Plan:
+    """Return the plan of a hold-up study: its sizes are known beforehand, its settings are not."""
+    from study.protocol import machine  # SciPy: half a second that other studies need not wait
+
+    expected = machine.expected_trials(spec)
+    counts = Counter({scale: 0 for scale in (*spec.scales, *holdup.unseen_scales)})
+    for (_, scale, variant), count in expected.items():
+        if variant == "study":
+            counts[scale] += count
+    scales = tuple(_scale_plan(spec, scale, cluster, num_trials=count) for scale, count in sorted(counts.items()))
+    variants: dict[tuple[int, Variant], ScalePlan] = {}
+    possible: list[Variant] = ["stock"] if holdup.confirm.num_seeds_stock else []
+    if not why_not_measured(spec, cluster):
+        possible.append("measured")
+    for (_, scale, variant), count in expected.items():
+        if variant in possible:
+            real = spec_of(spec, variant)
+            runners = runners_of(spec, variant, scale, cluster)
+            limit = holdup.measure.iterations if variant == "measured" and holdup.measure else None
+            variants[scale, variant] = _scale_plan(real, runners, cluster, num_trials=count, iterations=limit)
+    return Plan(
+        slots=tuple(slots_of(machine.requests_of(spec, decisions), first=0)),
+        scales=scales,
+        variants=variants,
+        cluster=cluster,
+        num_trials=sum(count for (_, _, variant), count in expected.items() if variant in ("study", *possible)),
+        hours=_hours([*scales, *variants.values()], cluster),
+    )
+
+
+def slots_of(requests: Sequence[Request], *, first: int) -> Iterator[Slot]:
+    """Yield the planned trials of a hold-up study's requests, numbered from `first`."""
+    for trial, request in enumerate(requests, start=first):
+        yield Slot(
+            trial=trial,
+            num_env_runners=request.num_env_runners,
+            iterations=request.iterations,
+            seed=request.seed,
+            anchor=request.name,
+            index_at_scale=trial,
+            stage=request.stage,
+            rule=request.setting,
+            told=request.told,
+            variant=request.variant,
+            group=request.group,
+        )
+
+
+def _scale_plan(
+    spec: StudySpec, num_env_runners: int, cluster: ClusterShape, *, num_trials: int, iterations: int | None = None
+) -> ScalePlan:
     check_fit(spec, num_env_runners, cluster)
     execution = execution_of(spec, num_env_runners, cluster)
     return ScalePlan(
@@ -173,6 +257,6 @@ def _scale_plan(spec: StudySpec, num_env_runners: int, cluster: ClusterShape, *,
         num_processes=len(processes(spec, num_env_runners, execution)),
         num_cpus=num_cpus(spec, num_env_runners, execution),
         memory_mb=memory_mb(spec, num_env_runners, execution),
-        hours=guess_seconds(spec, num_env_runners, cluster, execution=execution) / 3600,
+        hours=guess_seconds(spec, num_env_runners, cluster, execution=execution, iterations=iterations) / 3600,
         label=label_at_start(spec, cluster, num_env_runners=num_env_runners, execution=execution),
     )

@@ -39,6 +39,8 @@ class Request:
     variant: Variant = "study"
     iterations: int | None = None
     """Limit of a short trial; None is the budget of the space."""
+    group: int | None = None
+    """Trials of one group run side by side, and nothing else does meanwhile."""
     told: bool = False
     """Whether Optuna is told of it: a look at a setting that the sampler proposed."""
 

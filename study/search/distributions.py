@@ -47,12 +47,28 @@ def fixed_by(slot: Slot, spec: StudySpec) -> dict[str, Value]:
 
 
 def runnable(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collection[str] = ()) -> dict[str, Value]:
-    """Return all of RLlib's parameters that run for `proposed`.
+    """Return all of RLlib's parameters that run for `proposed`: rounded as in `rounded`, rules resolved.
+
+    A minibatch is never larger than the batch, nor a batch smaller than the lanes.
+    """
+    setting = rounded(spec, proposed, written=written)
+    scale = int(setting.pop(SCALE))
+    resolved = resolve(setting, scale)
+    lanes = scale * int(setting["num_envs_per_env_runner"])
+    unit = batch_unit(spec, lanes)
+    if resolved["train_batch_size"] < lanes or (spec.environment.backend == "envpool" and spec.holdup is not None):
+        # A baseline of a hold-up study is a person's batch too, but EnvPool can only step all lanes at once.
+        batch = unit * max(round(resolved["train_batch_size"] / unit), 1)
+        resolved = resolve(overlay(setting, {"train_batch_size": batch}), scale)
+    return resolved
+
+
+def rounded(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collection[str] = ()) -> dict[str, Value]:
+    """Return the complete setting for `proposed`, rules and the scale included.
 
     A batch that was *sampled* becomes the nearest multiple of the lanes (and learners) inside its range, so that every
     lane delivers the same number of steps, and RLlib's own runner, which can only step all lanes at once, does not
-    overshoot the batch. A batch that a person wrote down stays as it is. A minibatch is never larger than the batch,
-    nor a batch smaller than the lanes.
+    overshoot the batch. A batch that a person wrote down stays as it is.
 
     Args:
         spec: The space.
@@ -61,23 +77,18 @@ def runnable(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collect
     """
     setting = overlay(spec.fixed, proposed)
     setting.pop(ITERATIONS, None)
-    scale = int(setting.pop(SCALE))
-    lanes_each = int(setting["num_envs_per_env_runner"])
-    learners = max(spec.resources.num_learners, 1)
-    unit = batch_unit(spec, scale * lanes_each)
+    scale = int(setting[SCALE])
+    unit = batch_unit(spec, scale * int(setting["num_envs_per_env_runner"]))
     units = {
         "train_batch_size": unit,
         "steps_per_env_runner": unit // math.gcd(unit, scale),
-        "minibatch_size": learners,
+        "minibatch_size": max(spec.resources.num_learners, 1),
     }
     for name, multiple in units.items():
         domain = spec.tuned.get(name)
         if name in setting and isinstance(domain, Range) and domain.step is None and name not in written:
             setting[name] = _nearest_multiple(int(setting[name]), domain, multiple)
-    resolved = resolve(setting, scale)
-    if resolved["train_batch_size"] < scale * lanes_each:
-        resolved = resolve(overlay(setting, {"train_batch_size": unit}), scale)
-    return resolved
+    return setting
 
 
 def _nearest_multiple(value: int, domain: Range[int] | Range[float], unit: int) -> int:

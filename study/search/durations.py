@@ -7,8 +7,8 @@ from study.planning.plan import Plan, Slot
 from study.space.spec import Execution, StudySpec
 from study.tracking.ledger import TrialRow
 
-Kind = tuple[int, int | None, Execution]
-"""What trials of about the same duration have in common: scale, iterations, execution."""
+Kind = tuple[int, int | None, Execution, str]
+"""What trials of about the same duration have in common: scale, iterations, execution, variant."""
 
 
 class Durations:
@@ -23,7 +23,7 @@ class Durations:
     def note(self, row: TrialRow) -> None:
         """Take in a trial that ended; only one that finished says how long trials take."""
         if row.status == "finished" and row.duration_s is not None:
-            kind = row.num_env_runners, row.iterations, row.execution
+            kind = row.num_env_runners, row.iterations, row.execution, row.variant
             self._past.setdefault(kind, []).append(row.duration_s)
             self._expected.pop(kind, None)
 
@@ -35,7 +35,7 @@ class Durations:
         """Return the seconds that a trial should take: the median of finished ones like it, else a guess."""
         kind = self._kind(slot)
         if kind not in self._expected:
-            scale, iterations, execution = kind
+            scale, iterations, execution, _ = kind
             cluster = self._plan.cluster
             self._expected[kind] = (
                 statistics.median(self._past[kind])
@@ -45,4 +45,4 @@ class Durations:
         return self._expected[kind]
 
     def _kind(self, slot: Slot) -> Kind:
-        return slot.num_env_runners, slot.iterations, self._plan.scale(slot.num_env_runners).execution
+        return slot.num_env_runners, slot.iterations, self._plan.needs(slot).execution, slot.variant

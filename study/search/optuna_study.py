@@ -18,7 +18,9 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from study.errors import RecordError
 from study.planning.plan import Slot
 from study.search import proposals
+from study.search.constraints import constraint_attributes, constraints_of
 from study.search.distributions import distributions, fixed_by
+from study.search.merit import merit
 from study.space.parameters import SCALE, Value
 from study.space.spec import StudySpec
 from study.tracking.ledger import TrialRow
@@ -37,13 +39,13 @@ class OptunaStudy:
             spec: The space.
             study_id: Name of the Optuna study.
             journal: Journal file.
-            rows: Every trial on record, by its number.
+            rows: Every trial on record, by its number; new ones appear in it as the study goes on.
 
         Raises:
             RecordError: The journal is damaged, or knows an end that the records do not.
         """
-        self._spec, self._distributions = spec, distributions(spec)
-        self._study = _open(journal, study_id)
+        self._spec, self._distributions, self._rows = spec, distributions(spec), rows
+        self._study = _open(journal, study_id, directions_of(spec))
         self._trials: dict[int, Trial] = {}
         self._reconcile(rows, journal)
 
@@ -70,7 +72,7 @@ class OptunaStudy:
             elif frozen.state == TrialState.RUNNING:
                 self._trials[number] = Trial(self._study, frozen._trial_id)
         for number, row in rows.items():
-            if row.ended and number not in seen:
+            if row.ended and number not in seen and row.optuna_number is not None:
                 self._study.add_trial(self._from_record(row))
 
     def _from_record(self, row: TrialRow) -> FrozenTrial:
@@ -79,13 +81,14 @@ class OptunaStudy:
         if "iterations" in self._distributions and row.iterations is not None:
             known["iterations"] = row.iterations
         distributions = {name: self._distributions[name] for name in known if name in self._distributions}
-        state, value = _outcome(row)
+        state, values = self._outcome(row)
         return create_trial(
             state=state,
-            value=value,
+            values=values,
             params={name: known[name] for name in distributions},
             distributions=distributions,
             user_attrs={TRIAL: row.trial, **_attributes(row)},
+            system_attrs=constraint_attributes(constraints_of(self._spec, row)),
         )
 
     def propose(self, slot: Slot) -> tuple[int, dict[str, Value]]:
@@ -118,6 +121,7 @@ class OptunaStudy:
             looks=self._looks(list(tuned)),
             index=slot.index_at_scale,
             seed=self._spec.search.sampler_seed,
+            directions=directions_of(self._spec),
         )
 
     def _looks(self, names: list[str]) -> list[proposals.Look]:
@@ -125,11 +129,20 @@ class OptunaStudy:
             proposals.Look(
                 num_env_runners=trial.params[SCALE],
                 params={name: trial.params[name] for name in names},
-                score=_SCORES.get(trial.state, trial.value),
+                values=None if trial.state == TrialState.RUNNING else tuple(trial.values or self._failed),
+                constraints=trial.constraints,
             )
             for trial in self._study.get_trials(deepcopy=False)
             if TRIAL in trial.user_attrs and {SCALE, *names} <= trial.params.keys()
         ]
+
+    @property
+    def _failed(self) -> tuple[float, ...]:
+        """What the model is given for a trial that has no values of its own: no score, at twice the highest price."""
+        if self._spec.search.objective != "return_and_cpu_s":
+            return (0.0,)
+        prices = [row.summary.get("cpu_s_spent") or 0.0 for row in self._rows.values() if row.ended]
+        return 0.0, 2 * max(prices, default=1.0)
 
     def tell(self, row: TrialRow) -> None:
         """Tell Optuna the end of a trial, once."""
@@ -138,20 +151,47 @@ class OptunaStudy:
             return
         for name, value in _attributes(row).items():
             trial.set_user_attr(name, value)
-        state, score = _outcome(row)
-        self._study.tell(trial, score, state=state, skip_if_finished=True)
+        for name, value in constraints_of(self._spec, row).items():
+            trial.set_constraint(name, value)
+        state, values = self._outcome(row)
+        self._study.tell(trial, values, state=state, skip_if_finished=True)
+
+    def _outcome(self, row: TrialRow) -> tuple[TrialState, list[float] | None]:
+        """Return what a trial's end is to Optuna: values that are numbers, or a failure; never a silence.
+
+        In a hold-up study the value is a lower confidence bound over the looks at the setting so far, so that a lucky
+        first look does not draw the search to it.
+        """
+        score = row.summary.get("score")
+        if row.status != "finished" or score is None or not math.isfinite(score):
+            return TrialState.FAIL, None
+        value = merit(self._spec, row)
+        if row.stage is not None:
+            value = self._lower_bound(row)
+        if self._spec.search.objective == "return_and_cpu_s":
+            return TrialState.COMPLETE, [value, row.summary.get("cpu_s_spent") or 0.0]
+        return TrialState.COMPLETE, [value]
+
+    def _lower_bound(self, row: TrialRow) -> float:
+        """Return the bound after this look: of the numbers up to its own, so that a rebuilt study is told the same."""
+        from analysis.statistics import lower_bound, pooled_sd  # SciPy: only hold-up studies need it
+
+        past = [each for trial, each in sorted(self._rows.items()) if trial <= row.trial and each.ended]
+        noise: dict[str, list[float]] = {}
+        for each in past:
+            if each.stage == "calibrate" and each.iterations is None:
+                noise.setdefault(each.digest, []).append(merit(self._spec, each))
+        looks = [
+            merit(self._spec, each)
+            for each in past
+            if (each.digest, each.num_env_runners, each.stage) == (row.digest, row.num_env_runners, "search")
+        ]
+        return lower_bound(looks, pooled_sd(list(noise.values())))
 
 
-_SCORES = {TrialState.RUNNING: None, TrialState.FAIL: 0.0}
-"""Scores, for the model, of trials that have none of their own."""
-
-
-def _outcome(row: TrialRow) -> tuple[TrialState, float | None]:
-    """Return what a trial's end is to Optuna: a score that is a number, or a failure; never a silence."""
-    score = row.summary.get("score")
-    if row.status == "finished" and score is not None and math.isfinite(score):
-        return TrialState.COMPLETE, score
-    return TrialState.FAIL, None
+def directions_of(spec: StudySpec) -> list[proposals.Direction]:
+    """Return Optuna's directions of the space's objective."""
+    return ["maximize", "minimize"] if spec.search.objective == "return_and_cpu_s" else ["maximize"]
 
 
 def _attributes(row: TrialRow) -> dict[str, Any]:
@@ -160,7 +200,7 @@ def _attributes(row: TrialRow) -> dict[str, Any]:
     return {"reason": row.reason}
 
 
-def _open(journal: Path, study_id: str) -> optuna.Study:
+def _open(journal: Path, study_id: str, directions: list[proposals.Direction]) -> optuna.Study:
     """Open the journal as its only user (the study folder is locked) and mend what a kill left in it."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with contextlib.suppress(FileNotFoundError):
@@ -169,7 +209,7 @@ def _open(journal: Path, study_id: str) -> optuna.Study:
     _cut_torn_line(journal)
     try:
         storage = JournalStorage(JournalFileBackend(str(journal)))
-        return optuna.create_study(storage=storage, study_name=study_id, load_if_exists=True, direction="maximize")
+        return optuna.create_study(storage=storage, study_name=study_id, load_if_exists=True, directions=directions)
     except (ValueError, KeyError, TypeError, AssertionError) as error:
         raise RecordError(
             f"{journal}: must be Optuna's journal, got a damaged file ({error}). "

@@ -9,7 +9,8 @@ import math
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import optuna
@@ -18,6 +19,7 @@ from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState, create_trial
 from scipy.stats import qmc
 
+from study.search.constraints import constraint_attributes
 from study.space.parameters import Value
 from study.space.spec import Sampler
 
@@ -27,6 +29,9 @@ AT_MOST = 200
 """Scored trials beyond which the oldest are left out."""
 
 
+Direction = Literal["maximize", "minimize"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """What is known of one setting at one scale."""
@@ -34,8 +39,10 @@ class Look:
     num_env_runners: int
     params: Mapping[str, Value]
     """The tuned parameters, as proposed."""
-    score: float | None
-    """None while the trial runs; 0 where it failed, so that the model keeps away from there."""
+    values: tuple[float, ...] | None
+    """One for each objective; None while the trial runs. A failure scores 0, and the model keeps away from there."""
+    constraints: Mapping[str, float] = field(default_factory=dict)
+    """At most 0 where a constraint is kept."""
 
 
 def propose(
@@ -47,6 +54,7 @@ def propose(
     looks: Sequence[Look],
     index: int,
     seed: int,
+    directions: Sequence[Direction] = ("maximize",),
 ) -> dict[str, Value]:
     """Return values for all parameters of `space` at a scale.
 
@@ -58,6 +66,7 @@ def propose(
         looks: All trials so far, oldest first.
         index: Number of this trial among those of its scale, from 0: no proposal is ever made twice.
         seed: Of the study.
+        directions: Optuna's, one for each objective.
     """
     if set(given) == set(space):
         return dict(given)
@@ -66,15 +75,22 @@ def propose(
     modelled = nearest(looks, num_env_runners) if sampler in ("tpe", "gp") else []
     medians = _medians(modelled)
     # A seed for each proposal, so that a resumed study neither repeats nor changes any.
-    study = optuna.create_study(direction="maximize", sampler=_sampler(sampler, _mixed(seed, num_env_runners, index)))
+    study = optuna.create_study(
+        directions=list(directions), sampler=_sampler(sampler, _mixed(seed, num_env_runners, index))
+    )
     for look in modelled:
-        score = None if look.score is None else look.score - medians[look.num_env_runners]
+        values = (
+            None
+            if look.values is None
+            else [value - median for value, median in zip(look.values, medians[look.num_env_runners], strict=True)]
+        )
         study.add_trial(
             create_trial(
-                state=TrialState.RUNNING if score is None else TrialState.COMPLETE,
-                value=score,
+                state=TrialState.RUNNING if values is None else TrialState.COMPLETE,
+                values=values,
                 params=dict(look.params),
                 distributions=dict(space),
+                system_attrs=constraint_attributes(look.constraints),
             )
         )
     study.enqueue_trial(dict(given))
@@ -120,18 +136,20 @@ def nearest(looks: Sequence[Look], num_env_runners: int) -> list[Look]:
 
     chosen: list[Look] = []
     for scale in sorted({look.num_env_runners for look in looks}, key=distance):
-        if scale != num_env_runners and sum(look.score is not None for look in chosen) >= ENOUGH:
+        if scale != num_env_runners and sum(look.values is not None for look in chosen) >= ENOUGH:
             break
         chosen += [look for look in looks if look.num_env_runners == scale][-AT_MOST:]
     return chosen
 
 
-def _medians(looks: Sequence[Look]) -> dict[int, float]:
-    by_scale: dict[int, list[float]] = {}
+def _medians(looks: Sequence[Look]) -> dict[int, list[float]]:
+    by_scale: dict[int, list[tuple[float, ...]]] = {}
     for look in looks:
-        if look.score is not None:
-            by_scale.setdefault(look.num_env_runners, []).append(look.score)
-    return {scale: statistics.median(scores) for scale, scores in by_scale.items()}
+        if look.values is not None:
+            by_scale.setdefault(look.num_env_runners, []).append(look.values)
+    return {
+        scale: [statistics.median(column) for column in zip(*rows, strict=True)] for scale, rows in by_scale.items()
+    }
 
 
 def _mixed(*numbers: int) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from study.errors import Fault
 from study.space.domains import Choices, Domain, Range, is_multiple
+from study.space.holdup_laws import holdup_laws
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
 from study.space.rules import batch_domain, bounds, minibatch_bounds
 
@@ -83,7 +84,7 @@ def contains(domain: Domain, value: Value) -> bool:
 
 def broken_laws(spec: "StudySpec", line_of: Callable[[str], int | None]) -> Iterator[Fault]:
     """Yield a fault for every law between keys that `spec` breaks."""
-    laws = (_environment, _engine, _rules, _batches, _shares, _budget, _search, _rllib)
+    laws = (_environment, _engine, _rules, _batches, _shares, _budget, _objective, _search, holdup_laws, _rllib)
     for place, law, fix in (broken for law_of in laws for broken in law_of(spec)):
         yield Fault(place=place, law=law, fix=fix, line=line_of(place))
 
@@ -242,6 +243,12 @@ def _budget(spec: "StudySpec") -> Broken:
         yield "budget.iterations", f"must be distinct and at least 1, got {iterations}.", "Change the values."
 
 
+def _objective(spec: "StudySpec") -> Broken:
+    if spec.execution == "emulated" and spec.search.objective == "time_to_target_s":
+        got = "in emulation only environment steps are a fact, got time_to_target_s."
+        yield "search.objective", got, "Use env_steps_to_target, or execution: real."
+
+
 def _search(spec: "StudySpec") -> Broken:
     search = spec.search
     if len(set(search.seeds)) != len(search.seeds):
@@ -254,6 +261,8 @@ def _search(spec: "StudySpec") -> Broken:
             yield from _anchor(spec, f"search.anchors.{index}", name, value)
     if search.sampler == "grid":
         yield from _grid(spec)
+    elif spec.holdup is not None:
+        return
     elif search.num_trials is None:
         yield "search.num_trials", f"must be given with sampler {search.sampler}.", "Add for instance num_trials: 40."
     elif (needed := _num_anchored(spec)) > search.num_trials:

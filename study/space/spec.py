@@ -91,6 +91,8 @@ class SearchSpec(Section):
     objective: Objective = "final_return"
     """What is searched for: `final_return`; `env_steps_to_target`, `time_to_target_s` or `cpu_s_to_target`, the price \
 of two consecutive evaluations at the target; `return_and_cpu_s`, the front of return against CPU-seconds."""
+    min_env_steps_per_s: float | None = Field(None, gt=0)
+    """A constraint on `measured` trials: the sampler keeps away from slower settings."""
     sampler_seed: int = Field(0, ge=0, lt=2**31)
     """Seed of the sampler and of the order in which scales and seeds are dealt."""
     anchors: list[AnchorSpec] = Field([])
@@ -237,6 +239,8 @@ emulated."""
         content = self.to_json()
         content.pop("description")
         content["search"].pop("num_trials")
+        if content["holdup"] is not None:
+            content["holdup"].pop("cpu_hours")  # a resume may raise it
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

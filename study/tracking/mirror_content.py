@@ -38,7 +38,13 @@ _LONGEST_TAG = 5000
 
 RUN_STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 """MLflow's status of a trial that ended so."""
-STUDY_STATUS = {"complete": "FINISHED", "stopped": "KILLED", "time budget": "KILLED", "error": "FAILED"}
+STUDY_STATUS = {
+    "complete": "FINISHED",
+    "until": "FINISHED",
+    "stopped": "KILLED",
+    "time budget": "KILLED",
+    "error": "FAILED",
+}
 """MLflow's status of a study that was closed for this reason."""
 
 
@@ -113,8 +119,9 @@ def opened_text(record: StudyOpened) -> str:
 
 def trial_name(record: TrialStarted) -> str:
     """Return the run's name, for people."""
-    runners = record.setting.get(SCALE, 0)
-    return f"trial {record.trial} · {runners} runner{'s' if runners != 1 else ''}"
+    runners = record.scale or record.setting.get(SCALE, 0)
+    stage = f" · {record.stage}" if record.stage else ""
+    return f"trial {record.trial}{stage} · {runners} runner{'s' if runners != 1 else ''}"
 
 
 def trial_params(record: TrialStarted, spec: StudySpec) -> dict[str, str]:
@@ -126,6 +133,8 @@ def trial_params(record: TrialStarted, spec: StudySpec) -> dict[str, str]:
         "seed": record.seed,
         "anchor": record.anchor or _NONE,
         "execution": record.execution,
+        "stage": record.stage or _NONE,
+        "setting": record.digest or _NONE,
         **study_params(spec),
     }
     return {key: str(value) for key, value in values.items()}

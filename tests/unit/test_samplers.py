@@ -77,7 +77,7 @@ def distance_to_best(propose, num_trials):
     for number in range(num_trials):
         scale = (1, 64)[int(rng.integers(2))]
         lr = propose(scale, looks, number)
-        looks.append(Look(num_env_runners=scale, params={"lr": lr}, score=planted(scale, lr)))
+        looks.append(Look(num_env_runners=scale, params={"lr": lr}, values=(planted(scale, lr),)))
         distances.append(abs(math.log10(lr) - BEST[scale]))
     return np.mean(distances[num_trials // 2 :])
 
@@ -98,7 +98,7 @@ def test_a_scale_gets_what_was_learnt_at_that_scale(sampler, num_trials):
         space = {"num_env_runners": IntDistribution(1, 64, log=True), "lr": lr}
         for look in looks:
             params = {"num_env_runners": look.num_env_runners, **look.params}
-            study.add_trial(optuna.create_trial(value=look.score, params=params, distributions=space))
+            study.add_trial(optuna.create_trial(values=look.values, params=params, distributions=space))
         study.enqueue_trial({"num_env_runners": scale})
         return study.ask(space).params["lr"]
 
@@ -106,21 +106,23 @@ def test_a_scale_gets_what_was_learnt_at_that_scale(sampler, num_trials):
 
 
 def test_neighbouring_scales_help_out_only_while_there_are_few_trials():
-    looks = [Look(num_env_runners=scale, params={"lr": 0.1}, score=0.0) for scale in (1, 8, 16, 46) for _ in range(8)]
+    looks = [
+        Look(num_env_runners=scale, params={"lr": 0.1}, values=(0.0,)) for scale in (1, 8, 16, 46) for _ in range(8)
+    ]
     assert sorted({look.num_env_runners for look in nearest(looks, 46)}) == [8, 16, 46]
-    looks += [Look(num_env_runners=46, params={"lr": 0.1}, score=0.0) for _ in range(15)]
+    looks += [Look(num_env_runners=46, params={"lr": 0.1}, values=(0.0,)) for _ in range(15)]
     assert {look.num_env_runners for look in nearest(looks, 46)} == {46}
 
 
 def test_trials_side_by_side_explore_different_settings():
     lr = FloatDistribution(1e-5, 1e-1, log=True)
-    looks = [Look(num_env_runners=4, params={"lr": 10 ** -(1 + k / 5)}, score=-abs(k - 10) / 5) for k in range(20)]
+    looks = [Look(num_env_runners=4, params={"lr": 10 ** -(1 + k / 5)}, values=(-abs(k - 10) / 5,)) for k in range(20)]
     lrs = []
     for number in range(4):
         lrs.append(
             propose("tpe", num_env_runners=4, given={}, space={"lr": lr}, looks=looks, index=number, seed=0)["lr"]
         )
-        looks.append(Look(num_env_runners=4, params={"lr": lrs[-1]}, score=None))
+        looks.append(Look(num_env_runners=4, params={"lr": lrs[-1]}, values=None))
     assert len(set(lrs)) == 4
 
 
@@ -154,7 +156,7 @@ def test_sobol_fills_a_log_range_evenly_at_every_scale():
             values = propose(
                 "qmc", num_env_runners=scale, given={}, space=space, looks=looks, index=len(looks) // 2, seed=3
             )
-            looks.append(Look(num_env_runners=scale, params=values, score=0.0))
+            looks.append(Look(num_env_runners=scale, params=values, values=(0.0,)))
     for scale in (1, 46):
         lrs = [math.log10(look.params["lr"]) for look in looks if look.num_env_runners == scale]
         assert np.histogram(lrs, bins=4, range=(-4, -2))[0].tolist() == [4, 4, 4, 4]
@@ -172,7 +174,9 @@ def test_after_a_failure_another_setting_is_proposed(tmp_path, sampler):
 
 def test_a_model_keeps_away_from_where_trials_fail():
     lr = FloatDistribution(1e-5, 1e-1, log=True)
-    looks = [Look(num_env_runners=4, params={"lr": 10**-k}, score=0.0 if k < 3 else 0.5) for k in np.linspace(1, 5, 20)]
+    looks = [
+        Look(num_env_runners=4, params={"lr": 10**-k}, values=(0.0 if k < 3 else 0.5,)) for k in np.linspace(1, 5, 20)
+    ]
     lrs = [
         propose("tpe", num_env_runners=4, given={}, space={"lr": lr}, looks=looks, index=20 + k, seed=0)["lr"]
         for k in range(20)

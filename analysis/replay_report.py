@@ -1,0 +1,129 @@
+"""What a replay found, as values, as a DataFrame and as Markdown. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.replay_draw import Roles
+from analysis.replay_rules import FREE
+from analysis.score_table import LAST_EPISODES, SMALL, TARGET, ScoreTable
+from analysis.statistics import Estimate
+from study.space.holdup import HoldUpSpec
+
+IDLE = 0.9
+"""A rule that spends less than this share of the budget in every replay is said to have no use for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleResult:
+    """What the replays say of one rule."""
+
+    rule: str
+    holds_up: Estimate
+    """Probability that the pick holds up on seeds that no rule has seen, in [0, 1]."""
+    holds_up_on_all: Estimate
+    """The same, judged on all seeds of the table, in [0, 1]."""
+    regret: Estimate
+    """Score lost against the best setting of the table, on seeds that no rule has seen."""
+    ratio: Estimate | None
+    """`holds_up` of our protocol over that of this rule; None where this rule's is 0, and for our protocol."""
+    spent_cpu_s: float
+    """Mean CPU-seconds."""
+    most_spent_cpu_s: float
+    """CPU-seconds of the dearest replay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """The report of a replay."""
+
+    rules: tuple[RuleResult, ...]
+    """In the order of `RULES`."""
+    target: int
+    small: int
+    num_settings: int
+    seeds: tuple[int, ...]
+    roles: Roles
+    budget_cpu_s: float
+    """CPU-seconds that no rule exceeds in any replay."""
+    num_replays: int
+    """On the table as it is; as many again are spread over resampled tables."""
+    num_tables: int
+    notes: tuple[str, ...]
+    """What a reader has to know beside the numbers."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per rule: `rule`, each estimate with `_low` and `_high`, and CPU-seconds spent."""
+        rows = []
+        for result in self.rules:
+            row: dict[str, str | float] = {"rule": result.rule}
+            for name in ("holds_up", "holds_up_on_all", "regret", "ratio"):
+                estimate = getattr(result, name)
+                values = (np.nan,) * 3 if estimate is None else (estimate.value, estimate.low, estimate.high)
+                row |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+            rows.append(row | {"spent_cpu_s": result.spent_cpu_s, "most_spent_cpu_s": result.most_spent_cpu_s})
+        return pd.DataFrame(rows)
+
+
+def notes(
+    table: ScoreTable, holdup: HoldUpSpec, roles: Roles, results: Sequence[RuleResult], budget: float
+) -> list[str]:
+    """Return what a reader has to know beside the numbers."""
+    means, solved = table.score.mean(axis=-1), table.solved[TARGET].mean(axis=-1)
+    passing = (means[TARGET] >= means[SMALL].max() - holdup.tolerance) & (solved >= holdup.solved_share)
+    said = [
+        f"{passing.sum()} of {len(table.settings)} settings hold up on all {len(table.seeds)} seeds; the best mean "
+        f"score is {means[TARGET].max():.3f} at {table.target} runners and {means[SMALL].max():.3f} at {table.small}.",
+        f"{table.num_failed} of {table.score.size} trials failed; each is a score of 0.",
+    ]
+    if table.left_out:
+        said.append(f"Seeds left out, since not all of their trials have ended: {', '.join(map(str, table.left_out))}.")
+    if roles.rank < min(sum(holdup.race.blocks), holdup.rank_seeds.count):
+        said.append(f"Our protocol asks for more rank seeds than there are: {roles.rank}. It is replayed on fewer.")
+    for result in results:
+        if result.rule not in FREE and result.most_spent_cpu_s < IDLE * budget:
+            said.append(
+                f"`{result.rule}` never spends more than {result.most_spent_cpu_s / budget:.0%} of the budget: it "
+                "comes to the end of the table and has no use for more."
+            )
+    return said
+
+
+def to_markdown(result: ReplayResult) -> str:
+    """Return the report as a table with its definitions and notes."""
+    roles = result.roles
+    header = (
+        "rule",
+        f"P(pick holds up), {roles.judge} unseen seeds",
+        f"the same on all {len(result.seeds)} seeds",
+        "regret (score)",
+        "CPU-s spent",
+        "P ours / P rule",
+    )
+    lines = [header, ("---", *["---:"] * (len(header) - 1))]
+    for each in result.rules:
+        cells: list[str] = [each.rule, *map(_said, (each.holds_up, each.holds_up_on_all, each.regret))]
+        lines.append((*cells, f"{each.spent_cpu_s:,.0f}", _said(each.ratio)))
+    text = [
+        f"{result.num_settings} settings, {len(result.seeds)} seeds, {result.small} -> {result.target} runners; "
+        f"{result.num_replays} replays; at most {result.budget_cpu_s:,.0f} CPU-s for each rule in each replay.",
+        "",
+        *(f"| {' | '.join(line)} |" for line in lines),
+        "",
+        f"- In brackets: {result.rules[0].holds_up.level:.0%} intervals for other seeds and the same settings "
+        f"({result.num_tables} tables of resampled seeds, and the error of the replays).",
+        f"- Of the seeds {roles.tune} tune, {roles.rank} rank and {roles.judge} judge, drawn anew in every replay; the "
+        f"last evaluation is judged by its first {LAST_EPISODES} episodes.",
+        *(f"- {note}" for note in result.notes),
+    ]
+    return "\n".join(text) + "\n"
+
+
+def _said(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return ""
+    if not estimate.has_interval:
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"

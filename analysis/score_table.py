@@ -1,0 +1,204 @@
+"""A complete table of trials, which a replay draws from: every setting with every seed at two scales. Reads files only.
+
+The rows of a search are survivors: a rule that is replayed on them looks better than it is. So an incomplete table is
+refused. A failed trial is a cell with score 0, unsolved, that cost what it cost.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.statistics import BoolArray, FloatArray
+from study.errors import AnalysisError
+from study.planning.plan import grid_values
+from study.space.parameters import SCALE, Value
+from study.space.spec import StudySpec
+from study.tracking.folder import StudyFolder
+from study.tracking.ledger import TrialRow, fold
+from study.tracking.records import read_lines
+
+TARGET, SMALL = 0, 1
+"""Index of the scales in the arrays of a table."""
+LAST_EPISODES = 5
+"""Episodes of a last evaluation that are looked at: RL Zoo's `--n-eval-episodes` when it optimises."""
+NAMED = 5
+"""Missing cells that a message names."""
+Cell = tuple[int, str, int]
+"""Runners, name of the setting, seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreTable:
+    """What every setting did with every seed, at the target scale and at the small one.
+
+    All arrays have shape (2, settings, seeds); index 0 of the first axis is the target scale, index 1 the small one.
+    """
+
+    settings: tuple[str, ...]
+    """Tuned parameters of each setting, rules included: its identity across scales. Sorted."""
+    seeds: tuple[int, ...]
+    """Ascending; a resampled table repeats some."""
+    target: int
+    """Runners at the target scale."""
+    small: int
+    """Runners at the small scale."""
+    score: FloatArray
+    """`score` of each trial; 0 where it failed."""
+    last_score: FloatArray
+    """Score of the first `LAST_EPISODES` episodes of the last evaluation alone; 0 where the trial failed."""
+    solved: BoolArray
+    """Whether `final_return` is at least the environment's target."""
+    cost: FloatArray
+    """Measured CPU-seconds of training; 0 for a trial that failed before its first iteration."""
+    num_failed: int = 0
+    """Trials that failed."""
+    left_out: tuple[int, ...] = ()
+    """Seeds that are in the records and not in the table, since not all of their trials have ended."""
+
+    def __post_init__(self) -> None:
+        shape = (2, len(self.settings), len(self.seeds))
+        for name in ("score", "last_score", "solved", "cost"):
+            array = getattr(self, name)
+            if array.shape != shape or not np.isfinite(array).all():
+                law = f"must be finite and of shape {shape}"
+                raise AnalysisError(f"{name}: {law}, got shape {array.shape}. Fix: give one number per trial.")
+
+    def resampled(self, columns: npt.NDArray[np.int64]) -> "ScoreTable":
+        """Return the table with the given columns of seeds, the same for every setting and scale.
+
+        Args:
+            columns: Indices into `seeds`, repeats allowed, shape (any number,).
+        """
+        return replace(
+            self,
+            seeds=tuple(self.seeds[column] for column in columns),
+            score=self.score[..., columns],
+            last_score=self.last_score[..., columns],
+            solved=self.solved[..., columns],
+            cost=self.cost[..., columns],
+        )
+
+
+def score_table(study: str | Path, *, target: int, small: int, complete_seeds_only: bool = False) -> ScoreTable:
+    """Return the complete table that a study recorded.
+
+    Args:
+        study: Folder of the study, such as one of `search_spaces/acrobot_table.yaml`.
+        target: Runners at the target scale.
+        small: Runners at the small scale.
+        complete_seeds_only: Leave out seeds with a trial that has not ended, instead of refusing the table.
+
+    Raises:
+        AnalysisError: There is no study, the table is not complete, or a cell was recorded twice.
+        RecordError: The records cannot be trusted.
+    """
+    folder = StudyFolder(Path(study))
+    if not folder.exists():
+        raise AnalysisError(f"{study}: must be the folder of a study, got none. Fix: give one with a complete table.")
+    spec = folder.identity().parse()
+    rows = fold((line.record, line.time) for line in read_lines(folder.records)).rows.values()
+    if target == small or not {target, small} <= set(spec.scales):
+        law = f"must be two different scales of the study ({', '.join(map(str, spec.scales))})"
+        raise AnalysisError(f"target, small: {law}, got {target} and {small}. Fix: name two of them.")
+    whole = [row for row in rows if row.variant == "study" and row.num_env_runners in (target, small)]
+    cells = _cells(str(study), whole)
+    names = _grid(spec) or sorted({name for _, name, _ in cells})
+    seeds = sorted({*spec.search.seeds, *(seed for _, _, seed in cells)})
+    missing = [
+        cell
+        for cell in ((scale, name, seed) for seed in seeds for scale in (target, small) for name in names)
+        if cell not in cells
+    ]
+    gone = {seed for _, _, seed in missing}
+    kept = [seed for seed in seeds if seed not in gone]
+    if missing and not (complete_seeds_only and kept):
+        raise AnalysisError(_incomplete(str(study), missing, len(seeds) * len(names) * 2, kept))
+    return _table(spec, cells, names, kept, (target, small), tuple(sorted(gone)))
+
+
+def _name(setting: Mapping[str, Value]) -> str:
+    """Return the identity of a setting across scales: its tuned parameters, in the order of their names."""
+    return " ".join(f"{name}={setting[name]:g}" for name in sorted(setting) if name != SCALE) or "the one setting"
+
+
+def _grid(spec: StudySpec) -> list[str]:
+    """Return the settings of a grid, sorted; none when the sampler is another, whose settings only the records know."""
+    if spec.search.sampler != "grid":
+        return []
+    names = list(spec.tuned)
+    values = itertools.product(*(grid_values(spec.tuned[name]) for name in names))
+    return sorted(_name(dict(zip(names, each, strict=True))) for each in values)
+
+
+def _cells(where: str, rows: Iterable[TrialRow]) -> dict[Cell, TrialRow]:
+    """Return the trials that have ended, by cell."""
+    cells: dict[Cell, TrialRow] = {}
+    for row in rows:
+        cell = (row.num_env_runners, _name(row.proposed), row.seed)
+        if row.ended and cell in cells:
+            raise AnalysisError(
+                f"{where}: a table holds every cell once, got trials {sorted((row.trial, cells[cell].trial))} for "
+                f"{_said(cell)}. Fix: replay a study of sampler grid."
+            )
+        if row.ended:
+            cells[cell] = row
+    return cells
+
+
+def _said(cell: Cell) -> str:
+    scale, name, seed = cell
+    return f"seed {seed}, {scale} runners, {name}"
+
+
+def _incomplete(where: str, missing: Sequence[Cell], count: int, kept: Sequence[int]) -> str:
+    listed = "; ".join(_said(cell) for cell in missing[:NAMED])
+    more = f"; and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+    fix = "let the study finish (--resume)"
+    if kept:
+        fix += f", or use the complete seeds ({', '.join(map(str, kept))}) with --complete-seeds-only"
+    law = "every setting must have ended with every seed at both scales"
+    return f"{where}: {law}, got {len(missing)} of {count} trials missing: {listed}{more}. Fix: {fix}."
+
+
+def _table(
+    spec: StudySpec,
+    cells: Mapping[Cell, TrialRow],
+    names: Sequence[str],
+    seeds: Sequence[int],
+    scales: tuple[int, int],
+    left_out: tuple[int, ...],
+) -> ScoreTable:
+    rows = [cells[scale, name, seed] for scale in scales for name in names for seed in seeds]
+    shape = (2, len(names), len(seeds))
+
+    def array(values: Iterable[float]) -> FloatArray:
+        return np.array(list(values), dtype=np.float64).reshape(shape)
+
+    return ScoreTable(
+        settings=tuple(names),
+        seeds=tuple(seeds),
+        target=scales[TARGET],
+        small=scales[SMALL],
+        score=array(row.summary.get("score") or 0.0 for row in rows),  # a failed trial scores 0
+        last_score=array(_last_score(spec, row) for row in rows),
+        solved=array(_solved(spec, row) for row in rows).astype(np.bool_),
+        cost=array(row.summary.get("cpu_s_spent") or 0.0 for row in rows),
+        num_failed=sum(row.status == "failed" for row in rows),
+        left_out=left_out,
+    )
+
+
+def _last_score(spec: StudySpec, row: TrialRow) -> float:
+    if row.status != "finished" or row.last_evaluation is None:
+        return 0.0
+    returns = row.last_evaluation.returns[:LAST_EPISODES]
+    return spec.score(sum(returns) / len(returns))
+
+
+def _solved(spec: StudySpec, row: TrialRow) -> bool:
+    final = row.summary.get("final_return")
+    return row.status == "finished" and final is not None and final >= spec.environment.target

@@ -1,0 +1,141 @@
+"""The certificate of a hold-up study: made from the records and study.json alone, and checked against them.
+
+Reads files; imports no engine.
+"""
+
+import hashlib
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from study.errors import RecordError
+from study.protocol.certificate_content import JSON_NAME, Certificate
+from study.protocol.certificate_figures import FORMAT, Maker
+from study.protocol.record_laws import broken_laws, cell_of, confirmation_is_over, planned_cells
+from study.protocol.stages import STAGES
+from study.space.spec import StudySpec
+from study.tracking.folder import StudyFolder, StudyIdentity
+from study.tracking.ledger import Ledger, fold
+from study.tracking.records import Line, read_lines
+
+__all__ = ["Certificate", "make_certificate", "verify"]
+
+RELATIVE, ABSOLUTE = 1e-6, 1e-9
+"""Figures that differ by less are the same: machines round the last digits differently."""
+AT_MOST = 30
+"""Differences that a message lists."""
+
+
+def make_certificate(folder: StudyFolder) -> Certificate:
+    """Return the certificate of a study whose confirmation is complete.
+
+    Raises:
+        RecordError: There is no study or no hold-up study, it has not been confirmed yet (says how to go on), or its
+            records break a law (names every one).
+    """
+    return Maker(*_read(folder)).certificate()
+
+
+def verify(path: str | Path) -> None:
+    """Recompute a certificate from the records beside it.
+
+    Args:
+        path: `certificate.json`, or the study folder that holds it.
+
+    Raises:
+        RecordError: It cannot be read, the records break a law, or figures differ: names each one by its place, as
+            it is written and as it is recomputed.
+    """
+    given = Path(path)
+    file = given / JSON_NAME if given.is_dir() else given
+    fix = "Fix: write it again from the records with the command `certificate`."
+    try:
+        written = json.loads(file.read_text())
+    except FileNotFoundError as error:
+        raise RecordError(f"{file}: no certificate here. {fix}") from error
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{file}: must be a certificate, got a damaged file ({error}). {fix}") from error
+    if not isinstance(written, dict) or written.get("format") != FORMAT:
+        got = written.get("format") if isinstance(written, dict) else type(written).__name__
+        raise RecordError(f"{file}: this version reads format {FORMAT}, got {got!r}. {fix}")
+    recomputed = make_certificate(StudyFolder(file.parent)).to_json()
+    differing = list(_differences(written, recomputed, ""))
+    if differing:
+        count = f"{len(differing)} figure{'s'[: len(differing) - 1]}"
+        listed = differing[:AT_MOST] + [f"… and {len(differing) - AT_MOST} more"] * (len(differing) > AT_MOST)
+        lines = "\n".join(f"  {line}" for line in listed)
+        raise RecordError(f"{file}: must say what the records say, {count} differ:\n{lines}\n{fix}")
+
+
+def _differences(written: Any, recomputed: Any, place: str) -> Iterator[str]:
+    """Yield one line for every figure that differs."""
+    if isinstance(written, dict) and isinstance(recomputed, dict):
+        for key in [*recomputed, *(key for key in written if key not in recomputed)]:
+            inner = f"{place}.{key}" if place else str(key)
+            if key in written and key in recomputed:
+                yield from _differences(written[key], recomputed[key], inner)
+            else:
+                yield f"{inner}: written {_shown(written, key)}, recomputed {_shown(recomputed, key)}"
+    elif isinstance(written, list) and isinstance(recomputed, list) and len(written) == len(recomputed):
+        for index, (first, second) in enumerate(zip(written, recomputed, strict=True)):
+            yield from _differences(first, second, f"{place}.{index}")
+    elif not _equal(written, recomputed):
+        yield f"{place}: written {json.dumps(written)}, recomputed {json.dumps(recomputed)}"
+
+
+def _shown(content: Mapping[str, Any], key: str) -> str:
+    return json.dumps(content[key]) if key in content else "nothing"
+
+
+def _equal(first: Any, second: Any) -> bool:
+    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (first, second))
+    if numbers:
+        return math.isclose(first, second, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    return type(first) is type(second) and bool(first == second)
+
+
+def _read(folder: StudyFolder) -> tuple[StudyIdentity, StudySpec, list[Line], str]:
+    """Return identity, spec, lines and digest of the records of a study that may be certified.
+
+    Raises:
+        RecordError: As `make_certificate`.
+    """
+    identity = folder.identity()
+    spec = identity.parse()
+    if spec.holdup is None:
+        law = "a certificate needs a hold-up study, got a space without `holdup`"
+        raise RecordError(f"{folder.path}: {law}. Fix: add the section and start a new study.")
+    lines = list(read_lines(folder.records))
+    if spec.digest() != identity.digest:
+        law = f"digest of the spec must be {spec.digest()}, got {identity.digest}"
+        raise RecordError(f"{folder.identity_file}: {law}. Fix: restore the file from a backup.")
+    broken = list(broken_laws(lines, spec))
+    if broken:
+        listed = "\n".join(f"  {law}" for law in broken[:AT_MOST])
+        more = f"\n  … and {len(broken) - AT_MOST} more" if len(broken) > AT_MOST else ""
+        count = f"{len(broken)} law{'s'[: len(broken) - 1]}"
+        raise RecordError(
+            f"{folder.records}: the records must obey the protocol, {count} broken:\n{listed}{more}\n"
+            "Fix: restore the file from a backup; without one, this study proves nothing and has to be run again."
+        )
+    _check_confirmed(folder, identity, fold((line.record, line.time) for line in lines))
+    with folder.records.open("rb") as file:
+        content = file.read(lines[-1].end)
+    return identity, spec, lines, hashlib.sha256(content).hexdigest()
+
+
+def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, ledger: Ledger) -> None:
+    planned = planned_cells(ledger.decisions)
+    ended = {cell_of(row) for row in ledger.rows.values() if row.stage == "confirm" and row.ended}
+    if planned and not set(planned) - ended and confirmation_is_over(ledger):
+        return
+    stage = (ledger.decisions[-1].next_stage if ledger.decisions else None) or STAGES[0]
+    progress = f" ({len(ended & set(planned))} of {len(planned)} trials)" if stage == "confirm" else ""
+    space, out = shlex.quote(str(folder.space_file)), shlex.quote(str(folder.path.parent))
+    raise RecordError(
+        f"{folder.path}: a certificate needs a confirmed study, got one at the stage {stage}{progress}. Fix: go on "
+        f"with python run_study.py --space {space} --name {shlex.quote(identity.name)} --out {out} --resume"
+    )

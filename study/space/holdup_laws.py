@@ -1,0 +1,120 @@
+"""Laws of the `holdup` section: sizes that fit each other, and seeds that never mix. Pure."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from study.space.holdup import HoldUpSpec
+from study.space.parameters import PARAMETERS, RULES
+
+if TYPE_CHECKING:
+    from study.space.spec import StudySpec
+
+Broken = Iterator[tuple[str, str, str]]
+
+
+def holdup_laws(spec: "StudySpec") -> Broken:
+    """Yield place, law and fix for every law that a hold-up study breaks."""
+    if spec.holdup is None:
+        return
+    for law_of in (_scales, _seeds, _sizes, _search, _published):
+        yield from law_of(spec, spec.holdup)
+
+
+def num_proposed(holdup: HoldUpSpec, *, small: bool) -> int:
+    """Return how many settings the search proposes at the small scale, or at all the others."""
+    at_small = sum(index % 4 == 1 for index in range(holdup.num_settings))
+    return at_small if small else holdup.num_settings - at_small
+
+
+def _scales(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
+    searched, target, small = list(spec.scales), holdup.target_scale, holdup.small_scale
+    if target < min(searched):
+        got = f"must not lie below every searched scale ({searched}), got {target}."
+        yield "holdup.target_scale", got, f"List {target} in parameters.num_env_runners, or raise it."
+    elif target not in searched:
+        got = f"must be among parameters.num_env_runners ({searched}), got {target}."
+        yield "holdup.target_scale", got, f"List {target} there; other scales belong in holdup.unseen_scales."
+    if small not in searched:
+        got = f"must be among parameters.num_env_runners ({searched}), got {small}."
+        yield "holdup.small_scale", got, f"List {small} there."
+    if not small < target:
+        got = f"`small_scale < target_scale` must hold, got {small} and {target}."
+        yield "holdup.small_scale", got, "Name the scale at which training is known to work."
+    if smaller := [scale for scale in searched if scale < small]:
+        got = f"must be the smallest searched scale, got {small} with {smaller} below it."
+        yield "holdup.small_scale", got, "The scales above it are those at which a setting has to hold up."
+    if seen := sorted(set(holdup.unseen_scales) & set(searched)):
+        got = f"must be scales that no earlier stage runs, got {seen}."
+        yield "holdup.unseen_scales", got, "Remove them here or from parameters.num_env_runners."
+
+
+def _seeds(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
+    sets = {"tune_seeds": holdup.tune_seeds, "rank_seeds": holdup.rank_seeds, "test_seeds": holdup.test_seeds}
+    for (first, ours), (second, theirs) in itertools.combinations(sets.items(), 2):
+        if common := sorted(set(ours.seeds) & set(theirs.seeds)):
+            got = f"must share no seed with {first}, got {common[0]}{f' to {common[-1]}' if len(common) > 1 else ''}."
+            yield f"holdup.{second}", got, f"Begin at {ours.first + ours.count} or later."
+    needs = {
+        "tune_seeds": (2, "a second look"),
+        "rank_seeds": (max(sum(holdup.race.blocks), holdup.stress.num_seeds), "race and stress"),
+        "test_seeds": (
+            max(holdup.confirm.num_seeds, holdup.confirm.num_seeds_others, holdup.confirm.num_seeds_stock),
+            "the confirmation",
+        ),
+    }
+    for name, (least, purpose) in needs.items():
+        if sets[name].count < least:
+            yield f"holdup.{name}", f"{purpose} needs {least}, got {sets[name].count}.", f"Set count: {least}."
+    if spec.search.seeds != [1]:
+        yield "search.seeds", "a hold-up study has seeds of its own.", "Use holdup.tune_seeds."
+
+
+def _sizes(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
+    proposed = num_proposed(holdup, small=False)
+    if proposed < holdup.race.num_settings:
+        enough = math.ceil(holdup.race.num_settings * 4 / 3)
+        got = (
+            f"the race needs {holdup.race.num_settings} settings at {spec.scales[-1]} runners and its neighbours, got "
+            f"{proposed} of {holdup.num_settings}."
+        )
+        yield "holdup.num_settings", got, f"Raise it to {enough}, or lower holdup.race.num_settings."
+    if holdup.stress.num_settings > holdup.race.num_settings:
+        got = f"must not exceed race.num_settings, got {holdup.stress.num_settings} > {holdup.race.num_settings}."
+        yield "holdup.stress.num_settings", got, "Lower it."
+    if holdup.num_rounds > holdup.num_settings // 4:
+        got = f"every round needs 4 settings, got {holdup.num_settings} in {holdup.num_rounds} rounds."
+        yield "holdup.num_rounds", got, f"Lower it to {holdup.num_settings // 4} or less."
+    if spec.evaluation.num_evaluations < 2:
+        got = f"two consecutive evaluations tell that a target is reached, got {spec.evaluation.num_evaluations}."
+        yield "evaluation.num_evaluations", got, "Raise it; 10 gives a tenth of the budget as resolution."
+
+
+def _search(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
+    search = spec.search
+    if search.sampler == "grid":
+        yield "search.sampler", "a hold-up study proposes settings, got grid.", "Use tpe, gp, qmc or random."
+    if search.num_trials is not None:
+        yield "search.num_trials", "a hold-up study counts itself.", "Use holdup.num_settings."
+    if search.anchors:
+        yield "search.anchors", "a hold-up study has baselines instead.", "Use holdup.baselines and holdup.published."
+    if not spec.tuned:
+        yield "parameters", "a hold-up study needs something to tune, got one setting.", "Give lr a range."
+    if isinstance(spec.budget.iterations, list):
+        yield "budget.iterations", "must be one number in a hold-up study.", "Give the longest one."
+    if spec.runner == "stock" or spec.learner == "rllib":
+        got = f"a hold-up study confirms with RLlib's own parts at the end, got {spec.runner} and {spec.learner}."
+        yield "runner", got, "Remove runner and learner."
+
+
+def _published(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
+    if ("published" in holdup.baselines) != bool(holdup.published):
+        got = "holdup.published and the baseline `published` belong together, got one of the two."
+        yield "holdup.published", got, "Give both, or neither."
+    known = {**PARAMETERS, **RULES}
+    for name, value in holdup.published.items():
+        if name not in known or name == "num_env_runners":
+            yield f"holdup.published.{name}", "unknown parameter.", f"Use one of: {', '.join(known)}."
+        elif known[name].kind is int and not isinstance(value, int):
+            yield f"holdup.published.{name}", f"must be a whole number, got {value}.", "Write a whole number."

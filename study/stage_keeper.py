@@ -1,0 +1,158 @@
+"""The stages of a hold-up study beside the conductor: decisions on record, the seed firewall, the budget. No engine.
+
+The thinking is in `study.protocol.machine`, which is pure; here are the records, the clock and the money.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from study.errors import RecordError
+from study.planning.plan import Plan, Slot, slots_of
+from study.protocol import machine
+from study.protocol.stages import STAGES, Request, Stage
+from study.protocol.variants import why_not_measured
+from study.space.spec import StudySpec
+from study.tracking.ledger import Ledger, TrialRow
+from study.tracking.records import Record, TrialStarted
+
+HOPELESS = 0.5
+"""A session with less time than this share of what the later stages need cannot finish; a resume goes on searching."""
+
+
+class StageKeeper:
+    """Keeps a study to its protocol."""
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        plan: Plan,
+        ledger: Ledger,
+        append: Callable[[Record], Any],
+        *,
+        until: Stage | None = None,
+    ) -> None:
+        """Take up a study where its records end.
+
+        Args:
+            spec: The space.
+            plan: What is planned on this cluster.
+            ledger: The state that the records have led to.
+            append: Writes a record and applies it to the ledger.
+            until: Last stage to run; None runs all.
+        """
+        assert spec.holdup is not None  # else there are no stages
+        self._spec, self._holdup, self._plan, self._ledger, self._append = spec, spec.holdup, plan, ledger, append
+        self._until = until
+        self._test_seeds = set(self._holdup.test_seeds.seeds)
+
+    @property
+    def cancelled(self) -> set[int]:
+        """Trials that were asked for and are not run."""
+        return machine.cancelled_by(self._ledger.decisions)
+
+    @property
+    def phase(self) -> machine.Phase | None:
+        """What runs now; None at the end of the protocol."""
+        return machine.current(self._holdup, self._ledger.decisions)
+
+    @property
+    def held(self) -> bool:
+        """Whether the session was asked to end before the stage that comes next."""
+        phase = self.phase
+        return self._until is not None and phase is not None and STAGES.index(phase.stage) > STAGES.index(self._until)
+
+    def how_it_ended(self) -> tuple[str, str]:
+        """Return reason and detail of a session that has nothing left to run."""
+        phase = self.phase
+        if phase is None:
+            return "complete", ""
+        return "until", f"the stages up to {self._until} are complete, {phase.stage} comes next"
+
+    def close_phase(self, left: Sequence[int], reason: str) -> list[Slot]:
+        """Record the decision that closes the current phase, and return the trials that follow from it.
+
+        Args:
+            left: Trials of the phase that are not run.
+            reason: Why they are not.
+        """
+        decisions = self._ledger.decisions
+        first = len(machine.requests_of(self._spec, decisions))
+        step = machine.decide(self._spec, self._ledger.rows, decisions, cancelled=left, reason=reason)
+        if step.frozen is not None and self._ledger.frozen is None:
+            self._append(step.frozen)
+        self._append(step.decision)
+        requests = [Request.from_json(content) for content in step.decision.requests]
+        return list(slots_of(requests, first=first))
+
+    def check_seed(self, started: TrialStarted) -> None:
+        """Refuse a test seed for a setting that is not frozen: what it was chosen by must never judge it.
+
+        Raises:
+            RecordError: The seed belongs to the confirmation, and the setting is not on record as frozen.
+        """
+        frozen = self._ledger.frozen
+        if started.seed not in self._test_seeds:
+            return
+        allowed = started.stage in ("confirm", "measure") and frozen is not None
+        if not allowed or (started.stage == "confirm" and started.digest not in frozen.settings):  # type: ignore[union-attr]
+            raise RecordError(
+                f"trial {started.trial}: test seed {started.seed} is for settings that are frozen, got "
+                f"{started.digest} in stage {started.stage}. Fix: this is a fault of this program; please report it."
+            )
+
+    # --- budget ------------------------------------------------------------------------------------------------
+
+    def why_skip(self, slot: Slot, *, num_running: int, left_s: float | None) -> str:
+        """Return why a trial is not to be started at all; empty when it is.
+
+        Args:
+            slot: The trial.
+            num_running: Trials that run now.
+            left_s: Seconds of the session's time budget that are left.
+        """
+        if slot.stage == "measure" and (slot.num_env_runners, slot.variant) not in self._plan.variants:
+            return why_not_measured(self._spec, self._plan.cluster)
+        if slot.stage != "search" or not self._enough_looks():
+            return ""
+        return self._too_expensive(num_running) or self._too_late(slot, num_running, left_s)
+
+    def _enough_looks(self) -> bool:
+        """Return whether the race and the small scale have settings to choose from."""
+        seen = {
+            (row.digest, row.num_env_runners == self._holdup.small_scale)
+            for row in self._ledger.rows.values()
+            if row.stage == "search" and row.anchor is None and row.ended
+        }
+        small = sum(at_small for _, at_small in seen)
+        return small >= 1 and len(seen) - small >= self._holdup.race.num_settings
+
+    def _too_expensive(self, num_running: int) -> str:
+        if self._holdup.cpu_hours is None:
+            return ""
+        spent = sum(row.summary.get("cpu_s_spent") or 0.0 for row in self._ledger.rows.values() if row.ended)
+        each = _mean(row.summary.get("cpu_s_spent") for row in self._whole())
+        later = machine.num_later(self._spec) * each
+        if spent + (num_running + 1) * each + later <= self._holdup.cpu_hours * 3600:
+            return ""
+        return (
+            f"of {self._holdup.cpu_hours:g} CPU-hours {spent / 3600:.2f} are spent, and {later / 3600:.2f} are kept "
+            "for race, stress and confirmation"
+        )
+
+    def _too_late(self, slot: Slot, num_running: int, left_s: float | None) -> str:
+        if left_s is None:
+            return ""
+        each = _mean(row.duration_s for row in self._whole())
+        side_by_side = max(self._plan.cluster.capacity // self._plan.needs(slot).num_cpus, 1)
+        later = machine.num_later(self._spec) * each / side_by_side
+        if left_s >= later + (num_running + 1) * each / side_by_side or left_s < HOPELESS * later:
+            return ""
+        return f"{left_s / 60:.0f} min are left, and race, stress and confirmation need {later / 60:.0f}"
+
+    def _whole(self) -> list[TrialRow]:
+        return [row for row in self._ledger.rows.values() if row.ended and row.iterations is None]
+
+
+def _mean(values: Any) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else 0.0

@@ -1,0 +1,336 @@
+"""The stages of a hold-up study, driven without Ray: a planted truth, kills anywhere, failures, budgets, seeds."""
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from study.errors import RecordError
+from study.planning.plan import make_plan
+from study.protocol import machine
+from study.protocol.baselines import RLLIB_DEFAULTS
+from study.protocol.stages import STAGES, digest_of
+from study.search.optuna_study import OptunaStudy
+from study.conductor import Conductor
+from study.tracking.folder import StudyFolder
+from study.tracking.ledger import fold
+from study.tracking.records import RecordLog, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines
+from tests.spaces import spec
+from tests.unit.test_conductor import CLUSTER, optuna_trials, records
+
+HOLDUP = {
+    "target_scale": 8,
+    "small_scale": 2,
+    "unseen_scales": [4, 12],
+    "num_settings": 8,
+    "num_rounds": 2,
+    "calibrate": {"num_points": 3, "num_seeds": 2},
+    "race": {"num_settings": 4, "blocks": [1, 1]},
+    "stress": {"num_settings": 2, "num_seeds": 2},
+    "confirm": {"num_seeds": 5, "num_seeds_others": 5, "num_seeds_stock": 0},
+    "rank_seeds": {"first": 101, "count": 2},
+    "test_seeds": {"first": 1001, "count": 5},
+}
+
+
+def space(**changes):
+    holdup = {**HOLDUP, **changes.pop("holdup", {})}
+    return spec(
+        parameters={
+            "num_env_runners": [2, 6, 8],
+            "num_envs_per_env_runner": 2,
+            "steps_per_env_runner": {"low": 20, "high": 200, "log": True},
+            "lr": {"low": 1e-4, "high": 1e-2, "log": True},
+            "minibatch_size": 64,
+        },
+        search={"sampler": "random"},
+        execution="emulated",
+        holdup=holdup,
+        **changes,
+    )
+
+
+def planted(row):
+    """Return the final return of a trial: best at lr 1e-3; a batch per runner above 100 fails at large scales only."""
+    miss = abs(math.log10(row.setting["lr"]) + 3)
+    noise = ((row.seed * 2654435761) % 1000) / 1000 - 0.5
+    collapse = 150 if row.num_env_runners >= 6 and row.setting["train_batch_size"] > 100 * row.num_env_runners else 0
+    return 480 - 200 * miss - collapse + 10 * noise
+
+
+class Drive:
+    """One driver's session; leaving it without `close` is a kill."""
+
+    def __init__(self, path, space, *, deadline=None, until=None):
+        self.folder, self.spec = StudyFolder(path), space
+        path.mkdir(exist_ok=True)
+        ledger = fold((line.record, line.time) for line in read_lines(self.folder.records))
+        optuna_study = OptunaStudy(space, study_id="s", journal=self.folder.optuna_journal, rows=ledger.rows)
+        self.log = RecordLog(self.folder.records)
+        self.conductor = Conductor(
+            spec=space,
+            plan=make_plan(space, CLUSTER, ledger.decisions),
+            folder=self.folder,
+            log=self.log,
+            ledger=ledger,
+            optuna_study=optuna_study,
+            provenance={},
+            deadline=deadline,
+            until=until,
+        )
+
+    def finish(self, trial, outcome=planted, cpu_s=10.0):
+        row = self.conductor.ledger.rows[trial]
+        final = outcome(row)
+        if final is None:
+            self.conductor.end(trial, "failed", "planted")
+            return
+        for number in (1, 2):
+            metrics = {"train_batch_size_actual": 500, "iteration_time_s": 2.0, "cpu_time_s": cpu_s / 2}
+            iteration = {
+                "kind": "iteration",
+                "iteration": number,
+                "env_steps": 500 * number,
+                "wall_time_s": 2.0 * number,
+            }
+            self.conductor.report(trial, [{**iteration, "metrics": metrics}], progress=number / 2)
+            evaluation = {"kind": "evaluation", "iteration": number, "env_steps": 500 * number, "wall_time_s": 2.0}
+            returns = {"returns": [final], "num_cut": 0, "eval_time_s": 0.1, "progress": number / 2}
+            self.conductor.report(trial, [evaluation | returns], progress=number / 2)
+        self.conductor.finish(trial, None)
+
+    def run(self, outcome=planted, *, most=None):
+        """Run to the end, or until `most` trials have ended (then as a kill leaves it); return the ending."""
+        ended = 0
+        while not self.conductor.exhausted or self.conductor.leg_ended:
+            if self.conductor.leg_ended:
+                self.conductor.begin_leg()
+                continue
+            started = []
+            while (next_one := self.conductor.next_trial()) is not None:
+                started.append(next_one.trial)
+            assert started
+            for trial in reversed(started):  # out of order
+                if ended == most:
+                    self.log.close()
+                    return None
+                self.finish(trial, outcome)
+                ended += 1
+        closed = self.conductor.close()
+        self.log.close()
+        return closed
+
+
+def decisions(path):
+    return [record for record in records(path) if isinstance(record, StageDecided)]
+
+
+def test_a_study_goes_through_its_stages_and_finds_the_planted_setting(tmp_path):
+    drive = Drive(tmp_path, space(holdup={"num_settings": 24}))
+    assert drive.run().reason == "complete"
+    taken = decisions(tmp_path)
+    assert [each.phase for each in taken] == [phase.name for phase in machine.phases(drive.spec.holdup)]
+    winner = next(record for record in records(tmp_path) if isinstance(record, SettingsFrozen))
+    setting = winner.settings[winner.winner]
+    assert abs(math.log10(setting["lr"]) + 3) < 0.4
+    assert setting["steps_per_env_runner"] <= 100  # 500 return units better at the large scales
+    rows = drive.conductor.ledger.rows
+    assert {row.stage for row in rows.values()} == set(STAGES) - {"measure"}
+    assert len(rows) <= drive.conductor.plan.num_trials
+
+
+def test_the_confirmation_is_on_test_seeds_and_on_scales_that_nothing_else_ran(tmp_path):
+    drive = Drive(tmp_path, space())
+    drive.run()
+    rows = drive.conductor.ledger.rows.values()
+    test_seeds = set(drive.spec.holdup.test_seeds.seeds)
+    for row in rows:
+        assert (row.seed in test_seeds) == (row.stage == "confirm")
+        assert row.num_env_runners in (2, 6, 8) or row.stage == "confirm"
+    confirmed = Counter((row.anchor, row.num_env_runners) for row in rows if row.stage == "confirm")
+    assert all(confirmed["winner", scale] == 5 for scale in (2, 4, 8, 12))
+    assert confirmed["best_small", 2] == 5
+    assert confirmed["naive_growth", 8] == 5
+
+
+def test_nothing_is_asked_of_a_test_seed_before_the_settings_are_frozen(tmp_path):
+    drive = Drive(tmp_path, space())
+    drive.run(most=10)
+    keeper = drive.conductor._stages
+    early = TrialStarted(
+        trial=99, attempt=1, seed=1001, setting={}, proposed={}, iterations=None, anchor=None, optuna_number=None,
+        num_cpus=1, stage="race", rule={"lr": 1.0}, digest=digest_of({"lr": 1.0}),
+    )  # fmt: skip
+    with pytest.raises(RecordError, match="test seed 1001"):
+        keeper.check_seed(early)
+
+
+def reference(tmp_path_factory):
+    path = tmp_path_factory.mktemp("reference")
+    Drive(path, space()).run()
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return reference(tmp_path_factory)
+
+
+def essence(path):
+    """Return what a study decided and ran, without when and how often it was begun."""
+    taken = [(each.phase, each.kept, each.dropped, each.evidence, each.requests) for each in decisions(path)]
+    started = {
+        record.trial: (record.seed, record.digest, record.setting, record.stage)
+        for record in records(path)
+        if isinstance(record, TrialStarted)
+    }
+    ended = Counter(
+        record.trial for record in records(path) if isinstance(record, TrialEnded) and record.status != "interrupted"
+    )
+    return taken, started, ended
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kills=st.lists(st.integers(0, 25), min_size=1, max_size=6))
+def test_killed_anywhere_a_study_takes_the_same_decisions(kills, undisturbed, tmp_path_factory):
+    path = tmp_path_factory.mktemp("killed")
+    for most in kills:
+        if Drive(path, space()).run(most=most) is not None:
+            break
+    else:
+        Drive(path, space()).run()
+    assert essence(path) == essence(undisturbed)
+    assert max(essence(path)[2].values()) == 1
+
+
+def test_killed_between_freezing_and_deciding(undisturbed, tmp_path):
+    lines = (undisturbed / "records.jsonl").read_bytes().splitlines(keepends=True)
+    at = next(index for index, line in enumerate(lines) if b'"kind":"settings_frozen"' in line)
+    (tmp_path / "records.jsonl").write_bytes(b"".join(lines[: at + 1]))
+    Drive(tmp_path, space()).run()
+    assert essence(tmp_path) == essence(undisturbed)
+    assert sum(isinstance(record, SettingsFrozen) for record in records(tmp_path)) == 1
+
+
+def test_a_lost_journal_changes_no_decision(undisturbed, tmp_path):
+    Drive(tmp_path, space()).run(most=14)
+    (tmp_path / "optuna.journal").unlink()
+    Drive(tmp_path, space()).run()
+    assert essence(tmp_path) == essence(undisturbed)
+
+
+def test_failures_and_nan_count_as_zero_and_never_vanish(tmp_path):
+    """Every other seed of the settings with a large batch dies: they must lose to settings with a worse return."""
+
+    def outcome(row):
+        if row.setting["train_batch_size"] > 60 * row.num_env_runners:
+            return None if row.seed % 2 else float("nan")
+        return 300.0
+
+    drive = Drive(tmp_path, space(holdup={"num_settings": 16}))
+    drive.run(outcome)
+    frozen = drive.conductor.ledger.frozen
+    assert frozen.settings[frozen.winner]["steps_per_env_runner"] <= 60
+    failed = [row for row in drive.conductor.ledger.rows.values() if row.status == "failed"]
+    assert failed
+    assert all(row.summary["score"] == 0 for row in failed)
+    race = next(each for each in decisions(tmp_path) if each.phase == "race 1")
+    assert all(len(scores) == 1 for scores in race.evidence["scores"].values())
+
+
+def test_optuna_is_told_lower_bounds_of_looks_and_of_nothing_else(tmp_path):
+    drive = Drive(tmp_path, space())
+    drive.run()
+    rows = drive.conductor.ledger.rows
+    told = {trial.user_attrs["trial"]: trial for trial in optuna_trials(tmp_path)}
+    assert {rows[number].stage for number in told} == {"search"}
+    assert all(rows[number].anchor is None for number in told)
+    second = [row for row in rows.values() if row.stage == "search" and row.anchor is None and row.trial in told]
+    twice = [digest for digest, count in Counter(row.digest for row in second).items() if count == 2]
+    assert twice
+    noise = [rows[number].summary["score"] for number in rows if rows[number].anchor == "default"]
+    sd = math.sqrt(sum((value - sum(noise) / 2) ** 2 for value in noise))
+    for digest in twice:
+        first, later = sorted(row.trial for row in second if row.digest == digest)
+        scores = [rows[first].summary["score"], rows[later].summary["score"]]
+        mean = sum(scores) / 2
+        own = math.sqrt(sum((value - mean) ** 2 for value in scores))
+        assert told[first].value == pytest.approx(scores[0] - 0.5 * sd)
+        assert told[later].value == pytest.approx(mean - 0.5 * max(own, sd) / math.sqrt(2))
+        assert told[later].constraints["policy updates"] == 18  # two iterations of twenty
+
+
+def test_until_a_stage_and_on(undisturbed, tmp_path):
+    for stage in ("calibrate", "search", "race", "stress"):
+        closed = Drive(tmp_path, space(), until=stage).run()
+        assert closed.reason == "until"
+        assert decisions(tmp_path)[-1].stage == stage
+        assert all(STAGES.index(row.stage) <= STAGES.index(stage) for row in fold_of(tmp_path).rows.values())
+    assert Drive(tmp_path, space(), until="confirm").run().reason == "complete"
+    assert essence(tmp_path) == essence(undisturbed)
+
+
+def fold_of(path):
+    return fold((line.record, line.time) for line in read_lines(path / "records.jsonl"))
+
+
+def test_a_budget_cuts_the_search_and_keeps_what_the_later_stages_need(tmp_path):
+    """Each whole trial costs 10 CPU-seconds; the budget pays for 20 settings less than are wanted."""
+    wanted = space(holdup={"num_settings": 40})
+    drive = Drive(tmp_path, wanted)
+    enough = (machine.num_later(wanted) + 5 + 2 + 25) * 10 / 3600
+    drive = Drive(tmp_path / "cut", space(holdup={"num_settings": 40, "cpu_hours": enough}))
+    assert drive.run().reason == "complete"
+    cut = [each for each in decisions(tmp_path / "cut") if each.cancelled]
+    assert cut
+    assert "CPU-hours" in cut[0].evidence["cancelled"]
+    spent = sum(row.summary["cpu_s_spent"] for row in drive.conductor.ledger.rows.values())
+    assert spent <= enough * 3600
+    stages = Counter(row.stage for row in drive.conductor.ledger.rows.values())
+    assert stages["confirm"] == 5 * 5 + 2 * 5 or stages["confirm"] == 5 * 5 + 5
+
+
+def test_what_waits_for_a_clock_is_skipped_where_there_are_no_cores_and_the_reason_is_recorded(tmp_path):
+    measure = {"scales": [1, 8], "repeats": 2, "iterations": 2}
+    drive = Drive(tmp_path, space(holdup={"measure": measure}))
+    assert drive.run().reason == "complete"
+    last = decisions(tmp_path)[-1]
+    assert last.phase == "measure"
+    assert last.cancelled
+    assert "CPUs" in last.evidence["cancelled"]
+
+
+def test_trials_of_one_group_run_together_and_alone(tmp_path):
+    measure = {"scales": [1, 3], "repeats": 2, "iterations": 2, "step_wait_ms": 2}
+    drive = Drive(tmp_path, space(holdup={"measure": measure}))
+    seen = []
+    while not drive.conductor.exhausted or drive.conductor.leg_ended:
+        if drive.conductor.leg_ended:
+            drive.conductor.begin_leg()
+        started = []
+        while (one := drive.conductor.next_trial()) is not None:
+            started.append(one)
+        if started[0].stage == "measure":
+            seen.append([(one.anchor, one.setting["num_env_runners"]) for one in started])
+        for one in started:
+            drive.finish(one.trial)
+    assert all(len(set(together)) == 1 for together in seen)
+    assert [("shared", 1), ("shared", 1)] in seen
+    assert seen[0] == [("anchor", 1)]
+    strong = [row for row in drive.conductor.ledger.rows.values() if row.anchor == "strong"]
+    assert len({row.setting["train_batch_size"] for row in strong}) == 1
+    weak = [row for row in drive.conductor.ledger.rows.values() if row.anchor == "weak"]
+    assert len({row.setting["train_batch_size"] / row.num_env_runners for row in weak}) == 1
+
+
+def test_rllibs_defaults_are_rllibs():
+    ppo = pytest.importorskip("ray.rllib.algorithms.ppo")
+    config = ppo.PPOConfig()
+    names = {"lambda": "lambda_", "train_batch_size": "train_batch_size"}
+    for name, value in RLLIB_DEFAULTS.items():
+        if name == "grad_clip":
+            assert config.grad_clip is None
+        else:
+            assert getattr(config, names.get(name, name)) == value, name

@@ -1,0 +1,640 @@
+"""Estimators against published values and second implementations, and intervals against simulated coverage."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from analysis import statistics
+from analysis.statistics import Estimate
+from study.errors import AnalysisError
+
+# Student's sleep data (Biometrika 6, 1908), as in R's data set `sleep`.
+SLEEP_ONE = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+SLEEP_TWO = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+# Weeks of remission (Freireich et al. 1963; Gehan 1965), as in R's data set MASS::gehan.
+DRUG = [6, 6, 6, 6, 7, 9, 10, 10, 11, 13, 16, 17, 19, 20, 22, 23, 25, 32, 32, 34, 35]
+DRUG_RELAPSE = [index in {0, 1, 2, 4, 6, 9, 10, 14, 15} for index in range(21)]
+PLACEBO = [1, 1, 2, 2, 3, 4, 4, 5, 5, 8, 8, 8, 8, 11, 11, 12, 12, 15, 17, 22, 23]
+
+# Multiples of 1/64, so that sums are exact and ties are frequent.
+SCORES = st.integers(-128, 128).map(lambda number: number / 64)
+SAMPLES = st.lists(SCORES, min_size=2, max_size=12)
+TIMES = st.lists(st.tuples(st.integers(1, 12).map(float), st.booleans()), min_size=1, max_size=12)
+
+
+def generator(seed=0):
+    return np.random.default_rng(seed)
+
+
+def ends(estimate):
+    return estimate.value, estimate.low, estimate.high
+
+
+# Estimate
+
+
+def test_an_estimate_reads_as_a_table_cell():
+    estimate = Estimate(value=0.931, low=0.9, high=0.957, n=20, level=0.95, method="Student t")
+    assert str(estimate) == "0.93 [0.90, 0.96] (n=20)"
+    assert f"{estimate:.1f}" == "0.9 [0.9, 1.0] (n=20)"
+    assert estimate.has_interval
+    alone = statistics.mean_interval([0.93])
+    assert str(alone) == "0.93 (n=1, no interval)"
+    assert not alone.has_interval
+    assert ends(alone) == (0.93, -np.inf, np.inf)
+
+
+@pytest.mark.parametrize("change", [{"low": 2.0}, {"value": np.nan}, {"low": np.nan}, {"n": 0}])
+def test_an_estimate_refuses_nonsense(change):
+    with pytest.raises(AnalysisError, match=r"estimate: .*got .*Fix: "):
+        Estimate(**({"value": 0.5, "low": 0.0, "high": 1.0, "n": 3, "level": 0.95, "method": "t"} | change))
+
+
+# Means
+
+
+def test_one_sample_as_r():
+    differences = np.subtract(SLEEP_ONE, SLEEP_TWO)
+    np.testing.assert_allclose(ends(statistics.mean_interval(differences)), [-1.58, -2.4598858, -0.7001142], atol=1e-6)
+
+
+def test_two_samples_as_r():
+    estimate = statistics.difference_of_means(SLEEP_ONE, SLEEP_TWO)
+    np.testing.assert_allclose(ends(estimate), [-1.58, -3.3654832, 0.2054832], atol=1e-6)
+    assert estimate.n == 20
+
+
+def test_pairs_as_r():
+    estimate = statistics.paired_difference(SLEEP_ONE, SLEEP_TWO)
+    np.testing.assert_allclose(ends(estimate), [-1.58, -2.4598858, -0.7001142], atol=1e-6)
+    assert estimate.n == 10
+
+
+@settings(deadline=None)
+@given(SAMPLES, SAMPLES, st.sampled_from([0.8, 0.95, 0.99]))
+def test_welch_is_scipys(first, second, level):
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        return  # SciPy warns
+    both = stats.ttest_ind(first, second, equal_var=False).confidence_interval(level)
+    lower = stats.ttest_ind(first, second, equal_var=False, alternative="greater").confidence_interval(level)
+    ours = statistics.difference_of_means(first, second, level=level)
+    np.testing.assert_allclose([ours.low, ours.high], both, atol=1e-9)
+    ours = statistics.difference_of_means(first, second, level=level, side="lower")
+    assert ours.high == np.inf
+    np.testing.assert_allclose(ours.low, lower[0], atol=1e-9)
+
+
+def test_no_spread_is_the_point_and_one_run_is_no_interval():
+    for same in ([0.93] * 3, [0.0] * 20):
+        assert ends(statistics.mean_interval(same)) == (pytest.approx(same[0]),) * 3
+        assert ends(statistics.difference_of_means(same, same)) == (0, 0, 0)
+        assert ends(statistics.paired_difference(same, same)) == (0, 0, 0)
+        assert ends(statistics.iqm_interval(same, rng=generator())) == (pytest.approx(same[0]),) * 3
+    one_steady = statistics.difference_of_means([1.0, 1.0, 1.0], [0.0, 0.5, 1.0])
+    steady_and_mean = statistics.mean_interval([0.0, 0.5, 1.0])
+    assert one_steady.low == pytest.approx(1 - steady_and_mean.high)
+    for alone in (
+        statistics.difference_of_means([1.0], [0.0, 1.0], side="lower"),
+        statistics.paired_difference([1.0], [0.0]),
+        statistics.iqm_interval([1.0], rng=generator()),
+        statistics.probability_of_improvement([1.0], [0.0, 0.5], rng=generator()),
+        statistics.ratio_of_restricted_means([1.0], [True], [1.0, 2.0], [True, True], horizon=2, rng=generator()),
+    ):
+        assert not alone.has_interval
+
+
+@settings(deadline=None)
+@given(SAMPLES, st.randoms(use_true_random=False), SCORES)
+def test_order_does_not_matter_and_a_constant_shifts(values, random, constant):
+    shuffled = random.sample(values, len(values))
+    moved = np.add(values, constant)
+    np.testing.assert_allclose(ends(statistics.mean_interval(shuffled)), ends(statistics.mean_interval(values)))
+    np.testing.assert_allclose(
+        ends(statistics.mean_interval(moved)), np.add(ends(statistics.mean_interval(values)), constant), atol=1e-12
+    )
+    assert statistics.iqm(shuffled) == statistics.iqm(values)
+    assert statistics.iqm(moved) == pytest.approx(statistics.iqm(values) + constant, abs=1e-12)
+    assert statistics.lower_bound(moved, 0.3) == pytest.approx(statistics.lower_bound(values, 0.3) + constant)
+    back = statistics.difference_of_means(values, moved)
+    forth = statistics.difference_of_means(moved, values)
+    np.testing.assert_allclose(ends(back), (-forth.value, -forth.high, -forth.low), atol=1e-12)
+    pairs = statistics.paired_difference(moved, values)
+    np.testing.assert_allclose(ends(pairs), [constant] * 3, atol=1e-12)
+
+
+def test_iqm_cuts_whole_runs():
+    assert statistics.iqm([100, 0, 3, 1, 2, 4, 0, 100]) == 2.5
+    assert statistics.iqm([0, 0, 1, 1, 1, 1, 1, 1, 2, 8]) == 1.0  # 2 of 10 from each end
+    assert statistics.iqm([0, 0, 9]) == 3.0  # none of 3
+    hides_failures = [0.0] * 5 + [1.0] * 15
+    assert statistics.iqm(hides_failures) == 1.0
+
+
+def test_the_bootstrap_is_expanded_as_students_t():
+    # n = 10: sqrt(10 / 9) * 2.262157 = 2.384521, whose normal tail is 0.855 %, not 2.5 %.
+    values = np.linspace(0, 1, 10) ** 1.5
+    estimate = statistics.iqm_interval(values, rng=generator())
+    many = statistics.iqm_interval(values, rng=generator(), num_resamples=50_000)
+    resamples = np.sort(values[generator(2).integers(10, size=(50_000, 10))])[:, 2:8].mean(axis=1)
+    expected = np.quantile(resamples, [0.00855, 0.99145])
+    np.testing.assert_allclose([many.low, many.high], expected, atol=0.02 * np.ptp(resamples))
+    same_resamples = stats.bootstrap(
+        (values,),
+        lambda resample, axis: stats.trim_mean(resample, 0.25, axis=axis),
+        n_resamples=2_000,
+        confidence_level=1 - 2 * stats.norm.sf(2.384521),
+        method="percentile",
+        rng=generator(),
+    ).confidence_interval
+    np.testing.assert_allclose([estimate.low, estimate.high], same_resamples, rtol=1e-4)
+    assert estimate.method == "expanded percentile bootstrap"
+    assert statistics.iqm_interval(values, rng=generator()) == estimate
+
+
+# Shares
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    # Newcombe, Statistics in Medicine 17 (1998), table I, method 5.
+    [(81, 263, 0.2527, 0.3676), (15, 148, 0.0578, 0.1617), (0, 20, 0.0, 0.1684), (1, 29, 0.0009, 0.1776)],
+)
+def test_shares_as_newcombe(successes, n, low, high):
+    estimate = statistics.rate_interval(successes, n)
+    np.testing.assert_allclose(ends(estimate), [successes / n, low, high], atol=5.1e-5)
+    assert estimate.n == n
+
+
+@given(SAMPLES, SAMPLES)
+@settings(deadline=None, max_examples=40)
+def test_probability_of_improvement_is_the_mann_whitney_statistic(first, second):
+    estimate = statistics.probability_of_improvement(first, second, rng=generator(), num_resamples=50)
+    expected = stats.mannwhitneyu(first, second).statistic / (len(first) * len(second))
+    assert estimate.value == pytest.approx(expected)
+    assert 0 <= estimate.low <= estimate.high <= 1
+
+
+def test_complete_separation_is_not_certainty():
+    won = statistics.probability_of_improvement([2.0] * 10, [1.0] * 20, rng=generator())
+    assert ends(won) == (1.0, pytest.approx(0.025 ** (1 / 10)), 1.0)
+    lost = statistics.probability_of_improvement([1.0] * 20, [2.0] * 10, rng=generator())
+    assert ends(lost) == (0.0, 0.0, pytest.approx(1 - 0.025 ** (1 / 10)))
+
+
+def test_a_profile_counts_runs_strictly_above():
+    profile = statistics.performance_profile([0.0, 0.5, 0.5, 1.0], [1.0, 0.5, 0.4, -1.0])
+    assert profile.tolist() == [0.0, 0.25, 0.75, 1.0]
+
+
+# Times
+
+
+def test_the_leukaemia_trial():
+    # Kleinbaum and Klein, Survival Analysis, chapter 2: medians 23 and 8; R's survfit prints 8.67 for the placebo's
+    # mean and 23.29 for the drug's, restricted to 35.
+    everyone = [True] * 21
+    assert statistics.median_time(DRUG, DRUG_RELAPSE) == 23
+    assert statistics.median_time(PLACEBO, everyone) == 8
+    assert statistics.restricted_mean(PLACEBO, everyone, horizon=35) == pytest.approx(8.6667, abs=1e-4)
+    assert statistics.restricted_mean(DRUG, DRUG_RELAPSE, horizon=35) == pytest.approx(23.29, abs=5e-3)
+    ratio = statistics.ratio_of_restricted_means(
+        DRUG, DRUG_RELAPSE, PLACEBO, everyone, horizon=35, rng=generator(), num_resamples=500
+    )
+    assert ratio.value == pytest.approx(23.2874 / 8.6667, rel=1e-4)
+    assert 1.5 < ratio.low < 2.2 < 3.2 < ratio.high < 5
+
+
+@settings(deadline=None)
+@given(TIMES, st.integers(1, 12).map(float))
+def test_the_restricted_mean_is_the_area_under_scipys_curve(runs, horizon):
+    times, reached = (np.array(column) for column in zip(*runs, strict=True))
+    last = times.max()
+    if last < horizon and not reached[times == last].all():
+        with pytest.raises(AnalysisError, match="horizon: must not lie behind"):
+            statistics.restricted_mean(times, reached, horizon=horizon)
+        return
+    expected = horizon
+    if reached.any():
+        curve = stats.ecdf(stats.CensoredData(times[reached], right=times[~reached])).sf
+        edges = np.arange(0, horizon, 0.5)  # the times are whole numbers
+        expected = 0.5 * curve.evaluate(edges).sum()
+    assert statistics.restricted_mean(times, reached, horizon=horizon) == pytest.approx(expected)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 30).map(float), min_size=1, max_size=12), st.integers(1, 30))
+def test_without_early_censoring_it_is_the_mean_of_the_cut_times(times, horizon):
+    cut = np.minimum(times, horizon)
+    reached = np.less_equal(times, horizon)
+    assert statistics.restricted_mean(cut, reached, horizon=horizon) == pytest.approx(cut.mean())
+
+
+def test_the_median_is_infinite_when_fewer_than_half_reach():
+    for n in range(1, 40):
+        for num_reached in range(n + 1):
+            reached = np.arange(n) < num_reached
+            times = np.where(reached, np.arange(1, n + 1), 100)
+            expected = (n + 1) // 2 if 2 * num_reached >= n else np.inf
+            assert statistics.median_time(times, reached) == expected
+
+
+@given(TIMES, TIMES, st.sampled_from([0.25, 3.0, 1000.0]))
+@settings(deadline=None, max_examples=40)
+def test_scaling_both_times_leaves_the_ratio(first, second, factor):
+    one, one_reached = zip(*first, strict=True)
+    two, two_reached = zip(*second, strict=True)
+
+    def ratio(unit):
+        return statistics.ratio_of_restricted_means(
+            np.multiply(one, unit),
+            np.array(one_reached),
+            np.multiply(two, unit),
+            np.array(two_reached),
+            horizon=min(max(one), max(two)) * unit,
+            rng=generator(),
+            num_resamples=50,
+        )
+
+    np.testing.assert_allclose(ends(ratio(factor)), ends(ratio(1.0)))
+
+
+def test_the_ratio_understates_under_censoring_and_says_nothing_without_a_success():
+    times = generator().lognormal(0, 0.3, 200)
+    full = (3 * times, np.full(200, True), times, np.full(200, True))
+    uncensored = statistics.ratio_of_restricted_means(*full, horizon=100, rng=generator(), num_resamples=20)
+    assert uncensored.value == pytest.approx(3)
+    cut = statistics.ratio_of_restricted_means(*full, horizon=2, rng=generator(), num_resamples=20)
+    assert 1 < cut.value < 3
+    nothing = statistics.ratio_of_restricted_means(
+        [5.0, 5.0], [False, False], [5.0, 5.0], [False, False], horizon=5, rng=generator()
+    )
+    assert nothing.value == 1
+    assert not nothing.has_interval
+    same = statistics.ratio_of_restricted_means(
+        [2.0] * 3, [True] * 3, [1.0] * 3, [True] * 3, horizon=5, rng=generator()
+    )
+    assert ends(same) == (2, 2, 2)
+
+
+# The protocol's numbers
+
+
+def test_pooled_sd():
+    # Within: squared deviations 2, 2 and 0 over 1 + 2 + 1 degrees of freedom; the group of one adds nothing.
+    assert statistics.pooled_sd([[0, 2], [0, 1, 2], [7, 7], [100]]) == pytest.approx(1.0)
+    assert statistics.pooled_sd([[1.0], [2.0]]) is None
+    assert statistics.pooled_sd([]) is None
+    assert statistics.pooled_sd([[0.1] * 3]) == 0
+
+
+def test_lower_bound():
+    assert statistics.lower_bound([1, 1, 3, 3], None) == pytest.approx(2 - 0.5 * np.sqrt(4 / 3) / 2)
+    assert statistics.lower_bound([1, 1, 3, 3], 0.1) == statistics.lower_bound([1, 1, 3, 3], None)
+    assert statistics.lower_bound([1, 1, 3, 3], 4.0) == pytest.approx(2 - 0.5 * 4 / 2)
+    assert statistics.lower_bound([0.8], 0.2) == pytest.approx(0.7)
+    assert statistics.lower_bound([0.8], None) == 0.8
+
+
+def test_paired_lower_bounds():
+    # Seed means 2 and 12: differences (-1, -1), (0, 2), (1, -1); variances 0, 2 and 2, pooled 4/3.
+    bounds = statistics.paired_lower_bounds([[1, 11], [2, 14], [3, 11]])
+    pooled, own = 0.5 * np.sqrt(4 / 3) / np.sqrt(2), 0.5 * np.sqrt(2) / np.sqrt(2)
+    np.testing.assert_allclose(bounds, [-1 - pooled, 1 - own, 0 - own])
+    np.testing.assert_allclose(statistics.paired_lower_bounds([[1], [3]], 0.4), [-1 - 0.2, 1 - 0.2])
+    np.testing.assert_allclose(statistics.paired_lower_bounds([[1], [3]]), [-1, 1])
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=20)
+def test_a_seed_that_is_hard_for_all_changes_no_paired_bound(seed):
+    scores = generator(seed).normal(size=(4, 3))
+    hard = scores - np.array([0.0, 5.0, 0.5])
+    np.testing.assert_allclose(statistics.paired_lower_bounds(hard), statistics.paired_lower_bounds(scores), atol=1e-12)
+    np.testing.assert_allclose(
+        statistics.paired_lower_bounds(scores[::-1]), statistics.paired_lower_bounds(scores)[::-1], atol=1e-12
+    )
+
+
+# Comparisons
+
+
+def test_rank_correlation_by_a_worked_example():
+    # Intelligence against hours of television (Wikipedia, "Spearman's rank correlation coefficient"): -29/165.
+    intelligence = [106, 100, 86, 101, 99, 103, 97, 113, 112, 110]
+    hours = [7, 27, 2, 50, 28, 29, 20, 12, 6, 17]
+    estimate = statistics.rank_correlation(intelligence, hours)
+    assert estimate.value == pytest.approx(-29 / 165)
+    half = 1.959964 * np.sqrt((1 + (29 / 165) ** 2 / 2) / 7)
+    centre = np.arctanh(-29 / 165)
+    np.testing.assert_allclose([estimate.low, estimate.high], np.tanh([centre - half, centre + half]), rtol=1e-6)
+
+
+def test_a_perfect_order_is_not_certainty():
+    up = statistics.rank_correlation([1, 2, 3, 4, 5, 6], [2, 3, 5, 7, 11, 13])
+    down = statistics.rank_correlation([1, 2, 3, 4, 5, 6], [13, 11, 7, 5, 3, 2])
+    one_swap = statistics.rank_correlation([1, 2, 3, 4, 5, 6], [2, 3, 5, 7, 13, 11])
+    assert ends(up) == (1, pytest.approx(one_swap.low), 1)
+    assert ends(down) == (-1, -1, pytest.approx(-one_swap.low))
+    assert not statistics.rank_correlation([1, 2, 3], [1, 3, 2]).has_interval
+
+
+@given(st.lists(SCORES, min_size=2, max_size=5), st.lists(SCORES, min_size=2, max_size=4))
+@settings(deadline=None, max_examples=30)
+def test_permutation_counts_all_assignments(first, second):
+    pool = [round(64 * score) for score in first + second]
+    assignments = list(itertools.combinations(pool, len(first)))
+    observed = sum(pool[: len(first)])
+    expected = np.mean([sum(assignment) >= observed for assignment in assignments])
+    assert statistics.better_with_permutation(first, second, rng=generator()) == pytest.approx(expected)
+    # A third of these is no binary fraction: equal assignments must still be recognised.
+    thirds = np.divide(first, 3) + 0.1, np.divide(second, 3) + 0.1
+    assert statistics.better_with_permutation(*thirds, rng=generator()) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("pool", list(itertools.permutations([1, 2, -3, 3, -1, -2]))[::40])
+def test_permutation_recognises_ties_about_a_difference_of_zero(pool):
+    expected = np.mean([sum(three) >= sum(pool[:3]) for three in itertools.combinations(pool, 3)])
+    tenths = np.array(pool) / 10
+    assert statistics.better_with_permutation(tenths[:3], tenths[3:], rng=generator()) == pytest.approx(expected)
+
+
+def test_permutation_by_hand():
+    assert statistics.better_with_permutation([3, 4], [1, 2], rng=generator()) == pytest.approx(1 / 6)
+    assert statistics.better_with_permutation([0, 0, 0], [0, 0], rng=generator()) == 1
+    sampled = statistics.better_with_permutation([1.0] * 20, [0.0] * 20, rng=generator(), num_resamples=99)
+    assert sampled == pytest.approx(1 / 100)
+
+
+def test_holm_as_r():
+    # p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm")
+    np.testing.assert_allclose(statistics.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+    np.testing.assert_allclose(statistics.holm([0.5, 0.6]), [1.0, 1.0])
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.001, 0.999))
+def test_holm_rejects_step_by_step(p_values, level):
+    rejected, order = set(), np.argsort(p_values)
+    for step, index in enumerate(order):
+        if p_values[index] * (len(p_values) - step) > level:
+            break
+        rejected.add(index)
+    assert set(np.flatnonzero(statistics.holm(p_values) <= level)) == rejected
+
+
+# Refusals
+
+RNG = generator()
+GOOD, FLAGS = [1.0, 2.0, 4.0, 3.0], [True, True, False, True]
+
+
+@pytest.mark.parametrize("bad", [[], [1.0, np.nan], [1.0, np.inf], 1.0, [[1.0]]], ids=str)
+@pytest.mark.parametrize(
+    "call",
+    [
+        statistics.mean_interval,
+        statistics.iqm,
+        lambda bad: statistics.iqm_interval(bad, rng=RNG),
+        lambda bad: statistics.difference_of_means(GOOD, bad),
+        lambda bad: statistics.paired_difference(bad, GOOD),
+        lambda bad: statistics.restricted_mean(bad, FLAGS, horizon=3),
+        lambda bad: statistics.median_time(bad, FLAGS),
+        lambda bad: statistics.ratio_of_restricted_means(GOOD, FLAGS, bad, FLAGS, horizon=3, rng=RNG),
+        lambda bad: statistics.pooled_sd([GOOD, bad]),
+        lambda bad: statistics.lower_bound(bad, 0.1),
+        lambda bad: statistics.rank_correlation(GOOD, bad),
+        lambda bad: statistics.better_with_permutation(bad, GOOD, rng=RNG),
+        statistics.holm,
+        lambda bad: statistics.probability_of_improvement(GOOD, bad, rng=RNG),
+        lambda bad: statistics.performance_profile(bad, [0.5]),
+        lambda bad: statistics.performance_profile(GOOD, bad),
+    ],
+)
+def test_empty_and_not_finite_samples_are_refused(call, bad):
+    with pytest.raises(AnalysisError, match=r"^[\w\[\]]+: .*, got .*\. Fix: .*\.$"):
+        call(bad)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: statistics.mean_interval(GOOD, level=95), "level: must lie between 0 and 1, got 95"),
+        (lambda: statistics.rank_correlation(GOOD, GOOD, level=0), "level: "),
+        (lambda: statistics.difference_of_means(GOOD, GOOD, side="upper"), "side: must be one of"),
+        (lambda: statistics.paired_difference(GOOD, GOOD[:3]), "second: .* got 3 for 4"),
+        (lambda: statistics.rank_correlation(GOOD, [1.0] * 4), "second: .* got 4 times 1.0"),
+        (lambda: statistics.rate_interval(3, 2), "successes: .* got 3 of 2"),
+        (lambda: statistics.rate_interval(0, 0), "successes: .* got 0 of 0"),
+        (lambda: statistics.restricted_mean([0.0], [True], horizon=1), "times: every time must be > 0, got 0.0"),
+        (lambda: statistics.restricted_mean(GOOD, FLAGS[:2], horizon=1), "reached: must be one boolean"),
+        (lambda: statistics.median_time(GOOD, [1, 1, 0, 1]), "reached: .* got int64"),
+        (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=5), "horizon: .* got 5. Fix: pass at most 4.0"),
+        (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=0), "horizon: must be finite and > 0, got 0"),
+        (lambda: statistics.lower_bound(GOOD, -1.0), "pooled_sd: .* got -1.0"),
+        (lambda: statistics.paired_lower_bounds(GOOD), r"scores: .* in 2 dimensions, got shape \(4,\)"),
+        (lambda: statistics.holm([0.5, 1.5]), "p_values: .* got 1.5"),
+        (lambda: statistics.iqm_interval(GOOD, rng=RNG, num_resamples=0), "num_resamples: .* got 0"),
+        (lambda: statistics.better_with_permutation([1.0], GOOD, rng=RNG), "first, second: .* got 1 and 4"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(call, message):
+    with pytest.raises(AnalysisError, match=message):
+        call()
+
+
+# Simulated coverage: a docstring quotes these shares (in %), and they must not drift.
+
+MEAN, SPREAD, MARGIN = 0.97, 0.06, 0.05
+FAILED = (0.0, 0.05, 0.10, 0.20)
+SIZES = (5, 10, 20)
+
+
+def scores(rng, n, failed):
+    """Return scores near 1 with a share of failed runs at 0."""
+    drawn = np.clip(rng.normal(MEAN, SPREAD, n), 0, 1.2)
+    drawn[rng.random(n) < failed] = 0
+    return drawn
+
+
+def times(rng, n, mean, failed):
+    """Return times of mean `mean` (coefficient of variation 0.35), and whether reached within the budget of 1."""
+    drawn = mean * rng.lognormal(-0.06, 0.35, n)
+    drawn[rng.random(n) < failed] = np.inf
+    return np.minimum(drawn, 1.0), drawn <= 1
+
+
+def coverage(interval, truth, repetitions):
+    intervals = [interval() for _ in range(repetitions)]
+    return 100 * np.mean([estimate.low <= truth <= estimate.high for estimate in intervals])
+
+
+def near(percent, quoted, repetitions):
+    """Return whether a simulated percentage is within 4 standard errors, and rounding, of the quoted one or range."""
+    low, high = quoted if isinstance(quoted, tuple) else (quoted, quoted)
+
+    def slack(share):
+        return 400 * np.sqrt(max(share * (1 - share), 0.005) / repetitions) + 1
+
+    return low - slack(low / 100) <= percent <= high + slack(high / 100)
+
+
+def cells(quoted, *, heavy):
+    """Return a parameter per (n, failed) of a docstring's table; all but those at n = 20 only where heavy."""
+    return [
+        pytest.param(n, failed, quoted[n][column], id=f"{n} runs, {failed:.0%} failed")
+        for n in SIZES
+        for column, failed in enumerate(FAILED)
+        if heavy or (n == 20 and failed in (0.0, 0.05))
+    ]
+
+
+MEAN_COVERS = {5: (95, 78, 53, 68), 10: (95, 61, 66, 88), 20: (95, 66, 88, 92)}
+LOWER_COVERS = {5: (96, 72, 51, 68), 10: (95, 68, 66, 90), 20: (95, 77, 87, 92)}
+IQM_COVERS = {5: [(92, 95)] * 4, 10: [(95.5, 97.5)] * 4, 20: [(95.5, 97.5)] * 4}
+IMPROVEMENT_COVERS = {5: [(98, 100)] * 4, 10: [(95, 98)] * 4, 20: [(95, 98)] * 4}
+RATIO_COVERS = {5: [(93, 95)] * 4, 10: [(90, 95)] * 4, 20: [(93, 95)] * 4}
+
+
+@pytest.mark.parametrize(("n", "failed", "quoted"), cells(MEAN_COVERS, heavy=True))
+def test_mean_interval_covers_as_its_docstring_says(n, failed, quoted):
+    rng = generator(n)
+    percent = coverage(lambda: statistics.mean_interval(scores(rng, n, failed)), MEAN * (1 - failed), 400)
+    assert near(percent, quoted, 400), percent
+
+
+@pytest.mark.parametrize(("n", "failed", "quoted"), cells(LOWER_COVERS, heavy=True))
+def test_welch_covers_as_its_docstring_says(n, failed, quoted):
+    rng = generator(n)
+
+    def lower():
+        return statistics.difference_of_means(scores(rng, n, failed), scores(rng, 10, 0), side="lower")
+
+    def alike():
+        return statistics.difference_of_means(scores(rng, n, failed), scores(rng, n, failed))
+
+    percent = coverage(lower, -MEAN * failed, 400)
+    assert near(percent, quoted, 400), percent
+    percent = coverage(alike, 0, 200)
+    assert near(percent, (94, 99), 200), percent
+
+
+@pytest.mark.parametrize(("failed", "quoted"), [(MARGIN / MEAN, 24), (0.10, 7)])
+def test_a_margin_of_five_hundredths_is_passed_too_often(failed, quoted):
+    rng, repetitions, passed = generator(), 800, 0
+    for _ in range(repetitions):
+        winner = scores(rng, 20, failed)
+        bound = statistics.difference_of_means(winner, scores(rng, 10, 0), side="lower").low
+        passed += bound > -MARGIN and np.count_nonzero(winner) >= 19
+    assert near(100 * passed / repetitions, quoted, repetitions), passed
+
+
+def iqm_coverage(n, failed, repetitions):
+    rng = generator(n)
+    truth = stats.trim_mean(scores(rng, 400_000, failed), 0.25)
+    return coverage(
+        lambda: statistics.iqm_interval(scores(rng, n, failed), rng=rng, num_resamples=500), truth, repetitions
+    )
+
+
+def improvement_coverage(n, failed, repetitions):
+    rng, better = generator(n), 0.05
+    truth = (1 - failed) * stats.norm.cdf(better / (SPREAD * np.sqrt(2)))
+
+    def interval():
+        first = scores(rng, n, failed) + better
+        return statistics.probability_of_improvement(first, scores(rng, n, 0), rng=rng, num_resamples=500)
+
+    return coverage(interval, truth, repetitions)
+
+
+def ratio_coverage(n, failed, repetitions):
+    rng = generator(n)
+    truth = times(rng, 400_000, 0.6, failed)[0].mean() / times(rng, 400_000, 0.3, failed)[0].mean()
+
+    def interval():
+        slow, fast = times(rng, n, 0.6, failed), times(rng, n, 0.3, failed)
+        return statistics.ratio_of_restricted_means(*slow, *fast, horizon=1.0, rng=rng, num_resamples=500)
+
+    return coverage(interval, truth, repetitions)
+
+
+@pytest.mark.parametrize(("n", "failed", "quoted"), cells(IQM_COVERS, heavy=False))
+def test_iqm_interval_covers_as_its_docstring_says(n, failed, quoted):
+    assert near(iqm_coverage(n, failed, 150), quoted, 150)
+
+
+@pytest.mark.parametrize(("n", "failed", "quoted"), cells(IMPROVEMENT_COVERS, heavy=False))
+def test_probability_of_improvement_covers_as_its_docstring_says(n, failed, quoted):
+    assert near(improvement_coverage(n, failed, 150), quoted, 150)
+
+
+@pytest.mark.parametrize(("n", "failed", "quoted"), cells(RATIO_COVERS, heavy=False))
+def test_ratio_covers_as_its_docstring_says(n, failed, quoted):
+    assert near(ratio_coverage(n, failed, 150), quoted, 150)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("measure", "table"),
+    [(iqm_coverage, IQM_COVERS), (improvement_coverage, IMPROVEMENT_COVERS), (ratio_coverage, RATIO_COVERS)],
+)
+def test_bootstraps_cover_as_their_docstrings_say(measure, table):
+    for n, failed, quoted in (cell.values for cell in cells(table, heavy=True)):
+        percent = measure(n, failed, 1000)
+        assert near(percent, quoted, 1000), (n, failed, percent)
+
+
+@pytest.mark.parametrize(("n", "wilson_least"), [(5, 83), (10, 84), (20, 85)])
+def test_clopper_pearson_never_covers_less_and_wilson_does(n, wilson_least):
+    shares = np.linspace(0.001, 0.999, 999)
+    chances = stats.binom.pmf(np.arange(n + 1)[:, np.newaxis], n, shares)
+
+    def least(intervals):
+        low, high = np.array(intervals).T[..., np.newaxis]
+        return 100 * np.where((low <= shares) & (shares <= high), chances, 0).sum(axis=0).min()
+
+    exact = [statistics.rate_interval(k, n) for k in range(n + 1)]
+    assert least([(estimate.low, estimate.high) for estimate in exact]) >= 95
+    wilson = [stats.binomtest(k, n).proportion_ci(method="wilson") for k in range(n + 1)]
+    assert least([(interval.low, interval.high) for interval in wilson]) == pytest.approx(wilson_least, abs=0.5)
+
+
+@pytest.mark.parametrize(("n", "quoted"), [(5, (99, 100)), (8, (95, 98)), (20, (95, 98))])
+@pytest.mark.parametrize("rho", [0.0, 0.6, 0.9])
+def test_rank_correlation_covers_as_its_docstring_says(n, rho, quoted):
+    rng = generator(n)
+
+    def interval():
+        first = rng.normal(size=n)
+        return statistics.rank_correlation(first, rho * first + np.sqrt(1 - rho**2) * rng.normal(size=n))
+
+    percent = coverage(interval, 6 / np.pi * np.arcsin(rho / 2), 200)
+    assert near(percent, quoted, 200), percent
+
+
+def rejections(first, second, repetitions):
+    rng = generator(3)
+    p_values = [
+        statistics.better_with_permutation(first(rng), second(rng), rng=rng, num_resamples=199)
+        for _ in range(repetitions)
+    ]
+    return 100 * np.mean(np.array(p_values) <= 0.05)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("failed", [0.0, 0.2])
+def test_permutation_errs_at_most_at_its_level(n, failed):
+    percent = rejections(lambda rng: scores(rng, n, failed), lambda rng: scores(rng, n, failed), 200)
+    assert near(percent, (0, 5), 200), percent
+
+
+@pytest.mark.parametrize(("n", "failed", "quoted"), [(5, 0.10, 48), (20, 0.10, 10)])
+def test_permutation_is_no_test_of_equal_means_with_unequal_spread(n, failed, quoted):
+    percent = rejections(
+        lambda rng: scores(rng, n, failed), lambda rng: rng.normal(MEAN * (1 - failed), SPREAD, n), 200
+    )
+    assert near(percent, quoted, 200), percent

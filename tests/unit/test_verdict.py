@@ -1,0 +1,257 @@
+"""The verdict: its laws on plain numbers, and how often it is right, by simulation."""
+
+import math
+
+import numpy as np
+import pytest
+
+from study.errors import AnalysisError
+from study.protocol.verdict import Arm, Arms, Check, Run, Verdict, compare, judge, num_solved_needed
+
+TARGET, SMALL, UNSEEN, BUDGET = 46, 10, (23, 64), 500_000
+LAWS = {"target": TARGET, "tolerance": 0.05, "solved_share": 0.95, "env_steps": BUDGET}
+
+
+def arm(scores, scale=TARGET, *, name="winner", solved=None, steps=200_000.0, times=None, timing="emulated"):
+    """One run per score; None fails. A run is solved from 0.75 on, and reaches the target at `steps`."""
+    runs = []
+    for seed, score in enumerate(scores):
+        good = score is not None and math.isfinite(score) and score >= 0.75 if solved is None else solved[seed]
+        runs.append(
+            Run(
+                seed=seed,
+                score=score,
+                solved=good,
+                env_steps=None if score is None else float(BUDGET),
+                env_steps_to_target=steps if good else None,
+                wall_time_s=1000.0 if times is None else 2 * times[seed],
+                time_to_target_s=times[seed] if times is not None and good else None,
+                timing=timing if score is not None else "tainted",
+            )
+        )
+    return Arm(name=name, scale=scale, runs=tuple(runs))
+
+
+def verdict(winner, small, *, naive=None, unseen=UNSEEN, **laws) -> Verdict:
+    winners = (
+        winner if isinstance(winner, dict) else {TARGET: winner} | {scale: moved(winner, scale) for scale in unseen}
+    )
+    arms = Arms(winner=winners, best_small=small, naive_growth=naive)
+    return judge(arms, **{**LAWS, **laws}, rng=np.random.default_rng(0))
+
+
+def moved(one, scale):
+    return Arm(name=one.name, scale=scale, runs=one.runs)
+
+
+def check(judged: Verdict, name: str) -> Check:
+    return next(each for each in judged.checks if each.name == name)
+
+
+GOOD = [1.0, 0.98, 1.02, 0.99, 1.01, 1.0, 0.97, 1.03, 1.0, 1.0] * 2
+
+
+def test_a_setting_as_good_as_the_small_scale_holds_up_and_the_clock_is_said_to_be_missing():
+    judged = verdict(arm(GOOD), arm(GOOD, SMALL))
+    assert judged.learning
+    assert judged.clock is None
+    assert judged.sentence == "holds up (learning); clock not measured"
+    assert [each.name for each in judged.checks] == [
+        "score_kept@46",
+        "solved@46",
+        "score_kept@23",
+        "solved@23",
+        "score_kept@64",
+        "solved@64",
+        "steps_saved@46",
+        "clock@46",
+    ]
+
+
+def test_the_bound_on_the_mean_is_welchs():
+    winner, small = [0.9, 1.0, 0.95, 1.05, 0.85], [1.0, 1.1, 0.9, 1.05]
+    found = check(verdict(arm(winner), arm(small, SMALL)), "score_kept@46").value
+    # Worked by hand: s1^2/n1 = 0.00625/5, s2^2/n2 = 0.0072917/4; t(0.95, 6.32 degrees) = 1.9227.
+    assert found.value == pytest.approx(0.95 - 1.0125)
+    assert found.low == pytest.approx(-0.0625 - 1.9227 * math.sqrt(0.00125 + 0.00182292), abs=1e-4)
+    assert found.high == math.inf
+
+
+def test_a_failure_or_a_nan_scores_nothing_is_not_solved_and_never_reaches_the_target():
+    broken = arm([*GOOD[:18], None, math.nan], solved=[True] * 20)
+    assert broken.num_failed == 2
+    assert broken.num_solved == 18
+    assert broken.scores[-2:].tolist() == [0.0, 0.0]
+    judged = verdict(broken, arm(GOOD, SMALL))
+    assert check(judged, "solved@46").passed is False
+    assert check(judged, "solved@46").value.value == pytest.approx(0.9)
+    assert judged.sentence == "does not hold up"
+
+
+def test_one_lost_run_of_twenty_breaks_the_law_on_the_mean_one_that_missed_the_target_does_not():
+    lost = verdict(arm([*GOOD[:19], None]), arm(GOOD, SMALL))
+    assert check(lost, "solved@46").passed
+    assert check(lost, "score_kept@46").passed is False
+    missed = verdict(arm(GOOD, solved=[True] * 19 + [False]), arm(GOOD, SMALL))
+    assert missed.learning
+
+
+def test_every_unseen_scale_must_hold():
+    good, bad = arm(GOOD), arm([0.5] * 20, 64)
+    judged = verdict({TARGET: good, 23: moved(good, 23), 64: bad}, arm(GOOD, SMALL))
+    assert check(judged, "score_kept@23").passed
+    assert check(judged, "score_kept@64").passed is False
+    assert judged.sentence == "does not hold up"
+
+
+def test_the_winner_at_the_small_scale_is_not_judged():
+    good = arm(GOOD)
+    judged = verdict({TARGET: good, SMALL: arm([0.0] * 20, SMALL)}, arm(GOOD, SMALL))
+    assert judged.learning
+
+
+def test_runs_that_do_not_differ_give_no_spread_and_no_error():
+    judged = verdict(arm([1.0] * 20), arm([1.0] * 10, SMALL))
+    found = check(judged, "score_kept@46")
+    assert found.passed
+    assert found.value.low == 0.0
+    assert "nothing is known of the spread" in found.note
+    assert verdict(arm([0.0] * 20), arm([0.0] * 10, SMALL)).sentence == "does not hold up"  # nothing is solved
+
+
+def test_one_run_is_no_evidence():
+    found = check(verdict(arm([1.0]), arm(GOOD, SMALL)), "score_kept@46")
+    assert found.passed is False
+    assert "too few runs" in found.note
+    assert compare(arm([1.0]), [arm([0.1] * 9, name="b")], rng=np.random.default_rng(0)).rows[0].p_value is None
+
+
+def test_an_arm_has_runs_each_on_a_seed_of_its_own():
+    run = Run(seed=1, score=1.0, solved=True)
+    for runs in ((), (run, run)):
+        with pytest.raises(AnalysisError, match="each on a seed of its own"):
+            Arm(name="winner", scale=46, runs=runs)
+    with pytest.raises(AnalysisError, match="at the target scale 46"):
+        verdict({23: arm(GOOD, 23)}, arm(GOOD, SMALL))
+
+
+def test_the_number_of_solved_seeds_is_not_raised_by_rounding():
+    assert [num_solved_needed(20, share) for share in (0.95, 0.55, 0.951, 1.0)] == [19, 11, 20, 20]
+
+
+def test_steps_are_saved_when_naive_growth_needs_more():
+    naive = arm([1.0] * 10, name="naive_growth", steps=400_000.0)
+    found = check(verdict(arm(GOOD), arm(GOOD, SMALL), naive=naive), "steps_saved@46")
+    assert found.passed
+    assert found.value.value == pytest.approx(2.0)
+    same = check(verdict(arm(GOOD), arm(GOOD, SMALL), naive=arm([1.0] * 10, name="naive_growth")), "steps_saved@46")
+    assert same.passed is False
+
+
+def test_naive_growth_that_never_gets_there_counts_the_budget_and_so_does_a_failed_run():
+    naive = arm([0.1] * 5 + [None] * 5, name="naive_growth")
+    found = check(verdict(arm(GOOD), arm(GOOD, SMALL), naive=naive), "steps_saved@46")
+    assert found.value.value == pytest.approx(2.5)
+    hopeless = verdict(arm([0.1] * 20), arm(GOOD, SMALL), naive=naive)
+    assert check(hopeless, "steps_saved@46").passed is False  # neither arm ever got there
+
+
+def test_without_naive_growth_its_law_is_not_required():
+    found = check(verdict(arm(GOOD), arm(GOOD, SMALL)), "steps_saved@46")
+    assert (found.value, found.passed) == (None, None)
+    assert "no arm" in found.note
+
+
+def test_without_a_budget_in_steps_the_comparison_ends_with_the_shortest_run():
+    short = Run(seed=99, score=1.0, solved=True, env_steps=100_000.0, env_steps_to_target=50_000.0)
+    winner = Arm(name="winner", scale=TARGET, runs=(*arm(GOOD).runs, short))
+    naive = arm([1.0] * 10, name="naive_growth", steps=400_000.0)
+    found = check(verdict(winner, arm(GOOD, SMALL), naive=naive, env_steps=None), "steps_saved@46")
+    # Horizon 100,000: only the short run gets there, at 50,000.
+    assert found.value.value == pytest.approx(100_000 / ((20 * 100_000 + 50_000) / 21))
+
+
+def clocked(seconds, scale, *, name="winner", **changes):
+    return arm(GOOD[: len(seconds)], scale, name=name, times=seconds, timing="measured", **changes)
+
+
+def test_the_clock_decides_between_the_three_sentences():
+    small = clocked([400.0, 420.0, 380.0, 410.0] * 5, SMALL)
+    fast = verdict(clocked([100.0, 110.0, 90.0, 105.0] * 5, TARGET), small)
+    assert fast.sentence == "holds up"
+    assert check(fast, "clock@46").value.value == pytest.approx(402.5 / 101.25)
+    slow = verdict(clocked([400.0, 420.0, 380.0, 410.0] * 5, TARGET), small)
+    assert slow.clock is False
+    assert slow.sentence.startswith("holds up (learning); clock: not shown to be faster, ratio 1.00 [")
+    assert slow.learning
+
+
+def test_only_measured_rows_say_anything_of_the_clock_and_a_failure_never_leaves_the_sample():
+    small = clocked([400.0] * 10, SMALL)
+    emulated = Arm(name="winner", scale=TARGET, runs=tuple([*clocked([100.0] * 18, TARGET).runs, *arm(GOOD).runs[18:]]))
+    found = check(verdict(emulated, small), "clock@46")
+    assert found.value.n == 28
+    assert found.note == "2 runs left out: their times are not measured"
+    lost = clocked([100.0] * 20, TARGET)
+    failed = Run(seed=20, score=None, solved=False, timing="tainted")
+    with_failure = Arm(name="winner", scale=TARGET, runs=(*lost.runs, failed))
+    # The horizon is what the small scale takes in all, 800 s; the failed run counts as that.
+    found = check(verdict(with_failure, small), "clock@46")
+    assert found.value.value == pytest.approx(400 / ((20 * 100 + 800) / 21))
+
+
+def test_the_comparison_is_corrected_and_says_what_it_does_not_show():
+    rng = np.random.default_rng(1)
+    like, worse = arm(GOOD[:10], name="like"), arm([0.5, 0.52, 0.48, 0.5, 0.51], name="worse")
+    found = compare(arm(GOOD), [like, worse], rng=rng)
+    assert found.sentence == "better than worse; not shown to be better than like"
+    assert not found.better_than_every
+    assert found.rows[1].p_adjusted == pytest.approx(2 * found.rows[1].p_value)
+    assert compare(arm(GOOD), [worse], rng=rng).sentence == "better than every baseline"
+    assert compare(arm(GOOD), [like], rng=rng).sentence == "not shown to be better than any baseline"
+    assert compare(arm(GOOD), [], rng=rng).sentence == "no baseline was run"
+
+
+def test_arms_without_any_spread_are_compared_without_a_warning():
+    found = compare(arm([1.0] * 20), [arm([1.0] * 10, name="same")], rng=np.random.default_rng(0))
+    assert found.rows[0].p_value == 1.0
+    assert found.rows[0].difference.value == 0.0
+
+
+# Operating characteristics
+
+
+def seeds_of(rng, count, *, fails, loss, sd=0.05):
+    """Scores 1 - loss with a standard deviation; a share of runs fails."""
+    scores = rng.normal(1 - loss, sd, count)
+    return [None if failed else float(score) for score, failed in zip(scores, rng.random(count) < fails, strict=True)]
+
+
+def share_that_holds_up(*, fails, loss, studies, seed=0):
+    rng = np.random.default_rng([seed, round(100 * fails), round(100 * loss)])
+    passed = 0
+    for _ in range(studies):
+        winners = {}
+        for scale in (TARGET, *UNSEEN):
+            scores = seeds_of(rng, 20, fails=fails, loss=loss)
+            winners[scale] = arm(scores, scale, solved=[score is not None for score in scores])
+        passed += verdict(winners, arm(seeds_of(rng, 20, fails=0, loss=0), SMALL)).learning
+    return passed / studies
+
+
+def share_declared(*, gain, studies, permutations, seed=0):
+    """Return how often the winner is called better than any of three baselines, than the first one, than all."""
+    rng = np.random.default_rng([seed, round(100 * gain)])
+    counts = np.zeros(3)
+    for _ in range(studies):
+        winner = arm(seeds_of(rng, 20, fails=0, loss=-gain))
+        others = [arm(seeds_of(rng, 10, fails=0, loss=0), name=name) for name in "abc"]
+        found = compare(winner, others, rng=rng, num_resamples=permutations)
+        counts += [any(row.better for row in found.rows), found.rows[0].better, found.better_than_every]
+    return counts / studies
+
+
+TABLE = {
+    0.0: {0.0: 1.0},
+}
+"""Share of failed runs and mean loss -> share of studies that hold up, as the docstring of `judge` prints it."""
