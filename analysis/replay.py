@@ -28,7 +28,7 @@ from analysis.replay_draw import Purse, Roles, draw_study, roles_of
 from analysis.replay_report import ReplayResult, RuleResult, notes, to_markdown
 from analysis.replay_rules import OURS, RULES, Rule
 from analysis.score_table import SMALL, TARGET, ScoreTable, score_table
-from analysis.statistics import Estimate, FloatArray, rate_interval
+from analysis.statistics import Estimate, FloatArray
 from study.errors import AnalysisError
 from study.space.holdup import HoldUpSpec
 
@@ -237,12 +237,17 @@ def _mean(values: FloatArray, resampled: FloatArray, num_seeds: int) -> Estimate
 
 
 def _share(values: FloatArray, resampled: FloatArray, num_seeds: int) -> Estimate:
-    """Return a probability; where all replays on all tables agree, the interval is that of as many runs as seeds."""
-    value = float(values.mean())
-    if value in (0.0, 1.0) and (resampled == value).all():
-        return rate_interval(round(value) * num_seeds, num_seeds, level=LEVEL)
-    half = _half_width(values, resampled, num_seeds)
-    low, high = max(value - half, 0.0), min(value + half, 1.0)
+    """Return a probability; its interval is never narrower than Clopper-Pearson's for as many runs as seeds.
+
+    Resampled seeds know nothing of failures that the table happens not to hold: they alone would call a probability
+    near 1 certain. The share of successes need not be a whole number here, which the beta quantiles allow.
+    """
+    value, half = float(values.mean()), _half_width(values, resampled, num_seeds)
+    successes, tail = value * num_seeds, (1 - LEVEL) / 2
+    failures = num_seeds - successes
+    least = float(stats.beta.ppf(tail, successes, failures + 1)) if value > 0 else 0.0
+    most = float(stats.beta.ppf(1 - tail, successes + 1, failures)) if value < 1 else 1.0
+    low, high = max(min(value - half, least), 0.0), min(max(value + half, most), 1.0)
     return Estimate(value=value, low=low, high=high, n=num_seeds, level=LEVEL, method=METHOD)
 
 

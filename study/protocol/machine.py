@@ -37,7 +37,7 @@ from study.tracking.records import SettingsFrozen, StageDecided
 SECOND_LOOKS = 1 / 3
 """Share of a round's settings that get a second look."""
 _NUM_SCALED = 3
-"""Baselines that are made of the small scale's best setting."""
+"""Baselines that are made of the small scale's best setting; and as many rivals are confirmed at the most."""
 CALIBRATION_ITERATIONS = 3
 """Iterations of a short trial: one of warm-up and two that count."""
 
@@ -164,7 +164,7 @@ def expected_trials(spec: StudySpec) -> dict[tuple[Stage, int, Variant], int]:
     for scale in (target, small, *holdup.unseen_scales):
         count["confirm", scale, "study"] += sizes.num_seeds
     count["confirm", small, "study"] += sizes.num_seeds
-    count["confirm", target, "study"] += 2 * sizes.num_seeds_others
+    count["confirm", target, "study"] += _NUM_SCALED * sizes.num_seeds_others
     if sizes.num_seeds_stock:
         count["confirm", target, "stock"] += sizes.num_seeds_stock
     if holdup.measure is not None:
@@ -472,7 +472,9 @@ class _Deciding:
     # --- confirm and measure -----------------------------------------------------------------------------------
 
     def _confirm(self) -> Iterator[Request]:
-        """Freeze the settings and ask for every arm, in random order."""
+        """Freeze the settings and ask for every arm: the winner, the small scale's best, the best baseline, the best rule
+        that carries the small scale's best up, and naive growth; in random order.
+        """
         holdup, sizes = self._holdup, self._holdup.confirm
         chosen = self._decisions[-1]
         winner, best_small = chosen.kept[0], chosen.evidence[BEST_SMALL]
@@ -485,9 +487,11 @@ class _Deciding:
                 spent[row.anchor].append(row.summary.get("cpu_s_spent") or 0.0)
                 settings[row.anchor] = row.rule
         means = {name: _mean(values) for name, values in merits.items()}
-        best = selection.best(means, {name: _mean(values) for name, values in spent.items()}, 1)
-        rivals = [name for name in dict.fromkeys([*best, "naive_growth"]) if name in settings]
-        self._kept, self._evidence = [winner], {"baselines": means, "best_baseline": best[0] if best else None}
+        costs = {name: _mean(values) for name, values in spent.items()}
+        ranked = selection.best(means, costs, len(means))
+        scaled = [name for name in ranked if name.startswith(BEST_SMALL)]
+        rivals = list(dict.fromkeys([*ranked[:1], *scaled[:1], *(["naive_growth"] if "naive_growth" in means else [])]))
+        self._kept, self._evidence = [winner], {"baselines": means, "best_baseline": ranked[0] if ranked else None}
         arms = [(WINNER, self._settings[winner], scale, sizes.num_seeds) for scale in self._judged_scales()]
         # As many seeds as the winner: the verdict rests on the difference of these two arms.
         arms.append((BEST_SMALL, self._settings[best_small], self._small, sizes.num_seeds))

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from analysis.statistics import lower_bound, paired_lower_bounds
 
-TIE = 0.01
-"""Scores closer than this are a tie, which the lower cost decides: one hundredth of what there is to learn."""
+TIE = 0.002
+"""Scores closer than this are a tie, which the lower cost decides: two thousandths of what there is to learn."""
 
 
 def bounds_of(looks: Mapping[str, Sequence[float]], pooled_sd: float | None) -> dict[str, float]:

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from analysis import replay as module
 from analysis.replay import replay, replay_table, to_markdown
@@ -428,13 +429,23 @@ def test_an_interval_holds_the_spread_between_seeds_and_the_error_of_the_replays
     assert module._half_width(values, same, 8) == pytest.approx(2.365 * math.sqrt(0.25 / 1000), rel=0.01)
 
 
+def test_a_probability_is_never_surer_than_so_many_runs_could_be():
+    # Without any spread: Clopper-Pearson, by SciPy, for a whole number of successes among the seeds.
+    for successes in range(9):
+        values = np.repeat([1.0, 0.0], [1000 * successes, 1000 * (8 - successes)])
+        share = module._share(values, np.tile(values, (4, 1)), 8)
+        exact = stats.binomtest(successes, 8).proportion_ci(0.95)
+        assert (share.low, share.high) == pytest.approx((exact.low, exact.high))
+    apart = np.repeat([1.0, 0.0], 4000), np.repeat([[1.0], [0.0]], 20, axis=0) * np.ones((40, 50))
+    assert (module._share(*apart, 8).low, module._share(*apart, 8).high) == (0, 1)
+
+
 def test_a_ratio_needs_a_rival_that_sometimes_holds_up():
     never, some = (np.zeros(40), np.zeros((40, 5))), (np.ones(40), np.ones((40, 5)))
     assert module._ratio(some, never, 8) is None
     ratio = module._ratio(never, some, 8)
     assert ratio.value == 0
     assert not ratio.has_interval
-    assert module._share(*some, 8).low == pytest.approx(0.631, abs=0.001)  # Clopper-Pearson for 8 of 8
 
 
 def test_the_report_says_what_was_found(report):

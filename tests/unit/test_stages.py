@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from study.conductor import Conductor
 from study.errors import RecordError
 from study.planning.plan import make_plan
 from study.protocol import machine
 from study.protocol.baselines import RLLIB_DEFAULTS
 from study.protocol.stages import STAGES, digest_of
 from study.search.optuna_study import OptunaStudy
-from study.conductor import Conductor
 from study.tracking.folder import StudyFolder
 from study.tracking.ledger import fold
 from study.tracking.records import RecordLog, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines

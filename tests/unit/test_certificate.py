@@ -1,0 +1,487 @@
+"""A certificate says what the records say, and the records obey the protocol; whatever was touched is named."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from study.errors import RecordError
+from study.protocol.certificate import Certificate, make_certificate, verify
+from study.protocol.record_laws import broken_laws
+from study.space.spec import StudySpec
+from study.tracking.folder import StudyFolder
+from study.tracking.records import (
+    Evaluation,
+    Iteration,
+    Record,
+    SettingsFrozen,
+    StageDecided,
+    StudyClosed,
+    StudyOpened,
+    TrialBuilt,
+    TrialEnded,
+    TrialStarted,
+    read_lines,
+)
+from tests import holdup
+
+
+@pytest.fixture(scope="module")
+def spec() -> StudySpec:
+    return holdup.holdup_spec()
+
+
+@pytest.fixture(scope="module")
+def records(spec: StudySpec) -> list[Record]:
+    return holdup.study_records(spec)
+
+
+@pytest.fixture(scope="module")
+def study(spec: StudySpec, records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    folder = holdup.write_study(tmp_path_factory.mktemp("study") / "demo", spec, records)
+    make_certificate(folder).write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def certificate(study: StudyFolder) -> Certificate:
+    return make_certificate(study)
+
+
+@pytest.fixture
+def touched(study: StudyFolder, tmp_path: Path) -> StudyFolder:
+    """A copy to tamper with."""
+    folder = StudyFolder(tmp_path / "demo")
+    folder.path.mkdir()
+    for file in study.path.iterdir():
+        if file.is_file():
+            (folder.path / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+def finals(records: list[Record], arm: str, scale: int) -> dict[int, float]:
+    """Seed -> final return by hand: the mean of the last evaluation."""
+    seeds = {
+        record.trial: record.seed
+        for record in records
+        if isinstance(record, TrialStarted)
+        and record.stage == "confirm"
+        and record.anchor == arm
+        and (record.scale or record.setting["num_env_runners"]) == scale
+    }
+    return {
+        seeds[record.trial]: sum(record.returns) / 2
+        for record in records
+        if isinstance(record, Evaluation) and record.trial in seeds and record.progress == 1
+    }
+
+
+# The figures
+
+
+def test_an_arm_has_the_figures_that_a_hand_computes(records: list[Record], certificate: Certificate) -> None:
+    values = np.array(list(finals(records, "winner", 6).values()))
+    figures = certificate.arms["winner@6"]
+    assert (figures.n, figures.n_failed, figures.solved) == (8, 0, 8)
+    assert figures.seeds == tuple(range(1001, 1009))
+    assert figures.score.value == pytest.approx((values / 500).mean())
+    half = stats.t.ppf(0.975, 7) * (values / 500).std(ddof=1) / math.sqrt(8)
+    assert figures.score.low == pytest.approx((values / 500).mean() - half)
+    assert figures.iqm_final_return.value == pytest.approx(np.sort(values)[2:6].mean())
+    assert (figures.solve_rate.value, figures.solve_rate.low) == (1.0, pytest.approx(0.025 ** (1 / 8)))
+    # At 450 or more from the third of five evaluations on: 1200 of 2000 steps.
+    assert (figures.env_steps_to_target, figures.n_censored, figures.horizon_env_steps) == (1200, 0, 2000)
+    assert figures.cpu_s_spent is not None
+    assert figures.cpu_s_spent.value == pytest.approx(20 * 36)
+    assert figures.cpu_s_reserved_is == "prediction"
+    assert figures.timing == {"emulated": 8}
+
+
+def test_the_curve_has_every_evaluation_at_equal_steps(records: list[Record], certificate: Certificate) -> None:
+    curve = certificate.arms["winner@6"].curve
+    assert list(curve) == ["1/5", "2/5", "3/5", "4/5", "5/5"]
+    assert [point.env_steps for point in curve.values()] == [400, 800, 1200, 1600, 2000]
+    last = np.sort(list(finals(records, "winner", 6).values()))[2:6].mean()
+    assert curve["5/5"].iqm_return.value == pytest.approx(last)
+    assert curve["1/5"].iqm_return.value == pytest.approx(last / 3)
+    assert curve["5/5"].iqm_return.n == 8
+
+
+def test_arms_that_never_reach_the_target_are_censored_at_the_budget(certificate: Certificate) -> None:
+    naive = certificate.arms["naive_growth@6"]
+    assert (naive.solved, naive.n_censored, naive.env_steps_to_target) == (0, 5, 2000)
+
+
+def test_the_verdict_rests_on_the_arms(records: list[Record], certificate: Certificate) -> None:
+    winner, small = (np.array(list(finals(records, *arm).values())) / 500 for arm in (("winner", 6), ("best_small", 2)))
+    checks = {check.name: check for check in certificate.verdict.checks}
+    kept = checks["score_kept@6"].value
+    assert kept is not None
+    assert kept.value == pytest.approx(winner.mean() - small.mean())
+    again = stats.ttest_ind(winner, small, equal_var=False).confidence_interval(0.90)
+    assert kept.low == pytest.approx(again.low)
+    assert checks["steps_saved@6"].value is not None
+    assert checks["steps_saved@6"].value.value == pytest.approx(2000 / 1200)
+    assert certificate.verdict.sentence == "holds up (learning); clock not measured"
+    assert set(checks) == {"score_kept@6", "solved@6", "score_kept@3", "solved@3", "steps_saved@6", "clock@6"}
+    assert certificate.comparisons.sentence == "better than every baseline"
+    assert {row.baseline for row in certificate.comparisons.rows} >= {"naive_growth"}
+
+
+def test_optimism_is_what_the_choice_promised_less_what_was_confirmed(
+    records: list[Record], certificate: Certificate
+) -> None:
+    digest = certificate.winner["digest"]
+    chosen = {
+        record.trial
+        for record in records
+        if isinstance(record, TrialStarted)
+        and record.digest == digest
+        and record.setting["num_env_runners"] == 6
+        and record.stage in ("race", "stress")
+    }
+    scores = [
+        sum(record.returns) / 1000
+        for record in records
+        if isinstance(record, Evaluation) and record.trial in chosen and record.progress == 1
+    ]
+    confirmed = np.mean(list(finals(records, "winner", 6).values())) / 500
+    assert certificate.optimism.optimism == pytest.approx(np.mean(scores) - confirmed)
+    bounds = [
+        record.evidence["bounds"][digest]["bound"]
+        for record in records
+        if isinstance(record, StageDecided) and digest in record.evidence.get("bounds", {})
+    ]
+    assert certificate.optimism.bound_in_search == bounds[-1]
+
+
+def test_cpu_hours_are_those_of_every_iteration(records: list[Record], certificate: Certificate) -> None:
+    stages = {record.trial: record.stage for record in records if isinstance(record, TrialStarted)}
+    for stage in ("search", "confirm", "measure"):
+        count = sum(isinstance(record, Iteration) and stages[record.trial] == stage for record in records)
+        assert certificate.cpu_hours[stage] == pytest.approx(count * 36 / 3600)
+    assert certificate.cpu_hours["all"] == pytest.approx(sum(isinstance(each, Iteration) for each in records) / 100)
+
+
+def test_stock_and_measured_trials_are_told_apart(certificate: Certificate) -> None:
+    stock = certificate.arms["winner_stock@6"]
+    assert (stock.folded, stock.n, stock.variant) == (True, 2, "stock")
+    assert any("ran folded" in note for note in certificate.notes)
+    points = {(point.kind, point.scale): point for point in certificate.measured}
+    assert points["strong", 2].n == 2
+    assert points["strong", 2].env_steps_per_s == pytest.approx((100 / 6, 100 / 6, 100 / 6))
+
+
+def test_the_winner_and_what_does_not_solve_are_diagnosed(certificate: Certificate) -> None:
+    assert {"winner@2", "winner@3", "winner@6", "naive_growth@6"} <= set(certificate.diagnosis)
+    assert "best_small@2" not in certificate.diagnosis
+
+
+def test_nothing_private_is_in_it_and_the_page_says_the_verdict(study: StudyFolder) -> None:
+    text, page = (study.path / "certificate.json").read_text(), (study.path / "certificate.md").read_text()
+    assert "/home/" not in text + page
+    assert str(study.path) not in text + page
+    assert "abcdef0123456789" in text
+    assert page.startswith("# demo: holds up (learning); clock not measured\n")
+    assert "| winner@6 |" in page
+    assert "(prediction)" in page
+
+
+def test_paths_in_the_environments_arguments_are_cut(tmp_path: Path) -> None:
+    changed = holdup.holdup_spec(environment__kwargs={"render_mode": None, "levels": ["/home/somebody/a.json"]})
+    folder = holdup.write_study(tmp_path / "demo", changed, holdup.study_records(changed))
+    assert make_certificate(folder).environment["kwargs"] == {"render_mode": None, "levels": ["…/a.json"]}
+
+
+def test_a_failed_run_counts_everywhere(tmp_path: Path, spec: StudySpec) -> None:
+    def outcome(request: Any, rule: Any) -> float | None:
+        lost = request.name == "winner" and request.num_env_runners == 6 and request.seed == 1003
+        return None if lost else holdup.outcome(request, rule)
+
+    folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec, outcome))
+    found = make_certificate(folder)
+    figures = found.arms["winner@6"]
+    assert (figures.n, figures.n_failed, figures.solved, figures.n_censored) == (8, 1, 7, 1)
+    assert figures.score.value == pytest.approx(found.arms["winner@3"].score.value * 7 / 8, rel=0.05)
+    assert figures.curve["5/5"].iqm_return.n == 8
+    assert found.verdict.sentence == "does not hold up"
+    found.write(folder)
+    verify(folder.path)
+
+
+def test_a_measured_study_may_hold_up_by_the_clock_too(tmp_path: Path, spec: StudySpec) -> None:
+    folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec, timing="measured"))
+    found = make_certificate(folder)
+    assert found.verdict.sentence == "holds up"
+    clock = next(check for check in found.verdict.checks if check.name == "clock@6")
+    assert clock.value is not None
+    assert clock.value.value == pytest.approx(3.0)  # three times as many runners
+
+
+# Verification
+
+
+def test_a_certificate_verifies_by_its_file_and_by_its_folder(study: StudyFolder) -> None:
+    verify(study.path)
+    verify(study.path / "certificate.json")
+
+
+def test_the_same_records_give_the_same_certificate(study: StudyFolder, certificate: Certificate) -> None:
+    assert make_certificate(study).to_json() == certificate.to_json()
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("arms.winner@6.score.value", 0.99),
+        ("verdict.sentence", "holds up"),
+        ("verdict.checks.solved@6.passed", False),
+        ("arms.winner@6.iqm_final_return.low", 470.5),
+        ("winner.rule.lr", 0.1),
+        ("optimism.optimism", 0.0),
+        ("decisions.0.phase", "search 9"),
+    ],
+)
+def test_a_changed_figure_is_named_with_both_values(touched: StudyFolder, place: str, value: Any) -> None:
+    file = touched.path / "certificate.json"
+    content = json.loads(file.read_text())
+    node: Any = content
+    *parents, last = place.split(".")
+    for part in parents:
+        node = node[int(part)] if isinstance(node, list) else node[part]
+    right, node[last] = node[last], value
+    file.write_text(json.dumps(content))
+    with pytest.raises(RecordError, match="1 figure differ") as raised:
+        verify(touched.path)
+    assert f"{place}: written {json.dumps(value)}, recomputed {json.dumps(right)}" in str(raised.value)
+
+
+def test_figures_added_or_removed_are_named(touched: StudyFolder) -> None:
+    file = touched.path / "certificate.json"
+    content = json.loads(file.read_text())
+    content["arms"]["extra@6"] = {"score": 1}
+    del content["budget"]["time_s"]
+    file.write_text(json.dumps(content))
+    with pytest.raises(RecordError) as raised:
+        verify(file)
+    assert 'arms.extra@6: written {"score": 1}, recomputed nothing' in str(raised.value)
+    assert "budget.time_s: written nothing, recomputed null" in str(raised.value)
+
+
+def test_what_is_no_certificate_is_said_to_be_none(touched: StudyFolder) -> None:
+    file = touched.path / "certificate.json"
+    for text, words in (("{", "damaged file"), ('{"format": 9}', "reads format 1, got 9"), ("[]", "got 'list'")):
+        file.write_text(text)
+        with pytest.raises(RecordError, match=words):
+            verify(file)
+    file.unlink()
+    with pytest.raises(RecordError, match="no certificate here"):
+        verify(touched.path)
+
+
+# The laws of the records
+
+
+def refused(folder: StudyFolder, records: list[Record]) -> str:
+    """Write these records; both making and verifying a certificate must refuse them."""
+    holdup.write_records(folder, records)
+    with pytest.raises(RecordError, match="must obey the protocol") as raised:
+        verify(folder.path)
+    return str(raised.value)
+
+
+def without(records: list[Record], trial: int) -> list[Record]:
+    return [record for record in records if getattr(record, "trial", None) != trial]
+
+
+def one_of(records: list[Record], **wanted: Any) -> int:
+    return holdup.trials_of(records, **wanted)[0]
+
+
+def change(records: list[Record], kind: type[Record], trial: int, **changes: Any) -> list[Record]:
+    """Return the records with changes to those of one kind and trial."""
+    return [
+        replace(record, **changes) if isinstance(record, kind) and getattr(record, "trial", None) == trial else record
+        for record in records
+    ]
+
+
+def test_sound_records_break_no_law(study: StudyFolder, spec: StudySpec) -> None:
+    assert list(broken_laws(list(read_lines(study.records)), spec)) == []
+
+
+def test_a_dropped_seed_is_named(touched: StudyFolder, records: list[Record]) -> None:
+    trial = next(each for each in holdup.trials_of(records, anchor="winner", seed=1004, stage="confirm"))
+    message = refused(touched, without(records, trial))
+    assert re.search(r"winner@\d, seed 1004: was asked for and must be on record, got no trial", message)
+
+
+def test_a_dropped_seed_is_named_though_the_request_went_with_it(touched: StudyFolder, records: list[Record]) -> None:
+    changed: list[Record] = [
+        replace(
+            record,
+            requests=[each for each in record.requests if (each.get("name"), each["seed"]) != ("naive_growth", 1002)],
+        )
+        if isinstance(record, StageDecided)
+        else record
+        for record in without(records, one_of(records, anchor="naive_growth", seed=1002))
+    ]
+    message = refused(touched, changed)
+    assert "naive_growth@6: must be planned with the first 5 test seeds, got [1001, 1003, 1004, 1005]" in message
+
+
+def test_a_seed_that_was_run_twice_is_named(touched: StudyFolder, records: list[Record]) -> None:
+    trial = one_of(records, anchor="winner_stock", seed=1001)
+    again = [replace(record, trial=999) for record in records if getattr(record, "trial", None) == trial]  # type: ignore[call-arg]
+    message = refused(touched, [*records[:-1], *again, records[-1]])
+    assert "winner_stock@6, seed 1001: must be run once, got 2 trials" in message
+
+
+def test_an_ended_trial_that_was_run_again_is_named(touched: StudyFolder, records: list[Record]) -> None:
+    trial = one_of(records, anchor="winner_stock", seed=1001)
+    again = [replace(record, attempt=2) for record in records if getattr(record, "trial", None) == trial]  # type: ignore[call-arg]
+    message = refused(touched, [*records[:-1], *again, records[-1]])
+    assert f"trial {trial}: runs once, got attempt 2 after it had finished" in message
+
+
+def test_a_test_seed_used_early_is_named(touched: StudyFolder, records: list[Record]) -> None:
+    trial = one_of(records, stage="race")
+    message = refused(touched, change(records, TrialStarted, trial, seed=1002))
+    assert f"trial {trial} (race): a test seed must not be used before confirm, got seed 1002" in message
+
+
+def test_a_seed_of_another_stage_is_named(touched: StudyFolder, records: list[Record]) -> None:
+    trial = one_of(records, stage="race")
+    message = refused(touched, change(records, TrialStarted, trial, seed=3))
+    assert f"trial {trial} (race): seed must be a rank seed, got 3" in message
+
+
+def test_settings_frozen_after_the_first_test_seed_are_named(touched: StudyFolder, records: list[Record]) -> None:
+    frozen = next(record for record in records if isinstance(record, SettingsFrozen))
+    message = refused(touched, [*(record for record in records if record is not frozen), frozen])
+    assert "settings_frozen must be on record before a test seed is used" in message
+    assert "settings_frozen: must be on record once before the confirmation, got 0 times" in refused(
+        touched, [record for record in records if record is not frozen]
+    )
+
+
+def test_a_setting_that_was_not_frozen_is_named(touched: StudyFolder, records: list[Record]) -> None:
+    trial = one_of(records, anchor="winner", seed=1001, stage="confirm")
+    started = next(each for each in records if isinstance(each, TrialStarted) and each.trial == trial)
+    other = next(
+        each
+        for each in records
+        if isinstance(each, TrialStarted)
+        and each.stage == "search"
+        and each.anchor is None
+        and each.digest != started.digest
+    )
+    message = refused(touched, change(records, TrialStarted, trial, rule=other.rule, digest=other.digest))
+    assert f"digest must be frozen, got {other.digest}" in message
+
+
+def test_a_digest_that_is_not_that_of_the_rule_is_named(touched: StudyFolder, records: list[Record]) -> None:
+    trial = one_of(records, stage="search")
+    message = refused(touched, change(records, TrialStarted, trial, digest="0123456789ab"))
+    assert f"trial {trial}: digest must be " in message
+    assert "got '0123456789ab'" in message
+
+
+def test_parameters_that_the_rule_does_not_give_are_named(touched: StudyFolder, records: list[Record]) -> None:
+    trial = one_of(records, anchor="winner", seed=1001, stage="confirm")
+    setting = next(each.setting for each in records if isinstance(each, TrialStarted) and each.trial == trial)
+    message = refused(touched, change(records, TrialStarted, trial, setting=setting | {"lr": 0.5}))
+    assert re.search(rf"trial {trial} \(winner@\d, seed 1001\): lr must be .* by its rule, got 0.5", message)
+
+
+def test_a_changed_summary_is_named(touched: StudyFolder, records: list[Record]) -> None:
+    trial = one_of(records, anchor="naive_growth", seed=1001, stage="confirm")
+    summary = next(each.summary for each in records if isinstance(each, TrialEnded) and each.trial == trial)
+    changed = change(records, TrialEnded, trial, summary=summary | {"score": 0.9, "final_return": 450.0})
+    message = refused(touched, changed)
+    for name, got in (("final_return", "450.0"), ("score", "0.9")):
+        assert re.search(rf"trial {trial} \(seed 1001\): {name} of its summary must be .*, got {got}", message)
+
+
+def test_a_failure_turned_into_a_success_is_named(touched: StudyFolder, records: list[Record]) -> None:
+    trial = one_of(records, anchor="winner", seed=1001, stage="confirm")
+    message = refused(touched, change(records, TrialEnded, trial, status="failed"))
+    assert f"trial {trial} (seed 1001): score of its summary must be 0.0" in message
+
+
+def test_a_missing_decision_is_named(touched: StudyFolder, records: list[Record]) -> None:
+    changed = [each for each in records if not (isinstance(each, StageDecided) and each.number == 1)]
+    assert "number must be 1, got 2" in refused(touched, changed)
+
+
+def test_records_without_their_beginning_are_named(touched: StudyFolder, records: list[Record]) -> None:
+    trial = one_of(records, stage="search")
+    changed = [each for each in records if not (isinstance(each, TrialStarted) and each.trial == trial)]
+    assert f"trial {trial}: trial_started must come first, got trial_built (line " in refused(touched, changed)
+
+
+def test_a_changed_spec_is_named(touched: StudyFolder) -> None:
+    identity = json.loads(touched.identity_file.read_text())
+    identity["spec"]["environment"]["target"] = 100
+    touched.identity_file.write_text(json.dumps(identity))
+    with pytest.raises(RecordError, match="digest of the spec must be"):
+        verify(touched.path)
+
+
+def test_an_interrupted_trial_that_was_resumed_is_sound(touched: StudyFolder, records: list[Record]) -> None:
+    trial = one_of(records, anchor="winner", seed=1001, stage="confirm")
+    index = next(place for place, each in enumerate(records) if getattr(each, "trial", None) == trial)
+    started, built, first = records[index : index + 3]
+    assert isinstance(started, TrialStarted)
+    assert isinstance(built, TrialBuilt)
+    assert isinstance(first, Iteration)
+    cut = TrialEnded(
+        trial=trial, attempt=1, status="interrupted", reason="stopped", summary={"score": None}, checkpoint=None
+    )
+    later = [replace(each, attempt=2) if getattr(each, "trial", None) == trial else each for each in records[index:]]  # type: ignore[call-arg]
+    opened = StudyOpened(session=2, num_trials=9, cluster={"nodes": []}, provenance={})
+    holdup.write_records(
+        touched,
+        [*records[:index], started, built, first, cut, StudyClosed(session=1, reason="stopped"), opened, *later],
+    )
+    found = make_certificate(touched)
+    assert found.trials["confirm"]["n_restarts"] == 1
+    # The lost iteration was spent too.
+    assert found.cpu_hours["all"] == pytest.approx(sum(isinstance(each, Iteration) for each in records) / 100 + 0.01)
+    assert [session.session for session in found.sessions] == [1, 2]
+
+
+# Not yet
+
+
+@pytest.mark.parametrize(
+    ("until", "words"),
+    [
+        ("calibrate", "at the stage calibrate"),
+        ("race 1", "at the stage race"),
+        ("confirm", r"at the stage confirm \(42 of 42 trials\)"),
+    ],
+)
+def test_a_study_that_is_not_confirmed_is_told_how_to_go_on(
+    tmp_path: Path, spec: StudySpec, until: str, words: str
+) -> None:
+    folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec, until=until))
+    with pytest.raises(RecordError, match=words) as raised:
+        make_certificate(folder)
+    assert "Fix: go on with python run_study.py --space " in str(raised.value)
+    assert "--name demo" in str(raised.value)
+    assert str(raised.value).endswith("--resume")
+
+
+def test_a_study_without_stages_has_no_certificate(tmp_path: Path) -> None:
+    from tests.spaces import spec as plain_spec
+
+    folder = holdup.write_study(tmp_path / "demo", plain_spec(), [])
+    with pytest.raises(RecordError, match="needs a hold-up study"):
+        make_certificate(folder)
