@@ -143,6 +143,91 @@ def sync(
     console.print(f"MLflow is up to date: {report.records} records sent, {report.runs} trials there.", highlight=False)
 
 
+certificates = typer.Typer(help="The certificate of a hold-up study.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(certificates, name="certificate")
+
+Study = Annotated[Path, typer.Argument(help="Folder of the study, such as studies/acrobot_holdup.")]
+
+
+@certificates.command()
+def write(study: Study) -> None:
+    """Write certificate.json and certificate.md from the study's records, as the end of a study does."""
+    from study.protocol.certificate import make_certificate
+    from study.tracking.folder import StudyFolder
+
+    folder = StudyFolder(study)
+    certificate = make_certificate(folder)
+    certificate.write(folder)
+    console.print(certificate.to_markdown(), markup=False, highlight=False, soft_wrap=True)
+
+
+@certificates.command()
+def verify(
+    path: Annotated[Path, typer.Argument(help="certificate.json, or the study folder that holds it.")],
+) -> None:
+    """Recompute every figure of a certificate from the records beside it; exit code 2 on any difference."""
+    from study.protocol.certificate import verify as verify_certificate
+
+    verify_certificate(path)
+    console.print(f"{path}: every figure follows from the records.", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def export(
+    study: Study,
+    scale: Annotated[int, typer.Option(min=1, help="Environment runners to export the setting for.")],
+    format_: Annotated[
+        str, typer.Option("--format", help="python: a plain RLlib script; yaml: values and the rule.")
+    ] = "python",
+) -> None:
+    """Print the chosen setting of a hold-up study for use without this project, and the rule behind it."""
+    from study.protocol.export import export_python, export_yaml
+    from study.tracking.folder import StudyFolder
+
+    writers = {"python": export_python, "yaml": export_yaml}
+    if format_ not in writers:
+        law = f"one of {', '.join(writers)}, got '{format_}'."
+        raise SpaceError("command line", [Fault(place="--format", law=law, fix="Choose one of them.")])
+    sys.stdout.write(writers[format_](StudyFolder(study), scale))
+
+
+@app.command()
+def importance(study: Study) -> None:
+    """Print which parameters mattered at each scale (PED-ANOVA)."""
+    from study.search.importance import FEWEST, importance_per_scale
+    from study.tracking.folder import StudyFolder
+    from study.tracking.ledger import fold
+    from study.tracking.records import read_lines
+
+    folder = StudyFolder(study)
+    spec = folder.identity().parse()
+    rows = fold((line.record, line.time) for line in read_lines(folder.records)).rows.values()
+    from study.display import print_importance
+
+    print_importance(console, importance_per_scale(spec, rows), fewest=FEWEST)
+
+
+@app.command()
+def replay(
+    records: Annotated[Path, typer.Argument(help="Study folder with a complete table: settings x seeds x scales.")],
+    target: Annotated[int, typer.Option(help="The scale that settings are chosen for.")] = 46,
+    small: Annotated[int, typer.Option(help="The small scale.")] = 10,
+    replays: Annotated[int, typer.Option(min=100, help="Studies to replay.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the replay.")] = 0,
+    complete_seeds_only: Annotated[
+        bool, typer.Option("--complete-seeds-only", help="Leave out seeds that were not run with every setting.")
+    ] = False,
+) -> None:
+    """Replay the protocol and its rivals on a recorded table at equal CPU-seconds: how often does the pick hold up?"""
+    from analysis.replay import replay as replay_study
+    from analysis.replay import to_markdown
+
+    result = replay_study(
+        records, target=target, small=small, num_replays=replays, seed=seed, complete_seeds_only=complete_seeds_only
+    )
+    sys.stdout.write(to_markdown(result))
+
+
 def _load(space: str, overrides: list[str] | None, seed: int | None, trials: int | None) -> StudySpec:
     return load_space(space, overrides=_overrides(space, overrides, seed, trials))
 
@@ -223,14 +308,25 @@ def _again() -> str:
 
 
 def _print_end(result: Any, again: str) -> None:
-    from study.display import print_result
+    from rich.markdown import Markdown
+
+    from study.display import print_front, print_result, print_stages
     from study.tracking.mirror_cursor import CursorFile
     from study.tracking.tracking_uri import mask_credentials
 
     closed, identity = result.closed, result.identity
     detail = f" ({closed.detail})" if closed.detail else ""
     console.print(f"\n{identity.name}: {closed.reason}{detail}", markup=False, highlight=False, soft_wrap=True)
-    print_result(console, result.rows, result.best, table_file=str(result.folder.table))
+    staged = any(row.stage for row in result.rows)
+    if staged:
+        print_stages(console, result.rows, table_file=str(result.folder.table))
+    else:
+        print_result(console, result.rows, result.best, table_file=str(result.folder.table))
+    if result.objective == "return_and_cpu_s":
+        print_front(console, result.rows)
+    if result.certificate is not None:
+        console.print(Markdown(result.certificate.to_markdown()))
+        console.print(f"\nThe certificate: {result.folder.certificate_page}", soft_wrap=True, highlight=False)
     if result.mirror.behind:
         console.print(
             f"\nMLflow is {result.mirror.behind} records behind ({result.mirror.reason or 'it is slow'}); "
@@ -250,6 +346,7 @@ def _print_end(result: Any, again: str) -> None:
         markup=False,
     )
     if closed.reason != "complete":
+        again = re.sub(r" --until \S+", "", again) if closed.reason == "until" else again
         console.print(f"\nResume with: {again}", soft_wrap=True, highlight=False, markup=False)
 
 

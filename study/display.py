@@ -15,6 +15,8 @@ from rich.text import Text
 
 from study.planning.plan import Plan
 from study.planning.timing import PRESSURE_LIMIT
+from study.protocol.stages import STAGES
+from study.search.front import pareto_front
 from study.tracking.ledger import TrialRow
 
 if TYPE_CHECKING:
@@ -297,3 +299,54 @@ def print_plan(console: Console, plan: Plan, *, name: str) -> None:
     if any(scale.label.provisional for scale in plan.scales):
         console.print(f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}.")
     console.print("Times are guesses, good to a factor of three, from figures of a 2-core machine.")
+
+
+def print_importance(console: Console, importance: Mapping[int, Mapping[str, float]], *, fewest: int) -> None:
+    """Print the importance of each parameter, a column per scale."""
+    if not importance:
+        console.print(f"No scale has {fewest} trials that a sampler chose yet.")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("parameter")
+    for scale in importance:
+        table.add_column(f"{scale} runners", justify="right")
+    names = list(dict.fromkeys(name for each in importance.values() for name in each))
+    for name in names:
+        table.add_row(name, *(f"{each.get(name, 0.0):.2f}" for each in importance.values()))
+    console.print(table)
+    console.print("Shares of what tells the better half of the trials apart (PED-ANOVA); few trials, rough shares.")
+
+
+def print_stages(console: Console, rows: Iterable[TrialRow], *, table_file: str) -> None:
+    """Print what a hold-up study has run, stage by stage."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("stage")
+    for name in ("trials", "failed", "CPU-hours", "best return"):
+        table.add_column(name, justify="right")
+    rows = list(rows)
+    for stage in STAGES:
+        here = [row for row in rows if row.stage == stage and row.ended]
+        if here:
+            spent = sum(row.summary.get("cpu_s_spent") or 0.0 for row in here) / 3600
+            finals = [row.summary.get("final_return") for row in here if row.iterations is None]
+            best = max((final for final in finals if final is not None), default=None)
+            failed = str(sum(row.status == "failed" for row in here))
+            table.add_row(stage, str(len(here)), failed, f"{spent:.2f}", _number(best, ".1f"))
+    console.print(table)
+    console.print(f"\nAll trials with all columns: {table_file}", soft_wrap=True)
+
+
+def print_front(console: Console, rows: Iterable[TrialRow]) -> None:
+    """Print the trials of each scale that no other one beats in both return and cost."""
+    console.print(
+        "\n[bold]Return against cost[/bold]: trials that no other beats in both (single trials: n=1, no interval)"
+    )
+    for scale, front in pareto_front(rows).items():
+        for row in front:
+            final, cost = row.summary.get("final_return"), row.summary.get("cpu_s_spent")
+            console.print(
+                f"  {scale:>3} runners: return {_number(final, '.1f')} for {_number(cost, ',.0f')} CPU-seconds of "
+                f"training (trial {row.trial}, {row.timing})",
+                highlight=False,
+                soft_wrap=True,
+            )

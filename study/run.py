@@ -3,7 +3,7 @@
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from study.cluster.address import resolve_address
 from study.cluster.connection import joined_ray, private_ray, private_shape, tune_storage
@@ -29,6 +29,9 @@ from study.tracking.records import RecordLog, StudyClosed, TrialStarted, read_li
 from study.tracking.tracking_uri import is_probed
 from study.trial.envs.environments import Spaces, check_network, probe
 
+if TYPE_CHECKING:
+    from study.protocol.certificate import Certificate
+
 DRAIN_TIMEOUT_S = 30.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
 READY_TIMEOUT_S = 60.0
@@ -51,6 +54,13 @@ class StudyResult:
     """The best trial of each scale."""
     closed: StudyClosed
     mirror: MirrorReport
+    certificate: "Certificate | None" = None
+    """Of a hold-up study that has come to its end."""
+
+    @property
+    def objective(self) -> str:
+        """What the study searched for."""
+        return self.identity.parse().search.objective
 
     @property
     def exit_code(self) -> ExitCode:
@@ -181,6 +191,7 @@ class _Session:
                 alive = self._tune(conductor)
         self._signals.disarm()
         closed = _close(conductor)
+        certificate = self._certify() if self._spec.holdup and closed.reason == "complete" else None
         rows = tuple(conductor.ledger.rows[number] for number in sorted(conductor.ledger.rows))
         return StudyResult(
             folder=self._folder,
@@ -188,10 +199,23 @@ class _Session:
             rows=rows,
             best=best_per_scale(rows),
             closed=closed,
+            certificate=certificate,
             mirror=self._mirror.finish(
                 DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
             ),
         )
+
+    def _certify(self) -> "Certificate | None":
+        """Write the certificate; where the records do not allow one, say why: they are whole all the same."""
+        from study.protocol.certificate import make_certificate
+
+        try:
+            certificate = make_certificate(self._folder)
+            certificate.write(self._folder)
+        except RecordError as error:
+            self._display.note(str(error))
+            return None
+        return certificate
 
     def _ray(self) -> contextlib.AbstractContextManager[ClusterShape]:
         if self._address is None:

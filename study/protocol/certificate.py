@@ -64,10 +64,10 @@ def verify(path: str | Path) -> None:
     recomputed = make_certificate(StudyFolder(file.parent)).to_json()
     differing = list(_differences(written, recomputed, ""))
     if differing:
-        count = f"{len(differing)} figure{'s'[: len(differing) - 1]}"
+        count = "1 figure differs" if len(differing) == 1 else f"{len(differing)} figures differ"
         listed = differing[:AT_MOST] + [f"… and {len(differing) - AT_MOST} more"] * (len(differing) > AT_MOST)
         lines = "\n".join(f"  {line}" for line in listed)
-        raise RecordError(f"{file}: must say what the records say, {count} differ:\n{lines}\n{fix}")
+        raise RecordError(f"{file}: must say what the records say, {count}:\n{lines}\n{fix}")
 
 
 def _differences(written: Any, recomputed: Any, place: str) -> Iterator[str]:

@@ -110,6 +110,7 @@ class Maker:
                     "dropped": each.dropped,
                     "num_trials": len(each.requests),
                     "num_cancelled": len(each.cancelled),
+                    "why_cancelled": each.evidence.get("cancelled", ""),
                 }
                 for each in ledger.decisions
             ],
@@ -340,6 +341,10 @@ class Maker:
             )
         if ("naive_growth", target) not in self._arms:
             yield "naive_growth is no arm of this study: its law is not required."
+        for each in self._ledger.decisions:
+            if each.cancelled:
+                reason = each.evidence.get("cancelled", "no reason is on record")
+                yield f"{len(each.cancelled)} trials of `{each.phase}` were not run: {reason}."
         if self._holdup.measure is None:
             yield "The space has no `measure` stage: there are no trials for the clock alone."
         if verdict.clock is None:

@@ -472,8 +472,10 @@ class _Deciding:
     # --- confirm and measure -----------------------------------------------------------------------------------
 
     def _confirm(self) -> Iterator[Request]:
-        """Freeze the settings and ask for every arm: the winner, the small scale's best, the best baseline, the best rule
-        that carries the small scale's best up, and naive growth; in random order.
+        """Freeze the settings and ask for every arm, in random order.
+
+        Besides the winner and the small scale's best: the best baseline, the best rule that carries the small scale's
+        best up, and naive growth.
         """
         holdup, sizes = self._holdup, self._holdup.confirm
         chosen = self._decisions[-1]

@@ -50,18 +50,26 @@ class Cell:
         return f"{self.arm}@{self.scale}, seed {self.seed}"
 
 
+def _asked(decisions: Sequence[StageDecided], stage: str) -> list[tuple[Cell, str]]:
+    """Return every trial that the decisions ask for in a stage, with the digest of its setting."""
+    requests = (Request.from_json(content) for decision in decisions for content in decision.requests)
+    return [
+        (
+            Cell(request.name or "", request.num_env_runners, request.seed, request.variant),
+            digest_of(request.setting or {}),
+        )
+        for request in requests
+        if request.stage == stage
+    ]
+
+
 def planned_cells(decisions: Sequence[StageDecided]) -> Counter[Cell]:
     """Return every trial that the decisions ask for in the confirmation."""
-    requests = (Request.from_json(content) for decision in decisions for content in decision.requests)
-    return Counter(
-        Cell(request.name or "", request.num_env_runners, request.seed, request.variant)
-        for request in requests
-        if request.stage == "confirm"
-    )
+    return Counter(cell for cell, _ in _asked(decisions, "confirm"))
 
 
 def cell_of(row: TrialRow) -> Cell:
-    """Return what a trial of the confirmation is about."""
+    """Return what a trial is about."""
     return Cell(row.anchor or "", row.num_env_runners, row.seed, row.variant)
 
 
@@ -85,10 +93,10 @@ def broken_laws(lines: Sequence[Line], spec: StudySpec) -> Iterator[str]:
     yield from _numbers(ledger)
     yield from _attempts(lines)
     yield from _digests(lines)
-    yield from _firewall(lines, spec.holdup)
     yield from _frozen(lines, ledger)
     yield from _cells(ledger)
     yield from _seed_sets(ledger, spec.holdup)
+    yield from _firewall(lines, spec.holdup)
     yield from _settings(ledger)
     yield from _summaries(ledger, spec)
 
@@ -193,6 +201,15 @@ def _cells(ledger: Ledger) -> Iterator[str]:
     for cell, count in sorted(planned.items()):
         if count > 1:
             yield f"{cell}: must be asked for once, got {count} times."
+    wanted = dict(_asked(ledger.decisions, "confirm"))
+    for row in ledger.rows.values():
+        if row.stage == "confirm" and row.digest != wanted.get(cell_of(row), row.digest):
+            yield f"trial {row.trial} ({cell_of(row)}): must run setting {wanted[cell_of(row)]}, got {row.digest}."
+    # The settings of `measure` are made of the frozen ones, and are therefore not among them.
+    measured = set(_asked(ledger.decisions, "measure"))
+    for row in ledger.rows.values():
+        if row.stage == "measure" and (cell_of(row), row.digest) not in measured:
+            yield f"trial {row.trial} (measure, {cell_of(row)}): no decision asked for it, got setting {row.digest}."
     if confirmation_is_over(ledger):
         for cell in sorted(set(planned) - set(run)):
             yield f"{cell}: was asked for and must be on record, got no trial: a seed is missing."

@@ -1,8 +1,9 @@
 """A space file as a value: YAML -> `StudySpec`, with every fault at once. Pure; imports no Ray, torch or Optuna."""
 
+import copy
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -236,12 +237,17 @@ emulated."""
 
     def digest(self) -> str:
         """Return the identity of the study: equal for equal specs, whatever the number of trials."""
-        content = self.to_json()
-        content.pop("description")
-        content["search"].pop("num_trials")
-        if content["holdup"] is not None:
-            content["holdup"].pop("cpu_hours")  # a resume may raise it
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of(self.to_json())
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Return the identity of a study from `StudySpec.to_json()`, whichever version wrote it."""
+    identity: dict[str, Any] = copy.deepcopy(dict(content))
+    identity.pop("description")
+    identity["search"].pop("num_trials")
+    if identity.get("holdup") is not None:
+        identity["holdup"].pop("cpu_hours")  # a resume may raise it
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def load_space(path: str | Path, *, overrides: Sequence[str] = ()) -> StudySpec:

@@ -86,6 +86,16 @@ class StudyFolder:
         return self.path / "trials.csv"
 
     @property
+    def certificate(self) -> Path:
+        """The certificate of a hold-up study, JSON."""
+        return self.path / "certificate.json"
+
+    @property
+    def certificate_page(self) -> Path:
+        """The certificate as a page, Markdown."""
+        return self.path / "certificate.md"
+
+    @property
     def checkpoints(self) -> Path:
         """One folder per trial with its final policy."""
         return self.path / "checkpoints"

@@ -118,6 +118,8 @@ class Mirror:
             store.log(store.parent_run_id, tags={"status": "killed"})
         self._end_study(store, cursor)
         store.upload(self._folder.table)
+        for file in (self._folder.certificate, self._folder.certificate_page):
+            store.upload(file)
         self._keep(cursor)
 
     def count_trials(self) -> int:
