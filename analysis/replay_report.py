@@ -113,7 +113,8 @@ def to_markdown(result: ReplayResult) -> str:
         *(f"| {' | '.join(line)} |" for line in lines),
         "",
         f"- In brackets: {result.rules[0].holds_up.level:.0%} intervals for other seeds and the same settings "
-        f"({result.num_tables} tables of resampled seeds, and the error of the replays).",
+        f"({result.num_tables} tables of resampled seeds, and the error of the replays); a "
+        "probability's is never narrower than for as many runs as there are seeds.",
         f"- Of the seeds {roles.tune} tune, {roles.rank} rank and {roles.judge} judge, drawn anew in every replay; the "
         f"last evaluation is judged by its first {LAST_EPISODES} episodes.",
         *(f"- {note}" for note in result.notes),

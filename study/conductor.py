@@ -98,6 +98,7 @@ class Conductor:
         self._log, self._optuna, self._deadline = log, optuna_study, deadline
         self._running: dict[int, float] = {}
         """Trial -> its start, on the clock of `time.monotonic`."""
+        self._budget_checked = False
         self._leg = plan.reuses_processes
         """Whether the processes of this part of the study are reused."""
         self._survivors: set[int] = set()
@@ -161,11 +162,20 @@ class Conductor:
         while self._stages.phase is not None and not self._stages.held:
             reason = self._why_skip(self._queue[0]) if self._queue else ""
             if self._queue and not reason:
+                self._check_budget(self._stages)
                 return
             slots = self._stages.close_phase([slot.trial for slot in self._queue], reason)
             self._slots |= {slot.trial: slot for slot in slots}
             self._queue = slots
         self._queue = []
+
+    def _check_budget(self, stages: StageKeeper) -> None:
+        """End a session that would spend its budget and never come to a verdict."""
+        if self._budget_checked or self._queue[0].stage == "calibrate":
+            return
+        self._budget_checked = True
+        if shortfall := stages.shortfall():
+            self.end_early("error", shortfall)
 
     def next_trial(self) -> TrialStarted | None:
         """Record and return the trial to start now; None when all have to wait."""
@@ -238,6 +248,7 @@ class Conductor:
             digest=digest_of(asked.rule) if asked.rule else "",
             variant=slot.variant,
             scale=slot.num_env_runners if needs.num_env_runners != slot.num_env_runners else None,
+            predicted_cpu_s=self._stages.predicted_cpu_s(slot, setting) if self._stages else None,
         )
         if self._stages is not None:
             self._stages.check_seed(started)

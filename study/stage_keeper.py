@@ -3,14 +3,17 @@
 The thinking is in `study.protocol.machine`, which is pure; here are the records, the clock and the money.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from study.errors import RecordError
 from study.planning.plan import Plan, Slot, slots_of
 from study.protocol import machine
+from study.protocol.cost import CostModel
 from study.protocol.stages import STAGES, Request, Stage
 from study.protocol.variants import why_not_measured
+from study.space.parameters import Value
 from study.space.spec import StudySpec
 from study.tracking.ledger import Ledger, TrialRow
 from study.tracking.records import Record, TrialStarted
@@ -100,6 +103,20 @@ class StageKeeper:
                 f"{started.digest} in stage {started.stage}. Fix: this is a fault of this program; please report it."
             )
 
+    def predicted_cpu_s(self, slot: Slot, setting: Mapping[str, Value]) -> float | None:
+        """Return what the cost model of the calibration says a trial will take; None before there is one.
+
+        Args:
+            slot: The trial.
+            setting: RLlib's parameters as it will run.
+        """
+        decisions = self._ledger.decisions
+        fitted = decisions[0].evidence.get("cost_model") if decisions else None
+        steps = self._spec.budget.env_steps
+        if fitted is None or steps is None or slot.variant != "study" or slot.iterations is not None:
+            return None
+        return CostModel(**fitted).predict(setting, steps)
+
     # --- budget ------------------------------------------------------------------------------------------------
 
     def why_skip(self, slot: Slot, *, num_running: int, left_s: float | None) -> str:
@@ -116,6 +133,30 @@ class StageKeeper:
             return ""
         return self._too_expensive(num_running) or self._too_late(slot, num_running, left_s)
 
+    def shortfall(self) -> str:
+        """Return why the budget cannot pay for the confirmation, by what trials have cost; empty when it can."""
+        whole = self._whole()
+        if self._holdup.cpu_hours is None or not whole:
+            return ""
+        each = _mean(row.summary.get("cpu_s_spent") for row in whole)
+        looks = machine.fewest_looks(self._holdup) - sum(row.stage == "search" for row in whole)
+        enough = (self._spent() + (max(looks, 0) + self._num_later_left()) * each) / 3600
+        if enough <= self._holdup.cpu_hours:
+            return ""
+        return (
+            f"holdup.cpu_hours: must pay for the smallest search, race, stress and confirmation, got "
+            f"{self._holdup.cpu_hours:g}; a trial takes {each:.0f} CPU-seconds here. "
+            f"Fix: resume with --set holdup.cpu_hours={math.ceil(enough * 110) / 100:g} or more, or smaller stages "
+            "under another --name."
+        )
+
+    def _spent(self) -> float:
+        return sum(row.summary.get("cpu_s_spent") or 0.0 for row in self._ledger.rows.values() if row.ended)
+
+    def _num_later_left(self) -> int:
+        done = sum(row.stage in ("race", "stress", "confirm") for row in self._whole())
+        return max(machine.num_later(self._spec) - done, 0)
+
     def _enough_looks(self) -> bool:
         """Return whether the race and the small scale have settings to choose from."""
         seen = {
@@ -129,7 +170,7 @@ class StageKeeper:
     def _too_expensive(self, num_running: int) -> str:
         if self._holdup.cpu_hours is None:
             return ""
-        spent = sum(row.summary.get("cpu_s_spent") or 0.0 for row in self._ledger.rows.values() if row.ended)
+        spent = self._spent()
         each = _mean(row.summary.get("cpu_s_spent") for row in self._whole())
         later = machine.num_later(self._spec) * each
         if spent + (num_running + 1) * each + later <= self._holdup.cpu_hours * 3600:

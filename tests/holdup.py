@@ -22,6 +22,7 @@ from study.tracking.records import (
     Evaluation,
     Iteration,
     Record,
+    SettingsFrozen,
     StageDecided,
     Status,
     StudyClosed,
@@ -30,6 +31,7 @@ from study.tracking.records import (
     TrialBuilt,
     TrialEnded,
     TrialStarted,
+    read_lines,
 )
 from tests.spaces import spec as small_spec
 
@@ -267,3 +269,9 @@ def trials_of(records: Sequence[Record], **wanted: Any) -> list[int]:
         for record in records
         if isinstance(record, TrialStarted) and all(getattr(record, name) == value for name, value in wanted.items())
     ]
+
+
+def winner_setting(folder: StudyFolder, scale: int) -> dict[str, Value]:
+    """Return the winner's parameters at a scale."""
+    frozen = next(line.record for line in read_lines(folder.records) if isinstance(line.record, SettingsFrozen))
+    return resolve(frozen.settings[frozen.winner], scale)

@@ -12,6 +12,10 @@ from study.space.rules import batch_domain, bounds, minibatch_bounds
 from study.space.spec import Execution, StudySpec
 
 
+GUESS_FACTOR = 3
+"""A guess may be wrong by so much, either way."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sampling:
     step_s: float

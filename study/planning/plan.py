@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from study.planning.guess import guess_seconds
+from study.errors import ClusterError
+from study.planning.guess import GUESS_FACTOR, guess_seconds
 from study.planning.needs import check_fit, execution_of, memory_mb, num_cpus, processes
 from study.planning.shape import ClusterShape
 from study.planning.timing import Label, label_at_start
@@ -207,6 +208,9 @@ def _staged_plan(spec: StudySpec, holdup: HoldUpSpec, cluster: ClusterShape, dec
         if variant == "study":
             counts[scale] += count
     scales = tuple(_scale_plan(spec, scale, cluster, num_trials=count) for scale, count in sorted(counts.items()))
+    target = next(scale for scale in scales if scale.num_env_runners == holdup.target_scale)
+    least = machine.num_later(spec) + machine.fewest_looks(holdup) + holdup.calibrate.num_seeds
+    _check_budget(holdup, least * target.hours * min(target.num_cpus, cluster.capacity))
     variants: dict[tuple[int, Variant], ScalePlan] = {}
     possible: list[Variant] = ["stock"] if holdup.confirm.num_seeds_stock else []
     if not why_not_measured(spec, cluster):
@@ -225,6 +229,20 @@ def _staged_plan(spec: StudySpec, holdup: HoldUpSpec, cluster: ClusterShape, dec
         num_trials=sum(count for (_, _, variant), count in expected.items() if variant in ("study", *possible)),
         hours=_hours([*scales, *variants.values()], cluster),
     )
+
+
+def _check_budget(holdup: HoldUpSpec, cpu_hours: float) -> None:
+    """Refuse a budget that cannot pay for the confirmation even where trials take a third of the guess.
+
+    Raises:
+        ClusterError: Names what would be enough.
+    """
+    if holdup.cpu_hours is not None and holdup.cpu_hours < cpu_hours / GUESS_FACTOR:
+        raise ClusterError(
+            f"holdup.cpu_hours: must pay for the smallest search, race, stress and confirmation, got "
+            f"{holdup.cpu_hours:g}; they take about {cpu_hours:.1f} CPU-hours, by a guess good to a factor of three. "
+            f"Fix: set it to {cpu_hours:.1f} or more, or lower the sizes of the stages."
+        )
 
 
 def slots_of(requests: Sequence[Request], *, first: int) -> Iterator[Slot]:

@@ -2,7 +2,8 @@
 
 import io
 import pprint
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -52,8 +53,7 @@ def export_python(folder: StudyFolder, scale: int) -> str:
         raise AnalysisError(
             f"environment.backend: a plain script makes its environment with Gymnasium, got {got}. Fix: {fix}"
         )
-    comment = "\n".join(f"# {line}".rstrip() for line in _header(certificate, spec, scale))
-    return f"{comment}\n{_body(spec, setting)}"
+    return f"{_comment(_header(certificate, spec, scale))}\n{_body(spec, setting)}"
 
 
 def export_yaml(folder: StudyFolder, scale: int) -> str:
@@ -82,10 +82,15 @@ def export_yaml(folder: StudyFolder, scale: int) -> str:
     stream, yaml = io.StringIO(), YAML()
     yaml.width = WIDTH
     yaml.dump(space, stream)
-    comment = "\n".join(
-        f"# {line}".rstrip() for line in [*_header(certificate, spec, scale), "", *_rule(certificate, scale)]
+    return (
+        f"{_comment(_header(certificate, spec, scale))}\n#\n{_comment(_rule(certificate, scale))}\n{stream.getvalue()}"
     )
-    return f"{comment}\n{stream.getvalue()}"
+
+
+def _comment(lines: Iterable[str]) -> str:
+    """Return the lines as comments; what is too long goes on in the next line, indented."""
+    wrapped = (textwrap.wrap(line, WIDTH, subsequent_indent="  ", drop_whitespace=False) for line in lines)
+    return "\n".join(f"# {part.rstrip()}" for parts in wrapped for part in parts)
 
 
 def _resolved(folder: StudyFolder, scale: int) -> tuple[Certificate, StudySpec, dict[str, Value]]:
@@ -168,8 +173,13 @@ def _body(spec: StudySpec, setting: Mapping[str, Value]) -> str:
         learning["num_cpus_per_learner"] = resources.num_cpus_per_learner
     if resources.num_gpus_per_learner:
         learning["num_gpus_per_learner"] = resources.num_gpus_per_learner
+    main = {
+        "num_cpus_for_main_process": resources.num_cpus_for_main_process,
+        "placement_strategy": resources.placement.upper(),
+    }
     calls += [
         _call("learners", learning),
+        _call("resources", main),
         "    config.debugging(seed=seed)",
         *(_call(method, arguments) for method, arguments in spec.rllib.items()),
     ]

@@ -184,6 +184,11 @@ def num_later(spec: StudySpec) -> int:
     )
 
 
+def fewest_looks(holdup: HoldUpSpec) -> int:
+    """Return the looks of the smallest search that leaves the race and the small scale something to choose from."""
+    return len(holdup.baselines) + math.ceil(holdup.race.num_settings * 4 / 3)
+
+
 def _search_scales(spec: StudySpec) -> list[int]:
     """Return the scale of each proposal: of four, two at the target, one at the small scale, one in between in turn."""
     holdup = _holdup(spec)

@@ -94,7 +94,9 @@ def broken_laws(lines: Sequence[Line], spec: StudySpec) -> Iterator[str]:
     yield from _attempts(lines)
     yield from _digests(lines)
     yield from _frozen(lines, ledger)
-    yield from _cells(ledger)
+    yield from _requests(ledger)
+    yield from _measured(ledger)
+    yield from _complete(ledger)
     yield from _seed_sets(ledger, spec.holdup)
     yield from _firewall(lines, spec.holdup)
     yield from _settings(ledger)
@@ -189,11 +191,11 @@ def _frozen(lines: Sequence[Line], ledger: Ledger) -> Iterator[str]:
             yield f"{where}: must run the frozen winner {frozen.winner}, got {row.digest}."
 
 
-def _cells(ledger: Ledger) -> Iterator[str]:
-    """What was asked for is what ran: no seed is dropped, none is run twice, none is added."""
-    planned = planned_cells(ledger.decisions)
-    run = Counter(cell_of(row) for row in ledger.rows.values() if row.stage == "confirm")
-    for cell, count in sorted(run.items()):
+def _requests(ledger: Ledger) -> Iterator[str]:
+    """What was asked for is what ran: each trial once, with the setting that it was asked for."""
+    planned, wanted = planned_cells(ledger.decisions), dict(_asked(ledger.decisions, "confirm"))
+    rows = [row for row in ledger.rows.values() if row.stage == "confirm"]
+    for cell, count in sorted(Counter(cell_of(row) for row in rows).items()):
         if not planned[cell]:
             yield f"{cell}: no decision asked for it, got {count} trial{'s'[: count - 1]}."
         elif count > 1:
@@ -201,21 +203,29 @@ def _cells(ledger: Ledger) -> Iterator[str]:
     for cell, count in sorted(planned.items()):
         if count > 1:
             yield f"{cell}: must be asked for once, got {count} times."
-    wanted = dict(_asked(ledger.decisions, "confirm"))
-    for row in ledger.rows.values():
-        if row.stage == "confirm" and row.digest != wanted.get(cell_of(row), row.digest):
+    for row in rows:
+        if row.digest != wanted.get(cell_of(row), row.digest):
             yield f"trial {row.trial} ({cell_of(row)}): must run setting {wanted[cell_of(row)]}, got {row.digest}."
-    # The settings of `measure` are made of the frozen ones, and are therefore not among them.
-    measured = set(_asked(ledger.decisions, "measure"))
+
+
+def _measured(ledger: Ledger) -> Iterator[str]:
+    """The settings of `measure` are made of the frozen ones, so that only the decision tells which they are."""
+    asked = set(_asked(ledger.decisions, "measure"))
     for row in ledger.rows.values():
-        if row.stage == "measure" and (cell_of(row), row.digest) not in measured:
+        if row.stage == "measure" and (cell_of(row), row.digest) not in asked:
             yield f"trial {row.trial} (measure, {cell_of(row)}): no decision asked for it, got setting {row.digest}."
-    if confirmation_is_over(ledger):
-        for cell in sorted(set(planned) - set(run)):
-            yield f"{cell}: was asked for and must be on record, got no trial: a seed is missing."
-        for row in ledger.rows.values():
-            if row.stage == "confirm" and not row.ended:
-                yield f"trial {row.trial} ({cell_of(row)}): must have ended, got {row.status}."
+
+
+def _complete(ledger: Ledger) -> Iterator[str]:
+    """No seed is dropped once the study says that its confirmation is over."""
+    if not confirmation_is_over(ledger):
+        return
+    rows = [row for row in ledger.rows.values() if row.stage == "confirm"]
+    for cell in sorted(set(planned_cells(ledger.decisions)) - {cell_of(row) for row in rows}):
+        yield f"{cell}: was asked for and must be on record, got no trial: a seed is missing."
+    for row in rows:
+        if not row.ended:
+            yield f"trial {row.trial} ({cell_of(row)}): must have ended, got {row.status}."
 
 
 def confirmation_is_over(ledger: Ledger) -> bool:

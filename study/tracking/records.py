@@ -89,6 +89,8 @@ class TrialStarted(Record):
     """`study`, `stock` or `measured`; see `study.protocol.stages`."""
     scale: int | None = None
     """Runners that the trial stands for, where it is not `setting`'s: one stock runner with the lanes of 46."""
+    predicted_cpu_s: float | None = None
+    """In a hold-up study: CPU-seconds of training by the cost model of the calibration; a prediction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

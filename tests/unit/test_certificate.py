@@ -236,30 +236,33 @@ def test_the_same_records_give_the_same_certificate(study: StudyFolder, certific
     assert make_certificate(study).to_json() == certificate.to_json()
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        ("arms.winner@6.score.value", 0.99),
-        ("verdict.sentence", "holds up"),
-        ("verdict.checks.solved@6.passed", False),
-        ("arms.winner@6.iqm_final_return.low", 470.5),
-        ("winner.rule.lr", 0.1),
-        ("optimism.optimism", 0.0),
-        ("decisions.0.phase", "search 9"),
-    ],
-)
-def test_a_changed_figure_is_named_with_both_values(touched: StudyFolder, place: str, value: Any) -> None:
+CHANGED: dict[str, Any] = {
+    "arms.winner@6.score.value": 0.99,
+    "verdict.sentence": "holds up",
+    "verdict.checks.solved@6.passed": False,
+    "arms.winner@6.iqm_final_return.low": 470.5,
+    "winner.rule.lr": 0.1,
+    "optimism.optimism": 0.0,
+    "decisions.0.phase": "search 9",
+}
+"""Place in the certificate -> what somebody writes there."""
+
+
+def test_every_changed_figure_is_named_with_both_values(touched: StudyFolder) -> None:
     file = touched.path / "certificate.json"
     content = json.loads(file.read_text())
-    node: Any = content
-    *parents, last = place.split(".")
-    for part in parents:
-        node = node[int(part)] if isinstance(node, list) else node[part]
-    right, node[last] = node[last], value
+    expected = []
+    for place, value in CHANGED.items():
+        node: Any = content
+        *parents, last = place.split(".")
+        for part in parents:
+            node = node[int(part)] if isinstance(node, list) else node[part]
+        expected.append(f"{place}: written {json.dumps(value)}, recomputed {json.dumps(node[last])}")
+        node[last] = value
     file.write_text(json.dumps(content))
-    with pytest.raises(RecordError, match="1 figure differ") as raised:
+    with pytest.raises(RecordError, match=f"{len(CHANGED)} figures differ") as raised:
         verify(touched.path)
-    assert f"{place}: written {json.dumps(value)}, recomputed {json.dumps(right)}" in str(raised.value)
+    assert sorted(line.strip() for line in str(raised.value).splitlines()[1:-1]) == sorted(expected)
 
 
 def test_figures_added_or_removed_are_named(touched: StudyFolder) -> None:
@@ -384,6 +387,21 @@ def test_a_setting_that_was_not_frozen_is_named(touched: StudyFolder, records: l
     )
     message = refused(touched, change(records, TrialStarted, trial, rule=other.rule, digest=other.digest))
     assert f"digest must be frozen, got {other.digest}" in message
+
+
+def test_an_arm_that_ran_another_frozen_setting_is_named(touched: StudyFolder, records: list[Record]) -> None:
+    trial = one_of(records, anchor="naive_growth", seed=1001, stage="confirm")
+    winner = next(each for each in records if isinstance(each, TrialStarted) and each.anchor == "winner")
+    message = refused(touched, change(records, TrialStarted, trial, rule=winner.rule, digest=winner.digest))
+    assert re.search(
+        rf"trial {trial} \(naive_growth@6, seed 1001\): must run setting \w+, got {winner.digest}", message
+    )
+
+
+def test_a_measured_trial_that_nobody_asked_for_is_named(touched: StudyFolder, records: list[Record]) -> None:
+    trial = one_of(records, stage="measure")
+    message = refused(touched, change(records, TrialStarted, trial, anchor="faster"))
+    assert re.search(rf"trial {trial} \(measure, faster@1, seed 1001\): no decision asked for it", message)
 
 
 def test_a_digest_that_is_not_that_of_the_rule_is_named(touched: StudyFolder, records: list[Record]) -> None:

@@ -476,8 +476,8 @@ def test_intervals_cover_as_the_docstring_says():
         scores = table(drawn(stream, failing), drawn(stream, failing / 4))
         rules = {OURS: fixed_repeats, "one": single_seed}
         found.append(replay_table(scores, num_replays=800, budget_cpu_s=1e9, rules=rules, seed=number).rules)
-    for place, name in itertools.product((0, 1), ("holds_up", "regret")):
+    for (name, least), place in itertools.product((("holds_up", 0.95), ("regret", 0.8)), (0, 1)):
         estimates = [getattr(rules[place], name) for rules in found]
         truth = np.mean([estimate.value for estimate in estimates])
         covered = np.mean([estimate.low <= truth <= estimate.high for estimate in estimates])
-        assert covered >= 0.75, (place, name, covered)
+        assert covered >= least, (place, name, covered)

@@ -1,6 +1,7 @@
 """The stages of a hold-up study, driven without Ray: a planted truth, kills anywhere, failures, budgets, seeds."""
 
 import math
+import re
 from collections import Counter
 
 import pytest
@@ -11,7 +12,6 @@ from study.conductor import Conductor
 from study.errors import RecordError
 from study.planning.plan import make_plan
 from study.protocol import machine
-from study.protocol.baselines import RLLIB_DEFAULTS
 from study.protocol.stages import STAGES, digest_of
 from study.search.optuna_study import OptunaStudy
 from study.tracking.folder import StudyFolder
@@ -292,6 +292,27 @@ def test_a_budget_cuts_the_search_and_keeps_what_the_later_stages_need(tmp_path)
     assert stages["confirm"] == 5 * 5 + 2 * 5 or stages["confirm"] == 5 * 5 + 5
 
 
+def test_a_budget_that_cannot_pay_for_the_confirmation_is_refused_with_what_would_be_enough(tmp_path):
+    drive = Drive(tmp_path, space(holdup={"cpu_hours": 0.05}))
+    closed = drive.run()
+    assert closed.reason == "error"
+    assert "a trial takes 10 CPU-seconds" in closed.detail
+    assert {row.stage for row in drive.conductor.ledger.rows.values()} == {"calibrate"}
+    enough = float(re.search(r"holdup.cpu_hours=([\d.]+)", closed.detail).group(1))
+    resumed = Drive(tmp_path, space(holdup={"cpu_hours": enough}))
+    assert resumed.run().reason == "complete"
+    assert sum(row.summary["cpu_s_spent"] for row in resumed.conductor.ledger.rows.values()) <= enough * 3600
+
+
+def test_the_cost_of_every_later_trial_is_predicted(tmp_path):
+    Drive(tmp_path, space()).run()
+    started = [record for record in records(tmp_path) if isinstance(record, TrialStarted)]
+    assert all(record.predicted_cpu_s is None for record in started if record.stage == "calibrate")
+    later = [record for record in started if record.stage != "calibrate"]
+    assert later
+    assert all(record.predicted_cpu_s > 0 for record in later)
+
+
 def test_what_waits_for_a_clock_is_skipped_where_there_are_no_cores_and_the_reason_is_recorded(tmp_path):
     measure = {"scales": [1, 8], "repeats": 2, "iterations": 2}
     drive = Drive(tmp_path, space(holdup={"measure": measure}))
@@ -323,14 +344,3 @@ def test_trials_of_one_group_run_together_and_alone(tmp_path):
     assert len({row.setting["train_batch_size"] for row in strong}) == 1
     weak = [row for row in drive.conductor.ledger.rows.values() if row.anchor == "weak"]
     assert len({row.setting["train_batch_size"] / row.num_env_runners for row in weak}) == 1
-
-
-def test_rllibs_defaults_are_rllibs():
-    ppo = pytest.importorskip("ray.rllib.algorithms.ppo")
-    config = ppo.PPOConfig()
-    names = {"lambda": "lambda_", "train_batch_size": "train_batch_size"}
-    for name, value in RLLIB_DEFAULTS.items():
-        if name == "grad_clip":
-            assert config.grad_clip is None
-        else:
-            assert getattr(config, names.get(name, name)) == value, name

@@ -1,0 +1,16 @@
+"""The baselines are what they say."""
+
+from ray.rllib.algorithms.ppo import PPOConfig
+
+from study.protocol.baselines import RLLIB_DEFAULTS
+from study.space.parameters import PARAMETERS, SCALE
+
+
+def test_rllibs_defaults_are_rllibs():
+    assert set(RLLIB_DEFAULTS) == set(PARAMETERS) - {SCALE}
+    config = PPOConfig()
+    for name, value in RLLIB_DEFAULTS.items():
+        if name == "grad_clip":
+            assert config.grad_clip is None
+        else:
+            assert getattr(config, {"lambda": "lambda_"}.get(name, name)) == value, name

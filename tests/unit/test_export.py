@@ -1,0 +1,140 @@
+"""What leaves the study: a script without this project, and a space file of it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from study.errors import AnalysisError, RecordError
+from study.planning.plan import deal_slots
+from study.protocol.certificate import Certificate, make_certificate
+from study.protocol.export import export_python, export_yaml
+from study.space.parameters import PARAMETERS
+from study.space.rules import resolve
+from study.space.space_file import read_text
+from study.space.spec import parse_space
+from study.tracking.folder import StudyFolder
+from tests import holdup
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    spec = holdup.holdup_spec(
+        environment__kwargs={"sutton_barto_reward": False},
+        environment__max_episode_steps=400,
+        rllib={"reporting": {"metrics_num_episodes_for_smoothing": 10}},
+    )
+    return holdup.write_study(tmp_path_factory.mktemp("study") / "demo", spec, holdup.study_records(spec))
+
+
+@pytest.fixture(scope="module")
+def certificate(study: StudyFolder) -> Certificate:
+    return make_certificate(study)
+
+
+@pytest.fixture(scope="module")
+def scripts(study: StudyFolder) -> dict[int, str]:
+    """The target, and a scale that was not confirmed."""
+    return {scale: export_python(study, scale) for scale in (6, 9)}
+
+
+@pytest.fixture(scope="module")
+def spaces(study: StudyFolder) -> dict[int, str]:
+    return {scale: export_yaml(study, scale) for scale in (6, 9)}
+
+
+def arguments(script: str, method: str) -> dict[str, object]:
+    """Return what the script passes to a method of the configuration, read from its source."""
+    calls = [node for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call)]
+    (call,) = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == method]
+    return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+
+
+def test_the_script_passes_every_parameter_of_the_winner(scripts: dict[int, str], certificate: Certificate) -> None:
+    script = scripts[6]
+    compile(script, "export.py", "exec")
+    setting = resolve(certificate.winner["rule"], 6)
+    training, runners = arguments(script, "training"), arguments(script, "env_runners")
+    passed = {name.removesuffix("_"): value for name, value in (training | runners).items()}
+    passed["train_batch_size"] = passed.pop("train_batch_size_per_learner")
+    for name in PARAMETERS:
+        assert passed[name] == setting[name], name
+    assert arguments(script, "reporting") == {"metrics_num_episodes_for_smoothing": 10}
+    assert "env = gymnasium.make('CartPole-v1', max_episode_steps=400, **{'sutton_barto_reward': False})" in script
+    assert "fcnet_hiddens=[64, 64]" in script
+    assert "env_steps < 2000" in script
+
+
+def test_the_script_needs_nothing_of_this_project(scripts: dict[int, str]) -> None:
+    tree = ast.parse(scripts[6])
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not [name for name in names if name.split(".")[0] in ("study", "analysis")]
+
+
+def test_both_say_where_they_come_from(
+    scripts: dict[int, str], spaces: dict[int, str], certificate: Certificate
+) -> None:
+    for text in (scripts[6], spaces[6]):
+        head = [line for line in text.splitlines() if line.startswith("#")]
+        assert "study 'demo' (id-demo) at 6 environment runners" in head[0]
+        assert certificate.winner["digest"] in head[1]
+        assert head[2].endswith("holds up (learning); clock not measured.")
+        assert not any("WARNING" in line for line in head)
+        assert any("Confirmed at 6: score 0.9" in line and "8 of 8" in line for line in head)
+        assert any("with them at 6" in line and "2 of 2" in line for line in head)
+
+
+def test_a_scale_that_was_not_confirmed_is_warned_of(scripts: dict[int, str], spaces: dict[int, str]) -> None:
+    for text in (scripts[9], spaces[9]):
+        warning = "# WARNING: this setting was not confirmed at 9 environment runners, only at 2, 3, 6."
+        assert warning in text.splitlines()
+
+
+def test_the_yaml_is_a_space_that_runs_the_setting_and_nothing_else(
+    spaces: dict[int, str], certificate: Certificate
+) -> None:
+    spec = parse_space(read_text(spaces[9], name="export"))
+    rule = certificate.winner["rule"]
+    assert {name: spec.domain(name) for name in PARAMETERS} == resolve(rule, 9)
+    assert spec.tuned == {}
+    assert [slot.num_env_runners for slot in deal_slots(spec)] == [9, 9, 9]
+    assert (spec.environment.target, spec.budget.env_steps, spec.holdup) == (450, 2000, None)
+
+
+def test_the_table_of_the_rule_has_searched_unseen_and_asked_scales(
+    spaces: dict[int, str], certificate: Certificate
+) -> None:
+    lines = [line.removeprefix("#").split() for line in spaces[9].splitlines() if line.startswith("#")]
+    start = lines.index(["num_env_runners", "train_batch_size", "minibatch_size", "lr", "num_epochs", "confirmed"])
+    table = {int(line[0]): line[1:] for line in lines[start + 1 :]}
+    assert list(table) == [2, 3, 4, 6, 9]
+    rule = certificate.winner["rule"]
+    for scale, (batch, minibatch, lr, epochs, confirmed) in table.items():
+        numbers = resolve(rule, scale)
+        assert (int(batch), int(minibatch), int(epochs)) == (numbers["train_batch_size"], 16, 10)
+        assert float(lr) == pytest.approx(numbers["lr"], rel=1e-5)
+        assert confirmed == ("yes" if scale in (2, 3, 6) else "no")
+
+
+def test_what_cannot_be_run_is_refused(study: StudyFolder, tmp_path: Path) -> None:
+    with pytest.raises(AnalysisError, match="at least 1, got 0"):
+        export_python(study, 0)
+    early = holdup.holdup_spec()
+    folder = holdup.write_study(tmp_path / "demo", early, holdup.study_records(early, until="search 1"))
+    with pytest.raises(RecordError, match="at the stage search"):
+        export_yaml(folder, 6)
+
+
+def test_an_own_class_and_a_network_of_convolutions_are_written_out(tmp_path: Path) -> None:
+    spec = holdup.holdup_spec(
+        environment__id="my_package.envs:Maze",
+        environment__max_episode_steps=77,
+        model={"conv_filters": [[16, 4, 2]], "fcnet_hiddens": [128]},
+    )
+    script = export_python(holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec)), 6)
+    compile(script, "export.py", "exec")
+    assert "importlib.import_module('my_package.envs')" in script
+    assert "gymnasium.wrappers.TimeLimit(env, 77)" in script
+    assert "conv_filters=[[16, 4, 2]]" in script
+    assert "head_fcnet_hiddens=[128]" in script
