@@ -11,7 +11,6 @@ from study.space.parameters import Value
 from study.space.rules import batch_domain, bounds, minibatch_bounds
 from study.space.spec import Execution, StudySpec
 
-
 GUESS_FACTOR = 3
 """A guess may be wrong by so much, either way."""
 
