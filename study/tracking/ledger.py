@@ -128,7 +128,7 @@ class TrialRow:
         dropped, healthy = record.metrics.get("num_dropped_samples"), record.metrics.get("num_healthy_env_runners")
         self.num_dropped_samples = max(self.num_dropped_samples, int(dropped or 0))
         if healthy is not None:
-            self.num_lost_runners = max(self.num_lost_runners, self.num_env_runners - int(healthy))
+            self.num_lost_runners = max(self.num_lost_runners, int(self.setting[SCALE]) - int(healthy))
         self.last_iteration = record
 
     def _note_pressure(self, metrics: Metrics) -> None:

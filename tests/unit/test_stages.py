@@ -13,6 +13,7 @@ from study.errors import RecordError
 from study.planning.plan import make_plan
 from study.protocol import machine
 from study.protocol.stages import STAGES, digest_of
+from study.protocol.variants import spec_of
 from study.search.optuna_study import OptunaStudy
 from study.tracking.folder import StudyFolder
 from study.tracking.ledger import fold
@@ -81,7 +82,7 @@ class Drive:
             until=until,
         )
 
-    def finish(self, trial, outcome=planted, cpu_s=10.0):
+    def finish(self, trial, outcome=planted, *, cpu_s=10.0, healthy=None):
         row = self.conductor.ledger.rows[trial]
         final = outcome(row)
         if final is None:
@@ -89,6 +90,7 @@ class Drive:
             return
         for number in (1, 2):
             metrics = {"train_batch_size_actual": 500, "iteration_time_s": 2.0, "cpu_time_s": cpu_s / 2}
+            metrics |= {} if healthy is None else {"num_healthy_env_runners": healthy}
             iteration = {
                 "kind": "iteration",
                 "iteration": number,
@@ -101,7 +103,7 @@ class Drive:
             self.conductor.report(trial, [evaluation | returns], progress=number / 2)
         self.conductor.finish(trial, None)
 
-    def run(self, outcome=planted, *, most=None):
+    def run(self, outcome=planted, *, most=None, healthy=None):
         """Run to the end, or until `most` trials have ended (then as a kill leaves it); return the ending."""
         ended = 0
         while not self.conductor.exhausted or self.conductor.leg_ended:
@@ -116,7 +118,7 @@ class Drive:
                 if ended == most:
                     self.log.close()
                     return None
-                self.finish(trial, outcome)
+                self.finish(trial, outcome, healthy=healthy)
                 ended += 1
         closed = self.conductor.close()
         self.log.close()
@@ -321,6 +323,27 @@ def test_what_waits_for_a_clock_is_skipped_where_there_are_no_cores_and_the_reas
     assert last.phase == "measure"
     assert last.cancelled
     assert "CPUs" in last.evidence["cancelled"]
+
+
+def test_one_stock_runner_stands_for_all_where_there_are_no_cores(tmp_path):
+    drive = Drive(tmp_path, space(holdup={"confirm": {"num_seeds": 5, "num_seeds_others": 5, "num_seeds_stock": 5}}))
+
+    def outcome(row):
+        if row.variant == "stock":
+            built = {"kind": "trial_built", "startup_time_s": 1.0, "effective": {}, "processes_per_node": {"n0": 2}}
+            drive.conductor.report(row.trial, [built], progress=0)
+            assert row.setting["num_env_runners"] == 1
+            assert row.num_env_runners == 8
+            assert row.setting["num_envs_per_env_runner"] == 8 * row.rule["num_envs_per_env_runner"]
+        return planted(row)
+
+    drive.run(outcome, healthy=1)
+    stock = [row for row in drive.conductor.ledger.rows.values() if row.variant == "stock"]
+    assert len(stock) == 5
+    assert {row.timing for row in stock} == {"measured"}  # no runner is missing
+    study, rllib = (spec_of(drive.spec, variant) for variant in ("study", "stock"))
+    assert (rllib.runner, rllib.learner, rllib.execution) == ("stock", "rllib", "real")
+    assert (study.runner, study.learner, study.execution) == ("batched", "lean", "emulated")
 
 
 def test_trials_of_one_group_run_together_and_alone(tmp_path):
