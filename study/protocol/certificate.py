@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from study.errors import RecordError
-from study.protocol.certificate_content import JSON_NAME, Certificate
+from study.protocol.certificate_content import Certificate
 from study.protocol.certificate_figures import FORMAT, Maker
 from study.protocol.record_laws import broken_laws, cell_of, confirmation_is_over, planned_cells
 from study.protocol.stages import STAGES
@@ -50,7 +50,7 @@ def verify(path: str | Path) -> None:
             it is written and as it is recomputed.
     """
     given = Path(path)
-    file = given / JSON_NAME if given.is_dir() else given
+    file = StudyFolder(given).certificate if given.is_dir() else given
     fix = "Fix: write it again from the records with the command `certificate`."
     try:
         written = json.loads(file.read_text())

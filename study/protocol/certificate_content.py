@@ -13,8 +13,6 @@ from study.protocol.diagnosis import Diagnosis
 from study.protocol.verdict import Comparisons, Verdict
 from study.tracking.folder import StudyFolder, write_atomically
 
-JSON_NAME, PAGE_NAME = "certificate.json", "certificate.md"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
@@ -56,7 +54,7 @@ class ArmFigures:
     """Mean over the runs that tell."""
     cpu_s_reserved: Estimate | None
     cpu_s_reserved_is: str
-    """`fact`, or `prediction` where lanes were emulated."""
+    """`fact`, or `prediction` where lanes were emulated or folded."""
     curve: Mapping[str, Point]
     """`6/10` -> the sixth of ten evaluations."""
 
@@ -148,8 +146,8 @@ class Certificate:
         """
         try:
             text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
-            write_atomically(folder.path / JSON_NAME, text + "\n")
-            write_atomically(folder.path / PAGE_NAME, self.to_markdown())
+            write_atomically(folder.certificate, text + "\n")
+            write_atomically(folder.certificate_page, self.to_markdown())
         except OSError as error:
             raise RecordError(
                 f"{folder.path}: must be writable ({error.strerror}). Fix: free some space, or check its permissions."

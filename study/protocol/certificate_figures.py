@@ -171,6 +171,7 @@ class Maker:
         horizon = self._horizon(arm)
         times = [None if run.failed else run.env_steps_to_target for run in arm.runs]
         reached = censored(times, horizon)[1] if horizon else np.zeros(len(times), dtype=np.bool_)
+        folded = any(row.scale is not None for row in rows)
         emulated = any(row.execution == "emulated" for row in rows)
         return ArmFigures(
             name=name,
@@ -179,7 +180,7 @@ class Maker:
             variant=rows[0].variant,
             execution=", ".join(sorted({row.execution for row in rows})),
             timing=_counted(row.timing for row in rows),
-            folded=any(row.scale is not None for row in rows),
+            folded=folded,
             n=len(rows),
             n_failed=arm.num_failed,
             seeds=tuple(row.seed for row in rows),
@@ -192,7 +193,7 @@ class Maker:
             n_censored=int((~reached).sum()),
             cpu_s_spent=_mean([row.summary.get("cpu_s_spent") for row in rows]),
             cpu_s_reserved=_mean([row.summary.get("cpu_s_reserved") for row in rows]),
-            cpu_s_reserved_is="prediction" if emulated else "fact",
+            cpu_s_reserved_is="prediction" if emulated or folded else "fact",
             curve=dict(self._curve(trials, place)),
         )
 
@@ -348,7 +349,7 @@ class Maker:
         if self._holdup.measure is None:
             yield "The space has no `measure` stage: there are no trials for the clock alone."
         if verdict.clock is None:
-            yield "The clock was not measured: nothing here says that more runners are faster."
+            yield "No time to target was measured: nothing here says that more runners get there sooner."
         yield (
             "Environment steps and wall clock answer different questions; the table of evaluations is at equal "
             "environment steps."

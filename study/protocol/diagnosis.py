@@ -181,7 +181,7 @@ def _starved(trials: Sequence[TrialHistory]) -> Finding | None:
 
 
 def _learner_bound(trials: Sequence[TrialHistory]) -> Finding | None:
-    measured = [trial for trial in trials if trial.row.timing == "measured"]
+    measured = [trial for trial in trials if _is_measured(trial.row)]
     emulated = [trial for trial in trials if trial.row.timing == "emulated"]
     return _finding(
         "learner-bound",
@@ -269,16 +269,17 @@ def _seed_fragile(trials: Sequence[TrialHistory], spec: StudySpec) -> Finding:
 def _straggler(trials: Sequence[TrialHistory]) -> Finding | None:
     return _finding(
         "straggler",
-        (
-            _ratio(trial, "slowest_runner_time_s", "mean_runner_time_s")
-            for trial in trials
-            if trial.row.timing == "measured"
-        ),
+        (_ratio(trial, "slowest_runner_time_s", "mean_runner_time_s") for trial in trials if _is_measured(trial.row)),
         lambda value: value > STRAGGLING,
         law=f"> {STRAGGLING:g}",
         meaning="sampling time of the slowest runner over that of the mean runner",
         basis="measured",
     )
+
+
+def _is_measured(row: TrialRow) -> bool:
+    """Return whether the times are those of the scale; one runner with the lanes of all has a clock of its own."""
+    return row.timing == "measured" and row.scale is None
 
 
 def _ratio(trial: TrialHistory, above: str, below: str) -> float | None:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis import replay as module
 from analysis.replay import replay, replay_table, to_markdown
-from analysis.replay_draw import Purse, draw_roles, draw_study, roles_of
-from analysis.replay_protocol import protocol
-from analysis.replay_rules import FREE, OURS, RULES, fixed_repeats, halving, single_seed
-from analysis.score_table import SMALL, TARGET, ScoreTable, score_table
+from analysis.replay import run as module
+from analysis.replay.draw import Purse, draw_roles, draw_study, roles_of
+from analysis.replay.protocol import protocol
+from analysis.replay.rules import FREE, OURS, RULES, fixed_repeats, halving, single_seed
+from analysis.replay.table import SMALL, TARGET, ScoreTable, score_table
 from study.errors import AnalysisError
 from study.space.holdup import HoldUpSpec
 from study.tracking.folder import StudyFolder, StudyIdentity

@@ -8,9 +8,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from analysis.replay_draw import Draw, Purse, look
-from analysis.replay_protocol import protocol
-from analysis.score_table import SMALL, TARGET
+from analysis.replay.draw import Draw, Purse, look
+from analysis.replay.protocol import protocol
+from analysis.replay.table import SMALL, TARGET
 
 REPEATS = 3
 """Seeds of every setting under fixed repeats."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.replay_draw import Roles
-from analysis.replay_rules import FREE
-from analysis.score_table import LAST_EPISODES, SMALL, TARGET, ScoreTable
+from analysis.replay.draw import Roles
+from analysis.replay.rules import FREE
+from analysis.replay.table import LAST_EPISODES, SMALL, TARGET, ScoreTable
 from analysis.statistics import Estimate
 from study.space.holdup import HoldUpSpec
 

@@ -1,4 +1,4 @@
-"""Is the protocol worth its cost? Rival ways of choosing a setting, replayed on a complete table at equal CPU-seconds.
+"""Draws studies from a table, lets every rule choose, and counts how often its pick holds up. Pure NumPy and SciPy.
 
 **A replay** draws a study from the table: the order in which the search proposes the settings, and the role of every
 seed: `tune` and `rank` seeds, which choosing may use, and `judge` seeds, which no rule has seen. The judge seeds of a
@@ -24,15 +24,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from analysis.replay_draw import Purse, Roles, draw_study, roles_of
-from analysis.replay_report import ReplayResult, RuleResult, notes, to_markdown
-from analysis.replay_rules import OURS, RULES, Rule
-from analysis.score_table import SMALL, TARGET, ScoreTable, score_table
+from analysis.replay.draw import Purse, Roles, draw_study, roles_of
+from analysis.replay.report import ReplayResult, RuleResult, notes
+from analysis.replay.rules import OURS, RULES, Rule
+from analysis.replay.table import SMALL, TARGET, ScoreTable, score_table
 from analysis.statistics import Estimate, FloatArray
 from study.errors import AnalysisError
 from study.space.holdup import HoldUpSpec
 
-__all__ = ["replay", "replay_table", "to_markdown"]
+__all__ = ["replay", "replay_table"]
 
 NUM_TABLES = 40
 """Resampled tables: the standard error between them is then known to about 11 %."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analysis.replay_draw import Draw, Purse, look
-from analysis.score_table import SMALL, TARGET
+from analysis.replay.draw import Draw, Purse, look
+from analysis.replay.table import SMALL, TARGET
 from analysis.statistics import pooled_sd
 from study.protocol import selection
 

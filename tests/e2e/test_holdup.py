@@ -1,0 +1,95 @@
+"""A hold-up study by the real commands: stage by stage, killed, resumed, certified, verified, exported."""
+
+import json
+import time
+
+import optuna
+import pytest
+
+from tests.e2e.commands import command, kill, ray_processes, records, run, start, study
+
+SPACE = """
+environment: {id: CartPole-v1, floor: 10, reference: 60, target: 20}
+parameters:
+  num_env_runners: [1, 3]
+  num_envs_per_env_runner: 2
+  steps_per_env_runner: {low: 32, high: 128, log: true}
+  minibatch_size: 32
+  num_epochs: 2
+  lr: {low: 1.0e-3, high: 1.0e-2, log: true}
+execution: emulated
+budget: {env_steps: 600}
+holdup:
+  target_scale: 3
+  small_scale: 1
+  unseen_scales: [2]
+  baselines: [naive_growth]
+  naive_steps_per_env_runner: 100
+  num_settings: 4
+  num_rounds: 1
+  calibrate: {num_points: 3, num_seeds: 2}
+  race: {num_settings: 2, blocks: [1, 1]}
+  stress: {num_settings: 1, num_seeds: 2}
+  confirm: {num_seeds: 5, num_seeds_others: 5, num_seeds_stock: 1}
+  measure: {scales: [1, 2], repeats: 2, iterations: 2, step_wait_ms: 1}
+  rank_seeds: {first: 101, count: 2}
+  test_seeds: {first: 1001, count: 5}
+evaluation: {episodes: 2, num_evaluations: 2}
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "space.yaml").write_text(SPACE)
+    before = ray_processes()
+    yield tmp_path
+    assert set(ray_processes()) <= set(before), "a Ray was left running"
+
+
+def test_a_hold_up_study_from_calibration_to_export(place):
+    folder = place / "studies" / "space"
+    held = run(command("--space", "space.yaml", "--until", "calibrate"), place)
+    assert held.returncode == 0, held.stdout + held.stderr
+    assert "the stages up to calibrate are complete, search comes next" in held.stdout
+    assert "--until" not in held.stdout.split("Resume with:")[1]
+    early = run(study("certificate", "write", folder), place)
+    assert early.returncode == 2
+    assert "--resume" in early.stderr
+
+    with (place / "log").open("w") as log:
+        driver = start(command("--space", "space.yaml", "--resume"), place, log)
+    while sum(record.kind == "trial_ended" for record in records(folder)) < 12:
+        assert driver.poll() is None, "the driver ended by itself"
+        time.sleep(0.1)
+    kill(driver)
+    done = run(command("--space", "space.yaml", "--resume"), place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "holds up" in done.stdout or "does not hold up" in done.stdout
+
+    kinds = [record.kind for record in records(folder)]
+    assert kinds.index("settings_frozen") < next(
+        index
+        for index, record in enumerate(records(folder))
+        if record.kind == "trial_started" and record.seed in range(1001, 1006)
+    )
+    ended = [record.trial for record in records(folder) if record.kind == "trial_ended" and record.status == "finished"]
+    assert sorted(ended) == sorted(set(ended))
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / "optuna.journal")))
+    (summary,) = optuna.get_all_study_summaries(storage)
+    assert summary.n_trials == 4 + 2  # settings, and second looks
+
+    assert run(study("certificate", "verify", folder), place).returncode == 0
+    file = folder / "certificate.json"
+    content = json.loads(file.read_text())
+    content["winner"]["digest"] = "0" * 12
+    file.write_text(json.dumps(content))
+    false = run(study("certificate", "verify", folder), place)
+    assert false.returncode == 2
+    assert "winner.digest" in false.stderr
+
+    script = run(study("export", folder, "--scale", "3"), place)
+    assert script.returncode == 0, script.stderr
+    compile(script.stdout, "exported.py", "exec")
+    table = run(study("export", folder, "--scale", "2", "--format", "yaml"), place)
+    assert "train_batch_size" in table.stdout
+    assert run(study("importance", folder), place).returncode == 0
