@@ -9,7 +9,7 @@ from study.planning.plan import Slot
 from study.space.domains import Choices, Range
 from study.space.laws import batch_unit, largest, smallest
 from study.space.parameters import SCALE, Value
-from study.space.rules import overlay, resolve
+from study.space.rules import is_complete, overlay, resolve
 from study.space.spec import StudySpec
 
 ITERATIONS = "iterations"
@@ -75,7 +75,8 @@ def rounded(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collecti
         proposed: The stratified axes and the tuned parameters; a rule in place of a parameter, or the reverse, too.
         written: Parameters that an anchor gave.
     """
-    setting = overlay(spec.fixed, proposed)
+    # A complete setting stands for itself: where it has no rule, the space's own does not apply to it either.
+    setting = dict(proposed) if is_complete(proposed) else overlay(spec.fixed, proposed)
     setting.pop(ITERATIONS, None)
     scale = int(setting[SCALE])
     unit = batch_unit(spec, scale * int(setting["num_envs_per_env_runner"]))

@@ -1,6 +1,6 @@
 """Rules -> RLlib's parameters at a scale: what lets one setting be run, and judged, at any number of runners. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from study.space.domains import Choices, Domain, Range
@@ -66,6 +66,7 @@ def bounds(domain: Domain) -> tuple[Value, Value]:
     return (domain.low, domain.high) if isinstance(domain, Range) else (domain, domain)
 
 
-def rules_in(setting: Iterable[str]) -> list[str]:
-    """Return which of the given names are rules."""
-    return [name for name in setting if name in RULES]
+def is_complete(setting: Mapping[str, Value]) -> bool:
+    """Return whether a setting has a value, or a rule, for every parameter."""
+    replaced = {REPLACED[name] for name in setting if name in REPLACED}
+    return PARAMETERS.keys() - {SCALE} <= setting.keys() | replaced

@@ -110,6 +110,14 @@ def test_a_sampled_share_is_a_multiple_of_the_lanes_of_a_runner_at_every_scale()
             assert again["train_batch_size"] == rule["steps_per_env_runner"] * scale
 
 
+def test_a_complete_setting_runs_as_it_is_whatever_the_space_fixes():
+    """A rule of the space does not apply to a baseline that has none: its rate would be scaled behind its back."""
+    wanted = space()
+    wanted = wanted.model_copy(update={"parameters": wanted.parameters.model_copy(update={"lr_scaling_exponent": 0.5})})
+    for setting in (*fixed_baselines(wanted.holdup).values(), *scaled_baselines(default_setting(wanted), 2).values()):
+        assert runnable(wanted, {**setting, "num_env_runners": 8}, written=tuple(setting)) == resolve(setting, 8)
+
+
 def test_baselines_carry_the_small_scale_up_as_published():
     base = {**default_setting(space()), **RULE, "steps_per_env_runner": 100, "minibatch_size": 200, "lr": 2e-3}
     scaled = {name: resolve(setting, 8) for name, setting in scaled_baselines(base, 2).items()}
