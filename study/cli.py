@@ -152,7 +152,7 @@ Study = Annotated[Path, typer.Argument(help="Folder of the study, such as studie
 @certificates.command()
 def write(study: Study) -> None:
     """Write certificate.json and certificate.md from the study's records, as the end of a study does."""
-    from study.protocol.certificate import make_certificate
+    from study.certificate.making import make_certificate
     from study.tracking.folder import StudyFolder
 
     folder = StudyFolder(study)
@@ -166,7 +166,7 @@ def verify(
     path: Annotated[Path, typer.Argument(help="certificate.json, or the study folder that holds it.")],
 ) -> None:
     """Recompute every figure of a certificate from the records beside it; exit code 2 on any difference."""
-    from study.protocol.certificate import verify as verify_certificate
+    from study.certificate.making import verify as verify_certificate
 
     verify_certificate(path)
     console.print(f"{path}: every figure follows from the records.", markup=False, highlight=False, soft_wrap=True)
@@ -181,7 +181,7 @@ def export(
     ] = "python",
 ) -> None:
     """Print the chosen setting of a hold-up study for use without this project, and the rule behind it."""
-    from study.protocol.export import export_python, export_yaml
+    from study.certificate.export import export_python, export_yaml
     from study.tracking.folder import StudyFolder
 
     writers = {"python": export_python, "yaml": export_yaml}

@@ -30,7 +30,7 @@ from study.tracking.tracking_uri import is_probed
 from study.trial.envs.environments import Spaces, check_network, probe
 
 if TYPE_CHECKING:
-    from study.protocol.certificate import Certificate
+    from study.certificate.making import Certificate
 
 DRAIN_TIMEOUT_S = 30.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
@@ -207,7 +207,7 @@ class _Session:
 
     def _certify(self) -> "Certificate | None":
         """Write the certificate; where the records do not allow one, say why: they are whole all the same."""
-        from study.protocol.certificate import make_certificate
+        from study.certificate.making import make_certificate
 
         try:
             certificate = make_certificate(self._folder)

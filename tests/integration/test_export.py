@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from study.protocol.export import export_python
+from study.certificate.export import export_python
 from study.space.parameters import PARAMETERS
 from study.trial.algorithm import build_config
 from study.trial.envs.environments import probe

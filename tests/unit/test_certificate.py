@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from study.certificate.making import Certificate, make_certificate, verify
+from study.certificate.record_laws import broken_laws
 from study.errors import RecordError
-from study.protocol.certificate import Certificate, make_certificate, verify
-from study.protocol.record_laws import broken_laws
 from study.space.spec import StudySpec
 from study.tracking.folder import StudyFolder
 from study.tracking.records import (

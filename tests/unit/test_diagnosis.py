@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from study.certificate.diagnosis import Diagnosis, Finding, TrialHistory, diagnose, histories
 from study.errors import AnalysisError
-from study.protocol.diagnosis import Diagnosis, Finding, TrialHistory, diagnose, histories
 from study.tracking.ledger import TrialRow, fold
 from study.tracking.records import Iteration, TrialStarted
 from tests import holdup, synthetic

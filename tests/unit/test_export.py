@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from study.certificate.export import export_python, export_yaml
+from study.certificate.making import Certificate, make_certificate
 from study.errors import AnalysisError, RecordError
 from study.planning.plan import deal_slots
-from study.protocol.certificate import Certificate, make_certificate
-from study.protocol.export import export_python, export_yaml
 from study.space.parameters import PARAMETERS
 from study.space.rules import resolve
 from study.space.space_file import read_text

@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
+from study.certificate.verdict import Arm, Arms, Check, Run, Verdict, compare, judge, num_solved_needed
 from study.errors import AnalysisError
-from study.protocol.verdict import Arm, Arms, Check, Run, Verdict, compare, judge, num_solved_needed
 
 TARGET, SMALL, UNSEEN, BUDGET = 46, 10, (23, 64), 500_000
 LAWS = {"target": TARGET, "tolerance": 0.05, "solved_share": 0.95, "env_steps": BUDGET}

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from analysis.statistics import Estimate
+from study.certificate.diagnosis import Diagnosis
+from study.certificate.page import page
+from study.certificate.verdict import Comparisons, Verdict
 from study.errors import RecordError
-from study.protocol.certificate_page import page
-from study.protocol.diagnosis import Diagnosis
-from study.protocol.verdict import Comparisons, Verdict
 from study.tracking.folder import StudyFolder, write_atomically
 
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from study.certificate.content import Certificate
+from study.certificate.figures import FORMAT, Maker
+from study.certificate.record_laws import broken_laws, cell_of, confirmation_is_over, planned_cells
 from study.errors import RecordError
-from study.protocol.certificate_content import Certificate
-from study.protocol.certificate_figures import FORMAT, Maker
-from study.protocol.record_laws import broken_laws, cell_of, confirmation_is_over, planned_cells
 from study.protocol.stages import STAGES
 from study.space.spec import StudySpec
 from study.tracking.folder import StudyFolder, StudyIdentity

@@ -8,8 +8,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from study.certificate.making import Certificate, make_certificate
 from study.errors import AnalysisError
-from study.protocol.certificate import Certificate, make_certificate
 from study.space.parameters import SCALE, Value
 from study.space.rules import resolve
 from study.space.spec import StudySpec

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 
 from analysis.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
-from study.errors import RecordError
-from study.protocol.baselines import BEST_SMALL, WINNER, WINNER_STOCK
-from study.protocol.certificate_content import (
+from study.certificate.content import (
     ArmFigures,
     Certificate,
     MeasuredPoint,
@@ -24,9 +22,11 @@ from study.protocol.certificate_content import (
     Point,
     Session,
 )
-from study.protocol.diagnosis import TrialHistory, diagnose, histories
+from study.certificate.diagnosis import TrialHistory, diagnose, histories
+from study.certificate.verdict import Arm, Arms, Run, Verdict, censored, compare, judge, num_solved_needed
+from study.errors import RecordError
+from study.protocol.baselines import BEST_SMALL, WINNER, WINNER_STOCK
 from study.protocol.stages import STAGES
-from study.protocol.verdict import Arm, Arms, Run, Verdict, censored, compare, judge, num_solved_needed
 from study.space.holdup import SeedsSpec
 from study.space.parameters import Value
 from study.space.rules import resolve
