@@ -8,8 +8,11 @@ They are no protection against somebody who rewrites all the records consistentl
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from study.errors import RecordError
+from study.protocol import machine
 from study.protocol.baselines import BEST_SMALL, WINNER, WINNER_STOCK
 from study.protocol.stages import Request, digest_of
 from study.space.holdup import HoldUpSpec
@@ -101,6 +104,7 @@ def broken_laws(lines: Sequence[Line], spec: StudySpec) -> Iterator[str]:
     yield from _firewall(lines, spec.holdup)
     yield from _settings(ledger)
     yield from _summaries(ledger, spec)
+    yield from _retaken(ledger, spec)
 
 
 def _orphans(lines: Sequence[Line]) -> Iterator[str]:
@@ -294,3 +298,34 @@ def _same(first: Value | None, second: Value | None) -> bool:
     if first is None or second is None:
         return first is second
     return math.isclose(first, second, rel_tol=RELATIVE, abs_tol=1e-12)
+
+
+def _retaken(ledger: Ledger, spec: StudySpec) -> Iterator[str]:
+    """The protocol takes every decision again on the records, and freezes the same settings."""
+    decisions = ledger.decisions
+    if any(decision.protocol != machine.PROTOCOL for decision in decisions):
+        return
+    for index, taken in enumerate(decisions):
+        why = taken.evidence.get("cancelled", "")
+        try:
+            step = machine.decide(spec, ledger.rows, decisions[:index], cancelled=taken.cancelled, reason=why)
+        except (RecordError, LookupError, ValueError) as error:
+            yield f"decision {index} ({taken.phase}): must follow from the records, got none ({error})."
+            return
+        for name, again in asdict(step.decision).items():
+            if not _alike(getattr(taken, name), again):
+                yield f"decision {index} ({taken.phase}): {name} must be what the records lead to, got another one."
+        frozen = None if step.frozen is None or ledger.frozen is None else (asdict(step.frozen), asdict(ledger.frozen))
+        if frozen is not None and not _alike(*frozen):
+            yield f"decision {index} ({taken.phase}): must freeze the settings that the records lead to, got others."
+
+
+def _alike(first: Any, second: Any) -> bool:
+    """Return whether two JSON values are equal; machines round the last digits of numbers differently."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(_alike(first[key], second[key]) for key in first)
+    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
+        return len(first) == len(second) and all(map(_alike, first, second))
+    if isinstance(first, float) or isinstance(second, float):
+        return _same(first, second)
+    return bool(first == second)

@@ -34,6 +34,8 @@ from study.space.spec import StudySpec
 from study.tracking.ledger import TrialRow
 from study.tracking.records import SettingsFrozen, StageDecided
 
+PROTOCOL = 1
+"""Raise it when the same records would lead to another decision: older studies are then not checked by replaying."""
 SECOND_LOOKS = 1 / 3
 """Share of a round's settings that get a second look."""
 _NUM_SCALED = 3
@@ -267,6 +269,7 @@ class _Deciding:
             cancelled=self._cancelled,
             requests=[request.to_json() for request in requests],
             next_stage=following.stage if following else None,
+            protocol=PROTOCOL,
         )
         return Step(decision=decision, frozen=self._frozen)
 

@@ -194,6 +194,8 @@ class StageDecided(Record):
     """The trials that follow, in their order: `Request.to_json()`."""
     next_stage: str | None
     """Stage of those trials; None at the end of the protocol."""
+    protocol: int = 1
+    """Version of the protocol that took it: another one may decide otherwise on the same evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

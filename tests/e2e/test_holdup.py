@@ -6,6 +6,8 @@ import time
 import optuna
 import pytest
 
+from study.tracking.ledger import fold
+from study.tracking.records import read_lines
 from tests.e2e.commands import command, kill, ray_processes, records, run, start, study
 
 SPACE = """
@@ -30,8 +32,7 @@ holdup:
   calibrate: {num_points: 3, num_seeds: 2}
   race: {num_settings: 2, blocks: [1, 1]}
   stress: {num_settings: 1, num_seeds: 2}
-  confirm: {num_seeds: 5, num_seeds_others: 5, num_seeds_stock: 1}
-  measure: {scales: [1, 2], repeats: 2, iterations: 2, step_wait_ms: 1}
+  confirm: {num_seeds: 5, num_seeds_others: 5, num_seeds_stock: 0}
   rank_seeds: {first: 101, count: 2}
   test_seeds: {first: 1001, count: 5}
 evaluation: {episodes: 2, num_evaluations: 2}
@@ -44,6 +45,19 @@ def place(tmp_path):
     before = ray_processes()
     yield tmp_path
     assert set(ray_processes()) <= set(before), "a Ray was left running"
+
+
+@pytest.mark.heavy
+def test_the_small_hold_up_study_goes_through_all_its_stages(place):
+    done = run(command("--space", "holdup_small.yaml"), place, timeout=3000)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = place / "studies" / "holdup_small"
+    rows = fold((line.record, line.time) for line in read_lines(folder / "records.jsonl")).rows.values()
+    assert {row.stage for row in rows} == {"calibrate", "search", "race", "stress", "confirm", "measure"}
+    assert not any(row.status == "failed" for row in rows)
+    stock = [row for row in rows if row.variant == "stock"]
+    assert {(row.setting["num_env_runners"], row.num_env_runners) for row in stock} == {(1, 8)}
+    assert run(study("certificate", "verify", folder), place).returncode == 0
 
 
 def test_a_hold_up_study_from_calibration_to_export(place):

@@ -438,6 +438,18 @@ def test_a_missing_decision_is_named(touched: StudyFolder, records: list[Record]
     assert "number must be 1, got 2" in refused(touched, changed)
 
 
+def test_a_choice_that_the_records_do_not_lead_to_is_named(touched: StudyFolder, records: list[Record]) -> None:
+    at = next(
+        index for index, each in enumerate(records) if isinstance(each, StageDecided) and each.phase == "search 1"
+    )
+    bent = list(records)
+    taken = bent[at]
+    assert isinstance(taken, StageDecided)
+    bent[at] = replace(taken, kept=list(reversed(taken.kept)), dropped=[*taken.dropped, "0" * 12])
+    message = refused(touched, bent)
+    assert "decision 1 (search 1): dropped must be what the records lead to" in message
+
+
 def test_records_without_their_beginning_are_named(touched: StudyFolder, records: list[Record]) -> None:
     trial = one_of(records, stage="search")
     changed = [each for each in records if not (isinstance(each, TrialStarted) and each.trial == trial)]
