@@ -140,6 +140,8 @@ class Conductor:
     def exhausted(self) -> bool:
         """Whether no further trial will be dealt out in this session."""
         self._watch_clock()
+        if self.stop is None and self._stages is not None and self._running:
+            return False  # what follows is decided when they have ended
         return self.stop is not None or not self._queue or not (self._running or self._startable())
 
     @property

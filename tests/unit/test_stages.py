@@ -114,6 +114,7 @@ class Drive:
             while (next_one := self.conductor.next_trial()) is not None:
                 started.append(next_one.trial)
             assert started
+            assert not self.conductor.exhausted  # else Tune would end, and Ray with it, at every phase
             for trial in reversed(started):  # out of order
                 if ended == most:
                     self.log.close()

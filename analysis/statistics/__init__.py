@@ -1,0 +1,50 @@
+"""Every estimate with its interval, so that no table does statistics itself. Imports NumPy, SciPy, `study.errors`.
+
+The unit of replication is the run: one number per run, and a failed run is a score of 0 (or a time that is not
+reached) that the caller wrote. Intervals have the level that is asked for only as far as the coverage that each
+docstring quotes; `tests/unit/test_statistics_coverage.py` measures it.
+"""
+
+from analysis.statistics.comparisons import better_with_permutation, holm, rank_correlation
+from analysis.statistics.estimate import BOOTSTRAP, NUM_RESAMPLES, Estimate
+from analysis.statistics.looks import BOUND_WIDTH, lower_bound, paired_lower_bounds, pooled_sd
+from analysis.statistics.means import (
+    TRIMMED_SHARE,
+    Side,
+    difference_of_means,
+    iqm,
+    iqm_interval,
+    mean_interval,
+    paired_difference,
+)
+from analysis.statistics.rates import performance_profile, probability_of_improvement, rate_interval
+from analysis.statistics.samples import BoolArray, FloatArray
+from analysis.statistics.times import median_time, ratio_of_restricted_means, restricted_mean
+
+__all__ = [
+    "BOOTSTRAP",
+    "BOUND_WIDTH",
+    "NUM_RESAMPLES",
+    "TRIMMED_SHARE",
+    "BoolArray",
+    "Estimate",
+    "FloatArray",
+    "Side",
+    "better_with_permutation",
+    "difference_of_means",
+    "holm",
+    "iqm",
+    "iqm_interval",
+    "lower_bound",
+    "mean_interval",
+    "median_time",
+    "paired_difference",
+    "paired_lower_bounds",
+    "performance_profile",
+    "pooled_sd",
+    "probability_of_improvement",
+    "rank_correlation",
+    "rate_interval",
+    "ratio_of_restricted_means",
+    "restricted_mean",
+]

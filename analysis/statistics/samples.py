@@ -1,0 +1,41 @@
+"""What callers pass as samples: checked, and refused with what to do. Imports NumPy, `study.errors`."""
+
+import numpy as np
+import numpy.typing as npt
+
+from study.errors import AnalysisError
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+def as_numbers(where: str, values: npt.ArrayLike, *, dimensions: int) -> FloatArray:
+    """Return `values` as a checked array: not empty, finite, of so many dimensions."""
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.ndim != dimensions or numbers.size == 0:
+        law = f"must hold at least one number in {dimensions} dimension{'s'[: dimensions - 1]}"
+        raise AnalysisError(f"{where}: {law}, got shape {numbers.shape}. Fix: pass one number per run.")
+    finite = np.isfinite(numbers)
+    if not finite.all():
+        fix = "write a failed run as score 0, or as a time that is not reached"
+        raise AnalysisError(f"{where}: every value must be finite, got {numbers[~finite][0]}. Fix: {fix}.")
+    return numbers
+
+
+def as_sample(where: str, values: npt.ArrayLike) -> FloatArray:
+    """Return `values` as a checked sample, shape (runs,)."""
+    return as_numbers(where, values, dimensions=1)
+
+
+def as_pairs(first: npt.ArrayLike, second: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Return both as checked samples of equal length, shape (pairs,) each."""
+    one, two = as_sample("first", first), as_sample("second", second)
+    if one.size != two.size:
+        law = "must be as long as `first`, pair by pair"
+        raise AnalysisError(f"second: {law}, got {two.size} for {one.size}. Fix: leave out what has no partner.")
+    return one, two
+
+
+def variance(sample: FloatArray) -> float:
+    """Return the unbiased variance; exactly 0 where all values are equal, and for one run."""
+    return float(sample.var(ddof=1)) if np.ptp(sample) > 0 else 0.0

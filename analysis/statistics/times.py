@@ -1,0 +1,148 @@
+"""Times to target, right-censored: restricted mean, median, ratio. Imports NumPy, SciPy, `study.errors`."""
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from analysis.statistics.estimate import BOOTSTRAP, NUM_RESAMPLES, Estimate, bootstrap, check_level, without_interval
+from analysis.statistics.samples import BoolArray, FloatArray, as_sample
+from study.errors import AnalysisError
+
+
+def restricted_mean(times: npt.ArrayLike, reached: npt.ArrayLike, *, horizon: float) -> float:
+    """Return the mean of min(time to target, horizon) under right-censoring: the area under Kaplan-Meier's curve.
+
+    A run that failed did not leave the study by chance: the caller writes its time as the budget, not reached.
+
+    Args:
+        times: Time to target, or the time observed without reaching it, shape (runs,), > 0, any unit.
+        reached: Whether the target was reached at that time, shape (runs,), boolean.
+        horizon: Where the mean is cut, > 0, in the unit of `times`.
+
+    Returns:
+        The restricted mean, in the unit of `times`, in (0, horizon].
+
+    Raises:
+        AnalysisError: The samples are empty, not finite, not positive or of different length, `horizon` is not
+            positive, or it lies behind the last run's end while some run was still without the target.
+
+    Source:
+        Kaplan and Meier, JASA 53 (1958); Royston and Parmar, BMC Med. Res. Methodol. 13:152 (2013).
+    """
+    ends, events = _censored("times", times, "reached", reached)
+    _check_horizon("times", ends, events, horizon)
+    return float(_restricted_means(ends, events, horizon))
+
+
+def median_time(times: npt.ArrayLike, reached: npt.ArrayLike) -> float:
+    """Return the first time by which half of the runs have reached the target, by Kaplan-Meier.
+
+    Args:
+        times: Time to target, or the time observed without reaching it, shape (runs,), > 0, any unit.
+        reached: Whether the target was reached at that time, shape (runs,), boolean.
+
+    Returns:
+        A time in the unit of `times`: one of those observed, and inf when fewer than half ever reached it.
+
+    Raises:
+        AnalysisError: The samples are empty, not finite, not positive or of different length.
+    """
+    ends, events = _censored("times", times, "reached", reached)
+    if not events.any():
+        return float("inf")
+    curve = stats.ecdf(stats.CensoredData(ends[events], right=ends[~events])).sf
+    # The product of survivals may miss one half by rounding.
+    below = curve.probabilities <= 0.5 + 1e-9
+    return float(curve.quantiles[below][0]) if below.any() else float("inf")
+
+
+def ratio_of_restricted_means(
+    first: npt.ArrayLike,
+    first_reached: npt.ArrayLike,
+    second: npt.ArrayLike,
+    second_reached: npt.ArrayLike,
+    *,
+    horizon: float,
+    rng: np.random.Generator,
+    level: float = 0.95,
+    num_resamples: int = NUM_RESAMPLES,
+) -> Estimate:
+    """Return the restricted mean of `first` over that of `second`: above 1 says that `second` is faster.
+
+    With censoring the ratio understates: when the times of `first` are distributed as c times those of `second`,
+    c > 1, the ratio lies in [1, c], since the horizon cuts more off the slower. It is then a bound, not the
+    speed-up. The interval is for this ratio, by the expanded percentile bootstrap; percentiles of the ratio and of
+    its logarithm are the same. With a coefficient of variation of 0.35 and 0 to 20 %
+    of runs that never reach the target, a nominal 95 % covers 93-95 % at n = 5 and 20 and 90-95 % at n = 10, least
+    where such runs are rare (`test_ratio_covers_as_its_docstring_says`).
+
+    Args:
+        first: Times, shape (runs of the first,), > 0, any unit.
+        first_reached: Whether each is a time to target, shape (runs of the first,), boolean.
+        second: Times, shape (runs of the second,), > 0, in the same unit.
+        second_reached: Whether each is a time to target, shape (runs of the second,), boolean.
+        horizon: Where both means are cut, > 0, in the same unit. A resample whose last run ends before it without
+            the target keeps its survival up to the horizon.
+        rng: Source of the resamples.
+        level: Nominal coverage, in (0, 1).
+        num_resamples: Resamples, >= 1.
+
+    Returns:
+        A ratio, > 0. No interval when a sample has one run, or when no run of either reached the target by the
+        horizon: the ratio is then 1 and says nothing.
+
+    Raises:
+        AnalysisError: As `restricted_mean` for each sample; `level` or `num_resamples` is out of range.
+    """
+    one, one_events = _censored("first", first, "first_reached", first_reached)
+    two, two_events = _censored("second", second, "second_reached", second_reached)
+    _check_horizon("first", one, one_events, horizon)
+    _check_horizon("second", two, two_events, horizon)
+
+    def statistic(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64], axis: int) -> FloatArray:
+        above = _restricted_means(one[ours], one_events[ours], horizon)
+        return above / _restricted_means(two[theirs], two_events[theirs], horizon)
+
+    indices = (np.arange(one.size), np.arange(two.size))
+    value = float(statistic(*indices, -1))
+    if not ((one_events & (one <= horizon)).any() or (two_events & (two <= horizon)).any()):
+        check_level(level)
+        return without_interval(value, n=one.size + two.size, level=level, method=BOOTSTRAP)
+    return bootstrap(value, indices, statistic, rng=rng, level=level, num_resamples=num_resamples)
+
+
+def _restricted_means(times: FloatArray, reached: BoolArray, horizon: float) -> FloatArray:
+    """Return areas under Kaplan-Meier's curves up to the horizon: shape (…, runs) -> (…).
+
+    For thousands of resamples at once; SciPy's `ecdf`, one sample at a time, agrees (tested). Behind the last run
+    the survival stays as it is.
+    """
+    # At equal times those that reached go first: the others were still under observation.
+    order = np.lexsort((~reached, times), axis=-1)
+    ends = np.minimum(np.take_along_axis(times, order, axis=-1), horizon)
+    events = np.take_along_axis(reached, order, axis=-1)
+    at_risk = np.arange(times.shape[-1], 0, -1)
+    after = np.cumprod(1 - events / at_risk, axis=-1)
+    before = np.concatenate([np.ones_like(after[..., :1]), after[..., :-1]], axis=-1)
+    area = (before * np.diff(ends, prepend=0.0, axis=-1)).sum(axis=-1)
+    return np.asarray(area + after[..., -1] * (horizon - ends[..., -1]), dtype=np.float64)
+
+
+def _censored(where: str, times: npt.ArrayLike, flag: str, reached: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
+    ends, events = as_sample(where, times), np.asarray(reached)
+    if ends.min() <= 0:
+        raise AnalysisError(f"{where}: every time must be > 0, got {ends.min()}. Fix: measure from the run's start.")
+    if events.dtype != np.bool_ or events.shape != ends.shape:
+        law = f"must be one boolean for each of {where}"
+        got = f"{events.dtype} of shape {events.shape} for {ends.size}"
+        raise AnalysisError(f"{flag}: {law}, got {got}. Fix: pass whether each run reached the target.")
+    return ends, events
+
+
+def _check_horizon(where: str, times: FloatArray, reached: BoolArray, horizon: float) -> None:
+    if not (np.isfinite(horizon) and horizon > 0):
+        raise AnalysisError(f"horizon: must be finite and > 0, got {horizon}. Fix: pass the budget of the runs.")
+    last = times.max()
+    if last < horizon and not reached[times == last].all():
+        law = f"must not lie behind the end of {where} ({last}) while a run is still without the target"
+        raise AnalysisError(f"horizon: {law}, got {horizon}. Fix: pass at most {last}.")
