@@ -136,10 +136,11 @@ def sync(
     """Bring MLflow up to date with a study's records."""
     from study.tracking.folder import StudyFolder
     from study.tracking.mlflow_mirror import sync as sync_folder
+    from study.tracking.packing import unpacked
     from study.tracking.tracking_uri import check_tracking_uri
 
     uri = None if tracking_uri is None else check_tracking_uri(tracking_uri)
-    report = sync_folder(StudyFolder(study), tracking_uri=uri)
+    report = sync_folder(unpacked(StudyFolder(study)), tracking_uri=uri)
     console.print(f"MLflow is up to date: {report.records} records sent, {report.runs} trials there.", highlight=False)
 
 
@@ -189,6 +190,23 @@ def export(
         law = f"one of {', '.join(writers)}, got '{format_}'."
         raise SpaceError("command line", [Fault(place="--format", law=law, fix="Choose one of them.")])
     sys.stdout.write(writers[format_](StudyFolder(study), scale))
+
+
+@app.command()
+def pack(
+    study: Study, target: Annotated[Path, typer.Argument(help="Folder of the copy; must not hold anything.")]
+) -> None:
+    """Copy a study for publication: compressed records without paths of this machine, and its certificate."""
+    from study.certificate.making import make_certificate
+    from study.tracking.folder import StudyFolder
+    from study.tracking.packing import pack as pack_study
+
+    folder = StudyFolder(study)
+    packed = pack_study(folder, target)
+    if folder.certificate.exists():
+        make_certificate(packed).write(packed)
+    size = packed.packed_records.stat().st_size / 1e6
+    console.print(f"{packed.packed_records}: {size:.1f} MB.", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

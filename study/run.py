@@ -24,6 +24,7 @@ from study.space.spec import Execution, StudySpec
 from study.tracking.folder import StudyFolder, StudyIdentity
 from study.tracking.ledger import TrialRow, best_per_scale, fold
 from study.tracking.mirror_process import MirrorProcess, MirrorReport
+from study.tracking.packing import unpacked
 from study.tracking.provenance import provenance
 from study.tracking.records import RecordLog, StudyClosed, TrialStarted, read_lines
 from study.tracking.tracking_uri import is_probed
@@ -86,7 +87,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
     resumed = is_resumed(folder, options)
     spaces = probe(spec.environment, options.space)
     check_network(spec.model, spaces, options.space)
-    identity = resumed_identity(folder, spec, options) if resumed else new_identity(spec, options)
+    identity = resumed_identity(unpacked(folder), spec, options) if resumed else new_identity(spec, options)
     address = resolve_address(options.address)
     shape = private_shape(spec) if address is None else None
     if shape is not None:

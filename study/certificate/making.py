@@ -19,7 +19,7 @@ from study.protocol.stages import STAGES
 from study.space.spec import StudySpec
 from study.tracking.folder import StudyFolder, StudyIdentity
 from study.tracking.ledger import Ledger, fold
-from study.tracking.records import Line, read_lines
+from study.tracking.records import Line, open_records, read_lines
 
 __all__ = ["Certificate", "make_certificate", "verify"]
 
@@ -122,7 +122,7 @@ def _read(folder: StudyFolder) -> tuple[StudyIdentity, StudySpec, list[Line], st
             "Fix: restore the file from a backup; without one, this study proves nothing and has to be run again."
         )
     _check_confirmed(folder, identity, fold((line.record, line.time) for line in lines))
-    with folder.records.open("rb") as file:
+    with open_records(folder.records) as file:
         content = file.read(lines[-1].end)
     return identity, spec, lines, hashlib.sha256(content).hexdigest()
 

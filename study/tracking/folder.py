@@ -62,8 +62,14 @@ class StudyFolder:
 
     @property
     def records(self) -> Path:
-        """The records, JSON lines."""
-        return self.path / "records.jsonl"
+        """The records, JSON lines; those of a packed study are compressed."""
+        file = self.path / "records.jsonl"
+        return self.packed_records if self.packed_records.exists() and not file.exists() else file
+
+    @property
+    def packed_records(self) -> Path:
+        """The records of a packed study."""
+        return self.path / "records.jsonl.xz"
 
     @property
     def optuna_journal(self) -> Path:

@@ -6,13 +6,14 @@ a file that is not ours are told apart. One driver writes at a time (`study.trac
 """
 
 import contextlib
+import lzma
 import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self
+from typing import IO, Any, ClassVar, Literal, Self
 
 import orjson
 
@@ -251,6 +252,11 @@ class Line:
     """Offset of the byte after the line."""
 
 
+def open_records(path: Path) -> IO[bytes]:
+    """Open a records file for reading; a packed one as if it were not."""
+    return lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb")
+
+
 def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Iterator[Line]:
     """Yield the complete lines of a records file from byte `offset` on; a torn last line is not yielded.
 
@@ -265,7 +271,7 @@ def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Ite
     if not path.exists():
         return
     expected = first_seq
-    with path.open("rb") as file:
+    with open_records(path) as file:
         file.seek(offset)
         for number, raw in enumerate(file, start=1):
             offset += len(raw)
