@@ -163,8 +163,8 @@ def iqm_interval(
     With scores near 1 and 0 to 20 % of zeros a nominal 95 % covers 95.5-97.5 % at n = 10 and 20, and 92-95 % at n = 5
     (`test_iqm_interval_covers_as_its_docstring_says`). In the same simulation plain percentiles covered 93-95 %
     (88-90 % at n = 5), BCa 91-95 % (86-90 %), the basic bootstrap 89-94 % (82-87 %): the expanded one is the only one
-    that is not below 95 % where a study has its runs. It is wider than plain percentiles (median width): by 10-20 % in most
-    cells at n = 10 and 20, by up to 63 % at n = 10 with 10 % of runs failed, and by 24-42 % at n = 5.
+    that is not below 95 % where a study has its runs. It is wider than plain percentiles (median width): by 10-20 % in
+    most cells at n = 10 and 20, by up to 63 % at n = 10 with 10 % of runs failed, and by 24-42 % at n = 5.
 
     Args:
         values: One number per run, shape (runs,).

@@ -1,0 +1,122 @@
+"""What a study searches for: return, the price of the target, or both return and cost; constraints; importance."""
+
+import pytest
+from optuna.trial import TrialState
+
+from study.search.constraints import constraints_of
+from study.search.front import pareto_front
+from study.search.importance import importance_per_scale
+from study.search.merit import merit
+from study.tracking.ledger import fold
+from study.tracking.records import read_lines
+from tests.spaces import spec
+from tests.unit.test_conductor import Session, optuna_trials
+
+
+def play(session, trial, *returns, cpu_s=2.0):
+    """Evaluate a trial at even shares of its budget, and end it."""
+    for number, value in enumerate(returns, start=1):
+        share = number / len(returns)
+        metrics = {"train_batch_size_actual": 100, "iteration_time_s": 2.0, "cpu_time_s": cpu_s}
+        iteration = {"kind": "iteration", "iteration": number, "env_steps": 100 * number, "wall_time_s": 2.0 * number}
+        evaluation = {"kind": "evaluation", "iteration": number, "env_steps": 100 * number, "wall_time_s": 2.0 * number}
+        evaluation |= {"progress": share, "returns": [value], "num_cut": 0, "eval_time_s": 0.1}
+        session.conductor.report(trial, [{**iteration, "metrics": metrics}, evaluation], progress=share)
+    session.conductor.finish(trial, None)
+    return session.conductor.ledger.rows[trial]
+
+
+def one(tmp_path, *returns, **changes):
+    session = Session(tmp_path, spec(execution="real", **changes))
+    return session.spec, play(session, session.conductor.next_trial().trial, *returns)
+
+
+def test_the_target_is_reached_at_the_first_of_two_consecutive_evaluations(tmp_path):
+    _, row = one(tmp_path, 0, 460, 0, 460, 470, 480, 0, 490)
+    assert row.summary["env_steps_to_target"] == 400
+    assert row.summary["time_to_target_s"] == 8.0
+    assert row.summary["cpu_s_to_target"] == 8.0
+    assert row.summary["peak_return"] == 490
+
+
+def test_a_target_that_is_reached_once_only_is_not_reached(tmp_path):
+    _, row = one(tmp_path, 460, 0, 460, 0, 460)
+    assert [row.summary[name] for name in ("env_steps_to_target", "time_to_target_s", "cpu_s_to_target")] == [None] * 3
+
+
+@pytest.mark.parametrize("objective", ["env_steps_to_target", "time_to_target_s", "cpu_s_to_target"])
+def test_reaching_the_target_sooner_is_worth_more_and_never_reaching_it_less_than_late(tmp_path, objective):
+    worth = []
+    for index, returns in enumerate([(460, 470, 480, 490), (0, 0, 460, 470), (449, 449, 449, 449), (0, 0, 0, 0)]):
+        space, row = one(tmp_path / str(index), *returns, search__objective=objective)
+        worth.append(merit(space, row))
+    assert worth == sorted(worth, reverse=True)
+    assert worth[0] == pytest.approx(1 / (1 + 1 / 4))
+    assert worth[2] < 0.5 < worth[1]
+    assert worth[3] == 0
+
+
+def test_a_failure_is_worth_nothing_whatever_is_searched_for(tmp_path):
+    for objective in ("final_return", "cpu_s_to_target"):
+        session = Session(tmp_path / objective, spec(execution="real", search__objective=objective))
+        trial = session.conductor.next_trial().trial
+        session.conductor.end(trial, "failed", "planted")
+        assert merit(session.spec, session.conductor.ledger.rows[trial]) == 0
+
+
+def test_return_and_cost_are_two_objectives(tmp_path):
+    session = Session(tmp_path, spec(execution="real", search__objective="return_and_cpu_s", search__sampler="tpe"))
+    costs, finals = [4.0, 2.0, 3.0, 1.0, 5.0], [480, 300, 480, 100, 490]
+    for cost, final in zip(costs, finals, strict=True):
+        play(session, session.conductor.next_trial().trial, final, final, cpu_s=cost / 2)
+    session.conductor.end(session.conductor.next_trial().trial, "failed", "planted")
+    told = optuna_trials(tmp_path)
+    assert [trial.values for trial in told] == [
+        [final / 500, cost] for final, cost in zip(finals, costs, strict=True)
+    ] + [None]
+    assert told[-1].state == TrialState.FAIL
+    rows = session.conductor.ledger.rows.values()
+    everywhere = {row.trial for front in pareto_front(rows).values() for row in front}
+    assert not any(row.status == "failed" and row.trial in everywhere for row in rows)
+
+
+def test_the_front_has_what_nothing_beats_in_both(tmp_path):
+    space = spec(execution="real", parameters__num_env_runners=4, search__num_trials=5)
+    session = Session(tmp_path, space)
+    for cost, final in [(4.0, 480), (2.0, 300), (3.0, 480), (1.0, 100), (2.0, 290)]:
+        play(session, session.conductor.next_trial().trial, final, final, cpu_s=cost / 2)
+    (front,) = pareto_front(session.conductor.ledger.rows.values()).values()
+    assert [row.trial for row in front] == [3, 1, 2]
+
+
+def test_constraints_are_kept_at_zero_or_less(tmp_path):
+    space, row = one(tmp_path / "steady", *[450.0] * 25, search__min_env_steps_per_s=100)
+    found = constraints_of(space, row)
+    assert found["policy updates"] == -5
+    assert found["late collapse"] == pytest.approx(-0.3)
+    assert "throughput" not in found  # a rate that was not measured is no fact
+    row.timing = "measured"
+    assert constraints_of(space, row)["throughput"] == pytest.approx(0.5)  # 50 of 100 steps/s
+    space, row = one(tmp_path / "collapsed", 500.0, 500.0, 100.0)
+    found = constraints_of(space, row)
+    assert found["policy updates"] == 17
+    assert found["late collapse"] == pytest.approx(0.5)
+
+
+def test_the_importance_of_each_scale_is_its_own(tmp_path):
+    """Planted: at one runner lr alone decides, at four the batch."""
+    space = spec(execution="real", parameters__num_env_runners=[1, 4], search__num_trials=60)
+    session = Session(tmp_path, space)
+    for _ in range(60):
+        started = session.conductor.next_trial()
+        proposed = started.proposed
+        decisive = (
+            proposed["lr"] > 1e-3 if started.setting["num_env_runners"] == 1 else proposed["train_batch_size"] > 400
+        )
+        final = (400.0 if decisive else 100.0) + started.trial  # no two alike
+        play(session, started.trial, final, final)
+    rows = fold((line.record, line.time) for line in read_lines(tmp_path / "records.jsonl")).rows.values()
+    found = importance_per_scale(space, rows)
+    assert found[1]["lr"] > 0.8
+    assert found[4]["train_batch_size"] > 0.8
+    assert importance_per_scale(space, list(rows)[:8]) == {}
