@@ -124,14 +124,17 @@ def _check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | No
     from study.search.distributions import runnable
     from study.trial.algorithm import build_config
 
-    slots = {slot.num_env_runners: slot for slot in reversed(deal_slots(spec))}
+    slots = {} if spec.holdup else {slot.num_env_runners: slot for slot in reversed(deal_slots(spec))}
     asked: Execution = "real" if spec.execution == "auto" else spec.execution
     ways = {asked if cluster is None else execution_of(spec, scale, cluster): scale for scale in spec.scales}
     fallbacks: list[str] = []
     for execution, scale in ways.items():
-        lowest = {name: smallest(domain) for name, domain in spec.tuned.items()} | dict(slots[scale].given)
+        lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
+        lowest |= dict(slots[scale].given) if slots else {}
         setting = runnable(spec, {**lowest, SCALE: scale})
-        config = build_config(spec, setting=setting, seed=slots[scale].seed, spaces=spaces, execution=execution)
+        config = build_config(
+            spec, setting=setting, seed=slots[scale].seed if slots else 0, spaces=spaces, execution=execution
+        )
         fallbacks += config.fallbacks
     return list(dict.fromkeys(fallbacks))
 

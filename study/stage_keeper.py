@@ -11,7 +11,7 @@ from study.errors import RecordError
 from study.planning.plan import Plan, Slot, slots_of
 from study.protocol import machine
 from study.protocol.cost import CostModel
-from study.protocol.stages import STAGES, Request, Stage
+from study.protocol.stages import STAGES, Stage
 from study.protocol.variants import why_not_measured
 from study.space.parameters import Value
 from study.space.spec import StudySpec
@@ -84,8 +84,7 @@ class StageKeeper:
         if step.frozen is not None and self._ledger.frozen is None:
             self._append(step.frozen)
         self._append(step.decision)
-        requests = [Request.from_json(content) for content in step.decision.requests]
-        return list(slots_of(requests, first=first))
+        return list(slots_of(machine.requests_of(self._spec, decisions))[first:])
 
     def check_seed(self, started: TrialStarted) -> None:
         """Refuse a test seed for a setting that is not frozen: what it was chosen by must never judge it.

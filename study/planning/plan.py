@@ -36,7 +36,7 @@ class Slot:
     seed: int
     anchor: str | None = None
     index_at_scale: int = 0
-    """Number among the trials of its scale, from 0."""
+    """Number among the trials of its scale, from 0; in a hold-up study among the proposals there."""
     given: Mapping[str, Value] = field(default_factory=dict)
     """Tuned parameters that an anchor or the grid fixes; the sampler fills in the rest."""
     stage: Stage | None = None
@@ -57,6 +57,8 @@ def deal_slots(spec: StudySpec) -> tuple[Slot, ...]:
     all on the same seed, so that neither seed nor time of day is confounded with scale. A longer plan begins with the
     shorter one, whatever `num_trials` is.
     """
+    if spec.holdup is not None:
+        raise ValueError("a hold-up study asks for its trials stage by stage")  # a mistake of ours
     if spec.search.sampler == "grid":
         unnumbered: Iterator[Slot] = _grid(spec)
     else:
@@ -222,7 +224,7 @@ def _staged_plan(spec: StudySpec, holdup: HoldUpSpec, cluster: ClusterShape, dec
             limit = holdup.measure.iterations if variant == "measured" and holdup.measure else None
             variants[scale, variant] = _scale_plan(real, runners, cluster, num_trials=count, iterations=limit)
     return Plan(
-        slots=tuple(slots_of(machine.requests_of(spec, decisions), first=0)),
+        slots=slots_of(machine.requests_of(spec, decisions)),
         scales=scales,
         variants=variants,
         cluster=cluster,
@@ -245,22 +247,29 @@ def _check_budget(holdup: HoldUpSpec, cpu_hours: float) -> None:
         )
 
 
-def slots_of(requests: Sequence[Request], *, first: int) -> Iterator[Slot]:
-    """Yield the planned trials of a hold-up study's requests, numbered from `first`."""
-    for trial, request in enumerate(requests, start=first):
-        yield Slot(
-            trial=trial,
-            num_env_runners=request.num_env_runners,
-            iterations=request.iterations,
-            seed=request.seed,
-            anchor=request.name,
-            index_at_scale=trial,
-            stage=request.stage,
-            rule=request.setting,
-            told=request.told,
-            variant=request.variant,
-            group=request.group,
+def slots_of(requests: Sequence[Request]) -> tuple[Slot, ...]:
+    """Return the planned trials of all requests of a hold-up study so far."""
+    proposed: Counter[int] = Counter()
+    slots = []
+    for trial, request in enumerate(requests):
+        slots.append(
+            Slot(
+                trial=trial,
+                num_env_runners=request.num_env_runners,
+                iterations=request.iterations,
+                seed=request.seed,
+                anchor=request.name,
+                index_at_scale=proposed[request.num_env_runners],
+                stage=request.stage,
+                rule=request.setting,
+                told=request.told,
+                variant=request.variant,
+                group=request.group,
+            )
         )
+        if request.setting is None:
+            proposed[request.num_env_runners] += 1
+    return tuple(slots)
 
 
 def _scale_plan(

@@ -39,7 +39,9 @@ PROTOCOL = 1
 SECOND_LOOKS = 1 / 3
 """Share of a round's settings that get a second look."""
 _NUM_SCALED = 3
-"""Baselines that are made of the small scale's best setting; and as many rivals are confirmed at the most."""
+"""Baselines that are made of the small scale's best setting."""
+_NUM_RIVALS = 3
+"""Baselines that are confirmed at the most: the best, the best scaled one, naive growth."""
 CALIBRATION_ITERATIONS = 3
 """Iterations of a short trial: one of warm-up and two that count."""
 
@@ -166,7 +168,7 @@ def expected_trials(spec: StudySpec) -> dict[tuple[Stage, int, Variant], int]:
     for scale in (target, small, *holdup.unseen_scales):
         count["confirm", scale, "study"] += sizes.num_seeds
     count["confirm", small, "study"] += sizes.num_seeds
-    count["confirm", target, "study"] += _NUM_SCALED * sizes.num_seeds_others
+    count["confirm", target, "study"] += _NUM_RIVALS * sizes.num_seeds_others
     if sizes.num_seeds_stock:
         count["confirm", target, "stock"] += sizes.num_seeds_stock
     if holdup.measure is not None:
@@ -192,14 +194,13 @@ def fewest_looks(holdup: HoldUpSpec) -> int:
 
 
 def _search_scales(spec: StudySpec) -> list[int]:
-    """Return the scale of each proposal: of four, two at the target, one at the small scale, one in between in turn."""
+    """Return the scale of each proposal; those between the small and the target scale take turns."""
     holdup = _holdup(spec)
     target, small = holdup.target_scale, holdup.small_scale
     between = [scale for scale in spec.scales if scale not in (target, small)] or [target]
-    cycle = [
-        (target, small, target, between[index // 4 % len(between)])[index % 4] for index in range(4 * len(between))
-    ]
-    return list(itertools.islice(itertools.cycle(cycle), holdup.num_settings))
+    turn = itertools.cycle(between)
+    by_role = {"target": lambda: target, "small": lambda: small, "between": lambda: next(turn)}
+    return [by_role[holdup.role_of(index)]() for index in range(holdup.num_settings)]
 
 
 def decide(

@@ -114,8 +114,14 @@ class HoldUpSpec(Section):
     measure: MeasureSpec | None = None
     """The clock; none leaves it out, and the certificate says so."""
     cpu_hours: float | None = Field(None, gt=0)
-    """Budget of CPU time that trials may use; what the later stages need is kept back, and the search is cut short."""
+    """Budget of CPU time in training, by all trials up to the confirmation; evaluation and start-up come on top. The \
+search is cut short so that the later stages can be paid for; what they use beyond it is told in the certificate."""
     tolerance: float = Field(0.05, gt=0, lt=1)
     """How much score the target scale may lose against the small scale's best and still hold up."""
     solved_share: float = Field(0.95, gt=0, le=1)
     """Share of test seeds that must be solved."""
+
+    @staticmethod
+    def role_of(index: int) -> Literal["target", "small", "between"]:
+        """Return at which kind of scale the search runs its setting `index`, from 0: of four, two at the target."""
+        return ("target", "small", "target", "between")[index % 4]  # type: ignore[return-value]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from study.space.holdup import HoldUpSpec
-from study.space.parameters import PARAMETERS, RULES
+from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE
 
 if TYPE_CHECKING:
     from study.space.spec import StudySpec
@@ -24,8 +24,7 @@ def holdup_laws(spec: "StudySpec") -> Broken:
 
 def num_proposed(holdup: HoldUpSpec, *, small: bool) -> int:
     """Return how many settings the search proposes at the small scale, or at all the others."""
-    at_small = sum(index % 4 == 1 for index in range(holdup.num_settings))
-    return at_small if small else holdup.num_settings - at_small
+    return sum((holdup.role_of(index) == "small") == small for index in range(holdup.num_settings))
 
 
 def _scales(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
@@ -45,6 +44,12 @@ def _scales(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
     if smaller := [scale for scale in searched if scale < small]:
         got = f"must be the smallest searched scale, got {small} with {smaller} below it."
         yield "holdup.small_scale", got, "The scales above it are those at which a setting has to hold up."
+    lists = {"unseen_scales": holdup.unseen_scales, "baselines": holdup.baselines}
+    if holdup.measure is not None:
+        lists["measure.scales"] = holdup.measure.scales
+    for name, values in lists.items():
+        if len(set(values)) != len(values):
+            yield f"holdup.{name}", f"must be distinct, got {values}.", "Name each once."
     if seen := sorted(set(holdup.unseen_scales) & set(searched)):
         got = f"must be scales that no earlier stage runs, got {seen}."
         yield "holdup.unseen_scales", got, "Remove them here or from parameters.num_env_runners."
@@ -57,7 +62,7 @@ def _seeds(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
             got = f"must share no seed with {first}, got {common[0]}{f' to {common[-1]}' if len(common) > 1 else ''}."
             yield f"holdup.{second}", got, f"Begin at {ours.first + ours.count} or later."
     needs = {
-        "tune_seeds": (2, "a second look"),
+        "tune_seeds": (max(holdup.calibrate.num_seeds, 2), "calibration"),
         "rank_seeds": (max(sum(holdup.race.blocks), holdup.stress.num_seeds), "race and stress"),
         "test_seeds": (
             max(holdup.confirm.num_seeds, holdup.confirm.num_seeds_others, holdup.confirm.num_seeds_stock),
@@ -101,8 +106,12 @@ def _search(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
         yield "search.anchors", "a hold-up study has baselines instead.", "Use holdup.baselines and holdup.published."
     if not spec.tuned:
         yield "parameters", "a hold-up study needs something to tune, got one setting.", "Give lr a range."
-    if isinstance(spec.budget.iterations, list):
-        yield "budget.iterations", "must be one number in a hold-up study.", "Give the longest one."
+    if spec.budget.iterations is not None:
+        got = "batches differ between settings, and so would what iterations teach."
+        yield "budget.iterations", got, "Give budget.env_steps instead."
+    if spec.resources.num_learners > 1:
+        got = f"baselines have batches that learners cannot share evenly, got {spec.resources.num_learners} learners."
+        yield "resources.num_learners", got, "Use one learner, or none of its own."
     if spec.runner == "stock" or spec.learner == "rllib":
         got = f"a hold-up study confirms with RLlib's own parts at the end, got {spec.runner} and {spec.learner}."
         yield "runner", got, "Remove runner and learner."
@@ -112,9 +121,14 @@ def _published(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
     if ("published" in holdup.baselines) != bool(holdup.published):
         got = "holdup.published and the baseline `published` belong together, got one of the two."
         yield "holdup.published", got, "Give both, or neither."
-    known = {**PARAMETERS, **RULES}
+    known = {name: parameter for name, parameter in {**PARAMETERS, **RULES}.items() if name != SCALE}
     for name, value in holdup.published.items():
-        if name not in known or name == "num_env_runners":
-            yield f"holdup.published.{name}", "unknown parameter.", f"Use one of: {', '.join(known)}."
+        place = f"holdup.published.{name}"
+        if name not in known:
+            yield place, "unknown parameter.", f"Use one of: {', '.join(known)}."
         elif known[name].kind is int and not isinstance(value, int):
-            yield f"holdup.published.{name}", f"must be a whole number, got {value}.", "Write a whole number."
+            yield place, f"must be a whole number, got {value}.", "Write a whole number."
+        elif not known[name].allows(value):
+            yield place, f"must be {known[name].bounds}, got {value}.", "Change the value."
+        elif REPLACED.get(name) in holdup.published:
+            yield place, f"takes the place of {REPLACED[name]}, got both.", "Remove one of the two."

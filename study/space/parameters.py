@@ -36,6 +36,17 @@ class Parameter:
     maximum: float | None = None
     meaning: str
 
+    @property
+    def bounds(self) -> str:
+        """The allowed values, for people: `> 0, <= 1`."""
+        upper = "" if self.maximum is None else f", <= {self.maximum:g}"
+        return f"{'>' if self.open_minimum else '>='} {self.minimum:g}{upper}"
+
+    def allows(self, value: Value) -> bool:
+        """Return whether `value` lies within the bounds."""
+        above = value > self.minimum if self.open_minimum else value >= self.minimum
+        return above and (self.maximum is None or value <= self.maximum)
+
 
 _ALL = (
     Parameter(

@@ -31,10 +31,7 @@ def field_reference() -> str:
     for parameter in (*PARAMETERS.values(), *RULES.values()):
         absent = "none" if parameter.name in RULES else "required"
         default = absent if parameter.default is None else _code(parameter.default)
-        opening = ">" if parameter.open_minimum else ">="
-        allowed = f"{parameter.kind.__name__} {opening} {parameter.minimum:g}"
-        if parameter.maximum is not None:
-            allowed += f", <= {parameter.maximum:g}"
+        allowed = f"{parameter.kind.__name__} {parameter.bounds}"
         lines.append(f"| `{parameter.name}` | {default} | {allowed} | {parameter.meaning} |")
     return "\n".join(lines) + "\n"
 

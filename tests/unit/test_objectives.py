@@ -51,9 +51,26 @@ def test_reaching_the_target_sooner_is_worth_more_and_never_reaching_it_less_tha
         space, row = one(tmp_path / str(index), *returns, search__objective=objective)
         worth.append(merit(space, row))
     assert worth == sorted(worth, reverse=True)
-    assert worth[0] == pytest.approx(1 / (1 + 1 / 4))
     assert worth[2] < 0.5 < worth[1]
     assert worth[3] == 0
+
+
+@pytest.mark.parametrize("objective", ["time_to_target_s", "cpu_s_to_target"])
+def test_a_price_is_absolute_and_no_share_of_what_the_trial_spent(tmp_path, objective):
+    """The dear trial reaches the target at a smaller share of its own cost."""
+    worth = []
+    for cost, returns in ((1.0, (0, 0, 460, 470)), (8.0, (460, 470, 480, 490))):
+        session = Session(tmp_path / str(cost), spec(execution="real", search__objective=objective))
+        trial = session.conductor.next_trial().trial
+        for number, value in enumerate(returns, start=1):
+            metrics = {"train_batch_size_actual": 100, "iteration_time_s": cost, "cpu_time_s": cost}
+            at = {"iteration": number, "env_steps": 100 * number, "wall_time_s": cost * number}
+            evaluation = {"progress": number / 4, "returns": [value], "num_cut": 0, "eval_time_s": 0.1}
+            reported = [{"kind": "iteration", **at, "metrics": metrics}, {"kind": "evaluation", **at, **evaluation}]
+            session.conductor.report(trial, reported, progress=number / 4)
+        session.conductor.finish(trial, None)
+        worth.append(merit(session.spec, session.conductor.ledger.rows[trial]))
+    assert worth[0] > worth[1]
 
 
 def test_a_failure_is_worth_nothing_whatever_is_searched_for(tmp_path):
