@@ -13,8 +13,19 @@ from study.tracking.folder import StudyFolder
 from study.tracking.ledger import Ledger, fold, table_row
 from study.tracking.records import Evaluation, Iteration, read_lines
 
-TEXT = ("status", "execution", "timing", "anchor", "checkpoint", "timing_reason", "reason")
-COUNTS = ("trial", "seed", "iterations", "attempt", "num_cpus", "env_steps")
+TEXT = (
+    "status",
+    "execution",
+    "timing",
+    "anchor",
+    "stage",
+    "variant",
+    "digest",
+    "checkpoint",
+    "timing_reason",
+    "reason",
+)
+COUNTS = ("trial", "seed", "iterations", "attempt", "num_cpus", "env_steps", "stands_for_runners")
 
 
 def trials(study: str | Path) -> pd.DataFrame:

@@ -255,7 +255,14 @@ def _overrides(space: str, given: list[str] | None, seed: int | None, trials: in
     overrides = list(given or [])
     if trials is not None:
         overrides.append(f"search.num_trials={trials}")
-    if seed is not None:
+    if seed is not None and (holdup := load_space(space, overrides=overrides).holdup) is not None:
+        sets = {"tune_seeds": holdup.tune_seeds, "rank_seeds": holdup.rank_seeds, "test_seeds": holdup.test_seeds}
+        ends = [each.first + each.count for each in sets.values()]
+        span = max(ends) - min(each.first for each in sets.values())
+        overrides.append(f"search.sampler_seed={seed}")
+        for name, each in sets.items():
+            overrides.append(f"holdup.{name}={{first: {each.first + seed * span}, count: {each.count}}}")
+    elif seed is not None:
         count = len(load_space(space, overrides=overrides).search.seeds)
         first = 1 + seed * count  # so that two replicates share no seed
         overrides += [f"search.sampler_seed={seed}", f"search.seeds={list(range(first, first + count))}"]
@@ -364,7 +371,7 @@ def _print_end(result: Any, again: str) -> None:
         markup=False,
     )
     if closed.reason != "complete":
-        again = re.sub(r" --until \S+", "", again) if closed.reason == "until" else again
+        again = re.sub(r" --until[ =]\S+", "", again) if closed.reason == "until" else again
         console.print(f"\nResume with: {again}", soft_wrap=True, highlight=False, markup=False)
 
 

@@ -99,6 +99,9 @@ class Conductor:
         self._running: dict[int, float] = {}
         """Trial -> its start, on the clock of `time.monotonic`."""
         self._budget_checked = False
+        self._apart: set[int] = set()
+        """Trials that began when another one of their group had ended already."""
+        self._slots = {slot.trial: slot for slot in plan.slots}
         self._leg = plan.reuses_processes
         """Whether the processes of this part of the study are reused."""
         self._survivors: set[int] = set()
@@ -117,8 +120,8 @@ class Conductor:
         ended = {number for number, row in ledger.rows.items() if row.ended}
         self._stages = None if spec.holdup is None else StageKeeper(spec, plan, ledger, self._append, until=until)
         cancelled = self._stages.cancelled if self._stages else set()
-        self._slots = {slot.trial: slot for slot in plan.slots}
         self._queue = [slot for slot in plan.slots if slot.trial not in ended | cancelled]
+        self._optuna.forget(cancelled)
         self._durations = Durations(spec, plan)
         for row in ledger.rows.values():
             self._durations.note(row)
@@ -147,7 +150,9 @@ class Conductor:
     @property
     def leg_ended(self) -> bool:
         """Whether Tune must end here and begin anew: the next trials keep processes where these did not, or reverse."""
-        return not self._running and bool(self._queue) and self._leg != self._leg_of(self._queue[0])
+        return (
+            self.stop is None and not self._running and bool(self._queue) and self._leg != self._leg_of(self._queue[0])
+        )
 
     def begin_leg(self) -> bool:
         """Begin a part of the study that one run of Tune can do; return whether its processes are reused."""
@@ -166,15 +171,18 @@ class Conductor:
             if self._queue and not reason:
                 self._check_budget(self._stages)
                 return
-            slots = self._stages.close_phase([slot.trial for slot in self._queue], reason)
+            left = [slot.trial for slot in self._queue]
+            slots = self._stages.close_phase(left, reason)
+            self._optuna.forget(left)
             self._slots |= {slot.trial: slot for slot in slots}
             self._queue = slots
         self._queue = []
 
     def _check_budget(self, stages: StageKeeper) -> None:
         """End a session that would spend its budget and never come to a verdict."""
-        if self._budget_checked or self._queue[0].stage == "calibrate":
-            return
+        searched = any(row.stage == "search" for row in self.ledger.rows.values())
+        if searched or self._budget_checked or self._queue[0].stage == "calibrate":
+            return  # once it has begun to search, a study goes on, also after a kill
         self._budget_checked = True
         if shortfall := stages.shortfall():
             self.end_early("error", shortfall)
@@ -211,7 +219,11 @@ class Conductor:
             return head
         left = self._deadline - time.monotonic()
         known, expected = self._durations.known, self._durations.expected
-        return [slot for slot in head if left > 0 and (not known(slot) or expected(slot) <= left)]
+        return [slot for slot in head if left > 0 and (not known(slot) or expected(slot) * self._length(slot) <= left)]
+
+    def _length(self, slot: Slot) -> float:
+        """Return how much longer than the median of its kind a trial should take, by what is known of its setting."""
+        return 1.0 if self._stages is None or slot.iterations is not None else self._stages.share_of_usual(slot)
 
     def _of_one_group(self, head: list[Slot]) -> list[Slot]:
         """Return the slots that may run beside the running ones and each other."""
@@ -257,7 +269,15 @@ class Conductor:
         self._append(started)
         self._queue.remove(slot)
         self._running[slot.trial] = time.monotonic()
+        if any(_over(self.ledger.rows.get(member)) for member in self._group_of(slot)):
+            self._apart.add(slot.trial)
         return started
+
+    def _group_of(self, slot: Slot) -> list[int]:
+        """Return the other trials of a slot's group."""
+        if slot.group is None:
+            return []
+        return [each.trial for each in self._slots.values() if each.group == slot.group and each.trial != slot.trial]
 
     def _asked(self, slot: Slot) -> "_Asked":
         """Return what a trial is to run, by its slot or by the sampler."""
@@ -307,7 +327,7 @@ class Conductor:
         """Record a trial that came to its end."""
         row = self.ledger.rows[trial]
         if row.summarise(self.spec, "finished", moment=time.time())["score"] is None:
-            self.end(trial, "failed", "the trial ended without a final evaluation")
+            self.end(trial, "failed", "the final evaluation must give a return that is a number, got none")
             return
         checkpoint = self._save(trial, policy) if policy is not None else None
         self.end(trial, "finished", "", checkpoint=checkpoint)
@@ -319,6 +339,12 @@ class Conductor:
         if row.status != "running":
             return
         summary, label = row.summarise(self.spec, status, moment=time.time()), _label_at_end(row, status)
+        members = self._group_of(self._slots[trial]) if trial in self._slots else []
+        rows = self.ledger.rows
+        if label and (
+            trial in self._apart or any(member in rows and rows[member].status == "failed" for member in members)
+        ):
+            label = Label(timing="tainted", reason="the trials of its group did not all run side by side")
         self._append(
             TrialEnded(
                 trial=trial,
@@ -368,7 +394,7 @@ class Conductor:
         stop = self.stop
         self._end_open_attempts(stop.detail if stop else "the driver ended")
         reason, detail = (stop.reason, stop.detail) if stop else ("error", "")
-        if self._stages is not None and not self._queue and stop is None:
+        if self._stages is not None and not self._queue and (stop is None or self._stages.phase is None):
             reason, detail = self._stages.how_it_ended()
         elif self._stages is None and all(_over(self.ledger.rows.get(slot.trial)) for slot in self.plan.slots):
             reason, detail = "complete", ""

@@ -111,7 +111,7 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
 def _differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> Iterator[str]:
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
-        if (place == "search" and key == "num_trials") or (place == "" and key == "description"):
+        if f"{place}.{key}" in ("search.num_trials", ".description", "holdup.cpu_hours"):  # these may change
             continue
         if isinstance(before, dict) and isinstance(after, dict):
             yield from _differences(before, after, key if not place else f"{place}.{key}")

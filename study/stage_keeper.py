@@ -14,6 +14,7 @@ from study.protocol.cost import CostModel
 from study.protocol.stages import STAGES, Stage
 from study.protocol.variants import why_not_measured
 from study.space.parameters import Value
+from study.space.rules import resolve
 from study.space.spec import StudySpec
 from study.tracking.ledger import Ledger, TrialRow
 from study.tracking.records import Record, TrialStarted
@@ -130,7 +131,7 @@ class StageKeeper:
             return why_not_measured(self._spec, self._plan.cluster)
         if slot.stage != "search" or not self._enough_looks():
             return ""
-        return self._too_expensive(num_running) or self._too_late(slot, num_running, left_s)
+        return self._too_expensive(slot, num_running) or self._too_late(slot, num_running, left_s)
 
     def shortfall(self) -> str:
         """Return why the budget cannot pay for the confirmation, by what trials have cost; empty when it can."""
@@ -150,7 +151,9 @@ class StageKeeper:
         )
 
     def _spent(self) -> float:
-        return sum(row.summary.get("cpu_s_spent") or 0.0 for row in self._ledger.rows.values() if row.ended)
+        """Return the CPU-seconds of training so far, lost attempts included."""
+        rows = self._ledger.rows.values()
+        return self._ledger.cpu_s_lost + sum(row.summary.get("cpu_s_spent") or 0.0 for row in rows)
 
     def _num_later_left(self) -> int:
         done = sum(row.stage in ("race", "stress", "confirm") for row in self._whole())
@@ -166,13 +169,13 @@ class StageKeeper:
         small = sum(at_small for _, at_small in seen)
         return small >= 1 and len(seen) - small >= self._holdup.race.num_settings
 
-    def _too_expensive(self, num_running: int) -> str:
+    def _too_expensive(self, slot: Slot, num_running: int) -> str:
         if self._holdup.cpu_hours is None:
             return ""
         spent = self._spent()
         each = _mean(row.summary.get("cpu_s_spent") for row in self._whole())
         later = machine.num_later(self._spec) * each
-        if spent + (num_running + 1) * each + later <= self._holdup.cpu_hours * 3600:
+        if spent + num_running * each + self._price(slot, each) + later <= self._holdup.cpu_hours * 3600:
             return ""
         return (
             f"of {self._holdup.cpu_hours:g} CPU-hours {spent / 3600:.2f} are spent, and {later / 3600:.2f} are kept "
@@ -188,6 +191,17 @@ class StageKeeper:
         if left_s >= later + (num_running + 1) * each / side_by_side or left_s < HOPELESS * later:
             return ""
         return f"{left_s / 60:.0f} min are left, and race, stress and confirmation need {later / 60:.0f}"
+
+    def _price(self, slot: Slot, usual: float) -> float:
+        """Return the CPU-seconds that a trial should take: by the cost model where its setting is known."""
+        if slot.rule is None:
+            return usual
+        return self.predicted_cpu_s(slot, resolve(slot.rule, slot.num_env_runners)) or usual
+
+    def share_of_usual(self, slot: Slot) -> float:
+        """Return how much longer than usual a trial should take; 1 where its setting is not known."""
+        usual = _mean(row.summary.get("cpu_s_spent") for row in self._whole())
+        return self._price(slot, usual) / usual if usual > 0 else 1.0
 
     def _whole(self) -> list[TrialRow]:
         return [row for row in self._ledger.rows.values() if row.ended and row.iterations is None]

@@ -11,16 +11,15 @@ from analysis.replay.draw import Draw, Purse, look
 from analysis.replay.table import SMALL, TARGET
 from analysis.statistics import pooled_sd
 from study.protocol import selection
-
-SECOND_LOOKS = 1 / 3
-"""Share of a round's settings that get a second look (as the protocol says)."""
+from study.protocol.machine import SECOND_LOOKS
 
 
 def protocol(draw: Draw, purse: Purse) -> int:
     """Search, race and stress as `study.protocol` does, with its own choices of who goes on.
 
-    Left out is what changes no winner here: calibration (not in the table; so the spread between seeds is unknown
-    until there are second looks) and the baselines. The small scale is paid for, in search and stress, though it only
+    The whole trials of the calibration are paid for, at the table's mean cost; what they tell, the spread between
+    seeds, is not in the table and unknown until there are second looks. Left out are the baselines, which change no
+    winner. The small scale is paid for, in search and stress, though it only
     tells how much is lost at the target. What race and stress need, at the table's mean cost, is kept back.
     """
     return _Staged(draw=draw, purse=purse).pick()
@@ -47,6 +46,8 @@ class _Staged:
         self.later = self._later()
 
     def pick(self) -> int:
+        calibration = self.draw.holdup.calibrate.num_seeds * float(self.draw.table.cost[TARGET].mean())
+        self.purse.pays(calibration)
         self.search()
         merits = selection.bounds_of(self.looks[TARGET], self.pooled())
         if not merits:

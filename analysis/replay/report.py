@@ -78,6 +78,10 @@ def notes(
         f"score is {means[TARGET].max():.3f} at {table.target} runners and {means[SMALL].max():.3f} at {table.small}.",
         f"{table.num_failed} of {table.score.size} trials failed; each is a score of 0.",
     ]
+    said.append(
+        "Our protocol pays for its calibration too, at the mean cost of a trial, and not for baselines: they choose "
+        "nothing, and every rule would need them for its certificate."
+    )
     if table.left_out:
         said.append(f"Seeds left out, since not all of their trials have ended: {', '.join(map(str, table.left_out))}.")
     if roles.rank < min(sum(holdup.race.blocks), holdup.rank_seeds.count):

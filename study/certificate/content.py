@@ -53,8 +53,7 @@ class ArmFigures:
     cpu_s_spent: Estimate | None
     """Mean over the runs that tell."""
     cpu_s_reserved: Estimate | None
-    cpu_s_reserved_is: str
-    """`fact`, or `prediction` where lanes were emulated or folded."""
+    """None where lanes were emulated or folded: nobody knows what real runners would reserve."""
     curve: Mapping[str, Point]
     """`6/10` -> the sixth of ten evaluations."""
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from study.errors import AnalysisError
 from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
+from study.search.constraints import FEWEST_UPDATES, MOST_COLLAPSE
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.tracking.ledger import TrialRow
@@ -18,16 +19,12 @@ from study.tracking.records import Evaluation, Iteration, Record, TrialStarted
 
 Label = Literal["starved", "learner-bound", "fragment-short", "metric-lag", "unstable", "seed-fragile", "straggler"]
 
-LEAST_UPDATES = 20
-"""Updates of the policy (training iterations) below which a run is starved: the constraint of the search."""
 LEARNING_SHARE = 0.5
 """Share of the iteration's time in learning from which more runners cannot help much (Amdahl: at most twice)."""
 FRAGMENT_SHARE = 0.2
 """Length of a fragment over that of an episode, below which lambda 1 rests on bootstrapped ends of episodes."""
 RETURN_GAP = 0.3
 """Score between training and greedy evaluation beyond which the training metric misleads."""
-COLLAPSE = 0.3
-"""Score that a run lost since its best evaluation."""
 FRAGILE = (0.2, 0.8)
 """Solve rates, both ends included, at which the seed decides."""
 STRAGGLING = 2.0
@@ -174,8 +171,8 @@ def _starved(trials: Sequence[TrialHistory]) -> Finding | None:
     return _finding(
         "starved",
         (float(len(trial.iterations)) for trial in trials),
-        lambda value: value < LEAST_UPDATES,
-        law=f"< {LEAST_UPDATES}",
+        lambda value: value < FEWEST_UPDATES,
+        law=f"< {FEWEST_UPDATES}",
         meaning="updates of the policy",
     )
 
@@ -239,8 +236,8 @@ def _unstable(trials: Sequence[TrialHistory], spec: StudySpec) -> Finding | None
     return _finding(
         "unstable",
         (_loss(trial.row, spec) for trial in trials),
-        lambda value: value > COLLAPSE,
-        law=f"> {COLLAPSE:g}",
+        lambda value: value > MOST_COLLAPSE,
+        law=f"> {MOST_COLLAPSE:g}",
         meaning="score of the best evaluation - score at the end",
     )
 

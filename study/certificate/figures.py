@@ -25,6 +25,7 @@ from study.certificate.content import (
 from study.certificate.diagnosis import TrialHistory, diagnose, histories
 from study.certificate.verdict import Arm, Arms, Run, Verdict, censored, compare, judge, num_solved_needed
 from study.errors import RecordError
+from study.protocol import machine
 from study.protocol.baselines import BEST_SMALL, WINNER, WINNER_STOCK
 from study.protocol.stages import STAGES
 from study.space.holdup import SeedsSpec
@@ -192,8 +193,8 @@ class Maker:
             horizon_env_steps=horizon,
             n_censored=int((~reached).sum()),
             cpu_s_spent=_mean([row.summary.get("cpu_s_spent") for row in rows]),
-            cpu_s_reserved=_mean([row.summary.get("cpu_s_reserved") for row in rows]),
-            cpu_s_reserved_is="prediction" if emulated or folded else "fact",
+            # What one process of an emulated trial reserves says nothing of what its runners would.
+            cpu_s_reserved=None if emulated or folded else _mean([row.summary.get("cpu_s_reserved") for row in rows]),
             curve=dict(self._curve(trials, place)),
         )
 
@@ -320,6 +321,18 @@ class Maker:
                 env_steps_per_s=(min(rates), float(np.median(rates)), max(rates)) if rates else None,
             )
 
+    def _notes_on_the_course(self) -> Iterator[str]:
+        if (version := self._ledger.decisions[0].protocol) != machine.PROTOCOL:
+            yield f"The decisions are of version {version} of the protocol and were not taken again by this one."
+        hours = self._cpu_hours()
+        budget, spent = self._holdup.cpu_hours, sum(hours[stage] for stage in STAGES if stage != "measure")
+        if budget is not None and spent > budget:
+            yield f"The budget of {budget:g} CPU-hours was exceeded: {spent:.2f} were spent up to the confirmation."
+        for each in self._ledger.decisions:
+            if each.cancelled:
+                reason = each.evidence.get("cancelled", "no reason is on record")
+                yield f"{len(each.cancelled)} trials of `{each.phase}` were not run: {reason}."
+
     def _notes(self, verdict: Verdict) -> Iterator[str]:
         target, small = self._holdup.target_scale, self._holdup.small_scale
         count = len(self._arms[WINNER, target].runs)
@@ -329,11 +342,14 @@ class Maker:
             "cannot be excluded."
         )
         if self._groups[WINNER, target][0].row.digest == self._groups[BEST_SMALL, small][0].row.digest:
-            yield f"The winner is also the best setting at {small} runners; the two arms have trials of their own."
+            yield (
+                f"The winner is also the best setting at {small} runners; the arms `{WINNER}` and `{BEST_SMALL}` there "
+                "are the same runs twice, equal to the last digit, and no replication."
+            )
         if any(row.execution == "emulated" for row in self._ledger.rows.values()):
             yield (
                 "Emulated trials step the lanes of all runners in few processes: they learn the same, and their times "
-                "are no facts about real runners. `cpu_s_reserved` is then a prediction."
+                "are no facts about real runners. What these would reserve (`cpu_s_reserved`) is then not known."
             )
         if any(trial.row.scale is not None for trials in self._groups.values() for trial in trials):
             yield (
@@ -342,10 +358,7 @@ class Maker:
             )
         if ("naive_growth", target) not in self._arms:
             yield "naive_growth is no arm of this study: its law is not required."
-        for each in self._ledger.decisions:
-            if each.cancelled:
-                reason = each.evidence.get("cancelled", "no reason is on record")
-                yield f"{len(each.cancelled)} trials of `{each.phase}` were not run: {reason}."
+        yield from self._notes_on_the_course()
         if self._holdup.measure is None:
             yield "The space has no `measure` stage: there are no trials for the clock alone."
         if verdict.clock is None:

@@ -61,8 +61,12 @@ def verify(path: str | Path) -> None:
     if not isinstance(written, dict) or written.get("format") != FORMAT:
         got = written.get("format") if isinstance(written, dict) else type(written).__name__
         raise RecordError(f"{file}: this version reads format {FORMAT}, got {got!r}. {fix}")
-    recomputed = make_certificate(StudyFolder(file.parent)).to_json()
-    differing = list(_differences(written, recomputed, ""))
+    folder = StudyFolder(file.parent)
+    certificate = make_certificate(folder)
+    differing = list(_differences(written, certificate.to_json(), ""))
+    page = folder.certificate_page
+    if not differing and page.exists() and page.read_text() != certificate.to_markdown():
+        differing = [f"{page.name}: must be the page of these figures, got another text"]
     if differing:
         count = "1 figure differs" if len(differing) == 1 else f"{len(differing)} figures differ"
         listed = differing[:AT_MOST] + [f"… and {len(differing) - AT_MOST} more"] * (len(differing) > AT_MOST)

@@ -64,7 +64,6 @@ def _arms(content: Content) -> Iterator[str]:
     for name, arm in content["arms"].items():
         censored = f", {arm['n_censored']} never" if arm["n_censored"] else ""
         steps = arm["env_steps_to_target"]
-        prediction = " (prediction)" if arm["cpu_s_reserved_is"] == "prediction" else ""
         rows.append(
             [
                 f"{name}, folded" if arm["folded"] else name,
@@ -76,7 +75,7 @@ def _arms(content: Content) -> Iterator[str]:
                 _estimate(arm["iqm_final_return"], 1, n=False),
                 "-" if steps is None else f"{steps:.0f}{censored}",
                 _estimate(arm["cpu_s_spent"], 0, n=False),
-                _estimate(arm["cpu_s_reserved"], 0, n=False) + prediction,
+                _estimate(arm["cpu_s_reserved"], 0, n=False),
                 _listed(f"{count} {label}" for label, count in arm["timing"].items()),
             ]
         )

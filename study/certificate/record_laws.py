@@ -17,7 +17,7 @@ from study.protocol.baselines import BEST_SMALL, WINNER, WINNER_STOCK
 from study.protocol.stages import Request, digest_of
 from study.space.holdup import HoldUpSpec
 from study.space.parameters import PARAMETERS, SCALE, Value
-from study.space.rules import resolve
+from study.space.rules import fitted
 from study.space.spec import StudySpec
 from study.tracking.ledger import Ledger, TrialRow, fold
 from study.tracking.records import (
@@ -102,7 +102,7 @@ def broken_laws(lines: Sequence[Line], spec: StudySpec) -> Iterator[str]:
     yield from _complete(ledger)
     yield from _seed_sets(ledger, spec.holdup)
     yield from _firewall(lines, spec.holdup)
-    yield from _settings(ledger)
+    yield from _settings(ledger, spec)
     yield from _summaries(ledger, spec)
     yield from _retaken(ledger, spec)
 
@@ -263,19 +263,16 @@ def _seed_sets(ledger: Ledger, holdup: HoldUpSpec) -> Iterator[str]:
             yield f"{arm}@{scale}: must be an arm of the confirmation, got no request."
 
 
-def _settings(ledger: Ledger) -> Iterator[str]:
+def _settings(ledger: Ledger, spec: StudySpec) -> Iterator[str]:
     """The parameters of a trial are those that its rule gives at its scale."""
     for row in ledger.rows.values():
         if row.stage != "confirm":
             continue
-        asked, got = resolve(row.rule, row.num_env_runners), row.setting
+        asked, got = fitted(spec, row.rule, row.num_env_runners), row.setting
         lanes = int(asked[SCALE] * asked["num_envs_per_env_runner"])
         if (ran := int(got[SCALE] * got["num_envs_per_env_runner"])) != lanes:
             yield f"trial {row.trial} ({cell_of(row)}): must have {lanes} lanes, got {ran}."
-        skipped = {SCALE, "num_envs_per_env_runner"}
-        if asked["train_batch_size"] < lanes:  # it is run with one step per lane
-            skipped |= {"train_batch_size", "minibatch_size", "lr"}
-        for name in PARAMETERS.keys() - skipped:
+        for name in PARAMETERS.keys() - {SCALE, "num_envs_per_env_runner"}:
             if not _same(asked[name], got.get(name)):
                 law = f"{name} must be {asked[name]} by its rule"
                 yield f"trial {row.trial} ({cell_of(row)}): {law}, got {got.get(name)}."
@@ -303,7 +300,10 @@ def _same(first: Value | None, second: Value | None) -> bool:
 def _retaken(ledger: Ledger, spec: StudySpec) -> Iterator[str]:
     """The protocol takes every decision again on the records, and freezes the same settings."""
     decisions = ledger.decisions
-    if any(decision.protocol != machine.PROTOCOL for decision in decisions):
+    versions = sorted({decision.protocol for decision in decisions})
+    if len(versions) > 1:
+        yield f"decisions: must be of one version of the protocol, got {versions}."
+    if versions != [machine.PROTOCOL]:
         return
     for index, taken in enumerate(decisions):
         why = taken.evidence.get("cancelled", "")

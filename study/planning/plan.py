@@ -188,6 +188,7 @@ def make_plan(spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageD
     """
     if spec.holdup is not None:
         return _staged_plan(spec, spec.holdup, cluster, decisions)
+    _check_objective(spec, cluster, spec.scales)
     slots = deal_slots(spec)
     trials = Counter(slot.num_env_runners for slot in slots)
     scales = tuple(_scale_plan(spec, scale, cluster, num_trials=trials[scale]) for scale in spec.scales)
@@ -204,6 +205,7 @@ def _staged_plan(spec: StudySpec, holdup: HoldUpSpec, cluster: ClusterShape, dec
     """Return the plan of a hold-up study: its sizes are known beforehand, its settings are not."""
     from study.protocol import machine  # SciPy: half a second that other studies need not wait
 
+    _check_objective(spec, cluster, spec.scales)
     expected = machine.expected_trials(spec)
     counts = Counter({scale: 0 for scale in (*spec.scales, *holdup.unseen_scales)})
     for (_, scale, variant), count in expected.items():
@@ -231,6 +233,24 @@ def _staged_plan(spec: StudySpec, holdup: HoldUpSpec, cluster: ClusterShape, dec
         num_trials=sum(count for (_, _, variant), count in expected.items() if variant in ("study", *possible)),
         hours=_hours([*scales, *variants.values()], cluster),
     )
+
+
+def _check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int]) -> None:
+    """Refuse to choose by a clock that is none, or by two different ones.
+
+    Raises:
+        ClusterError: Trials that the objective compares would be emulated, or some of them and others not.
+    """
+    ways = {scale: execution_of(spec, scale, cluster) for scale in scales}
+    emulated = [scale for scale, way in ways.items() if way == "emulated"]
+    objective = spec.search.objective
+    mixed = objective in ("cpu_s_to_target", "return_and_cpu_s") and 0 < len(emulated) < len(ways)
+    if (objective == "time_to_target_s" and emulated) or mixed:
+        law = "needs real runners" if not mixed else "needs trials that are all real or all emulated"
+        raise ClusterError(
+            f"search.objective: {objective} {law}, and {emulated} runners would be emulated here. Fix: use "
+            "env_steps_to_target or final_return, set execution, or run where the CPUs are."
+        )
 
 
 def _check_budget(holdup: HoldUpSpec, cpu_hours: float) -> None:

@@ -9,7 +9,7 @@ from study.planning.plan import Slot
 from study.space.domains import Choices, Range
 from study.space.laws import batch_unit, largest, smallest
 from study.space.parameters import SCALE, Value
-from study.space.rules import is_complete, overlay, resolve
+from study.space.rules import fitted, is_complete, overlay
 from study.space.spec import StudySpec
 
 ITERATIONS = "iterations"
@@ -47,20 +47,10 @@ def fixed_by(slot: Slot, spec: StudySpec) -> dict[str, Value]:
 
 
 def runnable(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collection[str] = ()) -> dict[str, Value]:
-    """Return all of RLlib's parameters that run for `proposed`: rounded as in `rounded`, rules resolved.
-
-    A minibatch is never larger than the batch, nor a batch smaller than the lanes.
-    """
+    """Return all of RLlib's parameters that run for `proposed`: rounded as in `rounded`, then resolved and `fitted`."""
     setting = rounded(spec, proposed, written=written)
     scale = int(setting.pop(SCALE))
-    resolved = resolve(setting, scale)
-    lanes = scale * int(setting["num_envs_per_env_runner"])
-    unit = batch_unit(spec, lanes)
-    if resolved["train_batch_size"] < lanes or (spec.environment.backend == "envpool" and spec.holdup is not None):
-        # A baseline of a hold-up study is a person's batch too, but EnvPool can only step all lanes at once.
-        batch = unit * max(round(resolved["train_batch_size"] / unit), 1)
-        resolved = resolve(overlay(setting, {"train_batch_size": batch}), scale)
-    return resolved
+    return fitted(spec, setting, scale)
 
 
 def rounded(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collection[str] = ()) -> dict[str, Value]:

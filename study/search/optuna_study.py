@@ -6,7 +6,7 @@ kill at any moment leaves either nothing or a trial that can be found again; it 
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,12 @@ class OptunaStudy:
             system_attrs=constraint_attributes(constraints_of(self._spec, row)),
         )
 
+    def forget(self, trials: Iterable[int]) -> None:
+        """Give up trials that will not be run: as RUNNING they would repel the sampler for ever."""
+        for number in trials:
+            if (trial := self._trials.pop(number, None)) is not None:
+                self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+
     def propose(self, slot: Slot) -> tuple[int, dict[str, Value]]:
         """Return Optuna's trial number and all values for `slot`; the same values when it was proposed before."""
         trial = self._trials.get(slot.trial)
@@ -138,9 +144,10 @@ class OptunaStudy:
 
     @property
     def _failed(self) -> tuple[float, ...]:
-        """What the model is given for a trial that has no values of its own: no score, at twice the highest price."""
+        """What the model is given for a trial that has no values of its own: at most 0, at twice the highest price."""
         if self._spec.search.objective != "return_and_cpu_s":
-            return (0.0,)
+            told = (trial.values for trial in self._study.get_trials(deepcopy=False) if trial.values)
+            return (min([0.0, *(values[0] for values in told)]),)
         prices = [row.summary.get("cpu_s_spent") or 0.0 for row in self._rows.values() if row.ended]
         return 0.0, 2 * max(prices, default=1.0)
 

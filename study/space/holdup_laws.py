@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from study.space.holdup import HoldUpSpec
@@ -44,7 +44,7 @@ def _scales(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
     if smaller := [scale for scale in searched if scale < small]:
         got = f"must be the smallest searched scale, got {small} with {smaller} below it."
         yield "holdup.small_scale", got, "The scales above it are those at which a setting has to hold up."
-    lists = {"unseen_scales": holdup.unseen_scales, "baselines": holdup.baselines}
+    lists: dict[str, Sequence[object]] = {"unseen_scales": holdup.unseen_scales, "baselines": holdup.baselines}
     if holdup.measure is not None:
         lists["measure.scales"] = holdup.measure.scales
     for name, values in lists.items():

@@ -1,5 +1,6 @@
 """Rules -> RLlib's parameters at a scale: what lets one setting be run, and judged, at any number of runners. Pure."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,21 @@ def resolve(setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Val
     if exponent := setting.get("lr_scaling_exponent", 0):
         values["lr"] = values["lr"] * (values["minibatch_size"] / REFERENCE_MINIBATCH) ** exponent
     return {name: PARAMETERS[name].kind(values[name]) for name in PARAMETERS}
+
+
+def fitted(spec: "StudySpec", setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Value]:
+    """Return all of RLlib's parameters that run for a complete setting: its numbers, with a batch that can be stepped.
+
+    A batch is never smaller than the lanes. In a hold-up study with EnvPool, which can only step all lanes at once, it
+    is a whole number of steps of every lane: there also a baseline's, which elsewhere runs as it is written.
+    """
+    resolved = resolve(setting, num_env_runners)
+    lanes = num_env_runners * int(setting["num_envs_per_env_runner"])
+    unit = math.lcm(lanes, max(spec.resources.num_learners, 1))
+    if resolved["train_batch_size"] < lanes or (spec.environment.backend == "envpool" and spec.holdup is not None):
+        batch = unit * max(round(resolved["train_batch_size"] / unit), 1)
+        return resolve(overlay(setting, {"train_batch_size": batch}), num_env_runners)
+    return resolved
 
 
 def batch_domain(spec: "StudySpec", num_env_runners: int) -> Domain:

@@ -51,6 +51,8 @@ class TrialRow:
     variant: str = "study"
     scale: int | None = None
     """Runners that the trial stands for, where they are not those of its setting."""
+    predicted_cpu_s: float | None = None
+    """CPU-seconds of training by the cost model of a hold-up study's calibration."""
     ended_at: float | None = None
     """Seconds since the epoch."""
     status: str = "running"
@@ -222,6 +224,8 @@ class Ledger:
     """What the latest driver found."""
     restarts: list[tuple[int, int]] = field(default_factory=list)
     """(trial, attempt) of attempts that another attempt replaced."""
+    cpu_s_lost: float = 0.0
+    """CPU-seconds of training in those attempts."""
     decisions: list[StageDecided] = field(default_factory=list)
     """Of a hold-up study, in their order."""
     frozen: SettingsFrozen | None = None
@@ -240,8 +244,9 @@ class Ledger:
             case SettingsFrozen():
                 self.frozen = record
             case TrialStarted():
-                if record.trial in self.rows:
-                    self.restarts.append((record.trial, self.rows[record.trial].attempt))
+                if (earlier := self.rows.get(record.trial)) is not None:
+                    self.restarts.append((record.trial, earlier.attempt))
+                    self.cpu_s_lost += earlier.summary.get("cpu_s_spent") or 0.0
                 self.rows[record.trial] = _row(record, moment)
                 return self.rows[record.trial]
             case TrialBuilt() | Iteration() | Evaluation() | TrialEnded():
@@ -275,6 +280,7 @@ def _row(record: TrialStarted, moment: float) -> TrialRow:
         digest=record.digest,
         variant=record.variant,
         scale=record.scale,
+        predicted_cpu_s=record.predicted_cpu_s,
         started=moment,
     )
 
@@ -335,6 +341,11 @@ def table_row(row: TrialRow) -> dict[str, Any]:
     rest = {
         "iterations": row.iterations,
         "anchor": row.anchor,
+        "stage": row.stage,
+        "variant": row.variant if row.stage else None,
+        "digest": row.digest or None,
+        "stands_for_runners": row.scale,
+        "predicted_cpu_s": row.predicted_cpu_s,
         "attempt": row.attempt,
         "num_cpus": row.num_cpus,
         "checkpoint": row.checkpoint,

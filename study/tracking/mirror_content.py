@@ -133,8 +133,7 @@ def trial_params(record: TrialStarted, spec: StudySpec) -> dict[str, str]:
         "seed": record.seed,
         "anchor": record.anchor or _NONE,
         "execution": record.execution,
-        "stage": record.stage or _NONE,
-        "setting": record.digest or _NONE,
+        **_staged_params(record),
         **study_params(spec),
     }
     return {key: str(value) for key, value in values.items()}
@@ -149,6 +148,19 @@ def built_tags(record: TrialBuilt) -> dict[str, str]:
             "nodes": ", ".join(sorted(record.processes_per_node)),
         }
     )
+
+
+def _staged_params(record: TrialStarted) -> dict[str, Any]:
+    """Return what a trial of a hold-up study is for."""
+    if record.stage is None:
+        return {}
+    runners = record.scale or record.setting.get(SCALE, 0)
+    return {
+        "stage": record.stage,
+        "variant": record.variant,
+        "setting": record.digest,
+        "stands_for_runners": runners,
+    }
 
 
 def ended_tags(record: TrialEnded) -> dict[str, str]:

@@ -1,6 +1,7 @@
-"""A copy of a study that can be published: compressed records, and no path of the machine that it ran on. No engine.
+"""A copy of a study that can be published: compressed records, and no path in its command lines. No engine.
 
-Nothing that a figure rests on is changed: only the words of command lines and the tracking URI lose their folders.
+Nothing that a figure rests on is changed: only the words of command lines and the tracking URI lose their folders. Host
+names and the reasons of failures stay as they were recorded.
 """
 
 import json

@@ -2,6 +2,7 @@
 
 import pytest
 
+from study.cli import _overrides
 from study.errors import ClusterError, SpaceError
 from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
@@ -9,6 +10,7 @@ from study.protocol.baselines import default_setting, fixed_baselines, scaled_ba
 from study.protocol.stages import digest_of
 from study.search.distributions import rounded, runnable
 from study.space.rules import overlay, resolve
+from study.space.spec import load_space
 from tests.spaces import spec
 from tests.unit.test_stages import HOLDUP, space
 
@@ -33,6 +35,14 @@ CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=2, physical_cpus
         ({"num_settings": 4, "num_rounds": 1}, ["the race needs 4 settings", "got 3 of 4", "Raise it to 6"]),
         ({"stress": {"num_settings": 5, "num_seeds": 2}}, ["must not exceed race.num_settings"]),
         ({"num_rounds": 3}, ["every round needs 4 settings"]),
+        ({"unseen_scales": [12, 12]}, ["holdup.unseen_scales: must be distinct"]),
+        ({"measure": {"scales": [2, 2]}}, ["holdup.measure.scales: must be distinct"]),
+        ({"calibrate": {"num_points": 3, "num_seeds": 9}}, ["calibration needs 9, got 8"]),
+        ({"baselines": ["published"], "published": {"lr": -1.0}}, ["holdup.published.lr: must be > 0, got -1.0"]),
+        (
+            {"baselines": ["published"], "published": {"train_batch_size": 9, "steps_per_env_runner": 9}},
+            ["takes the place of train_batch_size, got both"],
+        ),
         ({"baselines": ["published"]}, ["belong together"]),
         ({"published": {"lr": 1e-4}}, ["belong together"]),
         ({"baselines": ["published"], "published": {"batch": 1}}, ["holdup.published.batch", "unknown parameter"]),
@@ -52,6 +62,8 @@ def test_bad_stages_are_refused_with_what_would_be_enough(changes, words):
         ({"search__sampler": "grid", "search__num_trials": None}, "a hold-up study proposes settings"),
         ({"search__num_trials": 9}, "a hold-up study counts itself"),
         ({"search__seeds": [1, 2], "search__num_trials": None}, "seeds of its own"),
+        ({"budget__iterations": 9, "search__num_trials": None}, "Give budget.env_steps instead"),
+        ({"resources__num_learners": 2, "search__num_trials": None}, "learners cannot share evenly"),
         ({"evaluation__num_evaluations": 1, "search__num_trials": None}, "two consecutive evaluations"),
     ],
 )
@@ -65,6 +77,27 @@ def test_what_belongs_to_ordinary_studies_is_refused(changes, words):
 def test_a_budget_that_is_far_too_small_is_refused_before_anything_runs():
     with pytest.raises(ClusterError, match=r"holdup.cpu_hours: must pay .* Fix: set it to 0\.\d or more"):
         make_plan(space(holdup={"cpu_hours": 0.001}), CLUSTER)
+
+
+@pytest.mark.parametrize("objective", ["time_to_target_s", "cpu_s_to_target", "return_and_cpu_s"])
+def test_no_clock_is_compared_with_another(objective):
+    """On two cores one runner is real and four are emulated."""
+    mixed = spec(search__objective=objective)
+    with pytest.raises(ClusterError, match=rf"search.objective: {objective} needs"):
+        make_plan(mixed, CLUSTER)
+    if objective != "time_to_target_s":
+        make_plan(spec(search__objective=objective, execution="emulated"), CLUSTER)
+    make_plan(spec(search__objective="env_steps_to_target"), CLUSTER)
+
+
+def test_a_replicate_has_seeds_that_no_other_number_has():
+    used = set()
+    for number in range(3):
+        holdup = load_space("holdup_small.yaml", overrides=_overrides("holdup_small.yaml", None, number, None)).holdup
+        sets = [set(each.seeds) for each in (holdup.tune_seeds, holdup.rank_seeds, holdup.test_seeds)]
+        assert len(set.union(*sets)) == sum(map(len, sets))
+        assert not used & set.union(*sets)
+        used |= set.union(*sets)
 
 
 def test_seconds_are_no_objective_in_emulation():

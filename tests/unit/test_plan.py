@@ -32,6 +32,11 @@ def test_scales_are_dealt_evenly_and_never_aliased_with_seeds(num_trials, sample
         assert abs(seeds[1] - seeds[2]) <= 1
 
 
+def test_a_hold_up_study_deals_nothing_beforehand():
+    with pytest.raises(ValueError, match="stage by stage"):
+        deal_slots(load_space("holdup_small.yaml"))
+
+
 @given(st.integers(3, 40), st.integers(0, 40))
 def test_a_longer_plan_begins_with_the_shorter_one(num_trials, more):
     short = deal_slots(spec(search__num_trials=num_trials))

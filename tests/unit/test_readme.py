@@ -8,8 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from study import cli
+from study.protocol.machine import expected_trials
 from study.space.reference import field_reference
 from study.space.space_file import SHIPPED
+from study.space.spec import load_space
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -18,6 +20,12 @@ README = (ROOT / "README.md").read_text()
 def test_the_field_reference_is_the_schema():
     (found,) = re.findall(r"<!-- reference: .*? -->\n(.*?)<!-- /reference -->", README, flags=re.DOTALL)
     assert found == field_reference(), "paste the output of `python -m study schema --markdown`"
+
+
+@pytest.mark.parametrize("file", [file for file in SHIPPED.glob("*.yaml") if load_space(file).holdup])
+def test_a_hold_up_study_has_as_many_trials_as_the_table_says(file):
+    count = sum(expected_trials(load_space(file)).values())
+    assert re.search(rf"`{file.name}` \|.*\| up to {count}\b", README), count
 
 
 def test_every_shipped_space_is_named():

@@ -347,6 +347,58 @@ def test_one_stock_runner_stands_for_all_where_there_are_no_cores(tmp_path):
     assert (study.runner, study.learner, study.execution) == ("batched", "lean", "emulated")
 
 
+def test_a_group_that_a_kill_tore_apart_is_tainted(tmp_path):
+    measure = {"scales": [1, 3], "repeats": 2, "iterations": 2, "step_wait_ms": 2}
+    wanted = space(holdup={"measure": measure})
+
+    def outcome(row):
+        built = {"kind": "trial_built", "startup_time_s": 1.0, "effective": {}, "processes_per_node": {"n0": 2}}
+        drive.conductor.report(row.trial, [built], progress=0)
+        return planted(row)
+
+    drive = Drive(tmp_path, wanted)
+    torn = None
+    while torn is None:
+        assert not drive.conductor.exhausted or drive.conductor.leg_ended
+        if drive.conductor.leg_ended:
+            drive.conductor.begin_leg()
+        started = []
+        while (one := drive.conductor.next_trial()) is not None:
+            started.append(one)
+        if started[0].anchor == "shared":
+            drive.finish(started[0].trial, outcome)
+            torn = [one.trial for one in started]
+        else:
+            for one in started:
+                drive.finish(one.trial, outcome)
+    drive.log.close()
+    drive = Drive(tmp_path, wanted)
+    assert drive.run(outcome).reason == "complete"
+    rows = drive.conductor.ledger.rows
+    assert rows[torn[0]].timing != "tainted"
+    assert {rows[trial].timing for trial in torn[1:]} == {"tainted"}
+    whole = [row for row in rows.values() if row.anchor == "shared" and row.trial not in torn]
+    assert whole
+    assert not any(row.timing == "tainted" for row in whole)
+
+
+def test_a_study_that_has_begun_to_search_is_never_refused_by_its_budget(tmp_path):
+    """What an uninterrupted run survives, a resumed one must survive too."""
+    tight = space(holdup={"cpu_hours": 0.22, "num_settings": 6, "num_rounds": 1})
+    if Drive(tmp_path / "whole", tight).run().reason == "complete":
+        Drive(tmp_path / "killed", tight).run(most=70)
+        assert Drive(tmp_path / "killed", tight).run().reason == "complete"
+
+
+def test_a_trial_that_the_budget_cancels_is_given_up_in_optuna(tmp_path):
+    Drive(tmp_path, space(holdup={"num_settings": 40})).run(most=14)
+    enough = (machine.num_later(space()) + 5 + 12) * 10 / 3600
+    drive = Drive(tmp_path, space(holdup={"num_settings": 40, "cpu_hours": enough}))
+    assert drive.run().reason == "complete"
+    assert any(each.cancelled for each in decisions(tmp_path))
+    assert not any(trial.state.name == "RUNNING" for trial in optuna_trials(tmp_path))
+
+
 def test_trials_of_one_group_run_together_and_alone(tmp_path):
     measure = {"scales": [1, 3], "repeats": 2, "iterations": 2, "step_wait_ms": 2}
     drive = Drive(tmp_path, space(holdup={"measure": measure}))
