@@ -124,4 +124,4 @@ search is cut short so that the later stages can be paid for; what they use beyo
     @staticmethod
     def role_of(index: int) -> Literal["target", "small", "between"]:
         """Return at which kind of scale the search runs its setting `index`, from 0: of four, two at the target."""
-        return ("target", "small", "target", "between")[index % 4]  # type: ignore[return-value]
+        return ("target", "small", "target", "between")[index % 4]
