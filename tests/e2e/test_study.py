@@ -46,6 +46,7 @@ def kinds(place, name="space"):
     return [record.kind for record in records(place / "studies" / name)]
 
 
+@pytest.mark.heavy  # environments that wait, for as long as they say
 def test_environments_that_wait_scale_on_few_cores(place):
     fewer = ["--set", "parameters.num_env_runners=[1, 4]", "--set", "budget.iterations=2"]
     done = run(command("--space", "waiting.yaml", *fewer), place)
@@ -271,6 +272,7 @@ def test_a_signal_to_the_whole_process_group_is_survived(place):
     assert_whole(place / "studies" / "space", uri(place), 2)
 
 
+@pytest.mark.heavy  # starts two Rays
 def test_two_first_starts_at_once_make_one_study(place):
     with (place / "log1").open("w") as log1, (place / "log2").open("w") as log2:
         words = command("--space", "space.yaml", "--set", "search.num_trials=2")
