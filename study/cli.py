@@ -79,6 +79,7 @@ def run(
     """
     spec = _load(space, set_, seed, trials)
     name = _name(name or find_space(space).stem)
+    last = None if until is None else _stage(until, spec)
     if dry_run:
         _print_plan(spec, address, name, space)
         return
@@ -95,7 +96,7 @@ def run(
         resume=resume or resume_or_start,
         or_start=resume_or_start,
         time_budget_s=None if time_budget is None else _seconds(time_budget),
-        until=None if until is None else _stage(until, spec),
+        until=last,
         verbose=verbose,
         space=str(file),
         space_text=_as_run(file, set_, seed, trials),

@@ -31,6 +31,7 @@ def importance_per_scale(spec: StudySpec, rows: Iterable[TrialRow]) -> dict[int,
     for row in rows:
         if row.ended and row.proposed.keys() >= known.keys():
             by_scale.setdefault(row.num_env_runners, []).append(row)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     result: dict[int, dict[str, float]] = {}
     for scale, here in sorted(by_scale.items()):
         if len(here) < FEWEST:

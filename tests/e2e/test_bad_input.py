@@ -68,6 +68,7 @@ def test_a_wrong_space_is_refused(tmp_path, text, words):
         (["--set", "budget"], ("--set",)),
         (["--trials", "0"], ("--trials",)),
         (["--resume"], ("there must be a study to resume",)),
+        (["--until", "race"], ("--until: only a hold-up study has stages",)),
         (["--tracking-uri", "file:///tmp/x"], ("tracking",)),
         (["--tracking-uri", "http://127.0.0.1:9"], ("http://127.0.0.1:9",)),
         (["--address", "127.0.0.1:9"], ("--address 127.0.0.1:9", "no answer")),
@@ -131,6 +132,20 @@ def test_help_plan_and_refusals_do_not_import_ray(place, options):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=place, env=environment(), capture_output=True, text=True)
     assert done.stdout.strip().splitlines()[-1] == "ENGINES", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--set", "holdup.rank_seeds={first: 8, count: 4}"], ("share no seed with tune_seeds", "Begin at 9")),
+        (["--set", "holdup.target_scale=5"], ("must not lie below every searched scale",)),
+        (["--set", "holdup.num_settings=6"], ("the race needs 8 settings", "Raise it to 11")),
+        (["--set", "holdup.cpu_hours=0.1"], ("must pay for the smallest search", "Fix: set it to")),
+        (["--until", "rce"], ("--until: one of calibrate, search, race", "got 'rce'")),
+    ],
+)
+def test_a_hold_up_study_that_cannot_end_well_is_refused_with_what_would_be_enough(place, options, words):
+    refused(run(command("--space", "acrobot_holdup.yaml", "--dry-run", *options), place), *words)
 
 
 def test_the_plan_says_what_a_trial_needs_and_how_its_times_will_be_labelled(place):
