@@ -9,7 +9,7 @@ from typing import Any
 
 from study.errors import RecordError
 from study.planning.plan import Plan, Slot, slots_of
-from study.protocol import machine
+from study.protocol import machine, phases
 from study.protocol.cost import CostModel
 from study.protocol.stages import STAGES, Stage
 from study.protocol.variants import why_not_measured
@@ -55,9 +55,9 @@ class StageKeeper:
         return machine.cancelled_by(self._ledger.decisions)
 
     @property
-    def phase(self) -> machine.Phase | None:
+    def phase(self) -> phases.Phase | None:
         """What runs now; None at the end of the protocol."""
-        return machine.current(self._holdup, self._ledger.decisions)
+        return phases.current(self._holdup, self._ledger.decisions)
 
     @property
     def held(self) -> bool:
@@ -139,7 +139,7 @@ class StageKeeper:
         if self._holdup.cpu_hours is None or not whole:
             return ""
         each = _mean(row.summary.get("cpu_s_spent") for row in whole)
-        looks = machine.fewest_looks(self._holdup) - sum(row.stage == "search" for row in whole)
+        looks = phases.fewest_looks(self._holdup) - sum(row.stage == "search" for row in whole)
         enough = (self._spent() + (max(looks, 0) + self._num_later_left()) * each) / 3600
         if enough <= self._holdup.cpu_hours:
             return ""
@@ -157,7 +157,7 @@ class StageKeeper:
 
     def _num_later_left(self) -> int:
         done = sum(row.stage in ("race", "stress", "confirm") for row in self._whole())
-        return max(machine.num_later(self._spec) - done, 0)
+        return max(phases.num_later(self._spec) - done, 0)
 
     def _enough_looks(self) -> bool:
         """Return whether the race and the small scale have settings to choose from."""
@@ -174,7 +174,7 @@ class StageKeeper:
             return ""
         spent = self._spent()
         each = _mean(row.summary.get("cpu_s_spent") for row in self._whole())
-        later = machine.num_later(self._spec) * each
+        later = phases.num_later(self._spec) * each
         if spent + num_running * each + self._price(slot, each) + later <= self._holdup.cpu_hours * 3600:
             return ""
         return (
@@ -187,7 +187,7 @@ class StageKeeper:
             return ""
         each = _mean(row.duration_s for row in self._whole())
         side_by_side = max(self._plan.cluster.capacity // self._plan.needs(slot).num_cpus, 1)
-        later = machine.num_later(self._spec) * each / side_by_side
+        later = phases.num_later(self._spec) * each / side_by_side
         if left_s >= later + (num_running + 1) * each / side_by_side or left_s < HOPELESS * later:
             return ""
         return f"{left_s / 60:.0f} min are left, and race, stress and confirmation need {later / 60:.0f}"

@@ -10,7 +10,9 @@ from typing import Any
 
 import orjson
 
-from study.protocol.machine import decide, opening, phases
+from study.protocol.calibration import opening
+from study.protocol.machine import decide
+from study.protocol.phases import phases
 from study.protocol.stages import Request, digest_of
 from study.space.parameters import SCALE, Value
 from study.space.rules import resolve

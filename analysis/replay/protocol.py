@@ -11,7 +11,7 @@ from analysis.replay.draw import Draw, Purse, look
 from analysis.replay.table import SMALL, TARGET
 from analysis.statistics import pooled_sd
 from study.protocol import selection
-from study.protocol.machine import SECOND_LOOKS
+from study.protocol.phases import SECOND_LOOKS
 
 
 def protocol(draw: Draw, purse: Purse) -> int:

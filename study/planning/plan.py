@@ -203,17 +203,17 @@ def _hours(scales: Iterable[ScalePlan], cluster: ClusterShape) -> float:
 
 def _staged_plan(spec: StudySpec, holdup: HoldUpSpec, cluster: ClusterShape, decisions: Sequence[StageDecided]) -> Plan:
     """Return the plan of a hold-up study: its sizes are known beforehand, its settings are not."""
-    from study.protocol import machine  # SciPy: half a second that other studies need not wait
+    from study.protocol import machine, phases  # SciPy: half a second that other studies need not wait
 
     _check_objective(spec, cluster, spec.scales)
-    expected = machine.expected_trials(spec)
+    expected = phases.expected_trials(spec)
     counts = Counter({scale: 0 for scale in (*spec.scales, *holdup.unseen_scales)})
     for (_, scale, variant), count in expected.items():
         if variant == "study":
             counts[scale] += count
     scales = tuple(_scale_plan(spec, scale, cluster, num_trials=count) for scale, count in sorted(counts.items()))
     target = next(scale for scale in scales if scale.num_env_runners == holdup.target_scale)
-    least = machine.num_later(spec) + machine.fewest_looks(holdup) + holdup.calibrate.num_seeds
+    least = phases.num_later(spec) + phases.fewest_looks(holdup) + holdup.calibrate.num_seeds
     _check_budget(holdup, least * target.hours * min(target.num_cpus, cluster.capacity))
     variants: dict[tuple[int, Variant], ScalePlan] = {}
     possible: list[Variant] = ["stock"] if holdup.confirm.num_seeds_stock else []

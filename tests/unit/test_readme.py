@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from study import cli
-from study.protocol.machine import expected_trials
+from study.protocol.phases import expected_trials
 from study.space.reference import field_reference
 from study.space.space_file import SHIPPED
 from study.space.spec import load_space

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from study.conductor import Conductor
 from study.errors import RecordError
 from study.planning.plan import make_plan
-from study.protocol import machine
+from study.protocol.phases import num_later, phases
 from study.protocol.stages import STAGES, digest_of
 from study.protocol.variants import spec_of
 from study.search.optuna_study import OptunaStudy
@@ -134,7 +134,7 @@ def test_a_study_goes_through_its_stages_and_finds_the_planted_setting(tmp_path)
     drive = Drive(tmp_path, space(holdup={"num_settings": 24}))
     assert drive.run().reason == "complete"
     taken = decisions(tmp_path)
-    assert [each.phase for each in taken] == [phase.name for phase in machine.phases(drive.spec.holdup)]
+    assert [each.phase for each in taken] == [phase.name for phase in phases(drive.spec.holdup)]
     winner = next(record for record in records(tmp_path) if isinstance(record, SettingsFrozen))
     setting = winner.settings[winner.winner]
     assert abs(math.log10(setting["lr"]) + 3) < 0.4
@@ -283,7 +283,7 @@ def test_a_budget_cuts_the_search_and_keeps_what_the_later_stages_need(tmp_path)
     """Each whole trial costs 10 CPU-seconds; the budget pays for 20 settings less than are wanted."""
     wanted = space(holdup={"num_settings": 40})
     drive = Drive(tmp_path, wanted)
-    enough = (machine.num_later(wanted) + 5 + 2 + 25) * 10 / 3600
+    enough = (num_later(wanted) + 5 + 2 + 25) * 10 / 3600
     drive = Drive(tmp_path / "cut", space(holdup={"num_settings": 40, "cpu_hours": enough}))
     assert drive.run().reason == "complete"
     cut = [each for each in decisions(tmp_path / "cut") if each.cancelled]
@@ -392,7 +392,7 @@ def test_a_study_that_has_begun_to_search_is_never_refused_by_its_budget(tmp_pat
 
 def test_a_trial_that_the_budget_cancels_is_given_up_in_optuna(tmp_path):
     Drive(tmp_path, space(holdup={"num_settings": 40})).run(most=14)
-    enough = (machine.num_later(space()) + 5 + 12) * 10 / 3600
+    enough = (num_later(space()) + 5 + 12) * 10 / 3600
     drive = Drive(tmp_path, space(holdup={"num_settings": 40, "cpu_hours": enough}))
     assert drive.run().reason == "complete"
     assert any(each.cancelled for each in decisions(tmp_path))

@@ -1,0 +1,118 @@
+"""Confirmation and measurement: the frozen settings on test seeds, and the clock. Pure; an outcome for every phase."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+from study.protocol import selection
+from study.protocol.baselines import BEST_SMALL, WINNER, WINNER_STOCK, Setting
+from study.protocol.evidence import Evidence, Outcome, mean
+from study.protocol.phases import shares
+from study.protocol.stages import Request, digest_of
+from study.search.merit import merit
+from study.space.parameters import SCALE, Value
+from study.space.rules import overlay, resolve
+from study.tracking.ledger import TrialRow
+from study.tracking.records import SettingsFrozen
+
+
+def confirm(known: Evidence) -> Outcome:
+    """Freeze the settings and ask for every arm, in random order.
+
+    Besides the winner and the small scale's best: the best baseline, the best rule that carries the small scale's best
+    up, and naive growth.
+    """
+    holdup, sizes, last = known.holdup, known.holdup.confirm, known.decisions[-1]
+    winner, best_small = last.kept[0], last.evidence[BEST_SMALL]
+    runs: dict[str, list[TrialRow]] = defaultdict(list)
+    for row in known.whole(("stress",)):
+        if row.anchor is not None:
+            runs[row.anchor].append(row)
+    means = {name: mean(merit(known.spec, row) for row in rows) for name, rows in runs.items()}
+    costs = {name: mean(row.summary.get("cpu_s_spent") or 0.0 for row in rows) for name, rows in runs.items()}
+    ranked = selection.best(means, costs, len(means))
+    scaled = [name for name in ranked if name.startswith(BEST_SMALL)]
+    rivals = dict.fromkeys([*ranked[:1], *scaled[:1], *(name for name in means if name == "naive_growth")])
+    judged = [holdup.target_scale, holdup.small_scale, *holdup.unseen_scales]
+    arms = [(WINNER, known.settings[winner], scale, sizes.num_seeds) for scale in judged]
+    # As many seeds as the winner: the verdict rests on the difference of these two arms.
+    arms.append((BEST_SMALL, known.settings[best_small], holdup.small_scale, sizes.num_seeds))
+    arms += [(name, runs[name][0].rule, holdup.target_scale, sizes.num_seeds_others) for name in rivals]
+    requests = [
+        Request(stage="confirm", num_env_runners=scale, seed=seed, setting=setting, name=name)
+        for name, setting, scale, count in arms
+        for seed in holdup.test_seeds.seeds[:count]
+    ]
+    # In random order, so that no arm has a time of day of its own.
+    order = np.random.default_rng([known.spec.search.sampler_seed, 1]).permutation(len(requests))
+    return Outcome(
+        requests=[requests[index] for index in order],
+        kept=[winner],
+        evidence={"baselines": means, "best_baseline": ranked[0] if ranked else None},
+        frozen=SettingsFrozen(winner=winner, settings={digest_of(setting): dict(setting) for _, setting, _, _ in arms}),
+    )
+
+
+def _chosen(known: Evidence) -> tuple[Setting, Setting]:
+    """Return the winner and the small scale's best."""
+    last = next(each for each in known.decisions if BEST_SMALL in each.evidence)
+    return known.settings[last.kept[0]], known.settings[last.evidence[BEST_SMALL]]
+
+
+def stock(known: Evidence) -> Outcome:
+    """Ask for the winner under RLlib's own runner and learner."""
+    holdup, (winner, _) = known.holdup, _chosen(known)
+    requests = [
+        Request(
+            stage="confirm",
+            num_env_runners=holdup.target_scale,
+            seed=seed,
+            setting=winner,
+            name=WINNER_STOCK,
+            variant="stock",
+        )
+        for seed in holdup.test_seeds.seeds[: holdup.confirm.num_seeds_stock]
+    ]
+    return Outcome(requests=requests)
+
+
+def measure(known: Evidence) -> Outcome:
+    """Ask for blocks of short real trials: batch fixed, batch per runner fixed, the same CPUs for more trials."""
+    holdup, sizes = known.holdup, known.holdup.measure
+    assert sizes is not None  # the phase exists
+    winner, best_small = _chosen(known)
+    strong, reference = (_of_one_batch(setting, holdup.target_scale) for setting in (winner, best_small))
+    weak = _of_one_share(strong, holdup.target_scale)
+    points = [("strong", strong, n, 1) for n in sizes.scales] + [("weak", weak, n, 1) for n in sizes.scales]
+    points += [("reference", reference, n, 1) for n in sizes.scales]
+    points += [("shared", strong, n, trials) for n, trials in shares(max(sizes.scales))]
+    anchor = ("anchor", strong, min(sizes.scales), 1)
+    seeds, group = holdup.test_seeds.seeds, itertools.count()
+    requests = []
+    for block in range(sizes.repeats):
+        rng = np.random.default_rng([known.spec.search.sampler_seed, 2, block])
+        for name, setting, scale, trials in [anchor, *(points[at] for at in rng.permutation(len(points))), anchor]:
+            request = Request(
+                stage="measure",
+                num_env_runners=scale,
+                seed=seeds[block % len(seeds)],
+                setting=setting,
+                name=name,
+                variant="measured",
+                iterations=sizes.iterations,
+                group=next(group),
+            )
+            requests += [request] * trials
+    return Outcome(requests=requests)
+
+
+def _of_one_batch(setting: Mapping[str, Value], target: int) -> Setting:
+    """Return the setting with the numbers of the target scale at every scale."""
+    return {name: value for name, value in resolve(setting, target).items() if name != SCALE}
+
+
+def _of_one_share(numbers: Mapping[str, Value], target: int) -> Setting:
+    """Return the setting with the target scale's steps per runner at every scale, minibatch and lr fixed."""
+    return overlay(numbers, {"steps_per_env_runner": int(numbers["train_batch_size"]) // target})
