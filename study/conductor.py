@@ -6,7 +6,7 @@ Order of every end: the record first, then Optuna; MLflow follows the records in
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from study.errors import RecordError
@@ -16,10 +16,10 @@ from study.planning.timing import Label, label_at_end, label_at_start
 from study.protocol.stages import Stage, digest_of
 from study.protocol.variants import folded, spec_of
 from study.search.admission import Running, Waiting, admit
-from study.search.distributions import rounded, runnable
+from study.search.asking import ask
 from study.search.durations import Durations
 from study.search.optuna_study import OptunaStudy
-from study.space.parameters import SCALE, Value
+from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.stage_keeper import StageKeeper
 from study.tracking.folder import StudyFolder, unpack_policy
@@ -242,7 +242,7 @@ class Conductor:
 
     def _start(self, slot: Slot) -> TrialStarted:
         needs, earlier = self.plan.needs(slot), self.ledger.rows.get(slot.trial)
-        asked = self._asked(slot)
+        asked = ask(self.spec, self._optuna, slot)
         setting = asked.setting
         if needs.num_env_runners != slot.num_env_runners:
             setting = folded(setting, needs.num_env_runners)
@@ -278,23 +278,6 @@ class Conductor:
         if slot.group is None:
             return []
         return [each.trial for each in self._slots.values() if each.group == slot.group and each.trial != slot.trial]
-
-    def _asked(self, slot: Slot) -> "_Asked":
-        """Return what a trial is to run, by its slot or by the sampler."""
-        scale, written = {SCALE: slot.num_env_runners}, tuple(slot.given)
-        if slot.rule is not None and not slot.told:
-            setting = runnable(self.spec, {**slot.rule, **scale}, written=tuple(slot.rule))
-            return _Asked(setting=setting, proposed={}, optuna_number=None, rule=dict(slot.rule))
-        if slot.rule is not None:  # a further look at a setting that was proposed before
-            slot = replace(slot, given={name: slot.rule[name] for name in self.spec.tuned})
-        number, values = self._optuna.propose(slot)
-        tuned = {name: value for name, value in values.items() if name in self.spec.tuned}
-        rule: dict[str, Value] = {}
-        if slot.stage is not None:
-            rule = rounded(self.spec, {**tuned, **scale}, written=written)
-            rule.pop(SCALE)
-        setting = runnable(self.spec, {**(rule or tuned), **scale}, written=written)
-        return _Asked(setting=setting, proposed=tuned, optuna_number=number, rule=rule)
 
     def _end(self, trial: int) -> float:
         row, start = self.ledger.rows[trial], self._running[trial]
@@ -456,19 +439,6 @@ class Conductor:
             self.end_early("time budget", "the time budget is used up")
         elif self._queue and not self._running and not self.leg_ended and not self._startable():
             self.end_early("time budget", "no further trial would end within the time budget")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What a trial is to run, and whose proposal it is."""
-
-    setting: dict[str, Value]
-    """RLlib's parameters."""
-    proposed: dict[str, Value]
-    """The tuned ones as the sampler proposed them."""
-    optuna_number: int | None
-    rule: dict[str, Value]
-    """In a hold-up study the complete setting, rules included."""
 
 
 def _over(row: TrialRow | None) -> bool:
