@@ -13,14 +13,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
 from rich.console import Console
 
 from study import cli
+from study.run import StudyResult
 from study.tracking.folder import StudyFolder
+from study.tracking.mirror_process import MirrorReport
 from study.tracking.mlflow_mirror import sync
 from study.tracking.records import StudyClosed, TrialEnded, TrialStarted
 from tests.e2e.commands import environment
@@ -102,13 +103,13 @@ def folder(tmp_path_factory) -> StudyFolder:
 
 def printed_command(folder: StudyFolder) -> list[str]:
     """Return the words of the `mlflow ui` line that the end of a study prints."""
-    result = SimpleNamespace(
+    result = StudyResult(
         folder=folder,
         identity=folder.identity(),
         rows=(),
         best={},
         closed=StudyClosed(session=1, reason="complete"),
-        mirror=SimpleNamespace(behind=0, reason=""),
+        mirror=MirrorReport(behind=0, reason=""),
     )
     with Path(os.devnull).open("w") as nowhere, pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "console", Console(width=140, record=True, file=nowhere))
