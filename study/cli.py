@@ -195,7 +195,11 @@ def export(
 
 @app.command()
 def pack(
-    study: Study, target: Annotated[Path, typer.Argument(help="Folder of the copy; must not hold anything.")]
+    study: Study,
+    target: Annotated[Path, typer.Argument(help="Folder of the copy; must not hold anything.")],
+    results_only: Annotated[
+        bool, typer.Option("--results-only", help="Leave out training iterations: enough to replay, not to certify.")
+    ] = False,
 ) -> None:
     """Copy a study for publication: compressed records without paths of this machine, and its certificate."""
     from study.certificate.making import make_certificate
@@ -203,11 +207,11 @@ def pack(
     from study.tracking.packing import pack as pack_study
 
     folder = StudyFolder(study)
-    packed = pack_study(folder, target)
-    if folder.certificate.exists():
+    packed = pack_study(folder, target, results_only=results_only)
+    if folder.certificate.exists() and not results_only:
         make_certificate(packed).write(packed)
-    size = packed.packed_records.stat().st_size / 1e6
-    console.print(f"{packed.packed_records}: {size:.1f} MB.", markup=False, highlight=False, soft_wrap=True)
+    size = packed.records.stat().st_size / 1e6
+    console.print(f"{packed.records}: {size:.1f} MB.", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

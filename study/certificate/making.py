@@ -112,6 +112,9 @@ def _read(folder: StudyFolder) -> tuple[StudyIdentity, StudySpec, list[Line], st
     if spec.holdup is None:
         law = "a certificate needs a hold-up study, got a space without `holdup`"
         raise RecordError(f"{folder.path}: {law}. Fix: add the section and start a new study.")
+    if folder.records == folder.packed_results:
+        law = "a certificate rests on the training iterations too, got a study packed without them"
+        raise RecordError(f"{folder.records}: {law}. Fix: pack it without --results-only.")
     lines = list(read_lines(folder.records))
     if spec.digest() != identity.digest:
         law = f"digest of the spec must be {spec.digest()}, got {identity.digest}"

@@ -64,12 +64,18 @@ class StudyFolder:
     def records(self) -> Path:
         """The records, JSON lines; those of a packed study are compressed."""
         file = self.path / "records.jsonl"
-        return self.packed_records if self.packed_records.exists() and not file.exists() else file
+        packed = (each for each in (self.packed_records, self.packed_results) if each.exists())
+        return file if file.exists() else next(packed, file)
 
     @property
     def packed_records(self) -> Path:
         """The records of a packed study."""
         return self.path / "records.jsonl.xz"
+
+    @property
+    def packed_results(self) -> Path:
+        """The records of a packed study without its training iterations."""
+        return self.path / "results.jsonl.xz"
 
     @property
     def optuna_journal(self) -> Path:

@@ -16,7 +16,7 @@ import orjson
 from study.errors import RecordError
 from study.tracking.folder import StudyFolder
 from study.tracking.ledger import fold
-from study.tracking.records import StudyOpened, open_records, read_lines
+from study.tracking.records import Iteration, StudyOpened, open_records, read_lines
 from study.tracking.table import write_table
 
 PUBLISHED_URI = "sqlite:///mlflow.db"
@@ -25,11 +25,17 @@ _FOLDERS = re.compile(r"(?:[A-Za-z]:)?(?:/[^/\s=]+)*/(?=[^/\s=]*$)")
 """The folders of a path at the end of a word."""
 
 
-def pack(folder: StudyFolder, target: Path) -> StudyFolder:
+def pack(folder: StudyFolder, target: Path, *, results_only: bool = False) -> StudyFolder:
     """Copy a study to `target`, where it can be read, analysed and verified, but not resumed.
 
+    Args:
+        folder: The study.
+        target: Where the copy is made.
+        results_only: Leave out the training iterations, a tenth of the size: enough for tables of results and for a
+            replay, not for curves or a certificate. The other records are numbered anew.
+
     Returns:
-        The copy: study.json, space.yaml, records.jsonl.xz and trials.csv.
+        The copy: study.json, space.yaml, trials.csv, and records.jsonl.xz or results.jsonl.xz.
 
     Raises:
         RecordError: There is no study, its records cannot be trusted, or the target holds something already.
@@ -41,9 +47,14 @@ def pack(folder: StudyFolder, target: Path) -> StudyFolder:
     content = asdict(replace(identity, tracking_uri=PUBLISHED_URI, space=Path(identity.space).name))
     packed.identity_file.write_text(json.dumps(content, indent=1))
     packed.space_file.write_text(folder.space_file.read_text())
-    with open_records(folder.records) as source, lzma.open(packed.packed_records, "wb", preset=9) as sink:
+    file = packed.packed_results if results_only else packed.packed_records
+    with open_records(folder.records) as source, lzma.open(file, "wb", preset=9) as sink:
+        kept = 0
         for line, raw in zip(lines, source, strict=False):
-            sink.write(_without_paths(raw) if isinstance(line.record, StudyOpened) else raw)
+            if results_only and isinstance(line.record, Iteration):
+                continue
+            sink.write(_published(raw, seq=kept) if results_only or isinstance(line.record, StudyOpened) else raw)
+            kept += 1
     write_table(packed.table, fold((line.record, line.time) for line in lines).rows.values())
     return packed
 
@@ -54,16 +65,19 @@ def unpacked(folder: StudyFolder) -> StudyFolder:
     Raises:
         RecordError: They are compressed.
     """
-    if folder.records == folder.packed_records:
+    if folder.records.suffix == ".xz":
         raise RecordError(
-            f"{folder.packed_records}: a packed study can be read only. Fix: copy the folder, run `xz -d "
+            f"{folder.records}: a packed study can be read only. Fix: copy the folder, run `xz -d "
             f"{folder.packed_records.name}` in the copy, and use that."
         )
     return folder
 
 
-def _without_paths(raw: bytes) -> bytes:
+def _published(raw: bytes, *, seq: int) -> bytes:
+    """Return a line with another number, and without the folders of a command line."""
     content: dict[str, Any] = orjson.loads(raw)
-    command = content["provenance"].get("command") or []
-    content["provenance"]["command"] = [_FOLDERS.sub("", word) for word in command]
+    content["seq"] = seq
+    if content["kind"] == StudyOpened.kind:
+        command = content["provenance"].get("command") or []
+        content["provenance"]["command"] = [_FOLDERS.sub("", word) for word in command]
     return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)

@@ -3,12 +3,14 @@
 import lzma
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
+from analysis.load import curves, trials
 from study.errors import RecordError
 from study.tracking.folder import StudyFolder
 from study.tracking.packing import pack, unpacked
-from study.tracking.records import RecordLog, StudyOpened, read_lines
+from study.tracking.records import Iteration, RecordLog, StudyOpened, read_lines
 from tests.synthetic import append, closed, make_folder, opened, whole_trial
 
 
@@ -43,6 +45,18 @@ def test_the_records_are_the_same_but_for_paths(folder, tmp_path):
         assert "someone" not in text
         assert "scratch" not in text
         assert str(tmp_path) not in text
+
+
+def test_results_alone_give_the_same_table(folder, tmp_path):
+    packed = pack(folder, tmp_path / "copy", results_only=True)
+    assert packed.records.name == "results.jsonl.xz"
+    lines = list(read_lines(packed.records))
+    assert [line.seq for line in lines] == list(range(len(lines)))
+    assert not any(isinstance(line.record, Iteration) for line in lines)
+    pd.testing.assert_frame_equal(trials(packed.path), trials(folder.path))
+    with pytest.raises(RecordError, match="read only"):
+        unpacked(packed)
+    assert len(curves(packed.path)) == 0
 
 
 def test_a_packed_study_is_not_written_to(folder, tmp_path):
