@@ -296,7 +296,7 @@ def print_plan(console: Console, plan: Plan, *, name: str) -> None:
             scale.label.timing + ("*" if scale.label.provisional else ""),
         )
     console.print(table)
-    if any(scale.label.provisional for scale in plan.scales):
+    if any(scale.label.provisional for scale in (*plan.scales, *plan.variants.values())):
         console.print(f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}.")
     console.print("Times are guesses, good to a factor of three, from figures of a 2-core machine.")
 

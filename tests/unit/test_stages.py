@@ -1,5 +1,6 @@
 """The stages of a hold-up study, driven without Ray: a planted truth, kills anywhere, failures, budgets, seeds."""
 
+import io
 import math
 import re
 from collections import Counter
@@ -7,13 +8,16 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from study.conductor import Conductor
+from study.display import print_front, print_importance, print_plan, print_stages
 from study.errors import RecordError
 from study.planning.plan import make_plan
 from study.protocol.phases import num_later, phases
 from study.protocol.stages import STAGES, digest_of
 from study.protocol.variants import spec_of
+from study.search.importance import importance_per_scale
 from study.search.optuna_study import OptunaStudy
 from study.tracking.folder import StudyFolder
 from study.tracking.ledger import fold
@@ -420,3 +424,44 @@ def test_trials_of_one_group_run_together_and_alone(tmp_path):
     assert len({row.setting["train_batch_size"] for row in strong}) == 1
     weak = [row for row in drive.conductor.ledger.rows.values() if row.anchor == "weak"]
     assert len({row.setting["train_batch_size"] / row.num_env_runners for row in weak}) == 1
+
+
+def shown(draw, *arguments, **options):
+    console = Console(width=120, record=True, file=io.StringIO())
+    draw(console, *arguments, **options)
+    return console.export_text()
+
+
+def test_what_a_person_sees_of_the_stages(tmp_path):
+    drive = Drive(tmp_path, space())
+    assert drive.conductor.phase == "calibrate"
+    drive.run(lambda row: None if row.trial == 6 else planted(row))
+    rows = drive.conductor.ledger.rows.values()
+    lines = shown(print_stages, rows, table_file="trials.csv").splitlines()
+    by_stage = {line.split()[0]: line.split() for line in lines if line.strip()}
+    counts = Counter(row.stage for row in rows)
+    for stage in ("calibrate", "search", "race", "stress", "confirm"):
+        assert int(by_stage[stage][1]) == counts[stage]
+    assert by_stage["search"][2] == "1"
+    assert float(by_stage["confirm"][3]) == pytest.approx(counts["confirm"] * 10 / 3600, abs=0.006)
+
+
+def test_the_plan_of_a_hold_up_study_counts_what_may_run():
+    plan = make_plan(space(holdup={"measure": {"scales": [1, 2], "step_wait_ms": 1}}), CLUSTER)
+    text = shown(print_plan, plan, name="demo")
+    assert f"demo: up to {plan.num_trials} trials" in text
+    assert "2 (measured)" in text
+    assert "oversubscribed if CPU pressure" in text
+
+
+def test_the_front_and_the_importance_are_printed_per_scale(tmp_path):
+    drive = Drive(tmp_path, space(holdup={"num_settings": 24}))
+    drive.run()
+    rows = drive.conductor.ledger.rows.values()
+    text = shown(print_front, rows)
+    assert "8 runners: return" in text
+    assert "n=1, no interval" in text
+    table = shown(print_importance, importance_per_scale(drive.spec, rows), fewest=10)
+    assert "8 runners" in table
+    assert "lr" in table
+    assert shown(print_importance, {}, fewest=10).startswith("No scale has 10 trials")
