@@ -283,11 +283,13 @@ def print_plan(console: Console, plan: Plan, *, name: str) -> None:
     for column in ("CPUs each", "memory each", "time each"):
         table.add_column(column, justify="right")
     table.add_column("timing will say")
-    for variant, scale in [("", scale) for scale in plan.scales] + [
-        (f" ({variant})", scale) for (_, variant), scale in sorted(plan.variants.items())
-    ]:
+    named = [(str(scale.num_env_runners), scale) for scale in plan.scales]
+    for (runners, variant), scale in sorted(plan.variants.items()):
+        folded = "" if scale.num_env_runners == runners else f", lanes in {scale.num_env_runners}"
+        named.append((f"{runners} ({variant}{folded})", scale))
+    for name_of_scale, scale in named:
         table.add_row(
-            f"{scale.num_env_runners}{variant}",
+            name_of_scale,
             str(scale.num_trials),
             scale.execution,
             str(scale.num_cpus),
