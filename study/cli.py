@@ -40,7 +40,9 @@ Seed = Annotated[
     int | None,
     typer.Option(min=0, help="Number of a replicate: its sampler and its trials have seeds that no other number has."),
 ]
-Trials = Annotated[int | None, typer.Option(min=1, help="Number of trials; with --resume extends the study.")]
+Trials = Annotated[
+    int | None, typer.Option(min=1, help="Number of trials; with --resume extends the study. Not for hold-up studies.")
+]
 
 
 @app.callback()

@@ -270,7 +270,10 @@ def _varied(rows: Iterable[TrialRow]) -> list[str]:
 def print_plan(console: Console, plan: Plan, *, name: str) -> None:
     """Print what a study would run, and what each trial needs."""
     about = "up to " if any(slot.stage for slot in plan.slots) else ""
-    console.print(f"[bold]{name}[/bold]: {about}{plan.num_trials} trials, about {duration(plan.hours * 3600)} here")
+    console.print(
+        f"[bold]{name}[/bold]: {about}{plan.num_trials} trials, about {duration(plan.hours * 3600)} here, "
+        f"{plan.hours * plan.cluster.capacity:.1f} CPU-hours"
+    )
     nodes = ", ".join(
         f"{node.address} ({node.num_cpus} CPUs in Ray, {node.physical_cpus} cores, {node.memory_mb / 1024:.0f} GB)"
         for node in plan.cluster.nodes

@@ -51,7 +51,7 @@ def verify(path: str | Path) -> None:
     """
     given = Path(path)
     file = StudyFolder(given).certificate if given.is_dir() else given
-    fix = "Fix: write it again from the records with the command `certificate`."
+    fix = "Fix: write it again from the records with `python -m study certificate write`."
     try:
         written = json.loads(file.read_text())
     except FileNotFoundError as error:

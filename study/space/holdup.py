@@ -57,7 +57,7 @@ class ConfirmSpec(Section):
     """The frozen settings on test seeds."""
 
     num_seeds: int = Field(20, ge=5)
-    """Test seeds of the winner, at every scale, and of the small scale's best."""
+    """Test seeds of the winner, at the target, small and unseen scales each, and of the small scale's best."""
     num_seeds_others: int = Field(10, ge=5)
     """Test seeds of every other arm."""
     num_seeds_stock: int = Field(5, ge=0)

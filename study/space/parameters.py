@@ -55,7 +55,7 @@ _ALL = (
         default=None,
         minimum=1,
         meaning="The scale axis: remote environment runner processes. A number or a list; every scale gets "
-        "the same share of the trials, and 'best' is always per scale.",
+        "the same share of an ordinary study's trials, and 'best' is always per scale.",
     ),
     Parameter(
         name="num_envs_per_env_runner",

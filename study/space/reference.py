@@ -36,7 +36,8 @@ def field_reference() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
+def _rows(model: type[BaseModel], prefix: str, defaults: BaseModel | None = None) -> Iterator[str]:
+    """Yield a row for each field; `defaults` is what stands where a space leaves the whole section out."""
     for name, info in model.model_fields.items():
         place = f"{prefix}{info.alias or name}"
         inner = _model(info.annotation)
@@ -44,11 +45,13 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
             yield f"| `{place}` | required | {_cell(info)} See the next table. |"
         elif inner is not None:
             suffix = "[]" if get_origin(info.annotation) is list else ""
-            if suffix:
-                yield f"| `{place}` | {_default(info)} | {_cell(info)} |"
-            yield from _rows(inner, f"{place}{suffix}.")
+            alone = suffix or info.default is None
+            yield f"| `{place}` | {_default(info) if alone else ''} | {_cell(info)} |"
+            absent = info.default if isinstance(info.default, BaseModel) else None
+            yield from _rows(inner, f"{place}{suffix}.", absent)
         else:
-            yield f"| `{place}` | {_default(info)} | {_cell(info)} |"
+            default = _default(info) if defaults is None else _code(getattr(defaults, name))
+            yield f"| `{place}` | {default if default != '`null`' else 'none'} | {_cell(info)} |"
 
 
 def _model(annotation: Any) -> type[BaseModel] | None:
