@@ -1,0 +1,34 @@
+"""The recorded studies that come with the project can be read, and say what the README says of them."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis.load import trials
+from analysis.replay import replay, to_markdown
+from study.tracking.folder import StudyFolder
+
+ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
+README = (ANALYSIS.parent / "README.md").read_text()
+
+
+def test_the_table_is_complete():
+    frame = trials(ANALYSIS / "example_table")
+    assert len(frame) == 24 * 8 * 2
+    assert set(frame["status"]) == {"finished"}
+    assert set(frame["execution"]) == {"emulated"}
+
+
+@pytest.mark.timeout(120)
+def test_the_replay_in_the_readme_is_that_of_the_table():
+    said = to_markdown(replay(ANALYSIS / "example_table", target=46, small=10))
+    rows = [line for line in said.splitlines() if line.startswith("|")]
+    assert "\n".join(rows) in README, "paste the output of `python -m study replay analysis/example_table`"
+
+
+@pytest.mark.parametrize("name", ["example_study", "example_table"])
+def test_no_path_of_a_machine_is_in_an_example(name):
+    folder = StudyFolder(ANALYSIS / name)
+    for file in (folder.identity_file, folder.space_file, folder.table):
+        for path in ("/work/", "/opt/", "/tmp/", "/root/", "/home/"):
+            assert path not in file.read_text(), (file, path)
