@@ -340,9 +340,7 @@ def _again() -> str:
 
 
 def _print_end(result: Any, again: str) -> None:
-    from rich.markdown import Markdown
-
-    from study.display import print_front, print_result, print_stages
+    from study.display import print_certificate, print_front, print_result, print_stages
     from study.tracking.mirror_cursor import CursorFile
     from study.tracking.tracking_uri import mask_credentials
 
@@ -357,8 +355,7 @@ def _print_end(result: Any, again: str) -> None:
     if result.objective == "return_and_cpu_s":
         print_front(console, result.rows)
     if result.certificate is not None:
-        console.print(Markdown(result.certificate.to_markdown()))
-        console.print(f"\nThe certificate: {result.folder.certificate_page}", soft_wrap=True, highlight=False)
+        print_certificate(console, result.certificate.to_json(), page=str(result.folder.certificate_page))
     if result.mirror.behind:
         console.print(
             f"\nMLflow is {result.mirror.behind} records behind ({result.mirror.reason or 'it is slow'}); "

@@ -4,7 +4,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -355,3 +355,37 @@ def print_front(console: Console, rows: Iterable[TrialRow]) -> None:
                 highlight=False,
                 soft_wrap=True,
             )
+
+
+def _interval(estimate: Mapping[str, Any], form: str) -> Text:
+    value, low, high = (estimate[name] for name in ("value", "low", "high"))
+    if low is None or high is None or estimate["n"] < 2:
+        return Text(f"{value:{form}} (no interval)")
+    return Text(f"{value:{form}} [{float(low):{form}}, {float(high):{form}}]")
+
+
+def print_certificate(console: Console, certificate: Mapping[str, Any], *, page: str) -> None:
+    """Print the verdict, its laws and the arms; the page has the rest.
+
+    Args:
+        console: Where.
+        certificate: `Certificate.to_json()`.
+        page: Path of the whole certificate.
+    """
+    verdict = certificate["verdict"]
+    console.print(f"\n[bold]Verdict: {verdict['sentence']}[/bold]", highlight=False, soft_wrap=True)
+    words = {True: "kept      ", False: "BROKEN    ", None: "not judged"}
+    for check in verdict["checks"].values():
+        console.print(f"  {words[check['passed']]} {check['law']}", highlight=False, soft_wrap=True, markup=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("arm, on test seeds", no_wrap=True)
+    for name in ("n", "failed", "solved"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("mean score [95 %]", "IQM return [95 %]"):
+        table.add_column(name, justify="right", overflow="fold")
+    for name, arm in certificate["arms"].items():
+        shown = (_interval(arm["score"], ".3f"), _interval(arm["iqm_final_return"], ".1f"))
+        table.add_row(name, str(arm["n"]), str(arm["n_failed"]), f"{arm['solved']}/{arm['n']}", *shown)
+    console.print()
+    console.print(table)
+    console.print(f"\nIntervals, diagnosis and everything else: {page}", soft_wrap=True, highlight=False, markup=False)
