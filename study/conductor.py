@@ -21,6 +21,7 @@ from study.search.durations import Durations
 from study.search.optuna_study import OptunaStudy
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
+from study.space.throughput import LEARNERS
 from study.stage_keeper import StageKeeper
 from study.tracking.folder import StudyFolder, unpack_policy
 from study.tracking.ledger import Ledger, TrialRow
@@ -102,8 +103,6 @@ class Conductor:
         self._apart: set[int] = set()
         """Trials that began when another one of their group had ended already."""
         self._slots = {slot.trial: slot for slot in plan.slots}
-        self._leg = plan.reuses_processes
-        """Whether the processes of this part of the study are reused."""
         self._survivors: set[int] = set()
         """Trials that ran when the engine died."""
         self._ended_at_last_death = -1
@@ -121,6 +120,8 @@ class Conductor:
         self._stages = None if spec.holdup is None else StageKeeper(spec, plan, ledger, self._append, until=until)
         cancelled = self._stages.cancelled if self._stages else set()
         self._queue = [slot for slot in plan.slots if slot.trial not in ended | cancelled]
+        self._leg = plan.leg_of(self._queue[0]) if self._queue else None
+        """What the trials of this part of the study have in common that go on in each other's processes."""
         self._optuna.forget(cancelled)
         self._durations = Durations(spec, plan)
         for row in ledger.rows.values():
@@ -151,16 +152,16 @@ class Conductor:
     def leg_ended(self) -> bool:
         """Whether Tune must end here and begin anew: the next trials keep processes where these did not, or reverse."""
         return (
-            self.stop is None and not self._running and bool(self._queue) and self._leg != self._leg_of(self._queue[0])
+            self.stop is None
+            and not self._running
+            and bool(self._queue)
+            and self._leg != self.plan.leg_of(self._queue[0])
         )
 
     def begin_leg(self) -> bool:
         """Begin a part of the study that one run of Tune can do; return whether its processes are reused."""
-        self._leg = self._leg_of(self._queue[0])
-        return self._leg
-
-    def _leg_of(self, slot: Slot) -> bool:
-        return self.plan.reuses_processes and slot.variant == "study"
+        self._leg = self.plan.leg_of(self._queue[0])
+        return self._leg is not None
 
     def _advance(self) -> None:
         """Take the decision that is due when all trials of a phase have ended, and queue what follows from it."""
@@ -229,9 +230,10 @@ class Conductor:
         """Return the slots that may run beside the running ones and each other."""
         if not head:
             return []
-        running = {(self._slots[trial].group, self._leg_of(self._slots[trial])) for trial in self._running}
+        leg_of = self.plan.leg_of
+        running = {(self._slots[trial].group, leg_of(self._slots[trial])) for trial in self._running}
         wanted = running or {(head[0].group, self._leg)}
-        return [slot for slot in head if (slot.group, self._leg_of(slot)) in wanted]
+        return [slot for slot in head if (slot.group, leg_of(slot)) in wanted]
 
     def _why_skip(self, slot: Slot) -> str:
         """Return why a trial of a hold-up study is not run at all; empty when it is."""
@@ -246,6 +248,8 @@ class Conductor:
         setting = asked.setting
         if needs.num_env_runners != slot.num_env_runners:
             setting = folded(setting, needs.num_env_runners)
+        if slot.num_learners is not None:
+            setting = {**setting, LEARNERS: slot.num_learners}
         started = TrialStarted(
             trial=slot.trial,
             attempt=earlier.attempt + 1 if earlier else 1,
@@ -272,6 +276,15 @@ class Conductor:
         if any(_over(self.ledger.rows.get(member)) for member in self._group_of(slot)):
             self._apart.add(slot.trial)
         return started
+
+    def company_of(self, trial: int) -> tuple[str, int]:
+        """Return a name for the group of a trial in this session, and how many of it are still to run, itself included.
+
+        Trials that are to be timed side by side wait for each other by this name.
+        """
+        slot = self._slots[trial]
+        open_ones = [member for member in self._group_of(slot) if not _over(self.ledger.rows.get(member))]
+        return f"group-{self.ledger.sessions}-{slot.group}", 1 + len(open_ones)
 
     def _group_of(self, slot: Slot) -> list[int]:
         """Return the other trials of a slot's group."""
@@ -309,7 +322,8 @@ class Conductor:
     def finish(self, trial: int, policy: bytes | None) -> None:
         """Record a trial that came to its end."""
         row = self.ledger.rows[trial]
-        if row.summarise(self.spec, "finished", moment=time.time())["score"] is None:
+        scored = self.spec.kind == "search"
+        if scored and row.summarise(self.spec, "finished", moment=time.time())["score"] is None:
             self.end(trial, "failed", "the final evaluation must give a return that is a number, got none")
             return
         checkpoint = self._save(trial, policy) if policy is not None else None
@@ -411,12 +425,14 @@ class Conductor:
         return str(target.relative_to(self.folder.path))
 
     def _label_at_start(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> Label:
+        slot = self._slots[row.trial]
         return label_at_start(
-            spec_of(self.spec, self._slots[row.trial].variant),
+            spec_of(self.spec, slot.variant, num_learners=slot.num_learners),
             self.plan.cluster,
             num_env_runners=int(row.setting[SCALE]),
             execution=row.execution,
             processes_per_node=processes_per_node,
+            beside=len(self._group_of(slot)) * row.num_cpus,
         )
 
     # --- ending ------------------------------------------------------------------------------------------------

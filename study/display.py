@@ -183,14 +183,17 @@ def _line(row: TrialRow) -> str:
         f"trial {row.trial}: {row.num_env_runners} runners, batch {setting['train_batch_size']}, "
         f"lr {setting['lr']:.2g}, seed {row.seed}"
     )
+    if row.stage == "throughput":
+        what = f"trial {row.trial}: block {row.seed}, {row.num_env_runners} runners, {row.anchor}"
     match row.status:
         case "running":
             return f"{what}: started" + (f" again (attempt {row.attempt})" if row.attempt > 1 else "")
         case "finished":
             rate = _number(row.summary.get("env_steps_per_s"), ",.0f")
             wall = _number(row.summary.get("wall_time_s"), ".1f")
-            final = _number(row.summary.get("final_return"), ".1f")
-            return f"{what}: return {final}, {rate} env steps/s ({row.timing}), {wall} s of training"
+            final = row.summary.get("final_return")
+            learnt = "" if final is None else f"return {final:.1f}, "
+            return f"{what}: {learnt}{rate} env steps/s ({row.timing}), {wall} s of training"
         case _:
             return f"{what}: {row.status.upper()}, {row.reason}"
 
@@ -198,8 +201,10 @@ def _line(row: TrialRow) -> str:
 def _trial_table(rows: Iterable[TrialRow], *, width: int) -> Table:
     """Return the table of trials; on a narrow terminal the columns stand closer, so that no label is cut."""
     table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=width < NARROW)
+    rows = list(rows)
+    timed = any(row.stage == "throughput" for row in rows)
     for name in ("trial", "runners", "batch", "lr", "seed", "env steps/s", "wall time s", "return"):
-        table.add_column(name, justify="right")
+        table.add_column({"lr": "cell", "seed": "block"}.get(name, name) if timed else name, justify="right")
     table.add_column("timing", no_wrap=True)
     table.add_column("status", overflow="fold")
     for row in rows:
@@ -211,7 +216,7 @@ def _trial_table(rows: Iterable[TrialRow], *, width: int) -> Table:
             str(row.trial),
             str(row.num_env_runners),
             str(row.setting["train_batch_size"]),
-            f"{row.setting['lr']:.2g}",
+            str(row.anchor) if timed else f"{row.setting['lr']:.2g}",
             str(row.seed),
             _number(row.env_steps_per_s(), ",.0f"),
             _number(wall, ".1f"),
@@ -224,7 +229,7 @@ def _trial_table(rows: Iterable[TrialRow], *, width: int) -> Table:
 
 def _status(row: TrialRow) -> Text:
     if row.status == "running":
-        return Text(f"running {row.progress:4.0%}" if row.startup_time_s is not None else "starting", style="cyan")
+        return Text(f"running {row.progress:4.0%}" if row.timing is not None else "starting", style="cyan")
     if row.status == "finished":
         return Text("finished", style="green")
     return Text(f"{row.status.upper()}: {row.reason}", style="red" if row.status == "failed" else "yellow")

@@ -14,13 +14,14 @@ from study.opening import RunOptions, forget_unstarted, is_resumed, name_taken, 
 from study.planning.needs import execution_of
 from study.planning.plan import deal_slots, make_plan
 from study.planning.shape import ClusterShape
-from study.protocol.stages import Variant
+from study.protocol.stages import THROUGHPUT, Variant
 from study.protocol.variants import spec_of
 from study.search.optuna_study import OptunaStudy
 from study.signals import StopSignals
 from study.space.laws import smallest
 from study.space.parameters import SCALE
 from study.space.spec import Execution, StudySpec
+from study.space.throughput import LEARNERS
 from study.tracking.folder import StudyFolder, StudyIdentity
 from study.tracking.ledger import TrialRow, best_per_scale, fold
 from study.tracking.mirror_process import MirrorProcess, MirrorReport
@@ -124,7 +125,9 @@ def _check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | No
     from study.search.distributions import runnable
     from study.trial.algorithm import build_config
 
-    slots = {} if spec.holdup else {slot.num_env_runners: slot for slot in reversed(deal_slots(spec))}
+    slots = (
+        {} if spec.holdup or spec.throughput else {slot.num_env_runners: slot for slot in reversed(deal_slots(spec))}
+    )
     asked: Execution = "real" if spec.execution == "auto" else spec.execution
     ways = {asked if cluster is None else execution_of(spec, scale, cluster): scale for scale in spec.scales}
     fallbacks: list[str] = []
@@ -268,8 +271,12 @@ def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: D
     specs = {variant: spec_of(conductor.spec, variant).to_json() for variant in get_args(Variant)}
 
     def to_config(started: TrialStarted) -> dict[str, Any]:
+        learners = started.setting.get(LEARNERS)
+        varied = None if learners is None else spec_of(conductor.spec, "study", num_learners=int(learners)).to_json()
+        company = conductor.company_of(started.trial) if started.stage == THROUGHPUT else None
         return {
-            "spec": specs[started.variant],
+            "spec": varied or specs[started.variant],
+            "company": company,
             "setting": started.setting,
             "seed": started.seed,
             "iterations": started.iterations,

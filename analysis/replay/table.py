@@ -201,4 +201,4 @@ def _last_score(spec: StudySpec, row: TrialRow) -> float:
 
 def _solved(spec: StudySpec, row: TrialRow) -> bool:
     final = row.summary.get("final_return")
-    return row.status == "finished" and final is not None and final >= spec.environment.target
+    return row.status == "finished" and final is not None and final >= spec.target

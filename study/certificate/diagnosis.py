@@ -250,7 +250,7 @@ def _loss(row: TrialRow, spec: StudySpec) -> float | None:
 def _seed_fragile(trials: Sequence[TrialHistory], spec: StudySpec) -> Finding:
     """Judge the share of solved runs; a failed run is not solved, and counts."""
     finals = [trial.row.summary.get("final_return") for trial in trials if trial.row.status == "finished"]
-    solved = sum(final is not None and final >= spec.environment.target for final in finals)
+    solved = sum(final is not None and final >= spec.target for final in finals)
     rate = solved / len(trials)
     return Finding(
         label="seed-fragile",

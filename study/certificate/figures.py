@@ -166,7 +166,7 @@ class Maker:
 
     def _figures(self, name: str, scale: int) -> ArmFigures:
         trials, arm = self._groups[name, scale], self._arms[name, scale]
-        place, floor = f"arms.{name}@{scale}", self._spec.environment.floor
+        place, floor = f"arms.{name}@{scale}", self._spec.floor
         finals = [_final_return(trial.row, floor) for trial in trials]
         rows = [trial.row for trial in trials]
         horizon = self._horizon(arm)
@@ -206,7 +206,7 @@ class Maker:
 
     def _curve(self, trials: Sequence[TrialHistory], place: str) -> Iterator[tuple[str, Point]]:
         """Yield the runs at every evaluation of the budget; a run that failed counts as the floor from then on."""
-        count, floor = self._spec.evaluation.num_evaluations, self._spec.environment.floor
+        count, floor = self._spec.evaluation.num_evaluations, self._spec.floor
         at: list[dict[int, float]] = []
         steps: dict[int, list[int]] = defaultdict(list)
         for trial in trials:
@@ -381,7 +381,7 @@ def _run(row: TrialRow, spec: StudySpec) -> Run:
     return Run(
         seed=row.seed,
         score=summary.get("score") if row.status == "finished" else None,
-        solved=final is not None and final >= spec.environment.target,
+        solved=final is not None and final >= spec.target,
         env_steps=summary.get("env_steps"),
         env_steps_to_target=summary.get("env_steps_to_target"),
         wall_time_s=summary.get("wall_time_s"),

@@ -59,18 +59,32 @@ def guess_seconds(
         iterations: Limit of the trial; None for the mean of those in the space.
     """
     batch = _middle(bounds(batch_domain(spec, num_env_runners)))
-    minibatch = min(_middle(minibatch_bounds(spec, num_env_runners)), batch)
-    lanes = num_env_runners * _middle(bounds(spec.domain("num_envs_per_env_runner")))
-    iteration = _sampling_s(spec, num_env_runners, cluster, execution, batch=batch, lanes=lanes)
-    iteration += _learning_s(spec, batch=batch, minibatch=minibatch, epochs=_middle(bounds(spec.domain("num_epochs"))))
+    iteration = guess_iteration_seconds(spec, num_env_runners, cluster, execution=execution)
     limits = [value for value in spec.iterations_axis if value is not None] if iterations is None else [iterations]
     durations = [spec.budget.time_s] if spec.budget.time_s is not None else []
     if limits:
         durations.append(iteration * sum(limits) / len(limits))
     if spec.budget.env_steps is not None:
         durations.append(iteration * max(spec.budget.env_steps / batch, 1))
+    return guess_start_seconds(spec, num_env_runners, cluster, execution=execution) + min(durations)
+
+
+def guess_iteration_seconds(
+    spec: StudySpec, num_env_runners: int, cluster: ClusterShape, *, execution: Execution
+) -> float:
+    """Return a guess of one training iteration in seconds, in the middle of the space."""
+    batch = _middle(bounds(batch_domain(spec, num_env_runners)))
+    minibatch = min(_middle(minibatch_bounds(spec, num_env_runners)), batch)
+    lanes = num_env_runners * _middle(bounds(spec.domain("num_envs_per_env_runner")))
+    sampling = _sampling_s(spec, num_env_runners, cluster, execution, batch=batch, lanes=lanes)
+    epochs = _middle(bounds(spec.domain("num_epochs")))
+    return sampling + _learning_s(spec, batch=batch, minibatch=minibatch, epochs=epochs)
+
+
+def guess_start_seconds(spec: StudySpec, num_env_runners: int, cluster: ClusterShape, *, execution: Execution) -> float:
+    """Return a guess of the start-up of all processes of a trial in seconds, with the little that evaluations take."""
     num_others = len(processes(spec, num_env_runners, execution)) - 1
-    return _TRIAL_S + _PROCESS_S * num_others / cluster.capacity + min(durations)
+    return _TRIAL_S + _PROCESS_S * num_others / cluster.capacity
 
 
 def _middle(ends: tuple[Value, Value]) -> float:

@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass, replace
 
 from study.errors import ClusterError
 from study.planning.shape import ClusterShape, NodeShape
+from study.space.cells import Cell, cells_of, spec_of_cell
 from study.space.laws import largest
 from study.space.parameters import SCALE
 from study.space.spec import Execution, StudySpec
@@ -83,6 +84,8 @@ def execution_of(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -
     """
     if spec.execution != "auto":
         return spec.execution
+    if spec.kind == "throughput":
+        return "real"  # or not at all: the plan refuses cells whose clock would mean nothing
     if spec.runner == "stock" or spec.environment.step_wait_ms > 0:
         return "real"  # stock runners cannot be emulated, and environments that wait can share a core
     cores = [_Room(node.capacity, node.memory_mb, node.num_gpus) for node in cluster.nodes]
@@ -90,9 +93,17 @@ def execution_of(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -
 
 
 def largest_trial(spec: StudySpec, cluster: ClusterShape) -> int:
-    """Return the CPUs of the largest trial, run as it will be on this cluster."""
+    """Return the CPUs of the largest trial, or group of trials side by side, run as it will be on this cluster."""
+    if spec.kind == "throughput":
+        return max(num_cpus_of_cell(spec, cell, cluster) for cell in cells_of(spec))
     scales = (*spec.scales, *(spec.holdup.unseen_scales if spec.holdup else ()))
     return max(num_cpus(spec, scale, execution_of(spec, scale, cluster)) for scale in scales)
+
+
+def num_cpus_of_cell(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> int:
+    """Return the CPUs that the trials of a cell reserve, all those together that run side by side."""
+    alone, scale = spec_of_cell(spec, cell), cell.num_env_runners
+    return cell.num_trials * num_cpus(alone, scale, execution_of(alone, scale, cluster))
 
 
 @dataclass(slots=True)

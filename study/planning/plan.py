@@ -6,22 +6,24 @@ so that the sampler can never drift to the scale that learns most easily. Only t
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from study.errors import ClusterError
-from study.planning.guess import GUESS_FACTOR, guess_seconds
-from study.planning.needs import check_fit, execution_of, memory_mb, num_cpus, processes
+from study.planning.cells import CellPlan, cell_plans, study_seconds
+from study.planning.guess import GUESS_FACTOR
+from study.planning.needs import execution_of
+from study.planning.scale_plan import ScalePlan, scale_plan
 from study.planning.shape import ClusterShape
-from study.planning.timing import Label, label_at_start
-from study.protocol.stages import Request, Stage, Variant
+from study.protocol.blocks import throughput_requests
+from study.protocol.stages import Purpose, Request, Variant
 from study.protocol.variants import runners_of, spec_of, why_not_measured
 from study.space.domains import Choices, Range
 from study.space.holdup import HoldUpSpec
 from study.space.parameters import SCALE, Value
-from study.space.spec import Execution, StudySpec
+from study.space.spec import StudySpec
 from study.tracking.records import StageDecided
 
 
@@ -39,15 +41,17 @@ class Slot:
     """Number among the trials of its scale, from 0; in a hold-up study among the proposals there."""
     given: Mapping[str, Value] = field(default_factory=dict)
     """Tuned parameters that an anchor or the grid fixes; the sampler fills in the rest."""
-    stage: Stage | None = None
-    """Stage of a hold-up study."""
+    stage: Purpose | None = None
+    """Stage of a hold-up study, or `throughput`."""
     rule: Mapping[str, Value] | None = None
-    """In a hold-up study the complete setting, when no sampler is asked."""
+    """In a hold-up or throughput study the complete setting, when no sampler is asked."""
     told: bool = True
     """Whether Optuna knows of this trial."""
     variant: Variant = "study"
     group: int | None = None
     """Trials of one group run side by side, and nothing else does meanwhile."""
+    num_learners: int | None = None
+    """Learner processes; None for the space's."""
 
 
 def deal_slots(spec: StudySpec) -> tuple[Slot, ...]:
@@ -59,6 +63,8 @@ def deal_slots(spec: StudySpec) -> tuple[Slot, ...]:
     """
     if spec.holdup is not None:
         raise ValueError("a hold-up study asks for its trials stage by stage")  # a mistake of ours
+    if spec.kind == "throughput":
+        return slots_of(throughput_requests(spec))
     if spec.search.sampler == "grid":
         unnumbered: Iterator[Slot] = _grid(spec)
     else:
@@ -124,24 +130,6 @@ def grid_values(domain: Choices[int] | Choices[float] | Range[int] | Range[float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScalePlan:
-    """What the trials of one scale need."""
-
-    num_env_runners: int
-    num_trials: int
-    execution: Execution
-    num_processes: int
-    num_cpus: int
-    """CPUs that one trial reserves."""
-    memory_mb: int
-    """Memory that one trial needs, over all nodes."""
-    hours: float
-    """Guess of one trial's duration."""
-    label: Label
-    """What its rows will say of their times."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What the study will run on this cluster."""
 
@@ -155,6 +143,19 @@ class Plan:
     """Trials in all; a guess for stages that have not begun."""
     hours: float
     """Guess of the whole study's duration."""
+    cells: Mapping[str, CellPlan] = field(default_factory=dict)
+    """In a throughput study: what the trials of each cell need, by its name."""
+
+    def leg_of(self, slot: Slot) -> Hashable | None:
+        """Return what tells apart trials that can go on in each other's processes; None where each needs its own.
+
+        In a throughput study these are trials of as many runners and learners, one after another: between them the
+        runner processes get new environments and a new policy, which takes a second instead of a start.
+        """
+        if slot.stage == "throughput":
+            together = self.cells[slot.anchor or ""].cell.num_trials > 1
+            return None if together else (slot.num_env_runners, slot.num_learners)
+        return "study" if self.reuses_processes and slot.variant == "study" else None
 
     @property
     def reuses_processes(self) -> bool:
@@ -164,7 +165,7 @@ class Plan:
         size would hold CPUs that admission takes for free.
         """
         alone = all(scale.execution == "emulated" and scale.num_processes == 1 for scale in self.scales)
-        return alone and len({scale.num_cpus for scale in self.scales}) == 1
+        return bool(self.scales) and alone and len({scale.num_cpus for scale in self.scales}) == 1
 
     def scale(self, num_env_runners: int) -> ScalePlan:
         """Return what the trials of one scale need."""
@@ -172,6 +173,8 @@ class Plan:
 
     def needs(self, slot: Slot) -> ScalePlan:
         """Return what a trial needs."""
+        if slot.stage == "throughput":
+            return self.cells[slot.anchor or ""].needs
         return self.variants.get((slot.num_env_runners, slot.variant)) or self.scale(slot.num_env_runners)
 
 
@@ -188,12 +191,21 @@ def make_plan(spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageD
     """
     if spec.holdup is not None:
         return _staged_plan(spec, spec.holdup, cluster, decisions)
+    if spec.kind == "throughput":
+        return _throughput_plan(spec, cluster)
     _check_objective(spec, cluster, spec.scales)
     slots = deal_slots(spec)
     trials = Counter(slot.num_env_runners for slot in slots)
-    scales = tuple(_scale_plan(spec, scale, cluster, num_trials=trials[scale]) for scale in spec.scales)
+    scales = tuple(scale_plan(spec, scale, cluster, num_trials=trials[scale]) for scale in spec.scales)
     hours = _hours(scales, cluster)
     return Plan(slots=slots, scales=scales, variants={}, cluster=cluster, num_trials=len(slots), hours=hours)
+
+
+def _throughput_plan(spec: StudySpec, cluster: ClusterShape) -> Plan:
+    cells, slots = cell_plans(spec, cluster), deal_slots(spec)
+    plan = Plan(slots=slots, scales=(), variants={}, cluster=cluster, num_trials=len(slots), hours=0.0, cells=cells)
+    order = [(cells[slot.anchor or ""], slot.group, plan.leg_of(slot)) for slot in slots]
+    return replace(plan, hours=study_seconds(spec, cluster, order) / 3600)
 
 
 def _hours(scales: Iterable[ScalePlan], cluster: ClusterShape) -> float:
@@ -211,7 +223,7 @@ def _staged_plan(spec: StudySpec, holdup: HoldUpSpec, cluster: ClusterShape, dec
     for (_, scale, variant), count in expected.items():
         if variant == "study":
             counts[scale] += count
-    scales = tuple(_scale_plan(spec, scale, cluster, num_trials=count) for scale, count in sorted(counts.items()))
+    scales = tuple(scale_plan(spec, scale, cluster, num_trials=count) for scale, count in sorted(counts.items()))
     target = next(scale for scale in scales if scale.num_env_runners == holdup.target_scale)
     least = phases.num_later(spec) + phases.fewest_looks(holdup) + holdup.calibrate.num_seeds
     _check_budget(holdup, least * target.hours * min(target.num_cpus, cluster.capacity))
@@ -224,7 +236,7 @@ def _staged_plan(spec: StudySpec, holdup: HoldUpSpec, cluster: ClusterShape, dec
             real = spec_of(spec, variant)
             runners = runners_of(spec, variant, scale, cluster)
             limit = holdup.measure.iterations if variant == "measured" and holdup.measure else None
-            variants[scale, variant] = _scale_plan(real, runners, cluster, num_trials=count, iterations=limit)
+            variants[scale, variant] = scale_plan(real, runners, cluster, num_trials=count, iterations=limit)
     return Plan(
         slots=slots_of(machine.requests_of(spec, decisions)),
         scales=scales,
@@ -268,7 +280,7 @@ def _check_budget(holdup: HoldUpSpec, cpu_hours: float) -> None:
 
 
 def slots_of(requests: Sequence[Request]) -> tuple[Slot, ...]:
-    """Return the planned trials of all requests of a hold-up study so far."""
+    """Return the planned trials of all requests, those of a hold-up study so far."""
     proposed: Counter[int] = Counter()
     slots = []
     for trial, request in enumerate(requests):
@@ -285,25 +297,9 @@ def slots_of(requests: Sequence[Request]) -> tuple[Slot, ...]:
                 told=request.told,
                 variant=request.variant,
                 group=request.group,
+                num_learners=request.num_learners,
             )
         )
         if request.setting is None:
             proposed[request.num_env_runners] += 1
     return tuple(slots)
-
-
-def _scale_plan(
-    spec: StudySpec, num_env_runners: int, cluster: ClusterShape, *, num_trials: int, iterations: int | None = None
-) -> ScalePlan:
-    check_fit(spec, num_env_runners, cluster)
-    execution = execution_of(spec, num_env_runners, cluster)
-    return ScalePlan(
-        num_env_runners=num_env_runners,
-        num_trials=num_trials,
-        execution=execution,
-        num_processes=len(processes(spec, num_env_runners, execution)),
-        num_cpus=num_cpus(spec, num_env_runners, execution),
-        memory_mb=memory_mb(spec, num_env_runners, execution),
-        hours=guess_seconds(spec, num_env_runners, cluster, execution=execution, iterations=iterations) / 3600,
-        label=label_at_start(spec, cluster, num_env_runners=num_env_runners, execution=execution),
-    )

@@ -8,6 +8,7 @@ import numpy as np
 
 from study.protocol import selection
 from study.protocol.baselines import BEST_SMALL, WINNER, WINNER_STOCK, Setting
+from study.protocol.blocks import in_block
 from study.protocol.evidence import Evidence, Outcome, mean
 from study.protocol.phases import shares
 from study.protocol.stages import Request, digest_of
@@ -93,7 +94,7 @@ def measure(known: Evidence) -> Outcome:
     requests = []
     for block in range(sizes.repeats):
         rng = np.random.default_rng([known.spec.search.sampler_seed, 2, block])
-        for name, setting, scale, trials in [anchor, *(points[at] for at in rng.permutation(len(points))), anchor]:
+        for name, setting, scale, trials in in_block(points, anchor, rng):
             request = Request(
                 stage="measure",
                 num_env_runners=scale,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from study.protocol.stages import Stage, Variant
+from study.space.cells import shares as split
 from study.space.holdup import HoldUpSpec
 from study.space.spec import StudySpec
 from study.tracking.records import StageDecided
@@ -118,8 +119,8 @@ def search_scales(spec: StudySpec) -> list[int]:
 
 def shares(largest: int) -> list[tuple[int, int]]:
     """Return (runners, trials) that take the CPUs of one trial of `largest` runners, as two and as four trials."""
-    cpus = largest + 1  # and a main process
-    return [((cpus - trials) // trials, trials) for trials in (2, 4) if cpus >= 2 * trials]
+    each = {trials: split(largest + 1, trials, overhead=1, each=1) for trials in (2, 4)}  # with a main process
+    return [(runners, trials) for trials, runners in each.items() if runners >= 1]
 
 
 def holdup_of(spec: StudySpec) -> HoldUpSpec:

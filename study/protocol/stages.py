@@ -11,6 +11,9 @@ from study.space.parameters import Value
 Stage = Literal["calibrate", "search", "race", "stress", "confirm", "measure"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 """In their order."""
+Purpose = Stage | Literal["throughput"]
+"""What a trial that was asked for is part of: a stage of a hold-up study, or a throughput study."""
+THROUGHPUT: Purpose = "throughput"
 Variant = Literal["study", "stock", "measured"]
 """`study`: as the space says. `stock`: RLlib's own runner and learner. `measured`: real runners, for the clock."""
 
@@ -27,9 +30,9 @@ def digest_of(setting: Mapping[str, Value]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A trial that a stage asks for."""
+    """A trial that a stage, or a throughput study, asks for."""
 
-    stage: Stage
+    stage: Purpose
     num_env_runners: int
     seed: int
     setting: Mapping[str, Value] | None = None
@@ -43,6 +46,8 @@ class Request:
     """Trials of one group run side by side, and nothing else does meanwhile."""
     told: bool = False
     """Whether Optuna is told of it: a look at a setting that the sampler proposed."""
+    num_learners: int | None = None
+    """Learner processes; None for the space's."""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values, without defaults."""

@@ -7,10 +7,13 @@ from study.planning.timing import label_at_start
 from study.protocol.stages import Variant
 from study.space.parameters import SCALE, Value
 from study.space.spec import StudySpec
+from study.space.throughput import LEARNERS
 
 
-def spec_of(spec: StudySpec, variant: Variant) -> StudySpec:
-    """Return the space that a trial of this variant runs under."""
+def spec_of(spec: StudySpec, variant: Variant, *, num_learners: int | None = None) -> StudySpec:
+    """Return the space that a trial of this variant runs under, with so many learners where they are varied."""
+    if num_learners is not None:
+        return spec.model_copy(update={"resources": spec.resources.model_copy(update={LEARNERS: num_learners})})
     match variant:
         case "stock":
             return spec.model_copy(

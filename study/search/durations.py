@@ -8,7 +8,7 @@ from study.space.spec import Execution, StudySpec
 from study.tracking.ledger import TrialRow
 
 Kind = tuple[int, int | None, Execution, str]
-"""What trials of about the same duration have in common: scale, iterations, execution, variant."""
+"""What trials of about the same duration have in common: scale, iterations, execution, variant or cell."""
 
 
 class Durations:
@@ -23,7 +23,8 @@ class Durations:
     def note(self, row: TrialRow) -> None:
         """Take in a trial that ended; only one that finished says how long trials take."""
         if row.status == "finished" and row.duration_s is not None:
-            kind = row.num_env_runners, row.iterations, row.execution, row.variant
+            cell = row.anchor if row.stage == "throughput" else None
+            kind = row.num_env_runners, row.iterations, row.execution, cell or row.variant
             self._past.setdefault(kind, []).append(row.duration_s)
             self._expected.pop(kind, None)
 
@@ -37,12 +38,15 @@ class Durations:
         if kind not in self._expected:
             scale, iterations, execution, _ = kind
             cluster = self._plan.cluster
-            self._expected[kind] = (
-                statistics.median(self._past[kind])
-                if kind in self._past
-                else guess_seconds(self._spec, scale, cluster, execution=execution, iterations=iterations)
-            )
+            if kind in self._past:
+                self._expected[kind] = statistics.median(self._past[kind])
+            elif slot.stage == "throughput":
+                self._expected[kind] = self._plan.needs(slot).hours * 3600
+            else:
+                guess = guess_seconds(self._spec, scale, cluster, execution=execution, iterations=iterations)
+                self._expected[kind] = guess
         return self._expected[kind]
 
     def _kind(self, slot: Slot) -> Kind:
-        return slot.num_env_runners, slot.iterations, self._plan.needs(slot).execution, slot.variant
+        cell = slot.anchor if slot.stage == "throughput" else None
+        return slot.num_env_runners, slot.iterations, self._plan.needs(slot).execution, cell or slot.variant

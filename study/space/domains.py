@@ -97,12 +97,13 @@ def _bounded(parameter: Parameter) -> Any:
     return Annotated[parameter.kind, Field(**bound)]  # type: ignore[call-overload]
 
 
-def _domain(parameter: Parameter) -> Any:
+def domain_of(parameter: Parameter, *, ranges: bool) -> Any:
+    """Return the type of what a space may say about a parameter: a value or a list, where allowed a range too."""
     value = _bounded(parameter)
     choices = Choices[value]  # type: ignore[valid-type]
     short = Annotated[list[value], AfterValidator(lambda values: choices(choices=values)), Tag("list")]  # type: ignore[valid-type]
     forms: Any = Annotated[value, Tag("value")] | Annotated[choices, Tag("choices")] | short
-    if parameter.name != SCALE:
+    if ranges:
         forms = forms | Annotated[Range[value], Tag("range")]  # type: ignore[valid-type]
     return Annotated[forms, Discriminator(_form)]
 
@@ -137,5 +138,8 @@ ParametersSpec: type[_Parameters] = create_model(
     "ParametersSpec",
     __base__=_Parameters,
     __doc__="Each parameter is a value (fixed), a list (choices), or {low, high, log, step} (a range).",
-    **{attribute(name): (_domain(parameter), _field(parameter)) for name, parameter in {**PARAMETERS, **RULES}.items()},
+    **{
+        attribute(name): (domain_of(parameter, ranges=name != SCALE), _field(parameter))
+        for name, parameter in {**PARAMETERS, **RULES}.items()
+    },
 )  # type: ignore[call-overload]

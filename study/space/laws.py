@@ -10,6 +10,7 @@ from study.space.domains import Choices, Domain, Range, is_multiple
 from study.space.holdup_laws import holdup_laws
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
 from study.space.rules import batch_domain, bounds, minibatch_bounds
+from study.space.throughput_laws import throughput_laws
 
 if TYPE_CHECKING:
     from study.space.spec import StudySpec
@@ -84,7 +85,7 @@ def contains(domain: Domain, value: Value) -> bool:
 
 def broken_laws(spec: "StudySpec", line_of: Callable[[str], int | None]) -> Iterator[Fault]:
     """Yield a fault for every law between keys that `spec` breaks."""
-    laws = (_environment, _engine, _rules, _batches, _shares, _budget, _objective, _search, holdup_laws, _rllib)
+    laws = _THROUGHPUT_LAWS if spec.kind == "throughput" else _LAWS
     for place, law, fix in (broken for law_of in laws for broken in law_of(spec)):
         yield Fault(place=place, law=law, fix=fix, line=line_of(place))
 
@@ -94,6 +95,11 @@ Broken = Iterator[tuple[str, str, str]]
 
 def _environment(spec: "StudySpec") -> Broken:
     floor, reference, target = spec.environment.floor, spec.environment.reference, spec.environment.target
+    for name, value in {"floor": floor, "reference": reference, "target": target}.items():
+        if value is None and spec.kind == "search":
+            yield f"environment.{name}", "must be given.", "Add it."
+    if floor is None or reference is None or target is None:
+        return
     if not floor < reference:
         got = f"`floor < reference` must hold, got floor={floor}, reference={reference}."
         yield "environment.reference", got, "A floor is what a policy that learnt nothing gets."
@@ -322,3 +328,12 @@ def _rllib(spec: "StudySpec") -> Broken:
         for name in arguments:
             if reason := OVERRIDES_REFUSED.get((section, name)):
                 yield f"rllib.{section}.{name}", f"cannot be set: {reason}.", "Remove it."
+
+
+def _throughput(spec: "StudySpec") -> Broken:
+    yield from throughput_laws(spec, (_batches, _shares))
+
+
+_COMMON = (_environment, _engine, _rules, _throughput)
+_LAWS = (*_COMMON, _batches, _shares, _budget, _objective, _search, holdup_laws, _rllib)
+_THROUGHPUT_LAWS = (*_COMMON, _rllib)

@@ -44,7 +44,7 @@ def _rows(model: type[BaseModel], prefix: str, defaults: BaseModel | None = None
         if place == "parameters":
             yield f"| `{place}` | required | {_cell(info)} See the next table. |"
         elif inner is not None:
-            suffix = "[]" if get_origin(info.annotation) is list else ""
+            suffix = {list: "[]", dict: ".<name>"}.get(get_origin(info.annotation), "")  # type: ignore[arg-type]
             alone = suffix or info.default is None
             yield f"| `{place}` | {_default(info) if alone else ''} | {_cell(info)} |"
             absent = info.default if isinstance(info.default, BaseModel) else None
@@ -55,7 +55,7 @@ def _rows(model: type[BaseModel], prefix: str, defaults: BaseModel | None = None
 
 
 def _model(annotation: Any) -> type[BaseModel] | None:
-    if get_origin(annotation) in (list, Union, UnionType):
+    if get_origin(annotation) in (list, dict, Union, UnionType):
         return next((model for inner in get_args(annotation) if (model := _model(inner))), None)
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 

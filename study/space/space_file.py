@@ -7,7 +7,8 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
@@ -215,11 +216,21 @@ def _known_keys(error: ValidationError, loc: tuple[str | int, ...]) -> list[str]
 
     model: Any = StudySpec
     for part in loc[:-1]:
+        if get_origin(model) in (dict, list):
+            model = get_args(model)[-1]  # the part is a key or an index of the person's own
+            continue
         info = getattr(model, "model_fields", {}).get(str(part))
         if info is None:
             return ["low", "high", "log", "step", "choices"]
-        model = info.annotation
+        model = _unless_none(info.annotation)
     return [info.alias or name for name, info in getattr(model, "model_fields", {}).items()]
+
+
+def _unless_none(annotation: Any) -> Any:
+    """Return the type that an optional one has when it is given."""
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation
+    return next((each for each in get_args(annotation) if each is not NoneType), annotation)
 
 
 _FIXES: Mapping[str, str] = {

@@ -16,10 +16,12 @@ from study.space.laws import broken_laws
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
 from study.space.section import Section
 from study.space.space_file import Source, faults_of, read_space
+from study.space.throughput import ThroughputSpec, without_absent
 
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
 Standardization = Literal["steps", "rllib"]
 Objective = Literal["final_return", "env_steps_to_target", "time_to_target_s", "cpu_s_to_target", "return_and_cpu_s"]
+Kind = Literal["search", "throughput"]
 Execution = Literal["real", "emulated"]
 """How a trial runs: one process for each runner, or the lanes of all runners inside few processes."""
 
@@ -31,12 +33,12 @@ class EnvironmentSpec(Section):
     """A Gymnasium id such as `Acrobot-v1`, or `module:Class` of your own."""
     kwargs: dict[str, Any] = Field({})
     """Arguments of the environment's constructor."""
-    floor: float
-    """Return that scores 0: a policy that learnt nothing (return units)."""
-    reference: float
-    """Return that scores 1: a good policy (return units)."""
-    target: float
-    """Return from which the environment counts as solved (return units)."""
+    floor: float | None = None
+    """Return that scores 0: a policy that learnt nothing (return units). Not needed with `kind: throughput`."""
+    reference: float | None = None
+    """Return that scores 1: a good policy (return units). Not needed with `kind: throughput`."""
+    target: float | None = None
+    """Return from which the environment counts as solved (return units). Not needed with `kind: throughput`."""
     max_episode_steps: int | None = Field(None, ge=1)
     """Truncate episodes after so many steps; none keeps the environment's own limit."""
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
@@ -146,6 +148,9 @@ class StudySpec(Section):
 
     description: str = ""
     """One line about the study's question."""
+    kind: Kind = "search"
+    """`search`: which settings learn, or hold up; `throughput`: how many environment steps a second the cells of \
+`throughput` make, in short trials that evaluate nothing."""
     environment: EnvironmentSpec
     """The environment, and the returns that give a score its meaning."""
     algorithm: Literal["PPO"] = "PPO"
@@ -166,12 +171,14 @@ every fragment too. None is the learner's own: `steps` for `lean`; `learner: rll
 (or `emulation_processes`); learning is the same, the clock is not. `auto`: real where every process gets a core of \
 its own and the memory suffices, where the environments wait (`step_wait_ms`), and with `runner: stock`; else \
 emulated."""
-    budget: BudgetSpec
-    """When a trial ends."""
+    budget: BudgetSpec = BudgetSpec()  # type: ignore[call-arg]
+    """When a trial ends. A throughput study counts its iterations itself."""
     search: SearchSpec = SearchSpec()  # type: ignore[call-arg]
     """Who proposes settings."""
     holdup: HoldUpSpec | None = None
     """Makes this a hold-up study: in stages, with a certificate at the end."""
+    throughput: ThroughputSpec | None = None
+    """The cells of a throughput study, `kind: throughput`; `parameters` gives the base cell."""
     evaluation: EvaluationSpec = EvaluationSpec()  # type: ignore[call-arg]
     """How a policy is judged."""
     resources: ResourcesSpec = ResourcesSpec()  # type: ignore[call-arg]
@@ -221,14 +228,36 @@ emulated."""
         """What advantages are standardised over, the learner's own choice included."""
         return self.standardization or ("steps" if self.learner == "lean" else "rllib")
 
+    @property
+    def floor(self) -> float:
+        """Return that scores 0. Every study has it that learns."""
+        return _given("floor", self.environment.floor)
+
+    @property
+    def reference(self) -> float:
+        """Return that scores 1. Every study has it that learns."""
+        return _given("reference", self.environment.reference)
+
+    @property
+    def target(self) -> float:
+        """Return from which the environment counts as solved. Every study has it that learns."""
+        return _given("target", self.environment.target)
+
     def score(self, final_return: float) -> float:
         """Return `final_return` on the scale floor = 0, reference = 1, clipped to [0, 1.2]."""
-        floor, reference = self.environment.floor, self.environment.reference
-        return min(max((final_return - floor) / (reference - floor), 0.0), 1.2)
+        return min(max((final_return - self.floor) / (self.reference - self.floor), 0.0), 1.2)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the complete spec, defaults included, as JSON values that `parse_space` reads back."""
+        """Return the complete spec, defaults included, as JSON values that `parse_space` reads back.
+
+        What only a throughput study says is left out elsewhere: the identity of a study begun before there was such a
+        thing stays as it was.
+        """
         content = self.model_dump(mode="json", by_alias=True)
+        if self.kind == "search" and self.throughput is None:
+            del content["kind"], content["throughput"]
+        elif content["throughput"] is not None:
+            content["throughput"] = without_absent(content["throughput"])
         parameters = content["parameters"]
         unused = [name for name in RULES if parameters[name] is None]
         replaced = [parameter for rule, parameter in REPLACED.items() if rule not in unused]
@@ -238,6 +267,12 @@ emulated."""
     def digest(self) -> str:
         """Return the identity of the study: equal for equal specs, whatever the number of trials."""
         return digest_of(self.to_json())
+
+
+def _given(name: str, value: float | None) -> float:
+    if value is None:
+        raise ValueError(f"a study without environment.{name} scores nothing")  # a mistake of ours, not of a person's
+    return value
 
 
 def digest_of(content: Mapping[str, Any]) -> str:

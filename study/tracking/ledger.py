@@ -43,9 +43,9 @@ class TrialRow:
     started: float
     """Seconds since the epoch."""
     stage: str | None = None
-    """Stage of a hold-up study."""
+    """Stage of a hold-up study, or `throughput`."""
     rule: dict[str, Value] = field(default_factory=dict)
-    """In a hold-up study the complete setting without the scale, rules in place of numbers."""
+    """In a hold-up or throughput study the complete setting without the scale, rules in place of numbers."""
     digest: str = ""
     """Identity of `rule`."""
     variant: str = "study"
@@ -167,15 +167,15 @@ class TrialRow:
 
         Args:
             spec: The space.
-            status: How the attempt ends. A failure scores 0; an interruption has no score.
+            status: How the attempt ends. A failure scores 0; an interruption, or a throughput study, has no score.
             moment: When it ends, seconds since the epoch.
         """
         last = self.last_iteration
         final = sum(self._final_returns) / len(self._final_returns) if self._final_returns else None
-        score: float | None = 0.0 if status == "failed" else None
+        score: float | None = 0.0 if status == "failed" and spec.kind == "search" else None
         if status == "finished" and final is not None and isfinite(final):
             score = spec.score(final)
-        reached = self._first_at(spec.environment.target) if status == "finished" else None
+        reached = self._first_at(spec.target) if status == "finished" and self._evaluations else None
         return {
             "wall_time_s": last.wall_time_s if last else 0.0,
             "env_steps": last.env_steps if last else 0,
@@ -294,10 +294,13 @@ def fold(records: Iterable[tuple[Record, float]]) -> Ledger:
 
 
 def best_per_scale(rows: Iterable[TrialRow]) -> dict[int, TrialRow]:
-    """Return, for every scale with a finished trial, the one with the highest score (the cheaper one on a tie)."""
+    """Return, for every scale with a finished trial, the one with the highest score (the cheaper one on a tie).
+
+    Trials of a throughput study are no better or worse than each other.
+    """
     best: dict[int, TrialRow] = {}
     for row in rows:
-        if row.status != "finished":
+        if row.status != "finished" or row.stage == "throughput":
             continue
         rival = best.get(row.num_env_runners)
         if rival is None or _merit(row) > _merit(rival):

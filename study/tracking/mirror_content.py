@@ -77,7 +77,8 @@ def trial_key(identity: StudyIdentity, trial: int, attempt: int) -> dict[str, st
 
 def study_params(spec: StudySpec) -> dict[str, str]:
     """Return the parameters of the parent run."""
-    return {"environment": spec.environment.id, "algorithm": spec.algorithm, "sampler": spec.search.sampler}
+    chosen_by = {"sampler": spec.search.sampler} if spec.kind == "search" else {"kind": spec.kind}
+    return {"environment": spec.environment.id, "algorithm": spec.algorithm, **chosen_by}
 
 
 def study_tags(identity: StudyIdentity, spec: StudySpec) -> dict[str, str]:
@@ -151,7 +152,7 @@ def built_tags(record: TrialBuilt) -> dict[str, str]:
 
 
 def _staged_params(record: TrialStarted) -> dict[str, Any]:
-    """Return what a trial of a hold-up study is for."""
+    """Return what a trial of a hold-up or throughput study is for."""
     if record.stage is None:
         return {}
     runners = record.scale or record.setting.get(SCALE, 0)

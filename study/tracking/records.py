@@ -81,9 +81,9 @@ class TrialStarted(Record):
     execution: Execution = "real"
     """How the trial runs; lines without it are of a time when every trial was real."""
     stage: str | None = None
-    """Stage of a hold-up study."""
+    """Stage of a hold-up study, or `throughput`."""
     rule: dict[str, float | int] = field(default_factory=dict)
-    """In a hold-up study the complete setting as it is kept: without the scale, with rules in place of numbers."""
+    """In a hold-up or throughput study the complete setting as it is kept: without the scale, with rules in place of numbers."""
     digest: str = ""
     """Identity of `rule`."""
     variant: str = "study"
@@ -101,7 +101,8 @@ class TrialBuilt(Record):
     kind: ClassVar[str] = "trial_built"
     trial: int
     attempt: int
-    startup_time_s: float
+    startup_time_s: float | None
+    """None where the trial went on in the processes of another one."""
     effective: dict[str, Any]
     """Configuration read back from the built algorithm."""
     processes_per_node: dict[str, int]
@@ -278,17 +279,37 @@ def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Ite
             if not raw.endswith(b"\n"):
                 return
             where = f"{path}: line {number}" if first_seq == 0 else f"{path}: byte {offset - len(raw)}"
-            line = _parse(raw, where, offset)
-            if expected is not None and line.seq != expected:
-                raise RecordError(
-                    f"{where}: `seq` must be {expected}, got {line.seq}: lines are missing or doubled. "
-                    "Fix: restore the file from a backup, or start a new study with --name."
-                )
+            line = parse_line(raw, where, offset)
+            if expected is not None:
+                check_seq(line, expected, where)
             expected = line.seq + 1
             yield line
 
 
-def _parse(raw: bytes, where: str, end: int) -> Line:
+def check_seq(line: Line, expected: int, where: str) -> None:
+    """Refuse a line that does not follow on the one before.
+
+    Raises:
+        RecordError: Its number is another one.
+    """
+    if line.seq != expected:
+        raise RecordError(
+            f"{where}: `seq` must be {expected}, got {line.seq}: lines are missing or doubled. "
+            "Fix: restore the file from a backup, or start a new study with --name."
+        )
+
+
+def parse_line(raw: bytes, where: str, end: int) -> Line:
+    """Return the record in a complete line.
+
+    Args:
+        raw: The line.
+        where: File and line, for the message.
+        end: Offset of the byte after it.
+
+    Raises:
+        RecordError: It is not a record of a known schema.
+    """
     fix = "Fix: restore the file from a backup, or start a new study with --name."
     try:
         content = orjson.loads(raw)

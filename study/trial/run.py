@@ -8,7 +8,7 @@ import tarfile
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,10 @@ from study.trial.effective import differences, read_effective, runner_reports
 from study.trial.envs.environments import probe
 from study.trial.evaluation import evaluate
 from study.trial.failures import described, original
+from study.trial.kept_runners import in_processes_of, stop, taken_from
 from study.trial.measure import Watch, iteration_metrics
 from study.trial.measured_ppo import MeasuredPPO
+from study.trial.meeting import meet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ class TrialConfig:
     execution: Execution
     trial: int
     attempt: int
+    company: tuple[str, int] | None = None
+    """Name of the group of trials that are timed side by side, and how many they are; None for a trial by itself."""
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any]) -> "TrialConfig":
@@ -57,18 +61,20 @@ class TrialConfig:
             execution=config["execution"],
             trial=config["trial"],
             attempt=config["attempt"],
+            company=config.get("company"),
         )
 
 
 class TrialRun:
     """A trial that is running. `close` must be called whatever happened."""
 
-    def __init__(self, config: TrialConfig, *, started_s: float) -> None:
+    def __init__(self, config: TrialConfig, *, started_s: float, runners: Sequence[Any] = ()) -> None:
         """Build the algorithm and wait until every runner is ready.
 
         Args:
             config: The trial.
             started_s: `time.perf_counter()` at the start of the trial.
+            runners: Processes of as many runners that another trial has left; none: start them.
 
         Raises:
             TrialError: The environment does not work here, RLlib refuses the configuration, the runners are
@@ -83,9 +89,17 @@ class TrialRun:
         spaces = probe(spec.environment, "space")
         ppo = build_config(spec, setting=config.setting, seed=config.seed, spaces=spaces, execution=config.execution)
         self._thread = SteadyThread()
-        self._algorithm = _build(ppo, self._thread, timeout_s=resources.startup_timeout_s)
+        if runners and len(runners) != ppo.num_env_runners:
+            stop(runners)
+            runners = ()
+        self._goes_on = bool(runners)
+        with in_processes_of(runners):
+            self._algorithm = _build(ppo, self._thread, timeout_s=resources.startup_timeout_s)
         try:
             self._built: dict[str, Any] | None = self._check_built(self._algorithm, started_s)
+            if config.company is not None and config.company[1] > 1:
+                name, size = config.company
+                self._meeting = meet(name, size, trial=config.trial, timeout_s=resources.startup_timeout_s)
         except BaseException:
             self.close()
             raise
@@ -110,7 +124,7 @@ class TrialRun:
         return {
             "kind": "trial_built",
             **self._identity,
-            "startup_time_s": startup_time_s,
+            "startup_time_s": None if self._goes_on else startup_time_s,
             "effective": effective,
             "processes_per_node": dict(Counter(addresses)),
         }
@@ -124,7 +138,8 @@ class TrialRun:
 
         Returns:
             `records`: fields of the new records, each with its `kind`; `progress` in [0, 1]; `done`;
-            `policy`: with `done`, a tar archive of the final policy's RLModule checkpoint, else None.
+            `policy`: with `done`, a tar archive of the final policy's RLModule checkpoint, else None. A trial of a
+            throughput study has neither evaluations nor a policy.
 
         Raises:
             TrialError: The trial cannot go on.
@@ -133,10 +148,11 @@ class TrialRun:
         self._built = None
         before = self._progress
         records.append(self._train())
-        if evaluation_due(before, self._progress, self._config.spec.evaluation.num_evaluations):
+        learns = self._config.spec.kind == "search"
+        if learns and evaluation_due(before, self._progress, self._config.spec.evaluation.num_evaluations):
             records.append(self._evaluate())
         done = self._progress >= 1
-        policy = pack_policy(self._module) if done else None
+        policy = pack_policy(self._module) if done and learns else None
         return {"records": records, "progress": self._progress, "done": done, "policy": policy}
 
     def _train(self) -> dict[str, Any]:
@@ -192,6 +208,18 @@ class TrialRun:
         """The policy without its value function, as the runners have it."""
         assert self._algorithm is not None
         return self._algorithm.get_module()
+
+    @property
+    def keeps_runners(self) -> bool:
+        """Whether another trial may go on in this one's runner processes: those that are timed alone."""
+        alone = self._config.company is None or self._config.company[1] == 1
+        return self._config.spec.kind == "throughput" and alone
+
+    def close_but_runners(self) -> list[Any]:
+        """Stop the trial; return its runner processes, which live on for another one."""
+        runners = [] if self._algorithm is None else taken_from(self._algorithm)
+        self.close()
+        return runners
 
     def close(self) -> None:
         """Stop every process of the trial. Does not hang."""

@@ -5,6 +5,7 @@ The driver imports this module, and a driver without RLlib starts two seconds ea
 
 import os
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray.tune import PlacementGroupFactory, Trainable
@@ -29,6 +30,8 @@ class StudyTrial(Trainable):
     """
 
     _run: "TrialRun | None" = None
+    _runners: Sequence[Any] = ()
+    """Runner processes that the trial before has left in a throughput study."""
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
@@ -61,11 +64,12 @@ class StudyTrial(Trainable):
             if self._run is None:
                 from study.trial.run import TrialConfig, TrialRun
 
-                self._run = TrialRun(TrialConfig.from_json(self.config), started_s=self._started_s)
+                runners, self._runners = self._runners, ()
+                self._run = TrialRun(TrialConfig.from_json(self.config), started_s=self._started_s, runners=runners)
             result = self._run.advance()
             if result["done"]:
                 self._ended = True
-                self.cleanup()  # Tune does not do so where the next trial gets this process
+                self._end()  # Tune does not do so where the next trial gets this process
             return result
         except TrialError:
             raise
@@ -79,15 +83,30 @@ class StudyTrial(Trainable):
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Begin another trial in this process, where RLlib and torch are imported already.
 
-        Tune asks for it (`reuse_actors`) when the next trial reserves the same.
+        Tune asks for it (`reuse_actors`) when the next trial reserves the same. In a throughput study it then has as
+        many runners, too, and gets their processes.
         """
-        self.cleanup()
+        if self._run is not None:
+            self.cleanup()
         forget_peak_rss()
         self.setup(new_config)
         return True
 
+    def _end(self) -> None:
+        """Stop the trial, and keep its runner processes where the next trial may need as many."""
+        if self._run is not None and self._run.keeps_runners:
+            run, self._run = self._run, None
+            self._runners = run.close_but_runners()
+        else:
+            self.cleanup()
+
     def cleanup(self) -> None:
         """Stop every process of the trial."""
         run, self._run = self._run, None
+        runners, self._runners = self._runners, ()
         if run is not None:
             run.close()
+        if runners:
+            from study.trial.kept_runners import stop
+
+            stop(runners)

@@ -5,6 +5,7 @@ times. There are two runners: `StockEnvRunner` below and `study.trial.sampling.b
 """
 
 import abc
+import gc
 import math
 import os
 import random
@@ -20,7 +21,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from study.trial.failures import described, original
-from study.trial.measure import ProcessMeasurement, RunnerMeasurement, Watch
+from study.trial.measure import ProcessMeasurement, RunnerMeasurement, Watch, forget_peak_rss
 from study.trial.sampling.lanes import LaneLayout
 from study.trial.sampling.seeds import lane_seed, noise_seed
 
@@ -98,6 +99,17 @@ class MeasuredEnvRunner(SingleAgentEnvRunner, abc.ABC):
             super().__init__(config=config, worker_index=worker_index, **kwargs)
         self._node = ray.get_runtime_context().get_node_id()
         self._watch = Watch()
+
+    def renew(self, **kwargs: Any) -> None:
+        """Begin anew in the same process, as a runner that was just made: environments, policy, seeds and measurements.
+
+        Only what a process has imported and compiled stays, which is what a new one would take seconds for.
+        """
+        self.stop()
+        self.__dict__.clear()
+        gc.collect()  # now, and not while the next trial is timed
+        forget_peak_rss()
+        self.__init__(**kwargs)  # type: ignore[misc]
 
     @property
     def lanes(self) -> tuple[tuple[int, int], ...]:

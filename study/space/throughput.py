@@ -1,0 +1,98 @@
+"""The `throughput` section of a space: which cells are timed, for how long and how often. Pure."""
+
+from dataclasses import replace
+from typing import Annotated, Any, cast
+
+from pydantic import Field, create_model
+
+from study.space.domains import Choices, Domain, Model, domain_of
+from study.space.parameters import PARAMETERS, RULES, SCALE, Parameter
+from study.space.section import Section
+
+LEARNERS = "num_learners"
+"""An axis of a grid that is no parameter of PPO: `resources.num_learners`."""
+_LEARNERS = Parameter(
+    name=LEARNERS,
+    kind=int,
+    default=0,
+    minimum=0,
+    meaning="Learner processes; 0: the learner is in the main process. Otherwise `resources.num_learners`.",
+)
+_VARIED = (
+    SCALE,
+    "num_envs_per_env_runner",
+    "train_batch_size",
+    "steps_per_env_runner",
+    "minibatch_size",
+    "num_minibatches",
+    "num_epochs",
+)
+"""Parameters and rules that an iteration's time depends on, in the order of the tables."""
+AXES = {
+    **{name: {**PARAMETERS, **RULES}[name] for name in _VARIED},
+    SCALE: replace(PARAMETERS[SCALE], meaning="Environment runners, a process each."),
+    LEARNERS: _LEARNERS,
+}
+"""What a grid can vary."""
+
+
+class _Grid(Model):
+    """Base of `GridSpec`."""
+
+    def axes(self) -> dict[str, list[int]]:
+        """Return axis -> its values, of those that the grid varies."""
+        given: dict[str, Domain | None] = {name: getattr(self, name) for name in AXES}
+        return {
+            name: [int(value) for value in (domain.choices if isinstance(domain, Choices) else [domain])]  # type: ignore[arg-type]
+            for name, domain in given.items()
+            if domain is not None
+        }
+
+
+GridSpec: type[_Grid] = create_model(
+    "GridSpec",
+    __base__=_Grid,
+    __doc__="A cross product: each axis is a value or a list; what a grid does not name is as in `parameters`.",
+    **{
+        name: (domain_of(parameter, ranges=False), Field(None, description=parameter.meaning))
+        for name, parameter in AXES.items()
+    },
+)  # type: ignore[call-overload]
+
+
+class AllocationSpec(Section):
+    """One large trial, or the same CPUs for several smaller ones?"""
+
+    num_env_runners: int = Field(ge=1)
+    """Runners of the one large trial, whose CPUs the others share."""
+    trials: list[Annotated[int, Field(ge=1)]] = Field([1, 2, 4], min_length=1)
+    """How many trials take these CPUs, side by side; each has a main process of its own, and fewer runners."""
+    parameters: dict[str, int] = Field({})
+    """What differs from `parameters` in these trials, such as `train_batch_size`."""
+
+
+class ThroughputSpec(Section):
+    """A throughput study: short trials of cells, in blocks. It measures the clock and makes no claim about learning."""
+
+    iterations: int = Field(4, ge=1)
+    """Timed training iterations of each trial; one more before them is warm-up."""
+    blocks: int = Field(3, ge=1)
+    """Each runs every cell once, cells in random order (those of equal runners one after another), and the base cell \
+at its beginning and at its end. The number of the block is the seed of its trials."""
+    grids: dict[str, GridSpec] = Field({})  # type: ignore[valid-type]
+    """Name -> what is varied around the base cell (`parameters`). A cell of several grids runs once a block."""
+    allocation: AllocationSpec | None = None
+    """One large trial, or the same CPUs for several smaller ones?"""
+
+    def axes(self) -> dict[str, dict[str, list[int]]]:
+        """Return grid -> axis -> its values."""
+        return {name: cast(_Grid, grid).axes() for name, grid in self.grids.items()}
+
+
+def without_absent(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the section's JSON values without the axes that a grid does not vary, which cannot be read back."""
+    grids = {
+        name: {axis: values for axis, values in grid.items() if values is not None}
+        for name, grid in content["grids"].items()
+    }
+    return {**content, "grids": grids}

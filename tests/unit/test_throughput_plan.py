@@ -1,0 +1,179 @@
+"""The plan of a throughput study: blocks, groups, legs, labels, and clocks that are refused."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from study.cli import _overrides
+from study.cluster.connection import private_shape
+from study.errors import ClusterError
+from study.planning.plan import deal_slots, make_plan
+from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.protocol.blocks import in_block
+from study.protocol.phases import shares
+from study.space.cells import ANCHOR, cells_of
+from study.space.spec import load_space
+from study.throughput_display import print_throughput_plan
+from tests.throughput import throughput_spec
+
+
+def machine(cores, cpus=64, memory_mb=64_000):
+    nodes = (NodeShape(address=LOCAL, num_cpus=cpus, physical_cpus=cores, memory_mb=memory_mb),)
+    return ClusterShape(nodes=nodes)
+
+
+def blocks_of(spec):
+    """Return block -> its slots in their order."""
+    slots = deal_slots(spec)
+    return {seed: [slot for slot in slots if slot.seed == seed] for seed in dict.fromkeys(slot.seed for slot in slots)}
+
+
+def test_every_block_runs_every_cell_once_between_two_anchors():
+    spec = throughput_spec()
+    cells = {cell.name: cell.num_trials for cell in cells_of(spec)}
+    blocks = blocks_of(spec)
+    assert list(blocks) == [1, 2, 3]
+    for slots in blocks.values():
+        assert Counter(slot.anchor for slot in slots) == {**cells, ANCHOR: 2}
+        assert slots[0].anchor == slots[-1].anchor == ANCHOR
+        assert {slot.iterations for slot in slots} == {3}  # one of warm-up
+        assert {slot.stage for slot in slots} == {"throughput"}
+    assert [slot.trial for slot in deal_slots(spec)] == list(range(3 * (sum(cells.values()) + 1)))
+
+
+def test_cells_of_equal_runners_follow_each_other_in_an_order_of_their_own_in_every_block():
+    spec = throughput_spec(throughput__blocks=12)
+    orders, of_scales = set(), set()
+    for slots in blocks_of(spec).values():
+        inside = [slot for slot in slots[1:-1] if not slot.anchor.startswith("allocation")]
+        scales = [slot.num_env_runners for slot in inside]
+        changes = sum(before != after for before, after in itertools.pairwise(scales))
+        assert changes == len(set(scales)) - 1
+        orders.add(tuple(slot.anchor for slot in inside))
+        of_scales.add(tuple(dict.fromkeys(scales)))
+    assert len(orders) > 8
+    assert len(of_scales) == 2  # 1 before 4, and 4 before 1
+    other = deal_slots(throughput_spec(throughput__blocks=12, search={"sampler_seed": 1}))
+    assert [slot.anchor for slot in other] != [slot.anchor for slot in deal_slots(spec)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3), max_size=12), st.integers(0, 5))
+def test_a_block_holds_every_point_once_and_keeps_keys_together(keys, seed):
+    points = list(enumerate(keys))
+    anchor = (-1, -1)
+    block = in_block(points, anchor, np.random.default_rng(seed), together=lambda point: point[1])
+    assert block[0] == block[-1] == anchor
+    assert sorted(block[1:-1]) == points
+    found = [key for _, key in block[1:-1]]
+    assert sum(a != b for a, b in itertools.pairwise(found)) == max(len(set(found)) - 1, 0)
+    plain = in_block(points, anchor, np.random.default_rng(seed))
+    assert plain[1:-1] == [points[at] for at in np.random.default_rng(seed).permutation(len(points))]
+
+
+@pytest.mark.parametrize("largest", range(1, 70))
+def test_the_shares_of_a_hold_up_study_are_what_they_were(largest):
+    cpus = largest + 1
+    assert shares(largest) == [((cpus - trials) // trials, trials) for trials in (2, 4) if cpus >= 2 * trials]
+
+
+def test_only_the_trials_of_a_divided_allocation_run_side_by_side():
+    groups = Counter(slot.group for slot in deal_slots(throughput_spec()))
+    sizes = Counter(groups.values())
+    assert sizes == {1: 3 * 11, 2: 3, 4: 3}
+
+
+def test_trials_go_on_in_processes_of_as_many_runners_and_no_others():
+    plan = make_plan(throughput_spec(), machine(2))
+    legs = {slot.anchor: plan.leg_of(slot) for slot in plan.slots}
+    assert legs["n=4 k=1 B=800 m=100 E=4"] == legs["n=4 k=1 B=400 m=100 E=8"] != legs[ANCHOR]
+    assert legs["allocation 1 x 7"] == (7, 0)
+    assert legs["allocation 2 x 3"] is legs["allocation 4 x 1"] is None
+
+
+def test_environments_that_wait_are_measured_provisionally_on_few_cores():
+    plan = make_plan(throughput_spec(), machine(2))
+    labels = {name: each.needs.label for name, each in plan.cells.items()}
+    assert {label.timing for label in labels.values()} == {"measured"}
+    assert not labels["n=1 k=1 B=400 m=100 E=4"].provisional
+    assert labels["n=4 k=1 B=400 m=100 E=4"].provisional
+    assert labels["allocation 4 x 1"].provisional  # one of them would fit, four do not
+    assert labels["allocation 4 x 1"].reason == "environments wait 4 ms a step; 8 CPUs reserved, 2 cores"
+
+
+def test_a_private_ray_is_given_the_cpus_of_the_largest_cell():
+    assert private_shape(throughput_spec()).num_cpus >= 8
+    assert make_plan(throughput_spec(), private_shape(throughput_spec())).num_trials == 51
+
+
+def test_auto_refuses_a_clock_that_is_none_and_names_the_ways_out():
+    busy = {"environment__step_wait_ms": 0}
+    with pytest.raises(ClusterError, match="8 cells would share cores, got 2 runners with 3 CPUs reserved, 2 cores"):
+        make_plan(throughput_spec(**busy), machine(2))
+    assert all(each.needs.execution == "real" for each in make_plan(throughput_spec(**busy), machine(8)).cells.values())
+    asked = make_plan(throughput_spec(**busy, execution="real"), machine(2))
+    labels = Counter(each.needs.label.timing for each in asked.cells.values())
+    assert labels == {"oversubscribed": 8, "measured": 4}
+    emulated = make_plan(throughput_spec(**busy, execution="emulated"), machine(2))
+    assert {each.needs.label.timing for each in emulated.cells.values()} == {"emulated"}
+
+
+def test_what_can_never_be_placed_is_refused():
+    with pytest.raises(ClusterError, match="7 runners need 8 CPUs at once, the cluster has 5"):
+        make_plan(throughput_spec(), machine(5, cpus=5))
+    with pytest.raises(ClusterError, match="7 runners need 2800 MB"):
+        make_plan(throughput_spec(), machine(8, memory_mb=2_000))
+
+
+def test_keeping_processes_is_in_the_guess_of_the_duration():
+    scattered = throughput_spec(throughput__allocation=None, throughput__grids={"n": {"num_env_runners": [1, 3, 4, 5]}})
+    together = throughput_spec(
+        throughput__allocation=None, throughput__grids={"E": {"num_env_runners": 4, "num_epochs": [1, 2, 3, 5]}}
+    )
+    assert len(deal_slots(scattered)) == len(deal_slots(together))
+    assert make_plan(together, machine(8)).hours < 0.8 * make_plan(scattered, machine(8)).hours
+
+
+@pytest.mark.parametrize("width", [100, 150])
+def test_the_plan_shows_cells_blocks_minutes_and_labels(width):
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as capture:
+        print_throughput_plan(console, make_plan(throughput_spec(), machine(2)), name="demo")
+    text = capture.get()
+    assert "demo: 12 cells in 3 blocks, 51 short trials, about " in text
+    assert "measured*: environments wait; oversubscribed if CPU pressure reaches 5%." in text
+    rows = [line.split() for line in text.splitlines() if line.startswith("allocation")]
+    assert [row[1:4] for row in rows[1:]] == [["2", "x", "3"], ["4", "x", "1"]]
+    assert "oversubscribed:" not in text
+    console = Console(width=width, force_terminal=False)
+    busy = throughput_spec(environment__step_wait_ms=0, execution="real")
+    with console.capture() as capture:
+        print_throughput_plan(console, make_plan(busy, machine(2)), name="demo")
+    assert "oversubscribed: 8 of 12 cells have more processes than cores" in " ".join(capture.get().split())
+
+
+def test_a_replicate_has_another_order_and_the_same_blocks():
+    overrides = _overrides("waiting_grid.yaml", None, 3, None)
+    assert overrides == ["search.sampler_seed=3"]
+    first, third = (load_space("waiting_grid.yaml", overrides=each) for each in ([], overrides))
+    assert deal_slots(first)[1:5] != deal_slots(third)[1:5]
+    assert Counter(slot.anchor for slot in deal_slots(first)) == Counter(slot.anchor for slot in deal_slots(third))
+
+
+def test_the_waiting_grid_fits_two_cores_and_half_an_hour():
+    spec = load_space("waiting_grid.yaml")
+    plan = make_plan(spec, machine(2))
+    assert {each.needs.label.timing for each in plan.cells.values()} == {"measured"}
+    assert max(each.needs.memory_mb for each in plan.cells.values()) < 16_000
+    assert plan.hours * 60 < 35
+    for (
+        each
+    ) in plan.cells.values():  # else the 4 ms of CPU that a runner takes in an iteration would be seen as pressure
+        cell = each.cell
+        waits_s = cell.setting["train_batch_size"] / cell.num_env_runners * spec.environment.step_wait_ms / 1e3
+        assert waits_s >= 0.05 * cell.num_env_runners

@@ -1,0 +1,241 @@
+"""Spaces of throughput studies: which cells they name, what they are refused for; other studies stay as they were."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from study.errors import SpaceError
+from study.space.cells import ANCHOR, cells_of, shares, spec_of_cell
+from study.space.space_file import Source
+from study.space.spec import StudySpec, digest_of, load_space, parse_space
+from tests.spaces import spec
+from tests.throughput import throughput_content, throughput_spec
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def faults(**changes):
+    with pytest.raises(SpaceError) as caught:
+        throughput_spec(**changes)
+    return {fault.place: fault for fault in caught.value.faults}
+
+
+def test_cells_are_the_cross_products_around_the_base_each_once():
+    cells = {cell.name: cell for cell in cells_of(throughput_spec())}
+    assert {name: cell.grids for name, cell in cells.items()} == {
+        ANCHOR: "strong, weak",  # 2 runners, batch 400: as both grids name it
+        "n=1 k=1 B=400 m=100 E=4": "strong",
+        "n=4 k=1 B=400 m=100 E=4": "strong",
+        "n=1 k=1 B=200 m=100 E=4": "weak",
+        "n=4 k=1 B=800 m=100 E=4": "weak",
+        "n=1 k=1 B=400 m=100 E=1": "epochs",
+        "n=1 k=1 B=400 m=100 E=8": "epochs",
+        "n=4 k=1 B=400 m=100 E=1": "epochs",
+        "n=4 k=1 B=400 m=100 E=8": "epochs",
+        "allocation 1 x 7": "allocation",
+        "allocation 2 x 3": "allocation",
+        "allocation 4 x 1": "allocation",
+    }
+    assert cells["n=4 k=1 B=800 m=100 E=4"].setting["train_batch_size"] == 800
+    assert "steps_per_env_runner" not in cells["n=4 k=1 B=800 m=100 E=4"].setting
+
+
+def test_the_undivided_allocation_is_the_grid_s_cell_but_never_the_anchor():
+    small = {"num_env_runners": 4, "trials": [1, 2]}
+    names = {cell.name: cell.grids for cell in cells_of(throughput_spec(throughput__allocation=small))}
+    assert names["allocation 1 x 4"] == "strong, allocation"
+    assert "n=4 k=1 B=400 m=100 E=4" not in names
+    of_base = {"num_env_runners": 2, "trials": [1]}
+    names = {cell.name: cell.grids for cell in cells_of(throughput_spec(throughput__allocation=of_base))}
+    assert (names[ANCHOR], names["allocation 1 x 2"]) == ("strong, weak", "allocation")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "trials", "overhead", "each", "runners"),
+    [(47, 1, 1, 1, 46), (47, 2, 1, 1, 22), (47, 4, 1, 1, 10), (8, 4, 1, 1, 1), (7, 4, 1, 1, 0), (49, 2, 3, 2, 10)],
+)
+def test_divided_trials_take_no_more_cpus_than_the_undivided_one(cpus, trials, overhead, each, runners):
+    assert shares(cpus, trials, overhead=overhead, each=each) == runners
+    assert trials * (overhead + runners * each) <= cpus
+    assert trials * (overhead + (runners + 1) * each) > cpus  # nor any fewer than they could
+
+
+def test_learners_are_an_axis_and_part_of_a_cell():
+    learners = throughput_spec(throughput__grids={"learners": {"num_learners": [0, 2]}}, throughput__allocation=None)
+    assert [(cell.name, cell.num_learners) for cell in cells_of(learners)] == [
+        (ANCHOR, 0),
+        ("n=2 k=1 B=400 m=100 E=4 L=2", 2),
+    ]
+    assert spec_of_cell(learners, cells_of(learners)[1]).resources.num_learners == 2
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=5, unique=True),
+    st.lists(st.integers(1, 4), min_size=1, max_size=3, unique=True),
+)
+def test_every_cell_of_a_grid_is_there_with_its_values(runners, envs):
+    grid = {"num_env_runners": runners, "num_envs_per_env_runner": envs}
+    cells = cells_of(throughput_spec(throughput__grids={"grid": grid}, throughput__allocation=None))
+    found = {(cell.num_env_runners, cell.setting["num_envs_per_env_runner"]) for cell in cells if cell.grids}
+    assert found == {(n, k) for n in runners for k in envs}
+    assert len({cell.name for cell in cells}) == len(cells)
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "words"),
+    [
+        ({"throughput": None}, "throughput", "must be given with kind: throughput"),
+        ({"throughput__grids": None, "throughput__allocation": None}, "throughput.grids", "got no grid"),
+        ({"throughput__grids__empty": {}}, "throughput.grids.empty", "must vary something"),
+        ({"throughput__grids__bad": {"num_env_runner": 3}}, "throughput.grids.bad.num_env_runner", "num_env_runners"),
+        ({"throughput__grids__bad": {"lr": [0.1]}}, "throughput.grids.bad.lr", "unknown key"),
+        ({"throughput__grids__bad": {"num_epochs": [1, 1]}}, "throughput.grids.bad.num_epochs", "must differ"),
+        (
+            {"throughput__grids__bad": {"num_epochs": {"low": 1, "high": 3}}},
+            "throughput.grids.bad.num_epochs",
+            "",
+        ),
+        (
+            {"throughput__grids__bad": {"train_batch_size": 400, "steps_per_env_runner": 200}},
+            "throughput.grids.bad.steps_per_env_runner",
+            "takes the place of train_batch_size, got both",
+        ),
+        (
+            {"throughput__grids__bad": {"num_env_runners": [1, 4], "steps_per_env_runner": 50}},
+            "throughput.grids.bad",
+            "'n=1 k=1 B=50 m=100 E=4': `minibatch_size <= train_batch_size` must hold, got 100 > 50",
+        ),
+        (
+            {"throughput__grids__bad": {"num_env_runners": 500}},
+            "throughput.grids.bad",
+            "got 500 lanes and 400 steps",
+        ),
+        (
+            {"throughput__grids__bad": {"num_learners": 4, "train_batch_size": 402}},
+            "throughput.grids.bad",
+            "every learner takes an equal share, got 402 for 4",
+        ),
+        ({"throughput__allocation__trials": [1, 5]}, "throughput.allocation.trials", "5 trials for the 8 CPUs"),
+        ({"throughput__allocation__trials": [2, 2]}, "throughput.allocation.trials", "distinct"),
+        (
+            {"throughput__allocation__parameters": {"lr": 1}},
+            "throughput.allocation.parameters.lr",
+            "is not varied here",
+        ),
+        (
+            {"throughput__allocation__parameters": {"train_batch_size": 0}},
+            "throughput.allocation.parameters.train_batch_size",
+            "must be >= 1, got 0",
+        ),
+        ({"parameters__num_env_runners": [1, 2]}, "parameters.num_env_runners", "one value, got a list"),
+        ({"parameters__lr": {"low": 1e-4, "high": 1e-3}}, "parameters.lr", "no time depends on it"),
+        ({"parameters__minibatch_size": 500}, "parameters.minibatch_size", "got 500 > 400"),
+        ({"budget": {"iterations": 3}}, "budget", "throughput.iterations"),
+        ({"search": {"num_trials": 3}}, "search.num_trials", "searches for nothing"),
+        ({"search": {"sampler": "grid"}}, "search.sampler", "searches for nothing"),
+        ({"evaluation": {"episodes": 3}}, "evaluation", "evaluates nothing"),
+        ({"throughput__iterations": 0}, "throughput.iterations", "greater than or equal to 1"),
+        ({"kind": "troughput"}, "kind", "'search' or 'throughput'"),
+        ({"runner": "stock", "execution": "emulated"}, "execution", "or execution: real"),
+    ],
+)
+def test_each_fault_is_named_with_its_place_value_and_fix(changes, place, words):
+    found = faults(**changes)
+    assert place in found, found
+    assert words in f"{found[place].law} {found[place].fix}"
+    assert found[place].fix
+
+
+def test_a_grid_is_told_once_however_many_of_its_cells_are_broken():
+    found = faults(throughput__grids__bad={"num_env_runners": [500, 600, 700]})
+    assert list(found) == ["throughput.grids.bad"]
+
+
+def test_a_minibatch_of_the_base_is_never_clipped_to_a_small_batch_in_silence():
+    accepted = throughput_spec(throughput__grids__few={"train_batch_size": 50, "minibatch_size": 50})
+    cell = next(cell for cell in cells_of(accepted) if cell.grids == "few")
+    assert (cell.setting["train_batch_size"], cell.setting["minibatch_size"]) == (50, 50)
+
+
+def test_what_a_throughput_study_needs_not_say_others_must():
+    assert throughput_spec().environment.target is None
+    with pytest.raises(SpaceError) as caught:
+        spec(environment__floor=None, environment__target=None)
+    assert [str(fault) for fault in caught.value.faults] == [
+        "environment.floor: must be given. Fix: Add it.",
+        "environment.target: must be given. Fix: Add it.",
+    ]
+    with pytest.raises(SpaceError, match="needs kind: throughput, got kind: search"):
+        spec(throughput=throughput_content()["throughput"])
+    with pytest.raises(ValueError, match=r"without environment.floor scores nothing"):
+        throughput_spec().score(1.0)
+
+
+def test_a_throughput_space_reads_back_what_it_writes():
+    written = throughput_spec(throughput__allocation__parameters={"train_batch_size": 700})
+    again = parse_space(Source(name="again", content=json.loads(json.dumps(written.to_json()))))
+    assert again == written
+    assert again.digest() == written.digest()
+    assert StudySpec.model_validate(written.to_json()) == written  # as a trial's process does
+    assert throughput_spec(throughput__blocks=4).digest() != throughput_spec().digest()
+
+
+DIGESTS = {
+    "acrobot_holdup": "8eb64db5e2057b5c",
+    "acrobot_table": "638f81c971438049",
+    "acrobot_workers": "f65ef171e783c093",
+    "holdup_small": "03cf4cb69ece58ec",
+    "quickstart": "9a8b57d4b6e7181e",
+    "scaling": "80de7b425b5c505c",
+    "waiting": "1e6b827fec7c66f6",
+}
+"""Of shipped spaces, before there were throughput studies."""
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_a_study_begun_before_there_were_throughput_studies_can_be_resumed(name):
+    assert load_space(name).digest() == DIGESTS[name]
+    assert not {"kind", "throughput"} & load_space(name).to_json().keys()
+
+
+def test_the_identity_of_a_recorded_study_is_still_its_own():
+    recorded = json.loads((ROOT / "analysis" / "example_study" / "study.json").read_text())
+    assert digest_of(recorded["spec"]) == recorded["digest"]
+    again = parse_space(Source(name="again", content=recorded["spec"]))
+    assert again.to_json() == recorded["spec"]
+    assert again.digest() == recorded["digest"]
+
+
+WORDS = ("grids", "allocation", "trials", "num_env_runners", "train_batch_size", "iterations", "strong")
+PLACES = ("kind", "throughput", "throughput.grids", "throughput.allocation", "throughput.grids.strong", "parameters")
+
+
+@settings(deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.text(max_size=5) | st.sampled_from(WORDS), inner, max_size=3)
+        ),
+        max_leaves=8,
+    ),
+    st.sampled_from(PLACES),
+)
+def test_any_value_in_any_place_either_loads_and_reads_back_or_is_a_space_error(value, place):
+    content = throughput_content()
+    *parents, last = place.split(".")
+    node = content
+    for parent in parents:
+        node = node[parent]
+    node[last] = value
+    try:
+        loaded = parse_space(Source(name="fuzz", content=content))
+    except SpaceError as error:
+        assert error.faults
+    else:
+        assert parse_space(Source(name="again", content=json.loads(json.dumps(loaded.to_json())))) == loaded

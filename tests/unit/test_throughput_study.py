@@ -1,0 +1,252 @@
+"""The course of a throughput study without Ray: alone or side by side, killed and resumed, failed and told."""
+
+import itertools
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from study.conductor import Conductor
+from study.planning.plan import make_plan
+from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.search.optuna_study import OptunaStudy
+from study.space.cells import ANCHOR
+from study.throughput_display import print_throughput
+from study.tracking.folder import StudyFolder
+from study.tracking.ledger import best_per_scale, fold, table_row
+from study.tracking.mirror_content import study_params, trial_name, trial_params
+from study.tracking.records import RecordLog, TrialEnded, TrialStarted, read_lines
+from tests.throughput import throughput_spec
+
+CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=8, physical_cpus=2, memory_mb=64_000),))
+SMALL = {
+    "throughput__blocks": 2,
+    "throughput__grids": {"strong": {"num_env_runners": [1, 2, 4]}},
+    "throughput__allocation": {"num_env_runners": 3, "trials": [2]},
+}
+NUM_TRIALS = 2 * (2 + 2 + 2)
+"""Of `SMALL`: two anchors, two other cells and a pair side by side in each block."""
+
+
+class Drive:
+    """One driver's session over a study folder; leaving it without `close` is a kill."""
+
+    def __init__(self, path, space=None):
+        self.folder, self.spec = StudyFolder(path), space or throughput_spec(**SMALL)
+        path.mkdir(exist_ok=True)
+        ledger = fold((line.record, line.time) for line in read_lines(self.folder.records))
+        self.log = RecordLog(self.folder.records)
+        self.conductor = Conductor(
+            spec=self.spec,
+            plan=make_plan(self.spec, CLUSTER),
+            folder=self.folder,
+            log=self.log,
+            ledger=ledger,
+            optuna_study=OptunaStudy(self.spec, study_id="s", journal=self.folder.optuna_journal, rows=ledger.rows),
+            provenance={},
+        )
+        self.legs, self.together = [], []
+
+    def finish(self, trial, *, pressure=0.01, seconds=None):
+        """Report three iterations; one with n runners takes 4 / n seconds, the first twice as long."""
+        row = self.conductor.ledger.rows[trial]
+        seconds = 4.0 / row.num_env_runners if seconds is None else seconds
+        built = {"kind": "trial_built", "startup_time_s": None, "effective": {}, "processes_per_node": {LOCAL: 2}}
+        self.conductor.report(trial, [built], progress=0.0)
+        for number in (1, 2, 3):
+            time_s = seconds * (2 if number == 1 else 1)
+            metrics = {"train_batch_size_actual": 400, "iteration_time_s": time_s, "cpu_pressure": pressure}
+            iteration = {"kind": "iteration", "iteration": number, "env_steps": 400 * number, "wall_time_s": time_s}
+            self.conductor.report(trial, [{**iteration, "metrics": metrics}], progress=number / 3)
+        self.conductor.finish(trial, None)
+
+    def run(self, finish=None, *, most=None):
+        """Run to the end, or until `most` trials have ended (then as a kill leaves it); return the ending."""
+        ended, finish = 0, finish or self.finish
+        while not self.conductor.exhausted or self.conductor.leg_ended:
+            if self.conductor.leg_ended:
+                self.legs.append(self.conductor.begin_leg())
+                continue
+            started = []
+            while (next_one := self.conductor.next_trial()) is not None:
+                started.append(next_one.trial)
+            assert started
+            self.together.append(len(started))
+            for trial in started:
+                if ended == most:
+                    self.log.close()
+                    return None
+                finish(trial)
+                ended += 1
+        closed = self.conductor.close()
+        self.log.close()
+        return closed
+
+
+def records(path):
+    return [line.record for line in read_lines(path / "records.jsonl")]
+
+
+def rows(path):
+    return fold((line.record, line.time) for line in read_lines(path / "records.jsonl")).rows
+
+
+def test_a_study_runs_to_its_end_one_trial_at_a_time_but_for_the_divided_ones(tmp_path):
+    drive = Drive(tmp_path)
+    assert drive.run().reason == "complete"
+    assert sorted(drive.together) == [1] * (NUM_TRIALS - 4) + [2, 2]
+    found = rows(tmp_path)
+    assert sorted(found) == list(range(NUM_TRIALS))
+    for row in found.values():
+        assert (row.status, row.stage, row.optuna_number, row.iterations) == ("finished", "throughput", None, 3)
+        assert (row.summary["final_return"], row.summary["score"], row.checkpoint) == (None, None, None)
+        assert row.summary["env_steps_per_s"] == pytest.approx(100 * row.num_env_runners)
+        assert row.setting["num_learners"] == 0
+        assert row.rule["train_batch_size"] == row.setting["train_batch_size"]
+        assert row.digest
+    assert {row.seed for row in found.values()} == {1, 2}
+    assert {row.anchor for row in found.values()} == {
+        ANCHOR,
+        "n=1 k=1 B=400 m=100 E=4",
+        "n=4 k=1 B=400 m=100 E=4",
+        "allocation 2 x 1",
+    }
+    assert best_per_scale(found.values()) == {}
+
+
+def test_processes_are_kept_while_runners_stay_as_many_and_never_side_by_side(tmp_path):
+    drive = Drive(tmp_path)
+    drive.run()
+    started = [record for record in records(tmp_path) if isinstance(record, TrialStarted)]
+    keys = [None if record.anchor.startswith("all") else record.setting["num_env_runners"] for record in started]
+    runs = [key for key, _ in itertools.groupby(keys)]
+    assert drive.legs == [key is not None for key in runs][1:]  # the first leg begins with the session
+    assert keys.count(2) == 4
+    assert runs.count(2) == 3  # an anchor at the end of a block goes on into the next one
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kills=st.lists(st.integers(0, NUM_TRIALS - 1), max_size=4))
+def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_factory, kills):
+    path = tmp_path_factory.mktemp("study")
+    for most in kills:
+        Drive(path).run(most=most)
+    closed = Drive(path).run()
+    assert closed.reason == "complete"
+    ended = [record for record in records(path) if isinstance(record, TrialEnded) and record.status != "interrupted"]
+    assert sorted(record.trial for record in ended) == list(range(NUM_TRIALS))
+    whole, clean = rows(path), path / "clean"
+    Drive(clean).run()
+    for number, row in rows(clean).items():  # the same cells in the same blocks, however often it was killed
+        assert (row.anchor, row.seed, row.setting) == (
+            whole[number].anchor,
+            whole[number].seed,
+            whole[number].setting,
+        )
+
+
+def test_a_trial_that_was_to_run_beside_another_and_did_not_is_tainted(tmp_path):
+    drive = Drive(tmp_path)
+    order = [slot.trial for slot in drive.conductor.plan.slots if slot.anchor.startswith("allocation")]
+    while True:
+        if drive.conductor.leg_ended:
+            drive.conductor.begin_leg()
+        trial = drive.conductor.next_trial().trial
+        if trial == order[0]:
+            break
+        drive.finish(trial)
+    beside = drive.conductor.next_trial()
+    assert beside.trial == order[1]
+    assert drive.conductor.company_of(trial) == drive.conductor.company_of(beside.trial)
+    assert drive.conductor.company_of(trial)[1] == 2
+    assert drive.conductor.next_trial() is None  # nothing else beside them
+    drive.finish(trial)
+    drive.log.close()  # killed
+    again = Drive(tmp_path)
+    assert again.conductor.company_of(beside.trial)[1] == 1  # it has nobody to wait for
+    again.run()
+    labels = [rows(tmp_path)[number].timing for number in order]
+    assert labels == ["measured", "tainted", "measured", "measured"]
+
+
+def test_pressure_decides_what_the_times_of_waiting_environments_are_worth(tmp_path):
+    drive = Drive(tmp_path)
+    drive.run(lambda trial: drive.finish(trial, pressure=0.2))
+    labels = {(row.anchor, row.timing) for row in rows(tmp_path).values()}
+    assert labels == {
+        (ANCHOR, "oversubscribed"),
+        ("n=1 k=1 B=400 m=100 E=4", "measured"),  # two processes on two cores
+        ("n=4 k=1 B=400 m=100 E=4", "oversubscribed"),
+        ("allocation 2 x 1", "oversubscribed"),  # two trials of two processes
+    }
+
+
+def test_a_failed_trial_is_a_row_without_a_score_and_the_others_go_on(tmp_path):
+    drive = Drive(tmp_path)
+
+    def finish(trial):
+        if trial == 3:
+            drive.conductor.end(trial, "failed", "planted")
+        else:
+            drive.finish(trial)
+
+    assert drive.run(finish).reason == "complete"
+    row = rows(tmp_path)[3]
+    assert (row.status, row.reason) == ("failed", "planted")
+    assert row.summary["score"] is None
+    assert table_row(row)["env_steps_per_s"] is None
+
+
+def test_mlflow_is_told_what_a_trial_timed(tmp_path):
+    drive = Drive(tmp_path)
+    drive.run(most=1)
+    started = next(record for record in records(tmp_path) if isinstance(record, TrialStarted))
+    assert trial_name(started) == "trial 0 · throughput · 2 runners"
+    params = trial_params(started, drive.spec)
+    assert (params["stage"], params["anchor"], params["num_learners"]) == ("throughput", ANCHOR, "0")
+    assert study_params(drive.spec) == {"environment": "Acrobot-v1", "algorithm": "PPO", "kind": "throughput"}
+
+
+def printed(path, spec):
+    console = Console(width=150, force_terminal=False)
+    with console.capture() as capture:
+        print_throughput(console, spec, rows(path).values(), folder="studies/demo", table="trials.csv")
+    return capture.get()
+
+
+def test_the_end_shows_rates_with_their_range_and_the_next_command(tmp_path):
+    drive, seconds = Drive(tmp_path), itertools.cycle((4.0, 5.0))
+    drive.run(lambda trial: drive.finish(trial, seconds=next(seconds)))
+    text = printed(tmp_path, drive.spec)
+    lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
+    assert "  90  [80, 100], n=4" in lines["anchor,"]
+    assert "measured 4" in lines["anchor,"]
+    assert "180  [180, 180], n=2" in lines["allocation"]  # both trials of a pair together
+    assert "2 x 1" in lines["allocation"]
+    assert "python -m study report studies/demo" in text
+
+
+def test_the_end_says_why_a_cell_has_no_measured_rate(tmp_path):
+    drive = Drive(tmp_path)
+
+    def finish(trial):
+        row = drive.conductor.ledger.rows[trial]
+        if row.anchor == "n=4 k=1 B=400 m=100 E=4":
+            drive.conductor.end(trial, "failed", "planted fault")
+        else:
+            drive.finish(trial, pressure=0.3)
+
+    drive.run(finish)
+    text = printed(tmp_path, drive.spec)
+    assert "not measured: environments wait 4 ms a step; 3 CPUs reserved, 2 cores; CPU pressure 30.0%" in text
+    assert "failed: planted fault" in text
+    failed = next(line for line in text.splitlines() if line.split()[:2] == ["strong", "4"])
+    assert failed.split()[-5:] == ["2", "2", "-", "failed", "2"]
+
+
+def test_one_run_prints_no_interval(tmp_path):
+    spec = throughput_spec(**{**SMALL, "throughput__blocks": 1})
+    Drive(tmp_path, spec).run()
+    text = printed(tmp_path, spec)
+    assert "400  n=1, no interval" in text
