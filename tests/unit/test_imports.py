@@ -43,7 +43,7 @@ def imported(file):
 HOMES = {
     "ray": {"study/cluster", "study/run.py", "study/trial", "study/search/searcher.py"},
     "torch": {"study/trial", "study/search/proposals.py"},  # the Gaussian process of Optuna's GPSampler
-    "mlflow": {"study/tracking"},
+    "mlflow": {"study/tracking", "analysis/load/mlflow_client.py"},
     "optuna": {"study/search"},
 }
 

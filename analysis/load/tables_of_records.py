@@ -1,4 +1,4 @@
-"""Records -> DataFrames with declared columns. Reads files only; a failed trial is a row like any other."""
+"""Records -> one DataFrame per grain by the ledger, for small studies: plain names and types. Imports no engine."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,0 +1,192 @@
+"""The declared columns of every frame that analysis works on: name, unit, type, meaning. Imports pandas, no engine.
+
+A frame is checked against its declaration when it is built, so that what follows never asks whether a column is there,
+which unit it has, or whether a missing value is None, NaN, 0 or an empty text: it is NA.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import pandas as pd
+
+from study.errors import AnalysisError
+from study.metrics import METRICS
+from study.space.parameters import PARAMETERS, SCALE
+
+Dtype = Literal["string", "Int64", "Float64", "category"]
+"""pandas' nullable types; a category holds text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A declared column.
+
+    Attributes:
+        name: As in records and MLflow.
+        unit: SI-like unit; `1` for pure numbers, empty for text.
+        dtype: Its pandas type.
+        required: Whether every row has a value; else NA says that the quantity does not exist there.
+        meaning: One line.
+    """
+
+    name: str
+    unit: str
+    dtype: Dtype
+    required: bool = False
+    meaning: str
+
+
+def _column(name: str, unit: str, dtype: Dtype, meaning: str, *, required: bool = False) -> Column:
+    return Column(name=name, unit=unit, dtype=dtype, required=required, meaning=meaning)
+
+
+def _declared(columns: Iterable[Column]) -> Mapping[str, Column]:
+    return MappingProxyType({column.name: column for column in columns})
+
+
+def _mean_of(name: str) -> Column:
+    metric = METRICS[name]
+    return _column(name, metric.unit, "Float64", f"{metric.meaning} Mean over the timed iterations.")
+
+
+_TRIAL_COUNTS = ("env_steps", "env_steps_to_target")
+MEANS = (
+    "iteration_time_s",
+    "sampling_time_s",
+    "slowest_runner_time_s",
+    "mean_runner_time_s",
+    "learning_time_s",
+    "sync_time_s",
+    "rest_time_s",
+    "cpu_time_s",
+)
+"""Metrics of which a run has the mean over its timed iterations."""
+
+_RUN = (
+    _column("study", "", "string", "Name of the study.", required=True),
+    _column("trial", "1", "Int64", "Number in the plan, from 0.", required=True),
+    _column("attempt", "1", "Int64", "Which attempt is shown, the latest; earlier ones were interrupted."),
+    _column("status", "", "string", "finished, failed, interrupted or running.", required=True),
+    _column("reason", "", "string", "Why it failed or was interrupted."),
+    _column("stage", "", "string", "Stage of a hold-up study; `throughput` for trials of a throughput study."),
+    _column("variant", "", "string", "study, stock or measured, in a hold-up study."),
+    _column("digest", "", "string", "Identity of the setting without its scale, in a hold-up study."),
+    _column("anchor", "", "string", "The anchor, baseline, arm or cell that the trial comes from."),
+    _column("seed", "1", "Int64", "Seed; runs of different cells with one seed are a block."),
+    *(
+        _column(
+            each.name,
+            "1/step"
+            if each.name == "lr"
+            else "env steps"
+            if each.name in ("train_batch_size", "minibatch_size")
+            else "1",
+            "Int64" if each.kind is int else "Float64",
+            "Runners: processes that sample, or those whose lanes are stepped when emulated."
+            if each.name == SCALE
+            else each.meaning,
+        )
+        for each in PARAMETERS.values()
+    ),
+    _column(
+        "stands_for_runners", "1", "Int64", "Runners whose lanes fewer stock runners step; NA where it is no other."
+    ),
+    _column("num_learners", "1", "Int64", "Learner processes; 0: the learner is in the main process."),
+    _column("num_cpus", "CPU", "Int64", "CPUs reserved: main process, runners and learners."),
+    _column("num_nodes", "1", "Int64", "Nodes that held processes of the trial."),
+    _column("nodes", "", "string", "Their addresses."),
+    _column("execution", "", "string", "real or emulated."),
+    _column("timing", "", "string", "measured, oversubscribed, emulated or tainted; NA while it is not settled."),
+    _column("timing_reason", "", "string", "Why the timing is labelled so, or why it has no label."),
+    _column("iterations", "1", "Int64", "Training iterations done."),
+    _column("timed_iterations", "1", "Int64", "Those after the warm-up."),
+    _column("timed_env_steps", "env steps", "Int64", "Environment steps of the timed iterations."),
+    _column("timed_s", "s", "Float64", "Training seconds of the timed iterations."),
+    *(_mean_of(name) for name in MEANS),
+    _column(
+        "episode_len", "env steps", "Float64", "Mean length of the training episodes that ended in the timed part."
+    ),
+    _column("cpu_pressure", "1", "Float64", "Share of the timed part in which some task waited for a CPU."),
+    _column("peak_rss_mb", "MB", "Float64", "Largest sum of the resident sizes of the trial's processes."),
+    *(
+        _column(metric.name, metric.unit, "Int64" if metric.name in _TRIAL_COUNTS else "Float64", metric.meaning)
+        for metric in METRICS.values()
+        if metric.grain == "trial"
+    ),
+    _column("learner_threads", "1", "Int64", "Threads of torch in the process that learns."),
+    _column("started", "s", "Float64", "When the attempt was started, seconds since the epoch."),
+    _column("ended", "s", "Float64", "When it ended, seconds since the epoch."),
+    _column(
+        "fingerprint",
+        "",
+        "category",
+        "The workload without scale and placement: JSON with sorted keys. Rows may be compared where it is equal; what "
+        "could not be read is absent from it.",
+    ),
+)
+RUN_COLUMNS: Mapping[str, Column] = _declared(_RUN)
+"""One row per trial, in this order."""
+
+ITERATION_COLUMNS: Mapping[str, Column] = _declared(
+    (
+        _column("trial", "1", "Int64", "Number of the trial in the plan.", required=True),
+        _column("iteration", "1", "Int64", "From 1.", required=True),
+        _column("env_steps", "env steps", "Int64", "Environment steps trained on so far."),
+        _column("wall_time_s", "s", "Float64", "Training seconds so far."),
+        *(
+            _column(metric.name, metric.unit, "Float64", metric.meaning)
+            for metric in METRICS.values()
+            if metric.grain == "iteration"
+        ),
+    )
+)
+"""One row per training iteration of the latest attempts."""
+
+EVALUATION_COLUMNS: Mapping[str, Column] = _declared(
+    (
+        _column("trial", "1", "Int64", "Number of the trial in the plan.", required=True),
+        _column("env_steps", "env steps", "Int64", "Environment steps trained on before."),
+        _column("wall_time_s", "s", "Float64", "Training seconds before."),
+        _column("progress", "1", "Float64", "Share of the budget used, in [0, 1]."),
+        _column("eval_return", "return", "Float64", METRICS["eval_return"].meaning),
+        _column("num_episodes", "1", "Int64", "Episodes evaluated."),
+        _column("num_cut", "1", "Int64", "Episodes that did not end and were cut at the limit."),
+        _column("eval_time_s", "s", "Float64", METRICS["eval_time_s"].meaning),
+    )
+)
+"""One row per evaluation of the latest attempts."""
+
+
+def check(frame: pd.DataFrame, columns: Mapping[str, Column], *, where: str) -> pd.DataFrame:
+    """Return `frame` if it is what `columns` declare: the same columns in the same order, types, no gaps in required.
+
+    Args:
+        frame: The frame.
+        columns: Its declaration.
+        where: File or store that it was read from, for the message.
+
+    Raises:
+        AnalysisError: It is not; names the place, the run and the column.
+    """
+    if list(frame.columns) != list(columns):
+        missing = [name for name in columns if name not in frame]
+        extra = [str(name) for name in frame.columns if name not in columns]
+        raise AnalysisError(
+            f"{where}: the frame must have its declared columns in their order, "
+            f"missing {missing or 'none'}, undeclared {extra or 'none'}. Fix: declare them in analysis/load/columns.py."
+        )
+    for name, column in columns.items():
+        dtype = frame[name].dtype
+        if str(dtype) != column.dtype:
+            raise AnalysisError(
+                f"{where}: column {name} must be of type {column.dtype}, got {dtype}. Fix: convert it where it is read."
+            )
+        if column.required and frame[name].isna().any():
+            row = int(frame[name].isna().to_numpy().argmax())
+            run = "" if name == "trial" or pd.isna(frame["trial"].iloc[row]) else f", trial {frame['trial'].iloc[row]}"
+            raise AnalysisError(
+                f"{where}: row {row}{run}: column {name} must have a value, got none. Fix: restore the source."
+            )
+    return frame

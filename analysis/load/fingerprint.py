@@ -1,0 +1,107 @@
+"""The workload fingerprint: everything a time depends on except scale and placement, as one JSON text. Pure.
+
+Two runs may be compared as "the same work on more runners" where their fingerprints are equal. What was asked comes
+from the space and the setting, what really ran from the built algorithm, where it ran from the driver's provenance.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from study.space.parameters import SCALE, Value
+
+_SCALE_KEYS = frozenset((SCALE, "num_learners", "minibatch_size"))
+"""Entries of a setting that are scale or placement, or appear under another name."""
+_PACKAGES = ("python", "ray", "torch", "gymnasium", "numpy", "envpool")
+"""Versions that a training step passes through; Optuna and MLflow are in other processes."""
+_ENVIRONMENT = ("id", "kwargs", "step_wait_ms", "max_episode_steps", "backend")
+_RUNNER = ("runner_class", "normalize_actions", "clip_actions", "fallbacks")
+_LEARNER = (
+    "learner_class",
+    "module_class",
+    "optimizer",
+    "grad_clip_by",
+    "standardization",
+    "device",
+    "algorithm_class",
+)
+_THREADS = (
+    "torch_threads_main",
+    "torch_threads_runner",
+    "torch_threads_learner",
+    "omp_num_threads_main",
+    "omp_num_threads_runner",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What the fingerprints of all trials of one session share.
+
+    Attributes:
+        spec: `StudySpec.to_json()` of whichever version wrote the study.
+        provenance: Of the driver that started the trial.
+    """
+
+    spec: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+    def common(self) -> dict[str, Any]:
+        """Return the entries that no trial changes."""
+        spec, provenance = self.spec, self.provenance
+        versions = provenance.get("versions") or {}
+        physical, logical = provenance.get("physical_cpus"), provenance.get("logical_cpus")
+        environment = spec.get("environment") or {}
+        return {
+            "algorithm": spec.get("algorithm"),
+            "environment": {name: environment.get(name) for name in _ENVIRONMENT},
+            "network": spec.get("model"),
+            "evaluation": spec.get("evaluation"),
+            "runner": spec.get("runner"),
+            "learner": spec.get("learner"),
+            "rllib": spec.get("rllib") or {},
+            "versions": {name: versions[name] for name in _PACKAGES if versions.get(name)},
+            "cpu_model": provenance.get("cpu_model"),
+            "smt": logical > physical if physical and logical else None,
+        }
+
+
+def asked(setting: Mapping[str, Value], *, execution: str, variant: str | None = None) -> dict[str, Any]:
+    """Return the entries that a trial's own setting gives; the variant `stock` runs RLlib's own runner and learner."""
+    return {
+        **({"runner": "stock", "learner": "rllib"} if variant == "stock" else {}),
+        **{name: value for name, value in setting.items() if name not in _SCALE_KEYS},
+        # A setting's minibatch is what all learners take together.
+        "minibatch_times_learners": setting.get("minibatch_size"),
+        "execution": execution,
+    }
+
+
+def effective_part(effective: Mapping[str, Any], provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that the built algorithm gives; empty where nothing was read back."""
+    groups = {"effective_runner": _RUNNER, "effective_learner": _LEARNER, "threads": _THREADS}
+    parts: dict[str, Any] = {
+        key: {name: effective[name] for name in names if name in effective} for key, names in groups.items()
+    }
+    scheduler = (provenance.get("scheduler") or {}).get("name")
+    parts["node_type"] = node_types(effective.get("hostnames") or (), oar=scheduler == "oar")
+    return {key: part for key, part in parts.items() if part}
+
+
+def node_types(hostnames: Iterable[str], *, oar: bool) -> list[str]:
+    """Return the clusters of Grid'5000 nodes, whose names are `cluster-number`; empty for other names.
+
+    Nodes of one cluster are alike, nodes of two are not; elsewhere a host's name says nothing about its hardware.
+    """
+    pattern = re.compile(r"([a-z]+)-\d+" if oar else r"([a-z]+)-\d+\.\w+\.grid5000\.fr")
+    found = {match[1] for name in hostnames if (match := pattern.match(name))}
+    return sorted(found)
+
+
+def fingerprint(*parts: Mapping[str, Any]) -> str:
+    """Return the parts as one JSON object with sorted keys; what does not exist is left out."""
+    merged = {key: value for part in parts for key, value in part.items() if value is not None}
+    return orjson.dumps(merged, option=orjson.OPT_SORT_KEYS).decode()

@@ -1,0 +1,105 @@
+"""Metric histories of a study of ours in MLflow, one request per run and metric, only when they are asked for."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from analysis.load.arrays import frame_of
+from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS
+from analysis.load.mlflow_client import Store, StoredRun
+from study.metrics import METRICS
+from study.tracking.mirror_content import TRIAL
+
+_CLOCK = "iteration_time_s"
+"""Every iteration has it: its history numbers the iterations."""
+TIMED = (
+    _CLOCK,
+    "sampling_time_s",
+    "slowest_runner_time_s",
+    "learning_time_s",
+    "sync_time_s",
+    "train_batch_size_actual",
+    "cpu_pressure",
+    "peak_rss_mb",
+)
+"""What the means of a run need."""
+_ALL = tuple(name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.mirrored)
+_PHASES = ("sampling_time_s", "learning_time_s", "sync_time_s")
+
+Row = dict[str, float | None]
+"""One iteration: metrics by name, `env_steps` among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=False)
+class Histories:
+    """Reads iterations out of metric histories."""
+
+    store: Store
+    names: Sequence[str] = field(default=TIMED)
+
+    def of(self, run: StoredRun) -> list[Row]:
+        """Return the run's iterations in their order; a metric without a value there is absent.
+
+        The step of a point is the environment steps so far, which grow from iteration to iteration; what the end of a
+        trial adds has the last step again and is no iteration.
+        """
+        if _CLOCK not in run.metrics:
+            return []
+        rows: dict[int, Row] = {}
+        for name in (_CLOCK, *(name for name in self.names if name != _CLOCK)):
+            if name not in run.metrics:
+                continue
+            for each in self.store.history(run.id, name):
+                if name == _CLOCK:
+                    rows.setdefault(each.step, {"env_steps": each.step})
+                if each.step in rows:
+                    rows[each.step].setdefault(name, each.value)
+        ordered = [rows[step] for step in sorted(rows)]
+        for row in ordered:
+            row["rest_time_s"] = _rest(row)
+        return ordered
+
+
+def _rest(row: Mapping[str, float | None]) -> float | None:
+    """Return what is left of an iteration beside its phases: the mirror leaves it out since it follows from them."""
+    phases = [row.get(name) for name in _PHASES]
+    clock = row.get(_CLOCK)
+    if clock is None or any(value is None for value in phases):
+        return None
+    return clock - math.fsum(value for value in phases if value is not None)
+
+
+def our_iterations(store: Store, runs: Sequence[StoredRun], *, where: str) -> pd.DataFrame:
+    """Return one row per training iteration; what the mirror leaves out is NA.
+
+    Raises:
+        TrackingError: MLflow does not answer.
+    """
+    histories = Histories(store, (*_ALL, "wall_time_s"))
+    lines = [
+        {"trial": int(run.tags[TRIAL]), "iteration": number, **row}
+        for run in runs
+        for number, row in enumerate(histories.of(run), start=1)
+    ]
+    return frame_of(
+        {name: [line.get(name) for line in lines] for name in ITERATION_COLUMNS}, ITERATION_COLUMNS, where=where
+    )
+
+
+def our_evaluations(store: Store, runs: Sequence[StoredRun], *, where: str) -> pd.DataFrame:
+    """Return one row per evaluation: its mean return and its step; MLflow holds no more of it.
+
+    Raises:
+        TrackingError: MLflow does not answer.
+    """
+    lines = [
+        {"trial": int(run.tags[TRIAL]), "env_steps": each.step, "eval_return": each.value}
+        for run in runs
+        if "eval_return" in run.metrics
+        for each in store.history(run.id, "eval_return")
+    ]
+    return frame_of(
+        {name: [line.get(name) for line in lines] for name in EVALUATION_COLUMNS}, EVALUATION_COLUMNS, where=where
+    )

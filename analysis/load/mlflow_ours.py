@@ -1,0 +1,128 @@
+"""A study of ours as MLflow holds it -> `StudyData`: what the mirror sent, and in plain words what it did not.
+
+The records say more, and are to be preferred where they are at hand.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import pandas as pd
+
+from analysis.load.mlflow_client import HISTORIES_UP_TO, Experiment, Store, StoredRun
+from analysis.load.mlflow_details import Histories, our_evaluations, our_iterations
+from analysis.load.mlflow_rows import our_runs
+from analysis.load.mlflow_sheet import identity_of, sessions_of, spec_of
+from analysis.load.problems import count, label_problems, outcome_problems, session_problems
+from analysis.load.sheet import study_sheet
+from analysis.load.study_data import Kind, StudyData
+from study.errors import AnalysisError
+from study.tracking.folder import StudyIdentity
+from study.tracking.mirror_content import ATTEMPT, DUPLICATE, ROLE, STUDY_ID, SUPERSEDED, TRIAL
+
+
+def our_study(store: Store, experiment: Experiment, parent: StoredRun, *, histories: bool | None) -> StudyData:
+    """Read a study by its parent run and its trials' runs.
+
+    Args:
+        store: Where it is.
+        experiment: Of its name.
+        parent: Its run.
+        histories: Whether to read what the means of the phases need; None does so for few runs.
+
+    Raises:
+        AnalysisError: It has no trial yet.
+        RecordError: A parameter is not of its type.
+        TrackingError: MLflow does not answer.
+    """
+    where = f"{store.shown}: experiment {experiment.name!r}"
+    found = list(store.runs(experiment, f"tags.`{STUDY_ID}` = '{parent.tags[STUDY_ID]}' and tags.`{ROLE}` = 'trial'"))
+    runs, left_out = _latest(found)
+    if not runs:
+        raise AnalysisError(f"{where}: a table needs a trial, got none yet. Fix: wait for the first one.")
+    content = store.json_artifact(parent.id, "study.json")
+    identity = identity_of(parent, experiment.name, content)
+    spec, unread = spec_of(identity, known=content is not None)
+    sessions = sessions_of(parent, store)
+    read = histories if histories is not None else len(runs) <= HISTORIES_UP_TO
+    history = Histories(store) if read else None
+    frame = our_runs(identity, spec, runs, sessions, history, where=where)
+    counts = Counter(frame["status"])
+    planned = max(int(parent.tags.get("num_trials", 0)), len(runs))
+    return StudyData(
+        name=identity.name,
+        source=store.shown,
+        kind=_kind(identity, frame),
+        runs=frame,
+        sheet=study_sheet(identity, sessions, counts=counts, num_trials=planned),
+        problems=(
+            *unread,
+            *left_out,
+            *_state(parent, frame, planned),
+            *outcome_problems(frame),
+            *label_problems(frame),
+            *session_problems(sessions),
+            *_missing(frame, read=read),
+        ),
+        spec=spec,
+        read_iterations=partial(our_iterations, store, runs, where=where),
+        read_evaluations=partial(our_evaluations, store, runs, where=where),
+    )
+
+
+def _latest(found: Sequence[StoredRun]) -> tuple[list[StoredRun], list[str]]:
+    """Return one run per trial, its latest attempt, and what was left out."""
+    latest: dict[int, StoredRun] = {}
+    gone = 0
+    for run in found:
+        if {SUPERSEDED, DUPLICATE} & run.tags.keys() or not run.tags.get(TRIAL, "").isdigit():
+            gone += 1
+            continue
+        other = latest.get(trial := int(run.tags[TRIAL]))
+        gone += other is not None
+        if other is None or _attempt(run) >= _attempt(other):
+            latest[trial] = run
+    said = [f"{count(gone, 'run')} of earlier attempts or created twice: left out."] if gone else []
+    return [latest[trial] for trial in sorted(latest)], said
+
+
+def _attempt(run: StoredRun) -> int:
+    text = run.tags.get(ATTEMPT, "")
+    return int(text) if text.isdigit() else 1
+
+
+def _kind(identity: StudyIdentity, frame: pd.DataFrame) -> Kind:
+    if identity.spec.get("kind") == "throughput" or (frame["stage"] == "throughput").any():
+        return "throughput"
+    return "holdup" if identity.spec.get("holdup") or frame["stage"].notna().any() else "search"
+
+
+def _state(parent: StoredRun, frame: pd.DataFrame, planned: int) -> Iterator[str]:
+    status = parent.tags.get("status", "running")
+    ended = int(frame["status"].isin(["finished", "failed"]).sum())
+    if status == "running":
+        yield (
+            f"The study is still running, or its mirror has not caught up: {len(frame)} of {planned} trials have "
+            "started. All figures are as of what MLflow has got."
+        )
+    elif status != "complete":
+        yield (
+            f"The study is not complete: its last session ended with {status!r}, {ended} of {planned} trials have "
+            "ended."
+        )
+
+
+def _missing(frame: pd.DataFrame, *, read: bool) -> Iterator[str]:
+    """Yield what MLflow does not hold, or was not asked for."""
+    yield (
+        "MLflow does not hold what was read back from the built algorithm (threads, classes), the mean time of the "
+        "runners, lengths of episodes and CPU time per iteration: these are NA here, and the fingerprint has no "
+        "entries for them. The study's folder has all of it."
+    )
+    if not read:
+        implied = int(frame["timed_s"].notna().sum())
+        yield (
+            f"The histories of {len(frame):,} runs were not read: phases and CPU pressure are NA. The time per "
+            f"iteration of {implied:,} runs follows from their latest values, since all their "
+            "batches had one size. `from_mlflow(…, histories=True)` reads the histories."
+        )

@@ -1,0 +1,209 @@
+"""The runs of a study of ours in MLflow -> the frame `runs`. Imports pandas, no engine."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from analysis.load.arrays import frame_of
+from analysis.load.columns import MEANS, RUN_COLUMNS
+from analysis.load.fingerprint import Workload, asked, fingerprint
+from analysis.load.mlflow_client import StoredRun
+from analysis.load.mlflow_details import Histories, Row
+from analysis.load.sheet import Session
+from study.errors import RecordError
+from study.metrics import METRICS, WARMUP_ITERATIONS
+from study.planning.needs import num_cpus
+from study.space.parameters import PARAMETERS, SCALE, Value
+from study.space.spec import StudySpec
+from study.tracking.folder import StudyIdentity
+from study.tracking.mirror_content import ATTEMPT, TRIAL
+
+_NONE = "none"
+"""What the mirror writes for an empty text."""
+_COUNTS = frozenset(name for name, column in RUN_COLUMNS.items() if column.dtype == "Int64")
+_TRIAL_METRICS = tuple(name for name, metric in METRICS.items() if metric.grain == "trial")
+_BATCH = "train_batch_size"
+_FAR = 0.03
+"""Relative difference from which the CPUs reserved cannot be those that the space gives."""
+_SHORT_S = 2.0
+"""A trial's summary is made some milliseconds before its end is recorded: below this, a percent of the duration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Context:
+    """What all runs of a study share."""
+
+    identity: StudyIdentity
+    sessions: Sequence[Session]
+    common: Sequence[Mapping[str, Any]]
+    """Shared entries of the fingerprints, per session."""
+    where: str
+
+    def session(self, started: float | None) -> int:
+        """Return which driver started a trial, by its time."""
+        begun = [session.started for session in self.sessions]
+        return max(bisect_right(begun, started or 0.0) - 1, 0)
+
+
+def our_runs(
+    identity: StudyIdentity,
+    spec: StudySpec | None,
+    runs: Sequence[StoredRun],
+    sessions: Sequence[Session],
+    histories: Histories | None,
+    *,
+    where: str,
+) -> pd.DataFrame:
+    """Return one row per trial with the columns of `RUN_COLUMNS`; what MLflow does not hold is NA.
+
+    Raises:
+        RecordError: A parameter is not of its type; names store, run and column.
+        TrackingError: MLflow does not answer.
+    """
+    common = [Workload(spec=identity.spec, provenance=each.opened.provenance).common() for each in sessions]
+    context = _Context(identity=identity, sessions=sessions, common=common, where=where)
+    lines = [_line(run, context) | (_timed(histories.of(run)) if histories else _implied(run)) for run in runs]
+    if spec is not None:
+        _add_resources(lines, spec)
+    return frame_of({name: [line.get(name) for line in lines] for name in RUN_COLUMNS}, RUN_COLUMNS, where=where)
+
+
+def _line(run: StoredRun, context: _Context) -> dict[str, Any]:
+    params, tags = run.params, run.tags
+    setting: dict[str, Value] = {
+        name: _number(params[name], name, run, context.where) for name in PARAMETERS if name in params
+    }
+    status = tags.get("status", "running")  # what no end was recorded of; MLflow's own KILLED may be the mirror's
+    timing, reason = tags.get("timing"), tags.get("timing_reason")
+    if status == "running" and timing is not None:
+        timing, reason = None, f"not settled yet: {reason}"
+    execution = params.get("execution", "real")
+    own = asked(setting, execution=execution, variant=params.get("variant"))
+    stands_for = _optional(params, "stands_for_runners", run, context.where)
+    nodes = tags.get("nodes")
+    return {
+        "study": context.identity.name,
+        "trial": int(tags[TRIAL]),
+        "attempt": int(tags.get(ATTEMPT, 1)),
+        "status": status,
+        "reason": tags.get("reason"),
+        "stage": params.get("stage"),
+        "variant": params.get("variant"),
+        "digest": params.get("setting"),
+        "anchor": None if params.get("anchor") == _NONE else params.get("anchor"),
+        "seed": _optional(params, "seed", run, context.where),
+        **setting,
+        "stands_for_runners": None if stands_for == setting.get(SCALE) else stands_for,
+        "num_nodes": len(nodes.split(", ")) if nodes else None,
+        "nodes": nodes,
+        "execution": execution,
+        "timing": timing,
+        "timing_reason": reason,
+        **{name: _metric(run, name) for name in _TRIAL_METRICS},
+        "started": run.start_time_s,
+        "ended": run.end_time_s if status != "running" else None,
+        "fingerprint": fingerprint(context.common[context.session(run.start_time_s)], own),
+    }
+
+
+def _add_resources(lines: Sequence[dict[str, Any]], spec: StudySpec) -> None:
+    """Add learners and CPUs by the space, except to cells whose CPU-seconds reserved speak against them.
+
+    The cells of a throughput study can have learners of their own, which MLflow does not tell.
+    """
+    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for line in lines:
+        if SCALE in line:
+            cells.setdefault((line[SCALE], line["execution"], line["stage"], line["anchor"]), []).append(line)
+    for (scale, execution, *_), of_cell in cells.items():
+        cpus = num_cpus(spec, int(scale), "emulated" if execution == "emulated" else "real")
+        seen = [each for line in of_cell if (each := _reserved(line)) is not None]
+        if not seen or abs(median(seen) / cpus - 1) <= _FAR:
+            for line in of_cell:
+                line |= {"num_learners": spec.resources.num_learners, "num_cpus": cpus}
+
+
+def _reserved(line: Mapping[str, Any]) -> float | None:
+    """Return the CPUs that a run's CPU-seconds reserved come from; None where it was too short to tell."""
+    reserved, begun, ended = line["cpu_s_reserved"], line["started"], line["ended"]
+    if reserved is None or begun is None or ended is None or ended - begun < _SHORT_S:
+        return None
+    return float(reserved / (ended - begun))
+
+
+def _metric(run: StoredRun, name: str) -> float | int | None:
+    value = run.metrics.get(name)
+    return int(value) if value is not None and name in _COUNTS else value
+
+
+def _optional(params: Mapping[str, str], name: str, run: StoredRun, where: str) -> Any:
+    return _number(params[name], name, run, where) if name in params else None
+
+
+def _number(text: str, name: str, run: StoredRun, where: str) -> Value:
+    """Return a parameter's value.
+
+    Raises:
+        RecordError: It is no number.
+    """
+    try:
+        return int(text) if name in _COUNTS else float(text)
+    except ValueError as error:
+        raise RecordError(
+            f"{where}: run {run.name!r} ({run.id}): parameter {name} must be a number, got {text!r}. "
+            "Fix: leave runs of this project as they are, or read the study from its folder."
+        ) from error
+
+
+def _timed(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return what the iterations after the warm-up add up to, in the order and by the rules of the ledger."""
+    timed = rows[WARMUP_ITERATIONS:]
+    line: dict[str, Any] = {"iterations": len(rows) or None, "timed_iterations": len(timed) if rows else None}
+    peaks = [value for row in rows if (value := row.get("peak_rss_mb")) is not None]
+    line["peak_rss_mb"] = max(peaks, default=None)
+    if not timed:
+        return line
+    steps, seconds = (
+        sum(int(row.get("train_batch_size_actual") or 0) for row in timed),
+        _total(timed, "iteration_time_s"),
+    )
+    line |= {"timed_env_steps": steps, "timed_s": seconds}
+    line |= {"env_steps_per_s": steps / seconds} if seconds > 0 else {}
+    for name in MEANS:
+        present = [row for row in timed if row.get(name) is not None]
+        line[name] = _total(present, name) / len(present) if present else None
+    pressures = [(row.get("cpu_pressure"), row.get("iteration_time_s")) for row in timed]
+    if seconds > 0 and all(pressure is not None for pressure, _ in pressures):
+        line["cpu_pressure"] = sum((pressure or 0.0) * (clock or 0.0) for pressure, clock in pressures) / seconds
+    return line
+
+
+def _implied(run: StoredRun) -> dict[str, Any]:
+    """Return what a run's latest values imply, where all its batches can only have had the size of the last one.
+
+    The rate leaves the first iteration out: with equal batches the steps of the others are known, and so their seconds.
+    """
+    batch, steps = run.metrics.get("train_batch_size_actual"), run.metrics.get("env_steps")
+    rate, wall = run.metrics.get("env_steps_per_s"), run.metrics.get("wall_time_s")
+    if not batch or not steps or not rate or wall is None or steps % batch or run.params.get(_BATCH) != f"{batch:.0f}":
+        return {}
+    timed_steps, iterations = steps - WARMUP_ITERATIONS * batch, round(steps / batch)
+    seconds = timed_steps / rate
+    if timed_steps <= 0 or seconds > wall:
+        return {}
+    timed = iterations - WARMUP_ITERATIONS
+    return {
+        "iterations": iterations,
+        "timed_iterations": timed,
+        "timed_env_steps": int(timed_steps),
+        "timed_s": seconds,
+        "iteration_time_s": seconds / timed,
+    }
+
+
+def _total(rows: Sequence[Row], name: str) -> float:
+    return sum((row.get(name) or 0.0 for row in rows), 0.0)

@@ -1,0 +1,107 @@
+"""Finds a study in an MLflow store and reads it: one of ours, or an experiment of other people's scripts.
+
+Imported only when a study is read from MLflow: this import brings MLflow with it.
+"""
+
+import difflib
+from collections.abc import Sequence
+
+from analysis.load.mlflow_client import Experiment, Store, StoredRun
+from analysis.load.mlflow_foreign import foreign_study
+from analysis.load.mlflow_ours import our_study
+from analysis.load.sheet import date
+from analysis.load.study_data import StudyData
+from study.errors import AnalysisError
+from study.tracking.mirror_content import DUPLICATE, ROLE, STUDY_ID, SUPERSEDED
+
+_SHOWN = 12
+"""Most names in a message."""
+
+
+def read_experiment(
+    tracking_uri: str, *, experiment: str | None, study: str | None, histories: bool | None
+) -> StudyData:
+    """Read a study; see `analysis.load.from_mlflow`.
+
+    Raises:
+        AnalysisError: There is no such experiment or study, several and none was named, or nothing in it to show.
+        TrackingError: The tracking URI does not answer.
+    """
+    store = Store(tracking_uri)
+    found = _experiment(store, experiment or study, study_id=study if experiment is None else None)
+    parents = [
+        run
+        for run in store.runs(found, f"tags.`{ROLE}` = 'study'")
+        if not {SUPERSEDED, DUPLICATE} & run.tags.keys() and STUDY_ID in run.tags
+    ]
+    if not parents:
+        return foreign_study(store, found, histories=histories)
+    wanted = study if study is not None and study != found.name else None
+    return our_study(store, found, _parent(store, found, parents, wanted), histories=histories)
+
+
+def _experiment(store: Store, name: str | None, *, study_id: str | None) -> Experiment:
+    """Return the experiment of that name, the one of a study's id, or the only one.
+
+    Raises:
+        AnalysisError: There is none, or there are several and none was named.
+    """
+    known = store.experiments()
+    active = [each for each in known if each.active]
+    if name is None:
+        used = [each for each in active if store.has_runs(each)]
+        if len(used) == 1:
+            return used[0]
+        if not used:
+            raise AnalysisError(f"{store.shown}: a study needs a run, got a store without any. Fix: check the URI.")
+        raise AnalysisError(
+            f"{store.shown}: one study must be named, got {len(used)} experiments: {_names(used)}. "
+            "Fix: give one of these names."
+        )
+    if (match := next((each for each in active if each.name == name), None)) is not None:
+        return match
+    if any(each.name == name for each in known):
+        raise AnalysisError(
+            f"{store.shown}: experiment {name!r} must not be deleted, got a deleted one. "
+            "Fix: restore it with `mlflow experiments restore`."
+        )
+    if study_id is not None and (match := _by_study_id(store, active, study_id)) is not None:
+        return match
+    near = difflib.get_close_matches(name, [each.name for each in active], n=1)
+    fix = f"Did you mean {near[0]!r}?" if near else f"Fix: give one of {_names(active)}."
+    raise AnalysisError(f"{store.shown}: there must be an experiment or study {name!r}, got none. {fix}")
+
+
+def _by_study_id(store: Store, experiments: Sequence[Experiment], study_id: str) -> Experiment | None:
+    """Return the experiment that holds the study of this id."""
+    if "'" in study_id:
+        return None
+    text = f"tags.`{ROLE}` = 'study' and tags.`{STUDY_ID}` = '{study_id}'"
+    return next((each for each in experiments if next(store.runs(each, text), None) is not None), None)
+
+
+def _parent(store: Store, experiment: Experiment, parents: Sequence[StoredRun], wanted: str | None) -> StoredRun:
+    """Return the parent run of the study.
+
+    Raises:
+        AnalysisError: Several studies share the experiment, or none has the id.
+    """
+    if wanted is None and len(parents) == 1:
+        return parents[0]
+    chosen = [run for run in parents if run.tags[STUDY_ID] == wanted]
+    if len(chosen) == 1:
+        return chosen[0]
+    ids = ", ".join(
+        f"{run.tags[STUDY_ID]} ({date(run.start_time_s or 0)}, {run.tags.get('status', '?')})"
+        for run in parents[-_SHOWN:]
+    )
+    law = f"one study must be named by its id, got {len(parents)} of this name"
+    if wanted is not None:
+        law = f"there must be one study with the id {wanted!r}, got {len(chosen)}"
+    raise AnalysisError(f"{store.shown}: experiment {experiment.name!r}: {law}. Fix: give study= one of {ids}.")
+
+
+def _names(experiments: Sequence[Experiment]) -> str:
+    names = [repr(each.name) for each in experiments[:_SHOWN]]
+    more = f" and {len(experiments) - _SHOWN} more" if len(experiments) > _SHOWN else ""
+    return f"{', '.join(names)}{more}" if names else "the experiments that do not exist yet"

@@ -1,0 +1,193 @@
+"""Ledger and sums -> the frame `runs`. Imports pandas, no engine."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+import pandas as pd
+
+from analysis.load.arrays import frame_of
+from analysis.load.columns import MEANS, RUN_COLUMNS
+from analysis.load.fingerprint import Workload, asked, effective_part, fingerprint
+from analysis.load.timed_sums import Sums
+from study.metrics import METRICS
+from study.space.parameters import PARAMETERS
+from study.tracking.ledger import Ledger, TrialRow
+from study.tracking.records import TrialBuilt
+
+_TRIAL_METRICS = tuple(name for name, metric in METRICS.items() if metric.grain == "trial")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What analysis keeps of a `TrialBuilt` record."""
+
+    num_learners: int | None
+    learner_threads: int | None
+    nodes: tuple[str, ...]
+    part: str
+    """JSON of the fingerprint's part that was read back."""
+
+    @classmethod
+    def of(cls, record: TrialBuilt, provenance: Mapping[str, Any], parts: dict[str, str]) -> "Built":
+        """Return it; `parts` keeps one copy of each text."""
+        effective = record.effective
+        part = orjson.dumps(effective_part(effective, provenance), option=orjson.OPT_SORT_KEYS).decode()
+        return cls(
+            num_learners=effective.get("num_learners"),
+            learner_threads=effective.get("torch_threads_learner"),
+            nodes=tuple(sorted(record.processes_per_node)),
+            part=parts.setdefault(part, part),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Trials:
+    """What one pass over the records has found, by trial."""
+
+    ledger: Ledger
+    slots: Mapping[int, int]
+    """Trial -> place of its latest attempt in `sums`."""
+    sums: Sums
+    built: Mapping[int, Built]
+    session: Mapping[int, int]
+    """Trial -> place of the driver, in `workloads`, that started its latest attempt."""
+    workloads: Sequence[Workload]
+    num_learners: int | None
+    """Learners by the space."""
+    rows: list[TrialRow] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Put the trials in the order of the plan."""
+        self.rows = [self.ledger.rows[number] for number in sorted(self.ledger.rows)]
+
+
+def runs_frame(name: str, trials: Trials, *, where: str) -> pd.DataFrame:
+    """Return one row per trial with the columns of `RUN_COLUMNS`.
+
+    Args:
+        name: Of the study.
+        trials: What the records hold.
+        where: The file, for messages.
+
+    Raises:
+        RecordError: A value is of another type than its column; names file, trial and column.
+    """
+    rows = trials.rows
+    values: dict[str, Any] = {
+        "study": [name] * len(rows),
+        **_of_rows(rows),
+        **_of_built(trials),
+        **_of_summaries(rows),
+        **_of_sums(trials),
+        "fingerprint": _fingerprints(trials),
+    }
+    for parameter in PARAMETERS:
+        values[parameter] = [row.setting.get(parameter) for row in rows]
+    return _completed(frame_of(values, RUN_COLUMNS, where=where), trials)
+
+
+def _of_rows(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
+    """Return what a trial's state says."""
+    get: dict[str, Callable[[TrialRow], Any]] = {
+        "trial": lambda row: row.trial,
+        "attempt": lambda row: row.attempt,
+        "status": lambda row: row.status,
+        "reason": lambda row: row.reason or None,
+        "stage": lambda row: row.stage,
+        "variant": lambda row: row.variant if row.stage else None,
+        "digest": lambda row: row.digest or None,
+        "anchor": lambda row: row.anchor,
+        "seed": lambda row: row.seed,
+        "stands_for_runners": lambda row: row.scale,
+        "num_cpus": lambda row: row.num_cpus,
+        "execution": lambda row: row.execution,
+        "timing": lambda row: None if _unsettled(row) else row.timing,
+        "timing_reason": lambda row: f"not settled yet: {row.timing_reason}" if _unsettled(row) else row.timing_reason,
+        "started": lambda row: row.started,
+        "ended": lambda row: row.ended_at,
+    }
+    columns = {name: [each(row) for row in rows] for name, each in get.items()}
+    columns["timing_reason"] = [reason or None for reason in columns["timing_reason"]]
+    return columns
+
+
+def _unsettled(row: TrialRow) -> bool:
+    """Return whether the whole trial has yet to decide on the label."""
+    return row.provisional and row.status == "running"
+
+
+def _of_built(trials: Trials) -> dict[str, list[Any]]:
+    """Return what was read back from the built algorithms."""
+    built = [trials.built.get(row.trial) for row in trials.rows]
+    asked_for = [row.setting.get("num_learners", trials.num_learners) for row in trials.rows]
+    return {
+        "num_learners": [
+            ask if each is None or each.num_learners is None else each.num_learners
+            for each, ask in zip(built, asked_for, strict=True)
+        ],
+        "learner_threads": [each.learner_threads if each else None for each in built],
+        "num_nodes": [len(each.nodes) or None if each else None for each in built],
+        "nodes": [", ".join(each.nodes) or None if each else None for each in built],
+    }
+
+
+def _of_summaries(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
+    """Return the metrics of grain `trial`; of a running trial those that are there already."""
+    columns = {name: [row.summary.get(name) for row in rows] for name in _TRIAL_METRICS}
+    columns["startup_time_s"] = [
+        value if value is not None else row.startup_time_s
+        for value, row in zip(columns["startup_time_s"], rows, strict=True)
+    ]
+    return columns
+
+
+def _of_sums(trials: Trials) -> dict[str, Any]:
+    """Return what the iterations add up to, in the order of the rows; NaN and -1 where there is nothing."""
+    place = np.array([trials.slots[row.trial] for row in trials.rows], dtype=np.int64)
+    sums = trials.sums
+    timed = sums.timed_iterations[place]
+    none = timed == 0
+    return {
+        "iterations": np.where(sums.iterations[place] > 0, sums.iterations[place], -1),
+        "timed_iterations": np.where(sums.iterations[place] > 0, timed, -1),
+        "timed_env_steps": np.where(none, -1, sums.timed_env_steps[place]),
+        "timed_s": np.where(none, np.nan, sums.timed_s[place]),
+        **{name: sums.means[name][place] for name in MEANS},
+        "episode_len": sums.episode_len[place],
+        "cpu_pressure": sums.cpu_pressure[place],
+        "peak_rss_mb": sums.peak_rss_mb[place],
+    }
+
+
+def _fingerprints(trials: Trials) -> list[str]:
+    """Return each trial's fingerprint; one that never came up takes what was read back from another like it."""
+    common = [workload.common() for workload in trials.workloads]
+    parts: dict[str, dict[str, Any]] = {}
+    siblings: dict[tuple[int, str], str] = {}
+    for row in trials.rows:
+        if built := trials.built.get(row.trial):
+            parts.setdefault(built.part, orjson.loads(built.part))
+            siblings.setdefault((trials.session[row.trial], row.execution), built.part)
+    texts = []
+    for row in trials.rows:
+        session = trials.session[row.trial]
+        built = trials.built.get(row.trial)
+        part = built.part if built else siblings.get((session, row.execution), "")
+        own = asked(row.setting, execution=row.execution, variant=row.variant)
+        texts.append(fingerprint(common[session], own, parts.get(part, {})))
+    return texts
+
+
+def _completed(frame: pd.DataFrame, trials: Trials) -> pd.DataFrame:
+    """Take rates from the timed iterations wherever the records have them, and totals so far where no end is known."""
+    rate = frame["timed_env_steps"].astype("Float64") / frame["timed_s"]
+    frame["env_steps_per_s"] = rate.where(frame["timed_s"] > 0).fillna(frame["env_steps_per_s"])
+    place = np.array([trials.slots[row.trial] for row in trials.rows], dtype=np.int64)
+    begun = frame["iterations"].notna()
+    for name, total in (("wall_time_s", trials.sums.wall_time_s), ("env_steps", trials.sums.env_steps)):
+        so_far = pd.Series(total[place], index=frame.index).astype(frame[name].dtype)
+        frame[name] = frame[name].fillna(so_far.where(begun))
+    return frame

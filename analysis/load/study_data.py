@@ -1,0 +1,56 @@
+"""What analysis gets of a study, wherever it was read: one value. Imports pandas, no engine."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pandas as pd
+
+from study.space.spec import StudySpec
+
+Kind = Literal["search", "holdup", "throughput", "foreign"]
+"""What a study is: an ordinary search, in stages, short trials for the clock, or written by other people's scripts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StudyData:
+    """A study as analysis sees it.
+
+    Attributes:
+        name: Of the study, or of the MLflow experiment.
+        source: Folder or tracking URI, without a password.
+        kind: What it is.
+        runs: One row per trial, the columns of `RUN_COLUMNS`.
+        sheet: What is the same for all trials, or known per session: environment, algorithm, network, versions,
+            hardware, scheduler job, commit, dates. JSON values.
+        problems: Plain sentences: what is missing or unfinished, and what can still be shown.
+        spec: The space; None where it is not known or not of this version.
+    """
+
+    name: str
+    source: str
+    kind: Kind
+    runs: pd.DataFrame = field(repr=False)
+    sheet: Mapping[str, Any] = field(repr=False)
+    problems: tuple[str, ...] = ()
+    spec: StudySpec | None = field(default=None, repr=False)
+    read_iterations: Callable[[], pd.DataFrame] = field(repr=False)
+    """Reads what `iterations` returns."""
+    read_evaluations: Callable[[], pd.DataFrame] = field(repr=False)
+    """Reads what `evaluations` returns."""
+
+    def iterations(self) -> pd.DataFrame:
+        """Read one row per training iteration, the columns of `ITERATION_COLUMNS`.
+
+        Raises:
+            StudyError: The source cannot be read any more.
+        """
+        return self.read_iterations()
+
+    def evaluations(self) -> pd.DataFrame:
+        """Read one row per evaluation, the columns of `EVALUATION_COLUMNS`.
+
+        Raises:
+            StudyError: The source cannot be read any more.
+        """
+        return self.read_evaluations()

@@ -1,0 +1,490 @@
+"""Studies read back from a real MLflow store: ours, as its mirror wrote it, and what other people's scripts left."""
+
+import json
+import sqlite3
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param
+
+from analysis import load
+from study.errors import AnalysisError, TrackingError
+from study.metrics import METRICS
+from study.space.parameters import PARAMETERS
+from study.tracking.mlflow_mirror import sync
+from tests import holdup, synthetic
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory):
+    """A database with MLflow's tables: making them takes longer than most tests."""
+    folder = tmp_path_factory.mktemp("empty")
+    MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db").search_experiments()
+    return (folder / "mlflow.db").read_bytes()
+
+
+@pytest.fixture
+def uri(tmp_path, empty_database):
+    (tmp_path / "mlflow.db").write_bytes(empty_database)
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+@pytest.fixture
+def mirrored(tmp_path, uri):
+    """A study with a failed, a repeated and a running trial, and its mirror."""
+    folder = synthetic.make_folder(tmp_path / "demo", uri)
+    clocked = {"sampling_time_s": 0.3, "learning_time_s": 0.1, "sync_time_s": 0.05, "cpu_pressure": 0.25}
+    synthetic.append(
+        folder,
+        synthetic.opened(),
+        synthetic.started(0),
+        synthetic.built(0),
+        *(
+            synthetic.iteration(0, at, iteration_time_s=0.5 + at, peak_rss_mb=90.0 + at, **clocked)
+            for at in (1, 2, 3, 4)
+        ),
+        synthetic.evaluation(0, 4),
+        synthetic.ended(0),
+        *synthetic.whole_trial(1, "failed"),
+        synthetic.started(2),
+        synthetic.iteration(2, 1),
+        synthetic.ended(2, "interrupted"),
+        synthetic.opened(2),
+        *synthetic.whole_trial(2, attempt=2),
+        synthetic.started(3),
+        synthetic.built(3),
+        synthetic.closed("stopped", 2),
+    )
+    sync(folder)
+    return folder
+
+
+HELD = (
+    *(name for name in PARAMETERS),
+    *(name for name, metric in METRICS.items() if metric.grain == "trial"),
+    *("study", "trial", "attempt", "status", "reason", "stage", "variant", "digest", "anchor", "seed", "execution"),
+    *("stands_for_runners", "num_nodes", "nodes", "iterations", "timed_iterations", "timed_env_steps", "timed_s"),
+    *("iteration_time_s", "sampling_time_s", "slowest_runner_time_s", "learning_time_s", "sync_time_s"),
+    *("cpu_pressure", "peak_rss_mb"),
+)
+"""What the mirror holds of a run."""
+
+
+def assert_held(mine: pd.DataFrame, truth: pd.DataFrame, names=HELD):
+    for name in set(names) - {"status"}:
+        pd.testing.assert_series_equal(mine[name], truth[name], check_exact=False, rtol=1e-12)
+    # What was left open is called interrupted by the mirror, once no driver is at work.
+    assert mine["status"].tolist() == truth["status"].replace("running", "interrupted").tolist()
+    for name in ("started", "ended"):  # MLflow keeps milliseconds
+        known = mine[name].notna()
+        assert (abs(mine[name] - truth[name])[known] <= 0.0006).all()
+
+
+def test_our_study_is_the_same_as_from_its_folder(mirrored, uri):
+    mine, truth = load.from_mlflow(uri), load.from_folder(mirrored.path)
+    assert_held(mine.runs, truth.runs)
+    assert mine.runs["timing"].tolist() == truth.runs["timing"].tolist()
+    assert (mine.name, mine.kind, mine.source) == ("demo", "search", uri)
+    assert mine.spec == truth.spec
+    assert mine.runs["learner_threads"].isna().all()
+    assert mine.runs["num_cpus"].tolist() == truth.runs["num_cpus"].tolist() == [3] * 4
+    assert mine.runs.loc[0, "rest_time_s"] == pytest.approx(np.mean([2.5, 3.5, 4.5]) - 0.45)
+    fingerprints = [json.loads(text) for text in mine.runs["fingerprint"]]
+    for mirrored_one, recorded in zip(fingerprints, truth.runs["fingerprint"], strict=True):
+        assert mirrored_one.items() <= json.loads(recorded).items()
+    said = " ".join(mine.problems)
+    for word in (
+        "read back from the built algorithm",
+        "'stopped'",
+        "1 of 4 trials failed",
+        "No trial has a measured clock",
+    ):
+        assert word in said
+    keys = {"created", "counts", "sessions", "last_record"}
+    assert {key: mine.sheet[key] for key in mine.sheet.keys() - keys} == {
+        key: truth.sheet[key] for key in truth.sheet.keys() - keys
+    }
+    assert [each["session"] for each in mine.sheet["sessions"]] == [1, 2]
+
+
+def test_histories_are_read_on_demand(mirrored, uri):
+    mine, truth = load.from_mlflow(uri, histories=False), load.from_folder(mirrored.path)
+    assert mine.runs["sampling_time_s"].isna().all()
+    assert any("were not read" in problem for problem in mine.problems)
+    # The latest value of a trial that has ended is its summary, total over total.
+    assert mine.runs["env_steps_per_s"].tolist()[:3] == [777.0] * 3
+    got, wanted = mine.iterations(), truth.iterations()
+    shared = [name for name in got if name == "trial" or got[name].notna().any()]
+    assert {"iteration", "env_steps", "wall_time_s", "iteration_time_s", "kl", "cpu_pressure"} <= set(shared)
+    assert got["training_return"].iloc[:4].tolist() == [pd.NA, 60.0, 45.0, 40.0]
+    for name in set(shared) - {
+        "rest_time_s",
+        "training_return",
+    }:  # the invented records leave these out or inconsistent
+        pd.testing.assert_series_equal(got[name], wanted[name], check_exact=False, rtol=1e-12)
+    evaluations = mine.evaluations()
+    columns = ["trial", "env_steps", "eval_return"]
+    pd.testing.assert_frame_equal(evaluations[columns], truth.evaluations()[columns])
+
+
+def test_a_staged_study_keeps_its_stages(tmp_path, uri):
+    spec = holdup.holdup_spec()
+    records = holdup.study_records(spec, until="race 1")
+    folder = holdup.write_study(tmp_path / "staged", spec, records)
+    identity = json.loads(folder.identity_file.read_text()) | {"tracking_uri": uri}
+    folder.identity_file.write_text(json.dumps(identity))
+    sync(folder)
+    mine, truth = load.open_study(uri, study="demo"), load.open_study(folder.path)
+    assert (mine.kind, truth.kind) == ("holdup", "holdup")
+    assert_held(mine.runs, truth.runs)
+
+
+def test_times_follow_from_the_latest_values_where_batches_are_equal(tmp_path, uri):
+    folder = synthetic.make_folder(tmp_path / "demo", uri)
+    records = [synthetic.opened()]
+    for trial, last in ((0, 400.0), (1, 200.0)):  # the second one's last batch was cut short
+        clocks, steps = [9.0, 1.0, 2.0, 3.0], [400.0, 400.0, 400.0, last]
+        records += [synthetic.started(trial), synthetic.built(trial)]
+        for number, (clock, batch) in enumerate(zip(clocks, steps, strict=True), start=1):
+            each = synthetic.iteration(trial, number, iteration_time_s=clock, train_batch_size_actual=batch)
+            records.append(replace(each, env_steps=int(sum(steps[:number])), wall_time_s=sum(clocks[:number])))
+        summary = {"wall_time_s": 15.0, "env_steps": int(sum(steps)), "env_steps_per_s": sum(steps[1:]) / 6.0}
+        records.append(replace(synthetic.ended(trial), summary=summary))
+    synthetic.append(folder, *records, synthetic.closed())
+    sync(folder)
+    truth, mine = load.from_folder(folder.path).runs, load.from_mlflow(uri, histories=False).runs
+    assert mine["env_steps_per_s"].tolist() == truth["env_steps_per_s"].tolist() == [200.0, pytest.approx(1000 / 6)]
+    for name in ("iterations", "timed_iterations", "timed_env_steps", "timed_s", "iteration_time_s"):
+        assert (mine.loc[0, name], mine.loc[1, name]) == (truth.loc[0, name], pd.NA)
+    assert truth.loc[0, "iteration_time_s"] == 2.0
+    assert mine["sampling_time_s"].isna().all()
+
+
+def test_without_artifacts_the_tags_are_told_apart_from_what_is_not_known(mirrored, uri, tmp_path):
+    for file in (tmp_path / "mlruns").rglob("*.json"):
+        file.unlink()
+    mine = load.from_mlflow(uri)
+    assert mine.spec is None
+    assert any("study.json cannot be read" in problem for problem in mine.problems)
+    assert mine.runs["num_cpus"].isna().all()
+    assert mine.sheet["environment"] == {"id": "CartPole-v1"}
+    assert mine.sheet["commit"] == "abc"
+    assert mine.sheet["versions"] == {"ray": "2.60.0"}
+    assert_held(mine.runs, load.from_folder(mirrored.path).runs)
+
+
+def test_deleted_and_superseded_runs_are_left_out(mirrored, uri):
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("demo")
+    before = load.from_mlflow(uri).runs
+    for run in client.search_runs([experiment.experiment_id], run_view_type=2):  # the deleted ones, as a restored
+        client.restore_run(run.info.run_id)  # experiment brings them back
+    after = load.from_mlflow(uri)
+    pd.testing.assert_frame_equal(after.runs, before)
+    assert any("earlier attempts" in problem for problem in after.problems)
+
+
+def test_studies_of_one_name_are_told_apart_by_their_ids(mirrored, tmp_path, uri):
+    other = synthetic.make_folder(tmp_path / "other", uri)
+    content = json.loads(other.identity_file.read_text()) | {"study_id": "second"}
+    other.identity_file.write_text(json.dumps(content))
+    synthetic.append(other, synthetic.opened(), *synthetic.whole_trial(0, length=2), synthetic.closed())
+    sync(other)
+    with pytest.raises(AnalysisError, match=r"must be named by its id, got 2.*id-demo.*second"):
+        load.from_mlflow(uri, "demo")
+    assert len(load.from_mlflow(uri, "demo", "second").runs) == 1
+    assert len(load.from_mlflow(uri, study="second").runs) == 1
+    assert len(load.open_study(uri, study="id-demo").runs) == 4
+    with pytest.raises(AnalysisError, match=r"one study with the id 'third', got 0"):
+        load.from_mlflow(uri, "demo", "third")
+
+
+def test_a_study_that_has_not_begun(tmp_path, uri):
+    folder = synthetic.make_folder(tmp_path / "demo", uri)
+    synthetic.append(folder, synthetic.opened())
+    sync(folder)
+    with pytest.raises(AnalysisError, match="needs a trial, got none yet"):
+        load.from_mlflow(uri)
+
+
+# Other people's experiments.
+
+
+def smooth(raw):
+    means = [raw[0]]
+    for each in raw[1:]:
+        means.append(0.01 * each + (1.0 - 0.01) * means[-1])
+    return means
+
+
+def write_run(client, experiment, *, params, series, status="FINISHED", join="/", name="run", steps=None):
+    run = client.create_run(experiment, run_name=name)
+    client.log_batch(run.info.run_id, params=[Param(key, str(value)) for key, value in params.items()])
+    metrics = [
+        Metric(key.replace("/", join), float(value), 1_700_000_000_000 + at, steps[at] if steps else at + 1)
+        for key, values in series.items()
+        for at, value in enumerate(values)
+        if value is not None
+    ]
+    for begin in range(0, len(metrics), 1000):
+        client.log_batch(run.info.run_id, metrics=metrics[begin : begin + 1000])
+    if status != "RUNNING":
+        client.set_terminated(run.info.run_id, status)
+    return run.info.run_id
+
+
+def new_stack(runners, size=30, seed=0):
+    """What a PPO of the new stack reports: a slow first iteration, then steady ones."""
+    rng = np.random.default_rng(seed)
+    sampling = [8.0, *(4.0 / runners + 0.1 * rng.random(size - 1))]
+    learning = [1.5, *(1.0 + 0.05 * rng.random(size - 1))]
+    whole = [a + b + 0.2 for a, b in zip(sampling, learning, strict=True)]
+    return {
+        "training_iteration": range(1, size + 1),
+        "num_env_steps_sampled_lifetime": [4000 * at for at in range(1, size + 1)],
+        "env_runners/num_env_steps_sampled_lifetime": [4000 * at for at in range(1, size + 1)],
+        "env_runners/num_env_steps_sampled": [4000] * size,
+        "time_total_s": np.cumsum(whole),
+        "time_this_iter_s": whole,
+        "timers/env_runner_sampling_timer": smooth(sampling),
+        "timers/learner_update_timer": smooth(learning),
+        "timers/synch_weights": smooth([0.1] * size),
+        "timers/training_iteration": smooth(whole),
+        "env_runners/episode_return_mean": [None, None, *range(2, size)],  # no episode had ended
+        "evaluation/env_runners/episode_return_mean": [7.0 if at % 10 == 9 else None for at in range(size)],
+        "learners/default_policy/entropy": [0.5] * size,
+        "config/num_epochs": [30.0] * size,
+    }, (sampling, learning, whole)
+
+
+PARAMS = {
+    "env": "CartPole-v1",
+    "num_learners": 0,
+    "train_batch_size": 4000,
+    "minibatch_size": 128,
+    "lr": 0.0003,
+    "num_cpus_for_main_process": 1,
+    "num_cpus_per_env_runner": 1,
+    "num_cpus_per_learner": "auto",
+    "grad_clip": "None",
+    "model/fcnet_hiddens": "[64, 64]",
+}
+
+
+@pytest.mark.parametrize("join", ["/", ".", "_"])
+def test_runs_of_other_people_are_mapped_and_their_timers_undone(uri, join):
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("theirs")
+    raw = {}
+    for runners in (1, 4):
+        series, raw[runners] = new_stack(runners, seed=runners)
+        write_run(client, experiment, params=PARAMS | {"num_env_runners": runners}, series=series, join=join)
+    data = load.from_mlflow(uri, "theirs")
+    assert data.kind == "foreign"
+    runs = data.runs.set_index("num_env_runners")
+    for runners, (sampling, learning, whole) in raw.items():
+        run = runs.loc[runners]
+        assert run["status"] == "finished"
+        assert run["timing"] is pd.NA
+        assert run["timing_reason"] == "unknown: not recorded by this project"
+        assert run["num_cpus"] == runners + 1
+        assert (run["train_batch_size"], run["minibatch_size"], run["num_epochs"]) == (4000, 128, 30)
+        assert (run["iterations"], run["env_steps"], run["timed_iterations"]) == (30, 120_000, 29)
+        assert run["env_steps_per_s"] == pytest.approx(4000 * 29 / sum(whole[1:]))
+        assert run["sampling_time_s"] == pytest.approx(np.mean(sampling[1:]), abs=1e-9)
+        assert run["learning_time_s"] == pytest.approx(np.mean(learning[1:]), abs=1e-9)
+        assert run["rest_time_s"] == pytest.approx(0.1, abs=1e-9)
+        assert run["final_return"] is pd.NA
+        assert run["seed"] is pd.NA
+    assert data.runs["fingerprint"].nunique() == 1
+    iterations = data.iterations()
+    assert len(iterations) == 60
+    first = iterations[iterations["trial"] == 0]
+    assert first["sampling_time_s"].to_numpy(dtype=float) == pytest.approx(raw[1][0], abs=1e-9)
+    assert first["train_batch_size_actual"].tolist() == [4000.0] * 30
+    assert first["training_return"].isna().tolist() == [True, True] + [False] * 28
+    assert (first["entropy"] == 0.5).all()
+    assert data.evaluations()["eval_return"].tolist() == [7.0] * 6
+    assert data.evaluations()["env_steps"].tolist() == [40_000, 80_000, 120_000] * 2
+    said = " ".join(data.problems)
+    for word in (
+        "seed is not known of 2 of 2",
+        "not written by this project",
+        "final_return is NA",
+        "holds the evaluation",
+    ):
+        assert word in said
+    assert "num_env_runners is not known" not in said
+
+
+def test_gaps_failures_and_unfinished_runs_of_other_people_are_told(uri):
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("theirs")
+    series, (_, _, whole) = new_stack(2)
+    holed = {
+        key: [None if at in (3, 4) else value for at, value in enumerate(values)] for key, values in series.items()
+    }
+    write_run(client, experiment, params={"num_env_runners": 2}, series=holed, status="RUNNING")
+    write_run(client, experiment, params={"num_env_runners": 2}, series={}, status="FAILED")
+    write_run(client, experiment, params={}, series={"accuracy": [0.5]}, name="another tool's")
+    data = load.from_mlflow(uri, "theirs")
+    assert data.runs["status"].tolist() == ["running", "failed"]
+    run = data.runs.iloc[0]
+    assert run["env_steps_per_s"] == pytest.approx(4000 * 29 / sum(whole[1:]))  # differences of totals bridge the gap
+    assert run["sampling_time_s"] is pd.NA  # its timers do not
+    assert data.iterations()["iteration"].tolist() == [1, 2, 3, *range(6, 31)]
+    assert data.iterations()["sampling_time_s"].isna().tolist() == [False] * 3 + [True] + [False] * 24
+    said = " ".join(data.problems)
+    for word in (
+        "1 run of 3 without RLlib's metrics: left out",
+        "1 run without an end",
+        "1 of 2 trials failed",
+        "2 of 30 iterations are missing",
+        "cannot be inverted",
+        "train_batch_size is not known of 2 of 2",
+    ):
+        assert word in said, word
+
+
+def test_the_old_stack_is_understood_as_far_as_it_goes(uri):
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("old")
+    series = {
+        "training_iteration": range(1, 6),
+        "timesteps_total": [1000 * at for at in range(1, 6)],
+        "time_total_s": [2.0 * at for at in range(1, 6)],
+        "time_this_iter_s": [2.0] * 5,
+        "episode_reward_mean": range(5),
+        "timers/sample_time_ms": [900.0] * 5,
+        "timers/learn_time_ms": [800.0] * 5,
+        "info/learner/default_policy/learner_stats/kl": [0.01] * 5,
+    }
+    write_run(
+        client,
+        experiment,
+        params={"num_workers": 3, "sgd_minibatch_size": 64, "num_sgd_iter": 10, "train_batch_size": 1000},
+        series=series,
+        steps=[1000 * at for at in range(1, 6)],  # as Ray's callback does
+    )
+    data = load.from_mlflow(uri, "old")
+    run = data.runs.iloc[0]
+    assert (run["num_env_runners"], run["minibatch_size"], run["num_epochs"]) == (3, 64, 10)
+    assert run["env_steps_per_s"] == 500.0
+    assert run["sampling_time_s"] is pd.NA
+    assert data.iterations()["kl"].tolist() == [0.01] * 5
+    assert any("moving mean of RLlib's old stack" in problem for problem in data.problems)
+
+
+def test_what_rays_own_logger_writes_is_read(uri):
+    """Ray's callback flattens and logs by this class; it runs here without Ray."""
+    logger = pytest.importorskip("ray.air._internal.mlflow")._MLflowLoggerUtil()
+    logger.setup_mlflow(tracking_uri=uri, experiment_name="by Ray")
+    run = logger.start_run(run_name="PPO_1", tags={"trial_name": "PPO_1"})
+    config = {"env": "CartPole-v1", "num_env_runners": 5, "lr": 1e-3, "num_epochs": 3, "minibatch_size": 64}
+    logger.log_params(config | {"train_batch_size_per_learner": 500, "num_learners": 0}, run_id=run.info.run_id)
+    raw = [3.0, 1.0, 2.0, 1.5]
+    for at, mean in enumerate(smooth(raw), start=1):
+        result = {
+            "training_iteration": at,
+            "num_env_steps_sampled_lifetime": 500 * at,
+            "time_total_s": 4.0 * at,
+            "time_this_iter_s": 4.0,
+            "timers": {"env_runner_sampling_timer": mean},
+            "env_runners": {"episode_return_mean": float("nan") if at == 1 else 20.0},
+            "config": config,
+            "hostname": "n0",
+        }
+        logger.log_metrics(step=at, metrics_to_log=result, run_id=run.info.run_id)
+    logger.end_run(run_id=run.info.run_id, status="FINISHED")
+    data = load.from_mlflow(uri, "by Ray")
+    assert data.runs.loc[0, ["num_env_runners", "train_batch_size", "num_epochs"]].tolist() == [5, 500, 3]
+    assert data.iterations()["sampling_time_s"].tolist() == pytest.approx(raw, abs=1e-11)
+    assert data.runs.loc[0, "sampling_time_s"] == pytest.approx(1.5, abs=1e-11)
+    assert data.iterations()["training_return"].tolist() == [pd.NA, 20.0, 20.0, 20.0]
+
+
+# Places where nothing can be read.
+
+
+def test_an_experiment_of_neither_is_refused(uri):
+    client = MlflowClient(tracking_uri=uri)
+    write_run(client, client.create_experiment("vision"), params={"depth": 3}, series={"accuracy": [0.1], "loss": [2]})
+    with pytest.raises(
+        AnalysisError, match=r"'vision': must hold a study of this project or runs of RLlib.*accuracy, loss"
+    ):
+        load.from_mlflow(uri, "vision")
+    client.create_experiment("bare")
+    with pytest.raises(AnalysisError, match=r"'bare': a table needs a run, got none"):
+        load.from_mlflow(uri, "bare")
+
+
+def test_names_are_looked_up_and_suggested(mirrored, uri):
+    with pytest.raises(AnalysisError, match=r"experiment or study 'dmeo', got none. Did you mean 'demo'\?"):
+        load.from_mlflow(uri, "dmeo")
+    with pytest.raises(AnalysisError, match=r"'nothing alike', got none. Fix: give one of 'demo'"):
+        load.from_mlflow(uri, study="nothing alike")
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("theirs")
+    client.create_run(experiment)
+    with pytest.raises(AnalysisError, match=r"one study must be named, got 2 experiments: .*'demo'"):
+        load.open_study(uri)
+    client.delete_experiment(experiment)
+    with pytest.raises(AnalysisError, match=r"'theirs' must not be deleted.*mlflow experiments restore"):
+        load.from_mlflow(uri, "theirs")
+    assert load.open_study(uri).name == "demo"
+
+
+def test_a_store_without_runs(uri):
+    with pytest.raises(AnalysisError, match="a study needs a run, got a store without any"):
+        load.open_study(uri)
+
+
+def test_places_that_do_not_answer(tmp_path):
+    with pytest.raises(TrackingError, match=r"must name an existing database, got no file.*Fix"):
+        load.from_mlflow(f"sqlite:///{tmp_path}/absent.db")
+    assert not (tmp_path / "absent.db").exists()
+    (tmp_path / "text.db").write_text("no database, but long enough to be looked at as one. " * 20)
+    with pytest.raises(TrackingError, match=r"must be an MLflow database, got file is not a database"):
+        load.from_mlflow(f"sqlite:///{tmp_path}/text.db")
+    with sqlite3.connect(tmp_path / "other.db") as other:
+        other.execute("create table cats (name text)")
+    with pytest.raises(TrackingError, match=r"must be an MLflow database, got one without experiments"):
+        load.from_mlflow(f"sqlite:///{tmp_path}/other.db")
+    with pytest.raises(TrackingError, match=r"127.0.0.1:9: a server must answer"):
+        load.from_mlflow("http://127.0.0.1:9", "demo")
+    with pytest.raises(TrackingError, match=r"the scheme must be one of"):
+        load.open_study("ftp://somewhere/else")
+
+
+def test_a_parameter_that_is_no_number_is_named(mirrored, uri, tmp_path):
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        database.execute("update params set value = 'fast' where key = 'lr'")
+    with pytest.raises(
+        ValueError, match=r"run 'trial 0 · 2 runners' \(.*\): parameter lr must be a number, got 'fast'"
+    ):
+        load.from_mlflow(uri)
+
+
+def test_a_database_of_another_version_says_so(uri, tmp_path, mirrored):
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        database.execute("update alembic_version set version_num = '451aebb31d03'")
+    copy = tmp_path / "older.db"
+    copy.write_bytes((tmp_path / "mlflow.db").read_bytes())  # MLflow looks at a database once per process
+    with pytest.raises(TrackingError, match=r"another version. Fix: back it up, then run `mlflow db upgrade"):
+        load.from_mlflow(f"sqlite:///{copy}")
+
+
+def test_cpus_that_the_space_does_not_explain_are_not_claimed(tmp_path, uri):
+    folder = synthetic.make_folder(tmp_path / "demo", uri)
+    records = [synthetic.opened()]
+    for trial, runners, reserved in ((0, 2, 21.0), (1, 2, 21.2), (2, 2, 20.9), (3, 4, 49.0)):  # in seven seconds
+        length = [synthetic.iteration(trial, at) for at in range(1, 6)]
+        end = synthetic.ended(trial)
+        end = replace(end, summary=end.summary | {"cpu_s_reserved": reserved})
+        records += [synthetic.started(trial, runners=runners), synthetic.built(trial), *length, end]
+    holdup.write_records(folder, records)  # a second between two of them
+    sync(folder)
+    assert load.from_mlflow(uri).runs["num_cpus"].tolist() == [3, 3, 3, pd.NA]  # 7 CPUs are not 1 + 4

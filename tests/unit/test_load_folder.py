@@ -1,0 +1,377 @@
+"""The fast reader against the ledger, a second implementation over raw lines, and every kind of bad folder."""
+
+import json
+import lzma
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pandas as pd
+import pytest
+
+from analysis import load
+from analysis.load import details, timed_sums
+from study.errors import AnalysisError, RecordError
+from study.metrics import METRICS, WARMUP_ITERATIONS
+from study.space.parameters import PARAMETERS
+from study.tracking.folder import StudyFolder
+from study.tracking.ledger import fold, table_row
+from study.tracking.packing import pack
+from study.tracking.records import RecordLog, open_records, read_lines
+from tests import holdup, synthetic
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "analysis/example_study"
+
+
+@pytest.fixture
+def study(tmp_path):
+    """Finished, failed, started again, emulated and running trials."""
+    folder = synthetic.make_folder(tmp_path / "study", "sqlite:////nowhere.db")
+    synthetic.append(
+        folder,
+        synthetic.opened(),
+        *synthetic.whole_trial(0, length=6),
+        *synthetic.whole_trial(1, "failed"),
+        synthetic.started(2),
+        synthetic.built(2),
+        synthetic.iteration(2, 1, iteration_time_s=9.0),
+        synthetic.iteration(2, 2, iteration_time_s=9.0),
+        synthetic.ended(2, "interrupted"),
+        synthetic.started(4, runners=4, execution="emulated"),
+        synthetic.ended(4, "failed"),
+        synthetic.opened(2),
+        *synthetic.whole_trial(2, attempt=2, length=4),
+        synthetic.started(3),
+        replace(synthetic.built(3), timing="measured", provisional=True),
+        synthetic.iteration(3, 1),
+    )
+    return folder
+
+
+@pytest.fixture
+def staged(tmp_path):
+    """A complete hold-up study."""
+    spec = holdup.holdup_spec()
+    return holdup.write_study(tmp_path / "staged", spec, holdup.study_records(spec))
+
+
+def raw_means(records) -> dict[int, dict]:
+    """Work out the timed means from raw lines: a second, naive implementation."""
+    kept: dict[int, list[dict]] = {}
+    attempts: dict[int, int] = {}
+    with open_records(records) as file:
+        for raw in file:
+            line = orjson.loads(raw)
+            if line["kind"] == "trial_started":
+                attempts[line["trial"]], kept[line["trial"]] = line["attempt"], []
+            elif line["kind"] == "iteration" and line["attempt"] == attempts[line["trial"]]:
+                kept[line["trial"]].append(line)
+    result = {}
+    for trial, lines in kept.items():
+        timed = [line["metrics"] for line in lines if line["iteration"] > WARMUP_ITERATIONS]
+        row = {"iterations": len(lines) or None, "timed_iterations": len(timed) if lines else None}
+        for name in timed_sums.MEANS:
+            values = [metrics[name] for metrics in timed if metrics.get(name) is not None]
+            row[name] = math.fsum(values) / len(values) if values else None
+        episodes = math.fsum(metrics.get("num_episodes") or 0 for metrics in timed)
+        length = math.fsum(metrics.get("episode_len_sum") or 0 for metrics in timed)
+        row["episode_len"] = length / episodes if episodes and length else None
+        peaks = [line["metrics"].get("peak_rss_mb") for line in lines]
+        row["peak_rss_mb"] = max((peak for peak in peaks if peak is not None), default=None)
+        result[trial] = row
+    return result
+
+
+def assert_equal(got, expected, name, *, exact=True):
+    if expected is None:
+        assert pd.isna(got), name
+    elif isinstance(expected, float) and not exact:
+        assert got == pytest.approx(expected, rel=1e-12), name
+    else:
+        assert got == expected, name
+
+
+@pytest.mark.parametrize("which", ["study", "staged", "example"])
+def test_the_frame_is_what_the_ledger_says(which, request):
+    folder = StudyFolder(EXAMPLE) if which == "example" else request.getfixturevalue(which)
+    runs = load.from_folder(folder.path).runs
+    ledger = fold((line.record, line.time) for line in read_lines(folder.records))
+    means = raw_means(folder.records)
+    assert runs["trial"].tolist() == sorted(ledger.rows)
+    for line in runs.to_dict("records"):
+        row = ledger.rows[line["trial"]]
+        table = table_row(row)
+        for name in (*PARAMETERS, "attempt", "status", "seed", "execution", "timing", "num_cpus", "anchor", "stage"):
+            assert_equal(line[name], table.get(name), name)
+        for name in ("digest", "variant", "stands_for_runners"):
+            assert_equal(line[name], table[name], name)
+        assert_equal(line["reason"], row.reason or None, "reason")
+        for name, metric in METRICS.items():
+            if metric.grain == "trial" and name != "env_steps_per_s" and name in row.summary:
+                assert_equal(line[name], row.summary[name], name)
+        # To the last bit: the fast reader adds up in the ledger's order.
+        rate = row.env_steps_per_s()
+        assert_equal(line["env_steps_per_s"], row.summary.get("env_steps_per_s") if rate is None else rate, "rate")
+        pressure = row.mean_cpu_pressure()
+        assert_equal(line["cpu_pressure"], pressure, "cpu_pressure")
+        if not pd.isna(line["timed_s"]):
+            assert (line["timed_env_steps"], line["timed_s"]) == (row._warm_steps, row._warm_time_s)
+        assert_equal(line["startup_time_s"], row.summary.get("startup_time_s", row.startup_time_s), "startup_time_s")
+        for name, value in means[line["trial"]].items():
+            assert_equal(line[name], value, name, exact=False)
+
+
+def test_rates_are_totals_over_totals_after_the_first_iteration(tmp_path):
+    folder = synthetic.make_folder(tmp_path / "study", "sqlite:////nowhere.db")
+    times, steps = [100.0, 1.0, 3.0, 2.0], [400, 400, 200, 300]
+    records = [
+        synthetic.iteration(0, at, iteration_time_s=time, train_batch_size_actual=float(step), sampling_time_s=time / 2)
+        for at, (time, step) in enumerate(zip(times, steps, strict=True), start=1)
+    ]
+    synthetic.append(folder, synthetic.opened(), synthetic.started(0), synthetic.built(0), *records)
+    run = load.from_folder(folder.path).runs.iloc[0]
+    assert (run["timed_env_steps"], run["timed_s"], run["timed_iterations"]) == (900, 6.0, 3)
+    assert run["env_steps_per_s"] == 150.0  # and neither the mean of rates nor with the 100 s
+    assert run["iteration_time_s"] == 2.0
+    assert run["sampling_time_s"] == 1.0
+    assert run["learning_time_s"] is pd.NA
+
+
+def test_a_running_trial_shows_how_far_it_is(study):
+    run = load.from_folder(study.path).runs.set_index("trial").loc[3]
+    assert run["status"] == "running"
+    assert run["timing"] is pd.NA
+    assert run["timing_reason"] == "not settled yet: 3 processes on 2 cores"
+    assert (run["wall_time_s"], run["env_steps"], run["startup_time_s"]) == (0.5, 400, 3.5)
+    assert run["final_return"] is pd.NA
+    assert run["ended"] is pd.NA
+
+
+def test_chunks_change_nothing(study, monkeypatch):
+    whole = load.from_folder(study.path)
+    monkeypatch.setattr(timed_sums, "_CHUNK", 2)
+    monkeypatch.setattr(details, "_CHUNK", 2)
+    pieces = load.from_folder(study.path)
+    pd.testing.assert_frame_equal(pieces.runs, whole.runs, check_exact=True)
+    pd.testing.assert_frame_equal(pieces.iterations(), whole.iterations(), check_exact=True)
+
+
+def test_iterations_and_evaluations_are_those_of_the_latest_attempts(study):
+    data, curves, evaluations = load.from_folder(study.path), load.curves(study.path), load.evaluations(study.path)
+    iterations = data.iterations()
+    assert list(iterations) == list(load.ITERATION_COLUMNS)
+    for name in curves:
+        pd.testing.assert_series_equal(iterations[name].astype(curves[name].dtype), curves[name], check_exact=True)
+    got = data.evaluations()
+    for name in evaluations:
+        pd.testing.assert_series_equal(got[name].astype(evaluations[name].dtype), evaluations[name], check_exact=True)
+    assert iterations["entropy"].isna().all()
+
+
+def test_a_packed_study_is_the_same_study(staged, tmp_path):
+    packed = pack(staged, tmp_path / "packed")
+    assert packed.records.suffix == ".xz"
+    plain, other = load.from_folder(staged.path), load.from_folder(packed.path)
+    pd.testing.assert_frame_equal(plain.runs, other.runs, check_exact=True)
+    pd.testing.assert_frame_equal(plain.iterations(), other.iterations(), check_exact=True)
+
+
+def test_results_without_iterations_keep_their_rates(staged, tmp_path):
+    packed = pack(staged, tmp_path / "packed", results_only=True)
+    data = load.from_folder(packed.path)
+    assert any("holds no training iterations" in problem for problem in data.problems)
+    assert data.runs["iteration_time_s"].isna().all()
+    done = data.runs[data.runs["status"] == "finished"]
+    whole = load.from_folder(staged.path).runs.loc[done.index]
+    assert done["env_steps_per_s"].tolist() == pytest.approx(whole["env_steps_per_s"].tolist())
+    assert data.iterations().empty
+
+
+def test_a_folded_stock_trial_keeps_its_real_processes(staged):
+    data = load.from_folder(staged.path)
+    folded = data.runs[data.runs["variant"] == "stock"]
+    assert len(folded)
+    assert (folded["num_env_runners"] == 1).all()
+    assert (folded["stands_for_runners"] > 1).all()
+    assert data.runs.loc[data.runs["variant"] != "stock", "stands_for_runners"].isna().all()
+    assert data.kind == "holdup"
+    assert set(data.runs["stage"]) >= {"calibrate", "search", "race", "stress", "confirm"}
+
+
+def test_the_sheet_tells_every_session(study):
+    data = load.from_folder(study.path)
+    assert data.kind == "search"
+    assert data.sheet["environment"]["id"] == "CartPole-v1"
+    assert data.sheet["algorithm"] == "PPO"
+    assert data.sheet["commit"] == "abc"
+    assert data.sheet["versions"] == {"ray": "2.60.0"}
+    assert data.sheet["counts"] == {"finished": 2, "failed": 2, "interrupted": 0, "running": 1}
+    assert [session["session"] for session in data.sheet["sessions"]] == [1, 2]
+    assert data.spec is not None
+    json.dumps(data.sheet)
+
+
+def test_what_is_unfinished_or_failed_is_said(study):
+    problems = " ".join(load.from_folder(study.path).problems)
+    assert "still running" in problems
+    assert "2 of 5 trials failed" in problems
+    assert "because of failed" in problems
+    assert "No trial has a measured clock" in problems
+
+
+def test_all_trials_failed(tmp_path):
+    folder = synthetic.make_folder(tmp_path / "study", "sqlite:////nowhere.db")
+    synthetic.append(
+        folder,
+        synthetic.opened(),
+        *(each for trial in (0, 1) for each in synthetic.whole_trial(trial, "failed")),
+        synthetic.closed(),
+    )
+    data = load.from_folder(folder.path)
+    assert len(data.runs) == 2
+    assert any(problem.startswith("All 2 trials failed") for problem in data.problems)
+    assert not any("not complete" in problem or "running" in problem for problem in data.problems)
+
+
+def test_a_stopped_study_is_said_to_be_resumable(tmp_path):
+    folder = synthetic.make_folder(tmp_path / "study", "sqlite:////nowhere.db")
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed("stopped"))
+    problems = load.from_folder(folder.path).problems
+    assert any("ended with 'stopped'" in problem and "1 of 3 trials" in problem for problem in problems)
+
+
+def test_nothing_to_show_is_an_error_with_a_way_out(tmp_path):
+    with pytest.raises(AnalysisError, match=r"must be the folder of a study, got none.*Fix"):
+        load.from_folder(tmp_path)
+    folder = synthetic.make_folder(tmp_path / "empty", "sqlite:////nowhere.db")
+    with pytest.raises(AnalysisError, match=r"must have records, got none.*Fix"):
+        load.from_folder(folder.path)
+    synthetic.append(folder, synthetic.opened())
+    with pytest.raises(AnalysisError, match=r"needs a trial, got none yet.*Fix"):
+        load.from_folder(folder.path)
+
+
+def test_names_of_folders_are_suggested(study):
+    parent = study.path.parent
+    with pytest.raises(AnalysisError, match=r"Did you mean '.*/study'\?"):
+        load.from_folder(parent / "sutdy")
+    with pytest.raises(AnalysisError, match=r"Fix: give one of the studies in it, .*/study\."):
+        load.open_study(parent)
+    assert load.open_study(parent, study="study").name == load.open_study(study.path).name == "demo"
+
+
+def test_a_return_that_is_no_number_is_refused(study):
+    text = study.records.read_text()
+    study.records.write_text(text.replace('"returns":[10.0,20.0,60.0]', '"returns":[10.0,"x",60.0]', 1))
+    with pytest.raises(RecordError, match=r"records.jsonl: trial 0: a return must be a number, got 'x'"):
+        load.from_folder(study.path).evaluations()
+
+
+def lines_of(folder) -> list[bytes]:
+    return folder.records.read_bytes().splitlines(keepends=True)
+
+
+def test_a_torn_last_line_is_told_and_the_rest_shown(study):
+    whole = load.from_folder(study.path)
+    with study.records.open("ab") as file:
+        file.write(b'{"schema":1,"seq":31,"ti')
+    torn = load.from_folder(study.path)
+    pd.testing.assert_frame_equal(torn.runs, whole.runs)
+    (said,) = set(torn.problems) - set(whole.problems)
+    assert "records.jsonl is cut (24 bytes)" in said
+    assert study.records.read_bytes().endswith(b'"ti')  # reading repairs nothing
+
+
+@pytest.mark.parametrize(
+    ("at", "change", "law"),
+    [
+        (5, lambda raw: raw[:40] + b"\n", r"line 6: must be JSON"),
+        (5, lambda raw: b"7\n", r"line 6: must be a record with schema, seq, time and kind"),
+        (5, lambda raw: raw.replace(b'"schema":1', b'"schema":2'), r"line 6: this version reads schema 1, got 2.*Fix"),
+        (5, lambda raw: b"", r"line 6: `seq` must be 5, got 6"),
+        (4, lambda raw: raw.replace(b'"kind":"iteration"', b'"kind":"dream"'), r"line 5: unknown record.*dream"),
+        (4, lambda raw: raw.replace(b'"iteration":2', b'"iteratoin":2'), r"line 5: a iteration record has"),
+        (4, lambda raw: raw.replace(b'"trial":0', b'"trial":77'), r"line 5: a trial must have started.*77"),
+        (4, lambda raw: raw.replace(b'"kl":0.02', b'"kl":"0.02"'), None),
+        (
+            4,
+            lambda raw: raw.replace(b'"rest_time_s":0.01', b'"rest_time_s":"0.01"'),
+            r"line 5: metric rest_time_s must",
+        ),
+        (
+            4,
+            lambda raw: raw.replace(b'"iteration_time_s":0.5', b'"iteration_time_s":true'),
+            r"line 5: metric iteration",
+        ),
+        (4, lambda raw: raw.replace(b'"metrics":{', b'"metrics":[],"m":{'), r"line 5: a iteration record has"),
+        (1, lambda raw: raw.replace(b'"lr":0.00025}', b'"lr":"fast"}', 1), r"trial 0: lr must be a number, got 'fast'"),
+        (
+            1,
+            lambda raw: raw.replace(b'"trial":0', b'"trial":"0"'),
+            r"line 2: a record must have the fields of its kind",
+        ),
+        (1, lambda raw: raw.replace(b'"setting":{', b'"setting":[],"s":{'), r"line 2: a trial_started record has"),
+        (4, lambda raw: raw.replace(b'"trial":0', b'"trial":[0]'), r"line 5: a record must have the fields"),
+        (4, lambda raw: raw.replace(b'"kind":"iteration"', b'"kind":["iteration"]'), r"line 5: "),
+        (10, lambda raw: raw.replace(b'"status":"finished"', b'"status":"pruned"'), r"line 11: a record must have"),
+        (0, lambda raw: raw.replace(b'"provenance":{', b'"provenance":7,"p":{'), r"line 1: a study_opened record has"),
+        (1, lambda raw: raw.replace(b'"seed":5', b'"seed":5.5'), r"trial 0: seed must be a whole number, got 5.5"),
+    ],
+)
+def test_a_damaged_line_is_refused_by_file_line_and_column(study, at, change, law):
+    lines = lines_of(study)
+    changed = change(lines[at])
+    assert changed != lines[at]
+    study.records.write_bytes(b"".join([*lines[:at], changed, *lines[at + 1 :]]))
+    if law is None:  # a column that the runs do not need is looked at when it is read
+        with pytest.raises(RecordError, match=r"line 5: kl must be a number"):
+            load.from_folder(study.path).iterations()
+        return
+    with pytest.raises(RecordError, match=law) as caught:
+        load.from_folder(study.path)
+    assert "records.jsonl" in str(caught.value)
+    assert "Fix:" in str(caught.value)
+
+
+def test_a_last_line_that_no_record_begins_with_is_refused(study):
+    with study.records.open("ab") as file:
+        file.write(b"<html>")
+    with pytest.raises(RecordError, match=r"line \d+: the last line must be a record or its beginning"):
+        load.from_folder(study.path)
+
+
+def test_a_cut_archive_is_refused(study, tmp_path):
+    packed = pack(study, tmp_path / "packed")
+    raw = packed.records.read_bytes()
+    packed.records.write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(RecordError, match=r"records.jsonl.xz: must be a complete compressed file.*Fix: copy it again"):
+        load.from_folder(packed.path)
+    packed.records.write_bytes(lzma.compress(b"")[:-3] + b"abc")
+    with pytest.raises(RecordError, match=r"records.jsonl.xz"):
+        load.from_folder(packed.path)
+
+
+def test_a_space_of_another_version_is_shown_as_written(study):
+    content = json.loads(study.identity_file.read_text())
+    content["spec"]["gravity"] = 9.81
+    study.identity_file.write_text(json.dumps(content))
+    data = load.from_folder(study.path)
+    assert data.spec is None
+    assert data.sheet["environment"]["id"] == "CartPole-v1"
+    assert any("not one of this version" in problem and "gravity" in problem for problem in data.problems)
+
+
+def test_reading_a_study_that_is_being_written(study):
+    with RecordLog(study.records) as log:
+        log.append(synthetic.iteration(3, 2))
+        assert load.from_folder(study.path).runs.set_index("trial").loc[3, "timed_iterations"] == 1
+
+
+def test_the_columns_are_those_declared(study):
+    runs = load.from_folder(study.path).runs
+    assert list(runs) == list(load.RUN_COLUMNS)
+    assert {name: str(runs[name].dtype) for name in runs} == {
+        name: column.dtype for name, column in load.RUN_COLUMNS.items()
+    }
+    assert isinstance(orjson.loads(runs["fingerprint"].iloc[0]), dict)

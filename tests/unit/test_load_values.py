@@ -1,0 +1,237 @@
+"""Columns, fingerprints and the names of RLlib, by value."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import load
+from analysis.load.arrays import frame_of
+from analysis.load.columns import ITERATION_COLUMNS, RUN_COLUMNS, check
+from analysis.load.fingerprint import Workload, asked, effective_part, fingerprint, node_types
+from analysis.load.foreign_settings import Settings, settings_of
+from analysis.load.rllib_names import METRICS, TIMERS, Keys
+from study.errors import AnalysisError, RecordError
+from tests import synthetic
+
+EFFECTIVE = {"runner_class": "BatchedEnvRunner", "torch_threads_learner": 2, "num_learners": 0, "hostnames": ["n0"]}
+
+
+def study_of(tmp_path, *records):
+    folder = synthetic.make_folder(tmp_path, "sqlite:////nowhere.db")
+    synthetic.append(folder, synthetic.opened(), *records)
+    return load.from_folder(folder.path).runs.set_index("trial")
+
+
+def with_setting(trial, **changes):
+    record = synthetic.started(trial)
+    return replace(record, setting=record.setting | changes)
+
+
+def built(trial, **effective):
+    return replace(synthetic.built(trial), effective=EFFECTIVE | effective)
+
+
+def test_scale_seed_and_placement_are_not_in_the_fingerprint(tmp_path):
+    first, second = with_setting(0), replace(with_setting(1, num_env_runners=46), seed=77, num_cpus=47)
+    runs = study_of(tmp_path / "a", first, built(0), second, built(1, num_learners=2))
+    assert runs["fingerprint"].nunique() == 1
+    content = json.loads(runs["fingerprint"].iloc[0])
+    assert list(content) == sorted(content)
+    assert not {"num_env_runners", "num_cpus", "seed", "stage", "num_learners", "nodes"} & content.keys()
+    assert content["train_batch_size"] == 400
+    assert content["lr"] == 0.00025
+    assert content["environment"]["id"] == "CartPole-v1"
+    assert content["environment"]["step_wait_ms"] == 0.0
+    assert content["network"]["fcnet_hiddens"] == [64, 64]
+    assert content["versions"] == {"ray": "2.60.0"}
+    assert content["threads"]["torch_threads_learner"] == 2
+    assert runs["learner_threads"].tolist() == [2, 2]
+    assert runs["num_learners"].tolist() == [0, 2]
+    assert runs["num_nodes"].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("change", [{"train_batch_size": 401}, {"lr": 0.1}, {"minibatch_size": 8}, {"num_epochs": 3}])
+def test_the_workload_is_in_the_fingerprint(tmp_path, change):
+    runs = study_of(tmp_path / "a", with_setting(0), built(0), with_setting(1, **change), built(1))
+    assert runs["fingerprint"].nunique() == 2
+
+
+def test_threads_and_classes_that_ran_are_in_the_fingerprint(tmp_path):
+    runs = study_of(
+        tmp_path / "a",
+        *(with_setting(0), built(0)),
+        *(with_setting(1), built(1, torch_threads_learner=4)),
+        *(with_setting(2), built(2, runner_class="SingleAgentEnvRunner")),
+    )
+    assert runs["fingerprint"].nunique() == 3
+
+
+def test_the_stock_variant_is_another_workload():
+    setting = {"num_env_runners": 2, "lr": 0.1}
+    own, stock = (asked(setting, execution="real", variant=variant) for variant in ("study", "stock"))
+    common = {"runner": "batched", "learner": "lean"}
+    assert json.loads(fingerprint(common, own))["runner"] == "batched"
+    assert json.loads(fingerprint(common, stock))["runner"] == "stock"
+    assert json.loads(fingerprint(common, stock))["learner"] == "rllib"
+
+
+def test_a_trial_that_never_came_up_belongs_to_the_workload_of_those_that_did(tmp_path):
+    runs = study_of(
+        tmp_path / "a",
+        *(with_setting(0), built(0)),
+        *(with_setting(1), synthetic.ended(1, "failed")),
+        *(with_setting(2, lr=0.5), synthetic.ended(2, "failed")),
+    )
+    assert runs.loc[1, "fingerprint"] == runs.loc[0, "fingerprint"]
+    assert runs.loc[2, "fingerprint"] != runs.loc[0, "fingerprint"]
+    assert runs.loc[1, "learner_threads"] is pd.NA
+
+
+def test_hardware_and_versions_of_the_session_are_in_the_fingerprint():
+    setting = {"num_env_runners": 2, "minibatch_size": 64, "lr": 0.1}
+
+    def of(**provenance):
+        return fingerprint(Workload(spec={}, provenance=provenance).common(), asked(setting, execution="real"))
+
+    assert of(cpu_model="A", physical_cpus=8, logical_cpus=8) != of(cpu_model="B", physical_cpus=8, logical_cpus=8)
+    assert of(physical_cpus=8, logical_cpus=16) != of(physical_cpus=8, logical_cpus=8)
+    assert of(physical_cpus=8, logical_cpus=16) == of(physical_cpus=4, logical_cpus=8)
+    assert of(versions={"torch": "2.1"}) != of(versions={"torch": "2.2"})
+    assert of(versions={"mlflow": "3"}) == of(versions={"mlflow": "4"})  # it is in another process
+    assert json.loads(of())["minibatch_times_learners"] == 64
+
+
+def test_grid5000_clusters_are_told_apart():
+    names = ["paravance-12.rennes.grid5000.fr", "paravance-3.rennes.grid5000.fr"]
+    assert node_types(names, oar=False) == ["paravance"]
+    assert node_types([*names, "gros-7.nancy.grid5000.fr"], oar=False) == ["gros", "paravance"]
+    assert node_types(["worker-4", "ip-10-0-0-1"], oar=False) == []
+    assert effective_part({"hostnames": ["gros-7"]}, {"scheduler": {"name": "oar", "job": "1"}}) == {
+        "node_type": ["gros"]
+    }
+
+
+def some_runs(tmp_path):
+    folder = synthetic.make_folder(tmp_path / "study", "sqlite:////nowhere.db")
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1))
+    return load.from_folder(folder.path).runs
+
+
+def test_a_frame_that_is_not_as_declared_is_refused(tmp_path):
+    runs = some_runs(tmp_path)
+    assert check(runs, RUN_COLUMNS, where="here") is runs
+    with pytest.raises(AnalysisError, match=r"here: .*missing \['lr'\], undeclared none"):
+        check(runs.drop(columns="lr"), RUN_COLUMNS, where="here")
+    with pytest.raises(AnalysisError, match=r"undeclared \['luck'\]"):
+        check(runs.assign(luck=1), RUN_COLUMNS, where="here")
+    with pytest.raises(AnalysisError, match="column lr must be of type Float64, got float64"):
+        check(runs.astype({"lr": "float64"}), RUN_COLUMNS, where="here")
+    runs.loc[1, "status"] = pd.NA
+    with pytest.raises(AnalysisError, match="row 1, trial 1: column status must have a value"):
+        check(runs, RUN_COLUMNS, where="here")
+
+
+def test_absent_is_na_and_never_zero():
+    lines = {name: [None, None] for name in ITERATION_COLUMNS} | {"trial": [0, 1], "iteration": [1, 1]}
+    lines["kl"] = [0.0, None]
+    frame = frame_of(lines, ITERATION_COLUMNS, where="here")
+    assert frame["kl"].tolist() == [0.0, pd.NA]
+    assert frame["env_steps"].isna().all()
+    with pytest.raises(RecordError, match=r"here: trial 1: kl must be a number, got True"):
+        frame_of(lines | {"kl": [0.0, True]}, ITERATION_COLUMNS, where="here")
+
+
+def test_every_column_has_a_unit_and_a_meaning():
+    for columns in (load.RUN_COLUMNS, load.ITERATION_COLUMNS, load.EVALUATION_COLUMNS):
+        for name, column in columns.items():
+            assert name == column.name
+            assert column.meaning.endswith("."), name
+            assert bool(column.unit) == (column.dtype in ("Int64", "Float64")), name
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        "env_runners/episode_return_mean",
+        "env_runners.episode_return_mean",
+        "env_runners_episode_return_mean",
+        "episode_reward_mean",
+        "sampler_results/episode_reward_mean",
+    ],
+)
+def test_every_spelling_of_a_name_is_found(spelt):
+    assert Keys(["loss", spelt]).first(METRICS["training_return"]) == spelt
+
+
+def test_the_best_source_is_taken_first_and_others_are_left_alone():
+    keys = Keys(["timesteps_total", "num_env_steps_sampled_lifetime", "env_runners/num_env_steps_sampled"])
+    assert keys.first(METRICS["env_steps"]) == "num_env_steps_sampled_lifetime"
+    # The new stack's num_env_steps_sampled of the runners is that of one iteration, no total.
+    assert Keys(["env_runners/num_env_steps_sampled"]).first(METRICS["env_steps"]) is None
+    assert Keys(["accuracy", "lr"]).first(METRICS["training_return"]) is None
+    assert Keys(["timers.learner_update_timer"]).first(TIMERS["learning_time_s"][0].keys) is not None
+
+
+def test_settings_of_the_new_stack():
+    found = settings_of(
+        Settings(
+            {
+                "env": "CartPole-v1",
+                "num_env_runners": "10",
+                "num_learners": "2",
+                "train_batch_size_per_learner": "1000",
+                "minibatch_size": "128",
+                "lr": "0.0003",
+                "grad_clip": "None",
+                "num_cpus_for_main_process": "1",
+                "num_cpus_per_env_runner": "1",
+                "num_cpus_per_learner": "auto",
+                "model/fcnet_hiddens": "[64, 64]",
+            },
+            {"config/num_epochs": 30.0, "config/lr": 7.0},
+        )
+    )
+    assert found["num_env_runners"] == 10
+    assert found["train_batch_size"] == 2000  # two learners of 1000
+    assert found["minibatch_size"] == 256
+    assert found["num_epochs"] == 30
+    assert found["lr"] == 0.0003  # parameters come before what the callback put among the metrics
+    assert "grad_clip" not in found
+    assert found["num_cpus"] is None  # `auto` CPUs of two learners: not known
+    workload = json.loads(found["fingerprint"])
+    assert workload["network"] == {"fcnet_hiddens": "[64, 64]"}
+    assert workload["environment"]["id"] == "CartPole-v1"
+
+
+def test_settings_of_the_old_stack():
+    found = settings_of(
+        Settings(
+            {
+                "num_workers": "4",
+                "train_batch_size": "4000",
+                "sgd_minibatch_size": "128",
+                "num_sgd_iter": "30",
+                "num_learner_workers": "0",
+                "num_cpus_for_driver": "1",
+                "num_cpus_per_worker": "2",
+                "lr": "[[0, 0.001], [100, 0.0]]",
+            },
+            {},
+        )
+    )
+    assert (found["num_env_runners"], found["train_batch_size"], found["minibatch_size"]) == (4, 4000, 128)
+    assert found["num_epochs"] == 30
+    assert found["num_cpus"] == 9
+    assert "lr" not in found  # a schedule is no number
+
+
+def test_curves_of_nothing_have_columns(tmp_path):
+    folder = synthetic.make_folder(tmp_path / "study", "sqlite:////nowhere.db")
+    synthetic.append(folder, synthetic.opened(), synthetic.started(0))
+    data = load.from_folder(folder.path)
+    assert data.iterations().empty
+    assert data.evaluations().empty
+    assert np.isnan(data.runs["env_steps_per_s"].to_numpy(dtype=float, na_value=np.nan)).all()
