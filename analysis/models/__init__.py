@@ -1,0 +1,88 @@
+"""Models of throughput against runners: laws, the iteration-time model, their errors on cells that they did not see.
+
+Pure: NumPy, SciPy, `study.errors` and `analysis.statistics`; scikit-learn when the Gaussian process is fitted. What a
+model says of cells that nobody ran is a prediction, and tables label it so.
+"""
+
+from analysis.models.amdahl import AmdahlFit, fit_amdahl
+from analysis.models.batch import BestBatch, CriticalBatch, best_batch, fit_critical_batch
+from analysis.models.calibration import Bound, Verdict, verdict
+from analysis.models.comparison import (
+    HeldOut,
+    ModelError,
+    Split,
+    compare,
+    larger_scales,
+    leave_one_scale_out,
+    leave_settings_out,
+)
+from analysis.models.derived import (
+    MARGINAL_THRESHOLD,
+    CpuNeeds,
+    CpuSplit,
+    Knee,
+    RunnerLimit,
+    best_split,
+    knee,
+    runner_limit,
+    split_cpus,
+    throughput_ceiling,
+)
+from analysis.models.ernest import ErnestFit, fit_ernest
+from analysis.models.gaussian_process import GaussianProcessFit, fit_gaussian_process
+from analysis.models.gustafson import GustafsonFit, fit_gustafson, scaled_speed_up
+from analysis.models.iteration_time import IterationTimeFit, Prediction, fit_iteration_time
+from analysis.models.observations import Cells, Observations, Selection, from_runs
+from analysis.models.phases import PHASES, UNKNOWNS
+from analysis.models.rivals import MODELS
+from analysis.models.usl import USLFit, fit_usl, usl_peak, usl_throughput
+
+__all__ = [
+    "MARGINAL_THRESHOLD",
+    "MODELS",
+    "PHASES",
+    "UNKNOWNS",
+    "AmdahlFit",
+    "BestBatch",
+    "Bound",
+    "Cells",
+    "CpuNeeds",
+    "CpuSplit",
+    "CriticalBatch",
+    "ErnestFit",
+    "GaussianProcessFit",
+    "GustafsonFit",
+    "HeldOut",
+    "IterationTimeFit",
+    "Knee",
+    "ModelError",
+    "Observations",
+    "Prediction",
+    "RunnerLimit",
+    "Selection",
+    "Split",
+    "USLFit",
+    "Verdict",
+    "best_batch",
+    "best_split",
+    "compare",
+    "fit_amdahl",
+    "fit_critical_batch",
+    "fit_ernest",
+    "fit_gaussian_process",
+    "fit_gustafson",
+    "fit_iteration_time",
+    "fit_usl",
+    "from_runs",
+    "knee",
+    "larger_scales",
+    "leave_one_scale_out",
+    "leave_settings_out",
+    "runner_limit",
+    "scaled_speed_up",
+    "split_cpus",
+    "throughput_ceiling",
+    "usl_peak",
+    "usl_throughput",
+    "verdict",
+]

@@ -1,0 +1,117 @@
+"""What a calibration of two minutes at one or two scales says: are more runners worth anything? Imports NumPy, SciPy.
+
+No model is fitted. More runners shorten the sampling of the runners themselves and nothing else; what else an iteration
+takes does not get less with more runners, and so B over it is more than any number of runners can give.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+from analysis.models.observations import Observations
+from analysis.statistics import Estimate, FloatArray
+from study.errors import AnalysisError
+
+Bound = Literal["learner-bound", "overhead-bound", "runner-bound", "undecided"]
+_METHOD = "Student's t of the logarithm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether more runners can help, from measured phases.
+
+    Intervals are Student's t of the logarithm: with 3 runs and 3 % noise a nominal 90 % covers 93 %.
+
+    Attributes:
+        bound: `learner-bound` where learning takes most of what runners cannot shorten, and that takes most of an
+            iteration; `overhead-bound` where collecting, synchronising and the rest do; `runner-bound` where the
+            runners' own sampling takes most of it; `undecided` where the interval says neither.
+        num_env_runners: n of the runs that it rests on, the largest calibrated.
+        env_steps_per_s: Throughput there.
+        most_env_steps_per_s: More than any larger number of runners can give, at this batch and setting.
+        most_gain: That over the throughput now, >= 1.
+        fixed_share: Share of an iteration that more runners do not shorten.
+        learning_share: Share of an iteration that is learning.
+        sentence: The verdict in plain words.
+    """
+
+    bound: Bound
+    num_env_runners: int
+    env_steps_per_s: Estimate
+    most_env_steps_per_s: Estimate
+    most_gain: Estimate
+    fixed_share: Estimate
+    learning_share: Estimate
+    sentence: str
+
+
+def verdict(observations: Observations, *, level: float = 0.9) -> Verdict:
+    """Return whether more runners can help, and at most how much.
+
+    Args:
+        observations: Runs of one setting, at one n or more; the largest n counts.
+        level: Nominal coverage of the intervals. One run gives none, and the verdict is then undecided.
+
+    Raises:
+        AnalysisError: The runs at the largest n differ in their setting.
+    """
+    most = observations.cells.num_env_runners.max()
+    runs = observations.take(observations.cells.num_env_runners == most)
+    if np.unique(runs.cells.numbered()).size > 1:
+        law = "the runs at the largest number of runners must share one setting"
+        raise AnalysisError(f"verdict: {law}, got several. Fix: ask for one batch, minibatch and epochs at a time.")
+    batch, whole = float(runs.cells.train_batch_size[0]), runs.iteration_time_s
+    learning = runs.learning_time_s
+    collecting = runs.sampling_time_s - runs.slowest_runner_time_s if runs.has_runner_times else 0.0 * whole
+    fixed = learning + runs.sync_time_s + runs.rest_time_s + np.maximum(collecting, 0.0)
+    share = _ratio(fixed, whole, level)
+    gain = _ratio(whole, fixed, level)
+    limit = _ratio(np.full_like(fixed, batch), fixed, level)
+    learning_share = _ratio(learning, whole, level)
+    bound: Bound = "undecided"
+    if share.low > 0.5:
+        bound = "learner-bound" if learning.sum() >= fixed.sum() / 2 else "overhead-bound"
+    elif share.high < 0.5 and np.isfinite(share.low):
+        bound = "runner-bound"
+    return Verdict(
+        bound=bound,
+        num_env_runners=int(most),
+        env_steps_per_s=_ratio(np.full_like(whole, batch), whole, level),
+        most_env_steps_per_s=limit,
+        most_gain=gain,
+        fixed_share=share,
+        learning_share=learning_share,
+        sentence=_sentence(bound, int(most), limit, gain, learning_share, share),
+    )
+
+
+def _ratio(above: FloatArray, below: FloatArray, level: float) -> Estimate:
+    """Return the ratio of the sums with a t interval of the runs' log ratios: honest for two or three runs."""
+    value = float(above.sum() / below.sum())
+    logs = np.log(above / below)
+    half = float("inf")
+    if logs.size > 1:
+        half = float(stats.t.ppf((1 + level) / 2, logs.size - 1) * logs.std(ddof=1) / np.sqrt(logs.size))
+    low = value * float(np.exp(-half)) if np.isfinite(half) else float("-inf")
+    high = value * float(np.exp(half)) if half < 700 else float("inf")
+    return Estimate(value=value, low=low, high=high, n=logs.size, level=level, method=_METHOD)
+
+
+def _sentence(bound: Bound, n: int, limit: Estimate, gain: Estimate, learning: Estimate, fixed: Estimate) -> str:
+    no_more = (
+        f"however many runners are added, this batch and setting give less than {limit:,.0f} env steps/s, "
+        f"{gain:.2f} times what {n} give"
+    )
+    if bound == "learner-bound":
+        return f"You are learner-bound: learning takes {learning:.0%} of an iteration with {n} runners; {no_more}."
+    if bound == "overhead-bound":
+        return (
+            f"You are bound by the main process: what runners cannot shorten takes {fixed:.0%} of an iteration with "
+            f"{n} runners, most of it outside learning; {no_more}."
+        )
+    if bound == "runner-bound":
+        return f"More runners can still help: {fixed:.0%} of an iteration with {n} does not get shorter; {no_more}."
+    why = "one run has no interval" if not fixed.has_interval else "the interval of the fixed share holds one half"
+    return f"Undecided, {why}: {fixed:.0%} of an iteration with {n} runners does not get shorter; {no_more}."

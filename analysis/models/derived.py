@@ -1,0 +1,251 @@
+"""What follows from a fitted iteration-time model: ceiling, knee, last runner worth its CPU, splits. Imports NumPy.
+
+All of it is prediction. Intervals are those of the model's resamples; they know the scatter of the runs, not what the
+model leaves out. On planted truth with 3 runs per cell and 3 % noise a nominal 90 % covers 89-95 %
+(`test_derived_quantities_cover_as_their_docstrings_say`). Times are taken smooth in n here: whole steps and minibatches
+would let answers jump.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from analysis.models.iteration_time import IterationTimeFit
+from analysis.models.observations import Cells, IntArray
+from analysis.models.phases import INDEX
+from analysis.statistics import Estimate, FloatArray
+from study.errors import AnalysisError
+
+MOST_RUNNERS = 4096
+"""Where a search over runners ends."""
+_POINTS = 600
+"""Points of the logarithmic grid on which a crossing is looked for, then interpolated."""
+MARGINAL_THRESHOLD = 0.5
+"""Marginal efficiency below which a runner counts as not worth its CPU: a tenth more CPUs gives half a tenth more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knee:
+    """Where sampling and learning take the same time.
+
+    Attributes:
+        num_env_runners: n of the crossing, not whole; None where there is none.
+        reason: Why there is none; empty otherwise.
+        extrapolated: Whether it lies beyond the largest fitted number of runners.
+    """
+
+    num_env_runners: Estimate | None
+    reason: str
+    extrapolated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerLimit:
+    """Do not go beyond this number of runners.
+
+    Attributes:
+        num_env_runners: The largest n that every runner up to it was worth its CPU for.
+        threshold: Least marginal efficiency d ln X / d ln P that counts as worth it.
+        env_steps_per_s: Throughput there.
+        extrapolated: Whether it lies beyond the largest fitted number of runners.
+    """
+
+    num_env_runners: Estimate
+    threshold: float
+    env_steps_per_s: Estimate
+    extrapolated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuSplit:
+    """The same CPUs as some trials side by side.
+
+    Attributes:
+        num_trials: Trials that run at once.
+        num_env_runners: Runners of each.
+        num_cpus: CPUs that they use together.
+        env_steps_per_s: Throughput of all trials together, were they undisturbed by each other.
+        single_env_steps_per_s: That of one trial.
+        share_best: Share of the resamples in which this split has the highest throughput; NaN without resamples.
+    """
+
+    num_trials: int
+    num_env_runners: int
+    num_cpus: int
+    env_steps_per_s: Estimate
+    single_env_steps_per_s: Estimate
+    share_best: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuNeeds:
+    """CPUs of a trial's processes: P = main + n per_runner + learner processes."""
+
+    main: int = 1
+    per_runner: int = 1
+    learners: int = 0
+
+    def of(self, num_env_runners: FloatArray) -> FloatArray:
+        """Return P, shape as given."""
+        return self.main + self.per_runner * num_env_runners + self.learners
+
+
+def throughput_ceiling(fit: IterationTimeFit, cells: Cells) -> tuple[Estimate | None, ...]:
+    """Return 1 / [(E/L)(a/m + b/h) + c1/L + d1], which no number of runners and no batch exceeds, per cell.
+
+    d1 stands here for all that costs main process and runners a fixed time per env step of the batch, gamma included.
+
+    Returns:
+        Env steps per second; None where the fit found no such cost.
+    """
+    per_step_s = _per_step_s(fit.coefficients, cells)
+    draws = _per_step_s(fit.draws, cells)
+    with np.errstate(divide="ignore"):
+        rates = 1 / draws
+    return tuple(
+        fit.estimate(float(1 / each), rates[:, index]) if each > 0 else None for index, each in enumerate(per_step_s)
+    )
+
+
+def knee(fit: IterationTimeFit, cells: Cells) -> tuple[Knee, ...]:
+    """Return the n at which T_sample = T_connect + T_update, for each cell's batch and setting; not its own n."""
+    grid = np.geomspace(1, MOST_RUNNERS, _POINTS)
+    largest = float(fit.observations.cells.num_env_runners.max())
+    found = []
+    for index in range(len(cells)):
+        along = _along(cells, index, grid)
+        value = _crossing(fit.times(along, whole_steps=False), grid)
+        if 1 < value < np.inf:
+            draws = _crossing(fit.time_draws(along, whole_steps=False), grid)
+            estimate = fit.estimate(float(value), draws)
+            found.append(Knee(num_env_runners=estimate, reason="", extrapolated=bool(value > largest)))
+        else:
+            reason = (
+                "sampling takes no longer than learning with one runner already"
+                if value <= 1
+                else f"sampling takes longer than learning at every n up to {MOST_RUNNERS}"
+            )
+            found.append(Knee(num_env_runners=None, reason=reason, extrapolated=False))
+    return tuple(found)
+
+
+def runner_limit(
+    fit: IterationTimeFit,
+    cells: Cells,
+    *,
+    threshold: float = MARGINAL_THRESHOLD,
+    cpus: CpuNeeds | None = None,
+    most: int = 512,
+) -> tuple[RunnerLimit, ...]:
+    """Return the n beyond which one more runner is not worth its CPU, for each cell's batch and setting.
+
+    Args:
+        fit: The model.
+        cells: Batch and setting; their own n is ignored.
+        threshold: Least d ln X / d ln P between n and n + 1, in (0, 1).
+        cpus: CPUs of a trial; None for one per process and the learner in the main process.
+        most: Largest n looked at.
+
+    Raises:
+        AnalysisError: `threshold` is out of range.
+    """
+    if not 0 < threshold < 1:
+        raise AnalysisError(f"threshold: must lie in (0, 1), got {threshold}. Fix: pass {MARGINAL_THRESHOLD}.")
+    scales = np.arange(1, most + 2, dtype=np.float64)
+    growth = np.diff(np.log((cpus or CpuNeeds()).of(scales)))
+    largest = float(fit.observations.cells.num_env_runners.max())
+    found = []
+    for index in range(len(cells)):
+        along = _along(cells, index, scales)
+        rate = along.train_batch_size / fit.times(along, whole_steps=False)["iteration"]
+        rates = along.train_batch_size / fit.time_draws(along, whole_steps=False)["iteration"]
+        last = int(_last_worth(rate, growth, threshold))
+        lasts = _last_worth(rates, growth, threshold)
+        found.append(
+            RunnerLimit(
+                num_env_runners=fit.estimate(float(scales[last]), scales[lasts]),
+                threshold=threshold,
+                env_steps_per_s=fit.estimate(float(rate[last]), rates[:, last]),
+                extrapolated=bool(scales[last] > largest),
+            )
+        )
+    return tuple(found)
+
+
+def split_cpus(
+    fit: IterationTimeFit, cells: Cells, *, num_cpus: int, cpus: CpuNeeds | None = None
+) -> tuple[CpuSplit, ...]:
+    """Return every way to use so many CPUs for equal trials, fewest trials first: 1 x n, 2 x n/2 and so on.
+
+    Args:
+        fit: The model.
+        cells: One cell: batch and setting of a trial; its own n is ignored.
+        num_cpus: P, CPUs for all trials together.
+        cpus: CPUs of a trial; None for one per process and the learner in the main process.
+
+    Raises:
+        AnalysisError: There is more than one cell, or the CPUs do not suffice for one trial with one runner.
+    """
+    needs = cpus or CpuNeeds()
+    fixed = needs.main + needs.learners
+    if len(cells) != 1 or num_cpus < fixed + needs.per_runner:
+        law = f"one cell, and at least {fixed + needs.per_runner} CPUs for a trial with one runner"
+        raise AnalysisError(f"split_cpus: needs {law}, got {len(cells)} and {num_cpus}. Fix: pass one cell, more CPUs.")
+    most = num_cpus // (fixed + needs.per_runner)
+    trials = {(num_cpus // count - fixed) // needs.per_runner: count for count in range(1, most + 1)}
+    counts = np.array(sorted(trials.values()))
+    scales = (num_cpus // counts - fixed) // needs.per_runner
+    along = _along(cells, 0, scales.astype(np.float64))
+    single = along.train_batch_size / fit.times(along)["iteration"]
+    singles = along.train_batch_size / fit.time_draws(along)["iteration"]
+    totals = singles * counts
+    best = totals.argmax(axis=1)
+    return tuple(
+        CpuSplit(
+            num_trials=int(count),
+            num_env_runners=int(scale),
+            num_cpus=int(count * needs.of(np.array([float(scale)]))[0]),
+            env_steps_per_s=fit.estimate(float(count * single[index]), totals[:, index]),
+            single_env_steps_per_s=fit.estimate(float(single[index]), singles[:, index]),
+            share_best=float((best == index).mean()) if best.size else float("nan"),
+        )
+        for index, (count, scale) in enumerate(zip(counts, scales, strict=True))
+    )
+
+
+def best_split(splits: Sequence[CpuSplit]) -> CpuSplit:
+    """Return the split with the highest throughput of all trials together."""
+    return max(splits, key=lambda split: split.env_steps_per_s.value)
+
+
+def _along(cells: Cells, index: int, scales: FloatArray) -> Cells:
+    one = cells.take(np.full(scales.size, index))
+    return replace(one, num_env_runners=scales)
+
+
+def _per_step_s(coefficients: FloatArray, cells: Cells) -> FloatArray:
+    """Return seconds per env step that no runner takes away, shape (…, cells)."""
+    a, b, c1, d1, gamma = (coefficients[..., [INDEX[name]]] for name in ("a", "b", "c1", "d1", "gamma"))
+    update = cells.num_epochs / cells.num_learners * (a / cells.minibatch_size + b / cells.learner_threads)
+    return np.asarray(update + c1 / cells.num_learners + d1 + gamma, dtype=np.float64)
+
+
+def _crossing(times: dict[str, FloatArray], grid: FloatArray) -> FloatArray:
+    """Return where sampling first takes no longer than learning; 1 if at once, inf if never. Shape (…,)."""
+    above = np.log(times["sampling"] / times["learning"])
+    below = above <= 0
+    first = below.argmax(axis=-1)
+    logs = np.log(grid)
+    before = np.maximum(first - 1, 0)
+    high = np.take_along_axis(above, before[..., None], -1)[..., 0]
+    low = np.take_along_axis(above, first[..., None], -1)[..., 0]
+    share = np.divide(high, high - low, out=np.zeros_like(high), where=high > low)
+    crossed = np.exp(logs[before] + share * (logs[first] - logs[before]))
+    return np.where(below.any(axis=-1), np.where(first == 0, 1.0, crossed), np.inf)
+
+
+def _last_worth(rates: FloatArray, growth: FloatArray, threshold: float) -> IntArray:
+    """Return the index of the last scale before the first step that is not worth it, shape (…,)."""
+    poor = np.diff(np.log(rates), axis=-1) / growth < threshold
+    return np.asarray(np.where(poor.any(axis=-1), poor.argmax(axis=-1), poor.shape[-1]), dtype=np.int64)

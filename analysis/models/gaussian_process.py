@@ -1,0 +1,126 @@
+"""A Gaussian process on (ln n, ln B), the rival that knows no law. Imports NumPy; scikit-learn when it is fitted."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from analysis.models.regression import as_curve_data
+from analysis.statistics import Estimate, FloatArray
+from study.errors import AnalysisError
+
+_RESTARTS = 1
+"""Starts of the likelihood's maximisation besides the first: with two length scales it has few maxima."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianProcessFit:
+    """ln T as a Gaussian process of (ln n, ln B) with a squared-exponential kernel and white noise.
+
+    Far from the runs it falls back to their mean: it interpolates, and says by its interval where it does not.
+
+    Attributes:
+        length_scales: Of ln n and, where the batch varies, of ln B.
+        residual: Median absolute relative residual.
+        n: Runs behind it.
+        level: Nominal coverage of the intervals, which are the posterior's for the curve.
+    """
+
+    length_scales: tuple[float, ...]
+    residual: float
+    n: int
+    level: float
+    process: Any
+    centre: float
+    spread: float
+    noise: float
+
+    def iteration_time_s(self, num_env_runners: npt.ArrayLike, train_batch_size: npt.ArrayLike) -> FloatArray:
+        """Return seconds per iteration, shape (cells,)."""
+        mean = self.process.predict(self._inputs(num_env_runners, train_batch_size))
+        return np.asarray(np.exp(self.centre + self.spread * mean), dtype=np.float64)
+
+    def predict(self, num_env_runners: npt.ArrayLike, train_batch_size: npt.ArrayLike) -> tuple[Estimate, ...]:
+        """Return seconds per iteration with the posterior interval of the curve, one per cell."""
+        mean, error = self.process.predict(self._inputs(num_env_runners, train_batch_size), return_std=True)
+        variance = np.maximum(error**2 - self.noise, 0.0)
+        half = float(stats.norm.ppf((1 + self.level) / 2)) * np.sqrt(variance)
+        values, lows, highs = (np.exp(self.centre + self.spread * each) for each in (mean, mean - half, mean + half))
+        return tuple(
+            Estimate(value=value, low=low, high=high, n=self.n, level=self.level, method="Gaussian process posterior")
+            for value, low, high in zip(values.tolist(), lows.tolist(), highs.tolist(), strict=True)
+        )
+
+    def _inputs(self, num_env_runners: npt.ArrayLike, train_batch_size: npt.ArrayLike) -> FloatArray:
+        return _inputs(num_env_runners, train_batch_size)[:, : len(self.length_scales)]
+
+
+def fit_gaussian_process(
+    num_env_runners: npt.ArrayLike,
+    train_batch_size: npt.ArrayLike,
+    iteration_time_s: npt.ArrayLike,
+    *,
+    rng: np.random.Generator,
+    level: float = 0.95,
+) -> GaussianProcessFit:
+    """Fit the process by maximal marginal likelihood.
+
+    Args:
+        num_env_runners: n of each run, shape (runs,).
+        train_batch_size: B of each run in env steps, shape (runs,).
+        iteration_time_s: Time of each run's iterations, shape (runs,).
+        rng: Source of the restarts.
+        level: Nominal coverage of the intervals.
+
+    Raises:
+        AnalysisError: Fewer than three distinct scales, a number that is not positive, or no scikit-learn.
+    """
+    times_s = np.asarray(iteration_time_s, dtype=np.float64)
+    if not (times_s > 0).all():
+        raise AnalysisError("iteration_time_s: must be > 0. Fix: leave out runs without times.")
+    as_curve_data(num_env_runners, 1 / times_s, least=3)
+    try:
+        # scikit-learn has no types, and is no dependency of anything else here.
+        from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
+        from sklearn.gaussian_process import GaussianProcessRegressor  # type: ignore[import-untyped]
+        from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel  # type: ignore[import-untyped]
+    except ImportError as error:
+        law = "the Gaussian process needs scikit-learn, which is not installed"
+        raise AnalysisError(f"gaussian_process: {law}. Fix: pip install scikit-learn.") from error
+    inputs = _inputs(num_env_runners, train_batch_size)
+    inputs = inputs[:, : 1 + bool(np.ptp(inputs[:, 1]) > 0)]
+    logs = np.log(times_s)
+    centre, spread = float(logs.mean()), float(logs.std()) or 1.0
+    kernel = ConstantKernel(1.0, (1e-2, 1e3)) * RBF(np.ones(inputs.shape[1]), (0.1, 100.0))
+    process = GaussianProcessRegressor(
+        kernel + WhiteKernel(1e-2, (1e-8, 1.0)),
+        n_restarts_optimizer=_RESTARTS,
+        random_state=int(rng.integers(2**31)),
+    )
+    # A length scale at its bound says that a factor hardly matters; that is a finding, not a fault.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        process.fit(inputs, (logs - centre) / spread)
+    fitted = np.exp(centre + spread * process.predict(inputs))
+    signal, white = process.kernel_.k1, process.kernel_.k2
+    return GaussianProcessFit(
+        length_scales=tuple(np.atleast_1d(signal.k2.length_scale).tolist()),
+        residual=float(np.median(np.abs(fitted / times_s - 1))),
+        n=times_s.size,
+        level=level,
+        process=process,
+        centre=centre,
+        spread=spread,
+        noise=float(white.noise_level),
+    )
+
+
+def _inputs(num_env_runners: npt.ArrayLike, train_batch_size: npt.ArrayLike) -> FloatArray:
+    n, batch = np.broadcast_arrays(
+        np.atleast_1d(np.asarray(num_env_runners, dtype=np.float64)),
+        np.atleast_1d(np.asarray(train_batch_size, dtype=np.float64)),
+    )
+    return np.column_stack([np.log(n), np.log(batch)])

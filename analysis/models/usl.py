@@ -1,0 +1,155 @@
+"""Gunther's Universal Scalability Law, which also knows a peak. Imports NumPy, SciPy, `study.errors`."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize
+
+from analysis.models.regression import Curve, as_curve_data, covariance, nonnegative
+from analysis.statistics import Estimate, FloatArray
+
+Loss = Literal["relative", "absolute"]
+LEAST_SCALES = 6
+"""Distinct scales below which the three unknowns count as unidentified (the definition in the tables)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class USLFit:
+    """X(n) = g n / (1 + a (n - 1) + b n (n - 1)), a >= 0, b >= 0, fitted at a fixed batch.
+
+    Intervals are asymptotic (Student's t; of the peak by the delta method on its logarithm). With eight scales of
+    three runs, a = 0.05, b = 0.0005 and lognormal noise of 3 % a nominal 90 % covers 89-92 % for a, b and the peak
+    (`test_amdahl_and_usl_cover_as_their_docstrings_say`).
+
+    Attributes:
+        contention: a, dimensionless.
+        coherency: b, dimensionless.
+        single_runner_throughput: g = X(1), env steps per second.
+        peak: The n of the highest throughput, sqrt((1 - a) / b); None while unidentified, and where a >= 1.
+        peak_throughput: X at that n; None with it.
+        unidentified: Why no peak can be told; empty when one can.
+        num_scales: Distinct numbers of runners.
+        residual: Median absolute relative residual.
+    """
+
+    contention: Estimate
+    coherency: Estimate
+    single_runner_throughput: Estimate
+    peak: Estimate | None
+    peak_throughput: Estimate | None
+    unidentified: str
+    num_scales: int
+    residual: float
+    curve: Curve
+
+    def throughput(self, num_env_runners: npt.ArrayLike) -> FloatArray:
+        """Return env steps per second, in the shape of `num_env_runners`."""
+        return usl_throughput(self.curve.theta, num_env_runners)
+
+    def predict(self, num_env_runners: npt.ArrayLike) -> tuple[Estimate, ...]:
+        """Return env steps per second with the interval of the fitted curve, one per entry."""
+        return self.curve.along(usl_throughput, num_env_runners, level=self.contention.level)
+
+
+def fit_usl(
+    num_env_runners: npt.ArrayLike,
+    env_steps_per_s: npt.ArrayLike,
+    *,
+    level: float = 0.95,
+    loss: Loss = "relative",
+) -> USLFit:
+    """Fit the law by least squares under a, b >= 0.
+
+    Args:
+        num_env_runners: n of each run, shape (runs,).
+        env_steps_per_s: Throughput of each run, shape (runs,), at one batch.
+        level: Nominal coverage of the intervals.
+        loss: `relative` errors, as everywhere here; `absolute` ones as R's package usl and Gunther's book have.
+
+    Raises:
+        AnalysisError: Fewer than three distinct scales, or a number that is not positive.
+
+    Source:
+        Gunther, Guerrilla Capacity Planning (2007); the R package usl (Moeding) for the published coefficients.
+    """
+    scales, rates = as_curve_data(num_env_runners, env_steps_per_s, least=3)
+    curve = _fit(scales, rates, loss)
+    coherency = curve.estimate(lambda theta: float(theta[2]), level=level, low=0.0)
+    num_scales = np.unique(scales).size
+    unidentified = ""
+    if num_scales < LEAST_SCALES:
+        unidentified = f"{num_scales} distinct numbers of runners, fewer than {LEAST_SCALES}"
+    elif coherency.low <= 0:
+        unidentified = "the interval of b holds 0: the runs show no retrograde part"
+    shown = not unidentified and curve.theta[1] < 1
+    return USLFit(
+        contention=curve.estimate(lambda theta: float(theta[1]), level=level, low=0.0),
+        coherency=coherency,
+        single_runner_throughput=curve.estimate(lambda theta: float(theta[0]), level=level),
+        peak=curve.estimate(usl_peak, level=level, log=True) if shown else None,
+        peak_throughput=curve.estimate(_peak_throughput, level=level, log=True) if shown else None,
+        unidentified=unidentified,
+        num_scales=num_scales,
+        residual=curve.residual,
+        curve=curve,
+    )
+
+
+def usl_throughput(theta: npt.ArrayLike, num_env_runners: npt.ArrayLike) -> FloatArray:
+    """Return g n / (1 + a (n - 1) + b n (n - 1)) for theta = (g, a, b)."""
+    single, contention, coherency = np.asarray(theta, dtype=np.float64)
+    n = np.asarray(num_env_runners, dtype=np.float64)
+    return np.asarray(single * n / (1 + contention * (n - 1) + coherency * n * (n - 1)), dtype=np.float64)
+
+
+def usl_peak(theta: npt.ArrayLike) -> float:
+    """Return sqrt((1 - a) / b) for theta = (g, a, b); nan where a > 1 or b is not positive."""
+    _, contention, coherency = np.asarray(theta, dtype=np.float64)
+    return float(np.sqrt((1 - contention) / coherency)) if contention <= 1 and coherency > 0 else float("nan")
+
+
+def _peak_throughput(theta: FloatArray) -> float:
+    return float(usl_throughput(theta, usl_peak(theta)))
+
+
+def _fit(scales: FloatArray, rates: FloatArray, loss: Loss) -> Curve:
+    # n / X is linear in (1, a, b) / g, and relative errors of n / X are those of X.
+    features = np.column_stack([np.ones_like(scales), scales - 1, scales * (scales - 1)])
+    line = nonnegative(features, scales / rates)
+    # At g = infinity the line says nothing of a and b; the throughput with one runner is then that of the best rate.
+    single = 1 / line[0] if line[0] > 0 else float((rates / scales).max())
+    theta = np.array([single, line[1] * single, line[2] * single])
+    if loss == "absolute":
+        least = optimize.least_squares(
+            partial(_excess, scales=scales, rates=rates),
+            theta,
+            jac=partial(_jacobian, scales=scales),
+            bounds=(0, np.inf),
+            x_scale=np.maximum(theta, [1e-12, 1e-4, 1e-6]),
+            xtol=1e-14,
+            ftol=1e-14,
+            gtol=1e-14,
+        )
+        theta = np.asarray(least.x, dtype=np.float64)
+    fitted = usl_throughput(theta, scales)
+    scale = fitted if loss == "relative" else np.ones_like(fitted)
+    return Curve(
+        theta=theta,
+        covariance=covariance(_jacobian(theta, scales) / scale[:, None], (rates - fitted) / scale),
+        n=rates.size,
+        relative=rates / fitted - 1,
+    )
+
+
+def _excess(theta: FloatArray, scales: FloatArray, rates: FloatArray) -> FloatArray:
+    return usl_throughput(theta, scales) - rates
+
+
+def _jacobian(theta: FloatArray, scales: FloatArray) -> FloatArray:
+    """Return dX / d(g, a, b), shape (runs, 3)."""
+    fitted = usl_throughput(theta, scales)
+    below = theta[0] * scales / fitted
+    return np.column_stack([fitted / theta[0], -fitted * (scales - 1) / below, -fitted * scales * (scales - 1) / below])

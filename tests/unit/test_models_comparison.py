@@ -1,0 +1,152 @@
+"""Hold-out errors: right by hand, and nothing of a held-out run reaches a model."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from analysis import models
+from analysis.models import MODELS, compare, larger_scales, leave_one_scale_out, leave_settings_out
+from analysis.models.comparison import Split
+from analysis.models.observations import RUNNER_TIMES, TIMES
+from tests.unit.test_models_planted import grid, planted
+
+WEAK = tuple((4, 500 * n, 256, 4) for n in (1, 2, 4, 8, 16, 32))
+SCALES, SETTINGS = (1, 4, 16, 40), ((4, 4000, 256, 4), (8, 8000, 512, 10))
+# The Gaussian process takes a third of a second for each fit; one test of each kind has it.
+QUICK = {name: model for name, model in MODELS.items() if name != "Gaussian process"}
+
+
+def rows(found, split=None):
+    return {each.model: each for each in found if split is None or each.split == split}
+
+
+def disturbed(observations, where):
+    """Multiply every time, and the episodes' lengths, of some runs by a hundred."""
+    times = {name: np.where(where, 100.0, 1.0) * getattr(observations, name) for name in (*TIMES, *RUNNER_TIMES)}
+    lengths = np.where(where, 2.0, observations.cells.episode_len)
+    return replace(observations, cells=replace(observations.cells, episode_len=lengths), **times)
+
+
+@pytest.mark.parametrize("make", [leave_one_scale_out, larger_scales, leave_settings_out])
+def test_what_was_measured_in_held_out_runs_changes_no_prediction(make):
+    seen = planted(np.random.default_rng(0), cells=grid(SCALES, SETTINGS), runs=2)
+    for fold in make(seen).folds[-2:]:
+        one = Split(name="one fold", folds=(fold,))
+        honest = compare(seen, rng=np.random.default_rng(1), splits=[one])
+        other = compare(disturbed(seen, fold[1]), rng=np.random.default_rng(1), splits=[one])
+        for before, after in zip(honest, other, strict=True):
+            for here, there in zip(before.cells, after.cells, strict=True):
+                assert here.cell == there.cell
+                assert here.predicted_s == pytest.approx(there.predicted_s, nan_ok=True)
+                assert there.observed_s == pytest.approx(100 * here.observed_s)
+
+
+def test_a_model_that_cheats_would_be_seen():
+    # The same check on a model that looks at all runs: it must fail, or the check above checks nothing.
+    seen = planted(np.random.default_rng(0), runs=2)
+    fold = larger_scales(seen).folds[0]
+
+    def cheats(data):
+        def model(fitted, where, rng):
+            return models.fit_iteration_time(data).iteration_time_s(where), [""] * len(where)
+
+        return compare(data, rng=np.random.default_rng(1), splits=[Split(name="x", folds=(fold,))], models={"c": model})
+
+    honest, other = cheats(seen)[0], cheats(disturbed(seen, fold[1]))[0]
+    assert any(
+        here.predicted_s != pytest.approx(there.predicted_s, rel=0.5)
+        for here, there in zip(honest.cells, other.cells, strict=True)
+    )
+
+
+def test_a_model_gets_the_fitted_runs_and_bare_cells():
+    seen, got = planted(np.random.default_rng(0), runs=2), []
+
+    def spy(fitted, where, rng):
+        got.append((fitted, where))
+        return np.ones(len(where)), [""] * len(where)
+
+    compare(seen, rng=np.random.default_rng(0), splits=[leave_one_scale_out(seen)], models={"spy": spy})
+    assert len(got) == 9
+    for fitted, where in got:
+        assert not set(fitted.cells.num_env_runners) & set(where.num_env_runners)
+        assert len(fitted) == 64
+        assert len(where) == 4
+        assert np.isnan(where.episode_len).all()
+
+
+def test_splits_hold_out_what_they_say():
+    seen = planted(np.random.default_rng(0), runs=2)
+    for split, count in ((leave_one_scale_out(seen), 9), (leave_settings_out(seen), 4), (larger_scales(seen), 1)):
+        assert len(split.folds) == count
+        for fitted, held in split.folds:
+            assert (fitted ^ held).all()
+    fitted, held = larger_scales(seen).folds[0]
+    assert set(seen.cells.num_env_runners[fitted]) == {1, 2, 4, 8, 16}
+    assert set(seen.cells.num_env_runners[held]) == {24, 32, 40, 46}
+    assert larger_scales(planted(np.random.default_rng(0), cells=grid((1, 2, 4)))).folds == ()
+
+
+def test_errors_by_hand():
+    seen = planted(np.random.default_rng(0), cells=grid((1, 2), settings=((4, 4000, 256, 4),)), runs=2)
+    seen = replace(seen, iteration_time_s=np.array([1.0, 3.0, 1.0, 1.0]))
+
+    def two(fitted, where, rng):
+        return np.full(len(where), 1.5), [""] * len(where)
+
+    (row,) = compare(seen, rng=np.random.default_rng(0), splits=[leave_one_scale_out(seen)], models={"two": two})
+    # Cell means 2 and 1: off by 25 % and 50 %.
+    assert row.median_error.value == pytest.approx(0.375)
+    assert (row.median_error.low, row.median_error.high) == (pytest.approx(0.25), pytest.approx(0.5))
+    assert row.max_error == pytest.approx(0.5)
+    assert row.worst["num_env_runners"] == 2
+    assert (row.num_predicted, row.num_held_out, row.num_fitted) == (2, 2, 2)
+
+
+def test_every_model_has_a_row_and_one_that_cannot_says_why():
+    found = compare(planted(np.random.default_rng(0), cells=grid(SCALES, SETTINGS)), rng=np.random.default_rng(0))
+    assert len(found) == 3 * len(MODELS)
+    unseen = rows(found, "leave one (k, B, m, E) out")
+    assert unseen["iteration time"].num_predicted == 8
+    for name in ("Amdahl", "USL", "Ernest", "Gustafson", "Gaussian process"):
+        assert unseen[name].median_error is None
+        assert unseen[name].max_error is None
+        (reason, count), *none = unseen[name].not_applicable.items()
+        assert reason.startswith("knows one workload only: no fitted run has the same k, m, E")
+        assert (count, none) == (8, [])
+
+
+def test_the_iteration_time_model_beats_its_rivals_on_planted_data():
+    seen = planted(np.random.default_rng(2))
+    larger = rows(compare(seen, rng=np.random.default_rng(0), splits=[larger_scales(seen)]))
+    ours = larger["iteration time"].median_error
+    assert ours.value < 0.02
+    for name in ("Amdahl", "USL", "Ernest", "Gaussian process"):
+        assert larger[name].median_error.value > 2 * ours.value
+        assert larger[name].num_predicted == 16
+    left = compare(seen, rng=np.random.default_rng(0), splits=[leave_one_scale_out(seen)], models=QUICK)
+    assert rows(left)["iteration time"].median_error.value <= 0.04
+
+
+def test_unseen_batches_minibatches_and_epochs_within_the_aim():
+    settings = [(k, 1000 * k * e, m, e) for k in (2, 4) for m in (128, 256, 512) for e in (4, 10)]
+    seen = planted(np.random.default_rng(0), cells=grid((1, 4, 16), settings=tuple(settings)))
+    found = compare(seen, rng=np.random.default_rng(0), splits=[leave_settings_out(seen)], models=QUICK)
+    assert rows(found)["iteration time"].median_error.value <= 0.06
+
+
+def test_gustafson_is_fitted_where_the_steps_per_runner_are_fixed():
+    cells = grid((1, 2, 4, 8, 16, 32), settings=WEAK)
+    cells = cells.take(cells.train_batch_size == 500 * cells.num_env_runners)
+    weak = planted(np.random.default_rng(0), cells=cells)
+    by_name = rows(compare(weak, rng=np.random.default_rng(0), splits=[leave_one_scale_out(weak)], models=QUICK))
+    assert by_name["Gustafson"].num_predicted == 6
+    assert "the same k, m, E, L, h, wait, B" in next(iter(by_name["Amdahl"].not_applicable))
+
+
+def test_too_few_scales_is_a_reason_and_no_exception():
+    seen = planted(np.random.default_rng(0), cells=grid((1, 2, 8), settings=((4, 4000, 256, 4),)))
+    found = rows(compare(seen, rng=np.random.default_rng(0)), "leave one n out")
+    assert "at least 3 different numbers of runners, got 2" in next(iter(found["USL"].not_applicable))
+    assert found["Amdahl"].num_predicted == 3

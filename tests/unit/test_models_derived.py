@@ -1,0 +1,232 @@
+"""What follows from the model: by hand, by brute force, and inside its intervals on planted truth."""
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from analysis.models import (
+    CpuNeeds,
+    best_batch,
+    best_split,
+    fit_critical_batch,
+    fit_iteration_time,
+    knee,
+    runner_limit,
+    split_cpus,
+    throughput_ceiling,
+    verdict,
+)
+from analysis.models.batch import _steps_line
+from analysis.models.phases import design, phase_times
+from study.errors import AnalysisError
+from tests.unit.test_models_planted import TRUTH, grid, planted, vector
+
+SETTING, LONGER = ((4, 4000, 256, 4),), ((4, 4000, 128, 10),)
+BATCHES = np.repeat([1000.0, 2000.0, 4000.0, 8000.0, 16000.0], 6)
+CRITICAL, LEAST = 6000.0, 200_000.0
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return fit_iteration_time(planted(np.random.default_rng(0), runs=1, noise=1e-9))
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    rng = np.random.default_rng(4)
+    return fit_iteration_time(planted(rng, cells=grid((1, 2, 4, 8, 16))), rng=rng, level=0.95, num_resamples=300)
+
+
+def true_times(cells, whole_steps=False):
+    return phase_times(vector(TRUTH), design(cells, whole_steps=whole_steps))
+
+
+def steps_to_target(rng, noise=0.15, batches=BATCHES):
+    return LEAST * (1 + batches / CRITICAL) * np.exp(rng.normal(-(noise**2) / 2, noise, batches.size))
+
+
+def test_the_ceiling_is_the_printed_formula(exact, noisy):
+    cell = grid((46,), SETTING)
+    expected = 1 / (4 * (9e-4 / 256 + 1.6e-6) + 8e-6 + 2e-6 + 1e-6)
+    (ceiling,) = throughput_ceiling(exact, cell)
+    assert ceiling.value == pytest.approx(expected, rel=1e-3)
+    (estimate,) = throughput_ceiling(noisy, cell)
+    assert estimate.low < expected < estimate.high
+    # Nothing gets above it: not 10,000 runners with a batch of a million.
+    huge = grid((10_000,), ((4, 1_000_000, 256, 4),), step_wait_s=0.0)
+    assert 1_000_000 / exact.iteration_time_s(huge)[0] < ceiling.value
+
+
+def test_two_learners_with_two_threads_lift_the_ceiling(exact):
+    cell = grid((46,), SETTING, num_learners=2, learner_threads=2)
+    expected = 1 / (2 * (9e-4 / 256 + 1.6e-6 / 2) + 4e-6 + 2e-6 + 1e-6)
+    assert throughput_ceiling(exact, cell)[0].value == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_knee_is_where_sampling_and_learning_meet(exact, noisy):
+    cell = grid((1,), LONGER)
+
+    def gap(n):
+        times = true_times(grid((n,), LONGER))
+        return float(times["sampling"][0] - times["learning"][0])
+
+    expected = optimize.brentq(gap, 1, 500)
+    (found,) = knee(exact, cell)
+    assert found.num_env_runners.value == pytest.approx(expected, rel=0.01)
+    (estimate,) = knee(noisy, cell)
+    assert estimate.num_env_runners.low < expected < estimate.num_env_runners.high
+    assert estimate.extrapolated == (expected > 16)
+
+
+def test_without_a_knee_the_reason_is_given(exact):
+    (learner_bound,) = knee(exact, grid((1,), ((64, 4000, 32, 30),), step_wait_s=0.0))
+    assert learner_bound.num_env_runners is None
+    assert "with one runner already" in learner_bound.reason
+    (sampling_bound,) = knee(exact, grid((1,), ((1, 100_000, 100_000, 1),), step_wait_s=1000.0))
+    assert "at every n up to 4096" in sampling_bound.reason
+
+
+def test_the_runner_limit_is_the_first_runner_that_is_not_worth_it(exact, noisy):
+    scales = np.arange(1, 200)
+    rates = 4000 / true_times(grid(tuple(scales), SETTING))["iteration"]
+    worth = np.diff(np.log(rates)) / np.diff(np.log(1 + scales))
+    expected = scales[np.flatnonzero(worth < 0.5)[0]]
+    (found,) = runner_limit(exact, grid((1,), SETTING))
+    assert found.num_env_runners.value == expected
+    assert found.env_steps_per_s.value == pytest.approx(rates[expected - 1], rel=1e-3)
+    (estimate,) = runner_limit(noisy, grid((1,), SETTING))
+    assert estimate.num_env_runners.low <= expected <= estimate.num_env_runners.high
+    (strict,) = runner_limit(exact, grid((1,), SETTING), threshold=0.8)
+    assert strict.num_env_runners.value < expected
+    with pytest.raises(AnalysisError, match=r"threshold: must lie in \(0, 1\), got 1.5"):
+        runner_limit(exact, grid((1,), SETTING), threshold=1.5)
+
+
+def test_splits_use_the_cpus_that_there_are(exact, noisy):
+    splits = split_cpus(exact, grid((1,), SETTING), num_cpus=48)
+    pairs = {split.num_trials: split.num_env_runners for split in splits}
+    assert pairs[1] == 47
+    assert pairs[2] == 23
+    assert pairs[24] == 1
+    assert all(split.num_cpus <= 48 for split in splits)
+    assert len({split.num_env_runners for split in splits}) == len(splits)
+    for split in splits:
+        single = 4000 / true_times(grid((split.num_env_runners,), SETTING), whole_steps=True)["iteration"][0]
+        assert split.single_env_steps_per_s.value == pytest.approx(single, rel=1e-3)
+        assert split.env_steps_per_s.value == pytest.approx(split.num_trials * single, rel=1e-3)
+    # Each trial has a main process too: neither one large trial nor 24 trials of one runner are best.
+    totals = {
+        count: count * 4000 / true_times(grid((n,), SETTING), whole_steps=True)["iteration"][0]
+        for count, n in pairs.items()
+    }
+    assert best_split(splits).num_trials == max(totals, key=totals.get)
+    assert 1 < best_split(splits).num_trials < 24
+    shares = [split.share_best for split in split_cpus(noisy, grid((1,), SETTING), num_cpus=48)]
+    assert sum(shares) == pytest.approx(1)
+    assert np.isnan(splits[0].share_best)
+    fewer = split_cpus(exact, grid((1,), SETTING), num_cpus=48, cpus=CpuNeeds(main=2, per_runner=2, learners=1))
+    assert (fewer[0].num_env_runners, fewer[0].num_cpus) == (22, 47)
+    with pytest.raises(AnalysisError, match="at least 2 CPUs"):
+        split_cpus(exact, grid((1,), SETTING), num_cpus=1)
+
+
+def test_the_critical_batch_comes_back():
+    rng = np.random.default_rng(0)
+    fit = fit_critical_batch(BATCHES, steps_to_target(rng, 1e-9), np.ones(BATCHES.size, bool), rng=rng)
+    assert fit.critical_batch.value == pytest.approx(CRITICAL, rel=1e-6)
+    assert fit.least_steps.value == pytest.approx(LEAST, rel=1e-6)
+    assert fit.steps_to_target(6000) == pytest.approx(2 * LEAST, rel=1e-6)
+    spread = fit_critical_batch(BATCHES, steps_to_target(rng), np.ones(BATCHES.size, bool), rng=rng, level=0.99)
+    assert spread.critical_batch.low < CRITICAL < spread.critical_batch.high
+    assert spread.least_steps.low < LEAST < spread.least_steps.high
+    assert spread.critical_batch.high / spread.critical_batch.low < 4
+
+
+def test_runs_that_did_not_reach_the_target_are_not_taken_for_the_budget():
+    budget, ours, naive = 500_000.0, [], []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        steps = steps_to_target(rng)
+        reached = steps <= budget
+        assert 0.05 < (~reached).mean() < 0.4
+        seen = np.minimum(steps, budget)
+        ours.append(_steps_line(BATCHES, seen, reached))
+        naive.append(_steps_line(BATCHES, seen, np.ones(BATCHES.size, bool)))
+    truth = LEAST / CRITICAL
+    assert np.mean(ours, axis=0)[1] == pytest.approx(truth, rel=0.06)
+    assert np.mean(naive, axis=0)[1] < 0.85 * truth
+    found = fit_critical_batch(BATCHES, seen, reached, rng=np.random.default_rng(0), num_resamples=50)
+    assert found.n_censored == (~reached).sum()
+
+
+def test_steps_that_do_not_grow_give_no_critical_batch():
+    rng = np.random.default_rng(1)
+    falling = 300_000 * (BATCHES / 1000) ** -0.2
+    fit = fit_critical_batch(BATCHES, falling, np.ones(BATCHES.size, bool), rng=rng, num_resamples=50)
+    assert fit.critical_batch is None
+    assert "do not grow" in fit.reason
+    with pytest.raises(AnalysisError, match="needs a critical batch"):
+        best_batch(fit_iteration_time(planted(rng)), grid((8,), SETTING), fit)
+    with pytest.raises(AnalysisError, match="two different batches that reached"):
+        fit_critical_batch([1000, 1000, 2000], [5, 6, 7], np.array([True, True, False]), rng=rng)
+
+
+def test_the_best_batch_minimises_the_time_to_target(exact, noisy):
+    rng = np.random.default_rng(2)
+    critical = fit_critical_batch(BATCHES, steps_to_target(rng, 1e-9), np.ones(BATCHES.size, bool), rng=rng)
+    for n in (4, 46):
+        cell = grid((n,), SETTING)
+
+        def seconds(batch, n=n):
+            time_s = true_times(grid((n,), ((4, float(batch), 256, 4),)))["iteration"][0]
+            return LEAST * (1 + batch / CRITICAL) / batch * time_s
+
+        least = optimize.minimize_scalar(seconds, bounds=(100, 100_000), method="bounded")
+        (found,) = best_batch(exact, cell, critical)
+        assert found.train_batch_size.value == pytest.approx(least.x, rel=0.01)
+        assert found.time_to_target_s.value == pytest.approx(least.fun, rel=1e-3)
+        scattered = fit_critical_batch(BATCHES, steps_to_target(rng), np.ones(BATCHES.size, bool), rng=rng)
+        (estimate,) = best_batch(noisy, cell, scattered)
+        assert estimate.train_batch_size.low < least.x < estimate.train_batch_size.high
+        assert estimate.time_to_target_s.low < least.fun < estimate.time_to_target_s.high
+        assert estimate.train_batch_size.n == 60 + 30
+    assert best_batch(exact, grid((1,), SETTING), critical)[0].extrapolated
+
+
+def test_a_calibration_says_learner_bound_and_how_much_is_left():
+    bound = ((4, 4000, 32, 30),)
+    runs = planted(np.random.default_rng(0), cells=grid((2, 4), bound, step_wait_s=0.0))
+    found = verdict(runs)
+    assert found.bound == "learner-bound"
+    assert found.num_env_runners == 4
+    assert found.sentence.startswith("You are learner-bound: learning takes ")
+    # No number of runners gives more than that, by the truth.
+    many = grid((4, 8, 16, 64, 256, 1024), bound, step_wait_s=0.0)
+    best = (4000 / true_times(many, whole_steps=True)["iteration"]).max()
+    assert best < found.most_env_steps_per_s.high
+    now = 4000 / true_times(grid((4,), bound, step_wait_s=0.0), whole_steps=True)["iteration"][0]
+    assert found.env_steps_per_s.low < now < found.env_steps_per_s.high
+    assert found.most_gain.value == pytest.approx(1 / found.fixed_share.value)
+
+
+def test_a_calibration_says_runner_bound_overhead_bound_or_undecided():
+    slow = ((1, 4000, 512, 1),)
+    more = verdict(planted(np.random.default_rng(0), cells=grid((2,), slow, step_wait_s=0.01)))
+    assert more.bound == "runner-bound"
+    assert "More runners can still help" in more.sentence
+    collecting = TRUTH | {"d0": 0.05}
+    heavy = planted(np.random.default_rng(0), cells=grid((16,), slow, step_wait_s=0.0), truth=collecting)
+    assert verdict(heavy).bound == "overhead-bound"
+    single = verdict(planted(np.random.default_rng(0), cells=grid((2,), slow, step_wait_s=0.01), runs=1))
+    assert single.bound == "undecided"
+    assert "n=1, no interval" in single.sentence
+    with pytest.raises(AnalysisError, match="must share one setting"):
+        verdict(planted(np.random.default_rng(0)))
+
+
+def test_the_bound_holds_in_the_truth_for_every_larger_scale():
+    for seed, (n, setting) in enumerate([(1, SETTING), (4, SETTING), (8, ((2, 2000, 128, 4),))]):
+        runs = planted(np.random.default_rng(seed), cells=grid((n,), setting), runs=5)
+        larger = grid(tuple(range(n, 300, 7)), setting)
+        rates = setting[0][1] / true_times(larger, whole_steps=True)["iteration"]
+        assert rates.max() < verdict(runs).most_env_steps_per_s.high

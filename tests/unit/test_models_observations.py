@@ -1,0 +1,144 @@
+"""The adapter from the frame of runs: what is taken, what is counted, what makes a workload."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.models import Cells, Observations, from_runs
+from analysis.models.observations import _CLOCK_FREE
+from study.errors import AnalysisError
+from study.space.parameters import PARAMETERS
+
+
+def fingerprint(**changes):
+    content = {
+        "environment": {"id": "Acrobot-v1", "step_wait_ms": 4.0, "backend": "gymnasium"},
+        "train_batch_size": 800,
+        "minibatch_times_learners": 200,
+        "num_epochs": 4,
+        "num_envs_per_env_runner": 1,
+        "lr": 1e-3,
+        "execution": "real",
+        "threads": {"torch_threads_learner": 1, "torch_threads_main": 1, "torch_threads_runner": 1},
+        "cpu_model": "X",
+    }
+    return json.dumps(content | changes, sort_keys=True)
+
+
+def frame(*changes):
+    row = {
+        "status": "finished",
+        "timing": "measured",
+        "num_env_runners": 2,
+        "num_envs_per_env_runner": 1,
+        "train_batch_size": 800,
+        "minibatch_size": 200,
+        "num_epochs": 4,
+        "num_learners": 0,
+        "learner_threads": 1,
+        "iteration_time_s": 2.0,
+        "sampling_time_s": 1.5,
+        "slowest_runner_time_s": 1.4,
+        "mean_runner_time_s": 1.3,
+        "learning_time_s": 0.4,
+        "sync_time_s": 0.05,
+        "rest_time_s": 0.05,
+        "episode_len": None,
+        "fingerprint": fingerprint(),
+    }
+    texts = ("status", "timing", "fingerprint")
+    made = pd.DataFrame([row | change for change in (changes or ({},))])
+    whole = ("num_env_runners", "num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs")
+    kinds = {name: "string" if name in texts else "Int64" if name in whole else "Float64" for name in made}
+    return made.astype(kinds).astype({"fingerprint": "category"})
+
+
+def test_a_run_becomes_an_observation():
+    selection = from_runs(frame())
+    (group,) = selection.groups
+    assert selection.excluded == {}
+    assert len(group) == 1
+    assert group.cells.step_wait_s[0] == pytest.approx(0.004)
+    assert (group.cells.num_learners[0], group.cells.learner_threads[0]) == (1, 1)
+    assert np.isnan(group.cells.episode_len[0])
+    assert group.env_steps_per_s[0] == pytest.approx(400)
+    assert group.has_runner_times
+
+
+def test_a_minibatch_is_shared_by_the_learners():
+    (group,) = from_runs(frame({"num_learners": 2, "minibatch_size": 400})).groups
+    assert (group.cells.num_learners[0], group.cells.minibatch_size[0]) == (2, 200)
+
+
+def test_every_row_that_is_left_out_is_counted_with_its_reason():
+    selection = from_runs(
+        frame(
+            {},
+            {"status": "failed"},
+            {"timing": "oversubscribed"},
+            {"timing": None},
+            {"learning_time_s": None},
+            {"slowest_runner_time_s": None},
+            {"fingerprint": None},
+        )
+    )
+    assert selection.excluded == {
+        "status is failed": 1,
+        "timing is oversubscribed": 1,
+        "timing is not known": 1,
+        "no learning_time_s": 1,
+        "no fingerprint": 1,
+    }
+    (group,) = selection.groups
+    assert len(group) == 2
+    assert not group.has_runner_times
+    assert len(from_runs(frame({"timing": "oversubscribed"}), timings=("oversubscribed",)).groups[0]) == 1
+
+
+def test_a_workload_is_what_the_model_does_not_take_as_a_number():
+    idle = {"environment": {"id": "Acrobot-v1", "step_wait_ms": 0.0, "backend": "gymnasium"}}
+    same = frame(
+        {},
+        {"fingerprint": fingerprint(train_batch_size=1600, num_epochs=8, lr=3e-4, **idle)},
+        {"fingerprint": fingerprint(threads={"torch_threads_learner": 2, "torch_threads_runner": 1})},
+    )
+    (group,) = from_runs(same).groups
+    assert group.cells.step_wait_s.tolist() == [0.004, 0.0, 0.004]
+    others = frame(
+        {},
+        {"fingerprint": fingerprint(cpu_model="Y")},
+        {},
+        {"fingerprint": fingerprint(network="big")},
+        {"fingerprint": fingerprint(threads={"torch_threads_runner": 2})},
+    )
+    assert [len(each) for each in from_runs(others).groups] == [2, 1, 1, 1]
+
+
+def test_parameters_of_learning_leave_the_clock_alone():
+    assert {name for name, each in PARAMETERS.items() if each.kind is float} <= _CLOCK_FREE
+
+
+def test_no_runs_are_no_groups():
+    assert from_runs(frame().iloc[:0]).groups == ()
+
+
+def test_cells_refuse_what_cannot_be():
+    good = {"num_env_runners": [1, 2], "train_batch_size": 100, "minibatch_size": 10, "num_epochs": 1}
+    assert len(Cells.of(**good)) == 2
+    with pytest.raises(AnalysisError, match=r"cells.num_learners: must be >= 1, got 0"):
+        Cells.of(**good, num_learners=0)
+    with pytest.raises(AnalysisError, match=r"step_wait_s: must be >= 0"):
+        Cells.of(**good, step_wait_s=-1)
+
+
+def test_observations_refuse_what_cannot_be():
+    cells = Cells.of(num_env_runners=[1, 2], train_batch_size=100, minibatch_size=10, num_epochs=1)
+    times = {name: np.ones(2) for name in Observations.__slots__ if name.endswith("_time_s")}
+    times |= {name: np.ones(2) for name in ("slowest_runner_time_s", "mean_runner_time_s")}
+    assert len(Observations(cells=cells, **times)) == 2
+    with pytest.raises(AnalysisError, match="learning_time_s: must be finite"):
+        Observations(cells=cells, **(times | {"learning_time_s": np.array([1, np.nan])}))
+    with pytest.raises(AnalysisError, match="one time for each of 2 runs"):
+        Observations(cells=cells, **(times | {"sync_time_s": np.ones(3)}))
