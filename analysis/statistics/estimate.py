@@ -94,7 +94,9 @@ def bootstrap(
         method="percentile",
         rng=rng,
     ).confidence_interval
-    return Estimate(value=value, low=float(interval.low), high=float(interval.high), n=n, level=level, method=BOOTSTRAP)
+    # Of equal runs the two ends may differ by a rounding error, in either order.
+    low, high = sorted((float(interval.low), float(interval.high)))
+    return Estimate(value=value, low=low, high=high, n=n, level=level, method=BOOTSTRAP)
 
 
 def check_level(level: float) -> None:

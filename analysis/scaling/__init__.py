@@ -1,0 +1,63 @@
+"""Scaling from the frame `runs`: speed-up, efficiency, phases, goodput, and what is refused. Imports no engine.
+
+Only finished runs with a `measured` clock enter a table of times; every other run is counted by reason. A ratio is
+paired by block (runs with the same seed) and has an interval, or says that it has none.
+"""
+
+from analysis.scaling.allocation import allocation
+from analysis.scaling.decomposition import cells, decompose, decompositions
+from analysis.scaling.drift import anchors
+from analysis.scaling.goodput import goodput
+from analysis.scaling.phases import PHASES, phases, stragglers
+from analysis.scaling.results import (
+    AllocationRow,
+    Cell,
+    Decomposition,
+    Drift,
+    Goodput,
+    GoodputGroup,
+    GoodputRow,
+    PhaseRow,
+    Phases,
+    Refusal,
+    Scaling,
+    ScalingGroup,
+    ScalingRow,
+    Straggler,
+)
+from analysis.scaling.single import Claim, amdahl_limit, amdahl_speed_up, audit, karp_flatt, unexplained_factor
+from analysis.scaling.speed_up import strong_scaling, weak_scaling
+
+__all__ = [
+    "PHASES",
+    "AllocationRow",
+    "Cell",
+    "Claim",
+    "Decomposition",
+    "Drift",
+    "Goodput",
+    "GoodputGroup",
+    "GoodputRow",
+    "PhaseRow",
+    "Phases",
+    "Refusal",
+    "Scaling",
+    "ScalingGroup",
+    "ScalingRow",
+    "Straggler",
+    "allocation",
+    "amdahl_limit",
+    "amdahl_speed_up",
+    "anchors",
+    "audit",
+    "cells",
+    "decompose",
+    "decompositions",
+    "goodput",
+    "karp_flatt",
+    "phases",
+    "stragglers",
+    "strong_scaling",
+    "unexplained_factor",
+    "weak_scaling",
+]

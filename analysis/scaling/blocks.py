@@ -1,0 +1,198 @@
+"""Ratios of times paired by block, and rates as totals over totals, with intervals. Imports NumPy, SciPy.
+
+Every ratio here is estimated on logarithms: a disturbance of a shared machine multiplies a time, and a ratio and its
+inverse then say the same.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from analysis.statistics import Estimate, FloatArray
+
+Block = Hashable
+Logs = Mapping[Block, float]
+"""Mean logarithm of a cell's runs by block."""
+
+PAIRED = "paired t on logs"
+WELCH = "Welch t on logs"
+BY_DEFINITION = "by definition"
+
+
+def block_means(values: npt.ArrayLike, blocks: Sequence[Block]) -> dict[Block, float]:
+    """Return the mean of the runs of each block: repeated runs of a cell in a block count once.
+
+    Args:
+        values: Logarithms, one per run, shape (runs,).
+        blocks: The block of each run, in the same order.
+    """
+    collected: dict[Block, list[float]] = {}
+    for value, block in zip(np.asarray(values, dtype=np.float64).tolist(), blocks, strict=True):
+        collected.setdefault(block, []).append(value)
+    # Sorted within a block, so that the order of the rows does not even change the last digit.
+    return {block: float(np.mean(np.sort(each))) for block, each in sorted(collected.items(), key=lambda i: str(i[0]))}
+
+
+def contrast(cells: Sequence[Logs], weights: Sequence[float], *, level: float = 0.95) -> Estimate:
+    """Return sum(weight x mean log of the cell), on the log scale, with a Student t interval.
+
+    Weights (1, -1) make the log of a ratio. Where all cells share two blocks or more, the contrast is taken within
+    each block and the blocks are the replicates: what a block does to all cells alike cancels. Otherwise the cells
+    are independent samples of block means, with Satterthwaite's degrees of freedom. With one block, or a cell with
+    one, there is no interval.
+
+    Not a bootstrap of the ratio of medians: with 3 to 5 blocks its percentiles cannot leave the range of the observed
+    ratios, and that range itself holds their median in 75 % of samples of 3 and 94 % of 5. A nominal 95 % covers, in %
+    (lognormal noise of 5 %, block effects of 10 %; `test_the_paired_t_covers_as_its_docstring_says`):
+
+        blocks                           3     5    10
+        paired t on logs                95    95    95
+        bootstrap, ratio of medians     74    94    97
+        bootstrap, median of ratios     74    94    93
+
+    Planted studies are covered likewise (`test_intervals_cover_what_is_planted`: nominal 90 %, 400 studies of 3 and of
+    5 blocks: 89-92 %). **What three blocks do not forgive is noise that is far from normal**: where the scales of
+    a study with large effects are permuted within its blocks, a nominal 90 % holds "no effect" in 77 % of studies of 3
+    blocks and 91 % of 5 (`test_a_sham_shows_no_effect`), since three random signs agree by chance in every fourth.
+
+    Args:
+        cells: Mean logarithms by block, one mapping per cell.
+        weights: One number per cell.
+        level: Nominal coverage, in (0, 1).
+
+    Returns:
+        The contrast of logarithms, dimensionless; `n` counts blocks where paired, else block means of all cells.
+
+    Source:
+        Satterthwaite, Biometrics Bulletin 2 (1946), for the unpaired case.
+    """
+    common = [block for block in cells[0] if all(block in cell for cell in cells)]
+    every = {block for cell in cells for block in cell}
+    lone = min(len(cell) for cell in cells) == 1
+    if len(common) >= 2 or (common and (lone or len(common) == len(every))):
+        differences = np.array(
+            [sum(weight * cell[block] for cell, weight in zip(cells, weights, strict=True)) for block in common]
+        )
+        return mean_of(differences, level=level, method=PAIRED)
+    samples = [np.array(list(cell.values())) for cell in cells]
+    value = float(sum(weight * sample.mean() for sample, weight in zip(samples, weights, strict=True)))
+    n = sum(sample.size for sample in samples)
+    if min(sample.size for sample in samples) < 2:
+        return no_interval(value, n=n, level=level, method=WELCH)
+    parts = np.array(
+        [weight**2 * _variance(sample) / sample.size for sample, weight in zip(samples, weights, strict=True)]
+    )
+    squared = float(parts.sum())
+    spread = float(np.sum(parts**2 / np.array([sample.size - 1 for sample in samples])))
+    degrees = squared**2 / spread if spread > 0 else min(sample.size for sample in samples) - 1
+    half = float(stats.t.ppf((1 + level) / 2, degrees) * np.sqrt(squared))
+    return Estimate(value=value, low=value - half, high=value + half, n=n, level=level, method=WELCH)
+
+
+def mean_of(values: FloatArray, *, level: float, method: str) -> Estimate:
+    """Return the mean with Student's t interval; none from one value."""
+    value, n = float(values.mean()), values.size
+    if n < 2:
+        return no_interval(value, n=n, level=level, method=method)
+    half = float(stats.t.ppf((1 + level) / 2, n - 1) * np.sqrt(_variance(values) / n))
+    return Estimate(value=value, low=value - half, high=value + half, n=n, level=level, method=method)
+
+
+def ratio_of_totals(
+    numerators: npt.ArrayLike, denominators: npt.ArrayLike, blocks: Sequence[Block], *, level: float = 0.95
+) -> Estimate:
+    """Return sum(numerators) / sum(denominators), total over total, with an interval over the blocks.
+
+    The ratio estimator of survey sampling: with block totals y and x and r = sum(y) / sum(x), the error of r is
+    sqrt(m / (m - 1) * sum((y - r x)^2)) / sum(x) over m blocks; the interval is Student's t on ln r, so that it
+    stays positive and a rate and its inverse agree.
+
+    Args:
+        numerators: Totals per run, such as env steps, shape (runs,), >= 0.
+        denominators: Totals per run, such as seconds, shape (runs,), > 0.
+        blocks: The block of each run.
+        level: Nominal coverage, in (0, 1).
+
+    Returns:
+        A rate in the unit of the quotient; `n` counts runs. No interval with one block, or where the rate is 0.
+
+    Source:
+        Cochran, Sampling Techniques (1977), section 6.4.
+    """
+    above, below = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)
+    totals: dict[Block, tuple[float, float]] = {}
+    for y, x, block in sorted(zip(above.tolist(), below.tolist(), blocks, strict=True), key=lambda item: item[:2]):
+        before = totals.get(block, (0.0, 0.0))
+        totals[block] = (before[0] + y, before[1] + x)
+    y_sums, x_sums = np.array(sorted(totals.values())).T
+    value, m, method = float(y_sums.sum() / x_sums.sum()), y_sums.size, "ratio of totals, t on the log"
+    if m < 2 or value <= 0:
+        return no_interval(value, n=above.size, level=level, method=method)
+    residuals = y_sums - value * x_sums
+    error = float(np.sqrt(m / (m - 1) * np.sum(residuals**2)) / x_sums.sum()) / value
+    half = float(stats.t.ppf((1 + level) / 2, m - 1)) * error
+    return Estimate(
+        value=value,
+        low=value * float(np.exp(-half)),
+        high=value * float(np.exp(half)),
+        n=above.size,
+        level=level,
+        method=method,
+    )
+
+
+def transformed(estimate: Estimate, function: Callable[[float], float], *, method: str = "") -> Estimate:
+    """Return the estimate of a monotone function of the quantity: value and ends are transformed.
+
+    An unknown end stays unknown. A decreasing function exchanges the ends.
+    """
+    value = function(estimate.value)
+    ends = [function(end) if np.isfinite(end) else None for end in (estimate.low, estimate.high)]
+    method = method or estimate.method
+    known = [end for end in ends if end is not None]
+    if len(known) < 2:
+        return no_interval(value, n=estimate.n, level=estimate.level, method=method)
+    return Estimate(value=value, low=min(known), high=max(known), n=estimate.n, level=estimate.level, method=method)
+
+
+def exponential(estimate: Estimate) -> Estimate:
+    """Return the factor that a logarithm stands for."""
+    return transformed(estimate, lambda value: float(np.exp(value)))
+
+
+def sum_of(first: Estimate, second: Estimate) -> Estimate:
+    """Return the sum of two independent estimates on the log scale, with the interval of recovered variances.
+
+    low = sum - sqrt((a - low_a)^2 + (b - low_b)^2), and likewise above; no interval when one has none.
+
+    Source:
+        Zou and Donner, Statistics in Medicine 27 (2008), MOVER.
+    """
+    value, n = first.value + second.value, min(first.n, second.n)
+    ends = (first.low, first.high, second.low, second.high)
+    if not np.isfinite(ends).all():
+        return no_interval(value, n=n, level=first.level, method="MOVER")
+    below = float(np.hypot(first.value - first.low, second.value - second.low))
+    above = float(np.hypot(first.high - first.value, second.high - second.value))
+    return Estimate(value=value, low=value - below, high=value + above, n=n, level=first.level, method="MOVER")
+
+
+def scaled(estimate: Estimate, factor: float) -> Estimate:
+    """Return the estimate times a known positive number."""
+    return transformed(estimate, lambda value: value * factor)
+
+
+def exact(value: float, *, n: int, level: float) -> Estimate:
+    """Return a value that holds by definition, such as the reference's efficiency of 1."""
+    return Estimate(value=value, low=value, high=value, n=n, level=level, method=BY_DEFINITION)
+
+
+def no_interval(value: float, *, n: int, level: float, method: str) -> Estimate:
+    """Return a value with nothing known about it, as from one run."""
+    return Estimate(value=value, low=float("-inf"), high=float("inf"), n=n, level=level, method=method)
+
+
+def _variance(sample: FloatArray) -> float:
+    return float(sample.var(ddof=1)) if np.ptp(sample) > 0 else 0.0

@@ -1,0 +1,255 @@
+"""A ratio of throughputs split into what the scale did and what the workload did. Imports NumPy, pandas, pure parts."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+import pandas as pd
+
+from analysis.scaling.blocks import block_means, contrast, exponential, ratio_of_totals, sum_of, transformed
+from analysis.scaling.fingerprint import BATCH, differing, replaced, text_of
+from analysis.scaling.results import Cell, Decomposition
+from analysis.scaling.selection import select
+from analysis.scaling.targets import common_horizon, to_target
+from analysis.statistics import Estimate, ratio_of_restricted_means
+from study.errors import AnalysisError
+
+PARTS = (
+    (-0.5, 0.5, -0.5, 0.5),  # parallel: mean of the speed-ups at the first and at the second workload
+    (-0.5, -0.5, 0.5, 0.5),  # batch: mean of the workload's effects at the first and at the second scale
+    (-1.0, 0.0, 0.0, 1.0),  # total
+    (1.0, -1.0, -1.0, 1.0),  # interaction
+    (-1.0, 1.0, 0.0, 0.0),  # parallel at the first workload
+    (0.0, 0.0, -1.0, 1.0),  # parallel at the second workload
+)
+"""Weights of the logs of (first scale, first workload), (second, first), (first, second), (second, second)."""
+
+
+def cells(runs: pd.DataFrame) -> tuple[Cell, ...]:
+    """Return the cells that have measured runs, by scale and batch.
+
+    Args:
+        runs: One row per trial (`analysis.load`).
+
+    Raises:
+        AnalysisError: A column is missing.
+    """
+    return cells_of(select(runs).runs)
+
+
+def cells_of(measured: pd.DataFrame) -> tuple[Cell, ...]:
+    """Return the same of runs that are selected already."""
+    if not len(measured):
+        return ()
+    keys = list(zip(measured["num_env_runners"].tolist(), measured["fingerprint"].tolist(), strict=True))
+    counts = Counter(keys)
+    batches = dict(zip(keys, measured[BATCH].tolist(), strict=True))
+    found = [
+        Cell(
+            num_env_runners=int(scale),
+            train_batch_size=batch if isinstance(batch := batches[scale, text], int) else None,
+            fingerprint=text,
+            n=count,
+        )
+        for (scale, text), count in counts.items()
+    ]
+    return tuple(sorted(found, key=lambda cell: (cell.num_env_runners, cell.train_batch_size or 0, cell.fingerprint)))
+
+
+def missing_cells(present: Collection[Cell], first: Cell, second: Cell) -> tuple[Cell, ...]:
+    """Return the other two cells of the 2x2, of those that have no measured run."""
+    wanted = (
+        replace(first, num_env_runners=second.num_env_runners, n=0),
+        replace(second, num_env_runners=first.num_env_runners, n=0),
+    )
+    there = {(cell.num_env_runners, cell.fingerprint) for cell in present}
+    return tuple(cell for cell in wanted if (cell.num_env_runners, cell.fingerprint) not in there)
+
+
+def decompose(
+    runs: pd.DataFrame,
+    first: Cell,
+    second: Cell,
+    factor: str = BATCH,
+    *,
+    level: float = 0.95,
+    rng: np.random.Generator | None = None,
+) -> Decomposition:
+    """Return the ratio of throughputs of two cells as parallel part times workload part.
+
+    The log ratio ln X(n2, B2) - ln X(n1, B1) can be walked in two orders: scale first, or workload first. Each part is
+    the mean of its two values (Shapley), so that the parts add up to the total in any case; they differ by the
+    interaction. Intervals are paired by block where the four cells share two blocks, see `blocks.contrast`.
+
+    Args:
+        runs: One row per trial (`analysis.load`).
+        first: n1 runners at workload B1.
+        second: n2 runners at workload B2.
+        factor: Fields of the fingerprint that may differ besides the scale, several joined by ` and `.
+        level: Nominal coverage of the intervals, in (0, 1).
+        rng: Source of the resamples for the statistical part of time to target; without it there is none.
+
+    Returns:
+        Factors and their logarithms.
+
+    Raises:
+        AnalysisError: The scales are equal, the fingerprints differ in other fields than `factor` or not at all, or
+            a cell of the 2x2 has no measured run.
+
+    Source:
+        Shapley, Contributions to the Theory of Games II (1953), for two players.
+    """
+    measured = select(runs).runs
+    result = decompose_measured(measured, first, second, factor, level=level)
+    if rng is not None:
+        statistical = _statistical(runs, first, second, level=level, rng=rng)
+        if statistical is not None:
+            time = exponential(sum_of(result.total_log, transformed(statistical, np.log)))
+            result = replace(result, statistical=statistical, time_to_target=time)
+            result = replace(result, sentence=_sentence(result))
+    return result
+
+
+def decompose_measured(
+    measured: pd.DataFrame, first: Cell, second: Cell, factor: str, *, level: float
+) -> Decomposition:
+    """Return the same of runs that are selected already, without a statistical part."""
+    difference = differing(first.fingerprint, second.fingerprint)
+    if first.num_env_runners == second.num_env_runners:
+        law = "a decomposition needs two scales"
+        raise AnalysisError(f"{first.name}: {law}, got one. Fix: pass cells with different numbers of runners.")
+    if not difference or set(difference) != set(factor.split(" and ")):
+        law = f"the cells must differ in {factor} besides the scale"
+        got = " and ".join(difference) or "nothing else"
+        raise AnalysisError(
+            f"{first.name}, {second.name}: {law}, got {got}. Fix: choose other cells, or name all of it."
+        )
+    grid = (
+        first,
+        replace(first, num_env_runners=second.num_env_runners),
+        replace(second, num_env_runners=first.num_env_runners),
+        second,
+    )
+    parts = [_runs_of(measured, cell) for cell in grid]
+    empty = [cell.name for cell, part in zip(grid, parts, strict=True) if not len(part)]
+    if empty:
+        law = "each cell of the 2x2 needs a measured run"
+        raise AnalysisError(f"decomposition: {law}, got none for {' and '.join(empty)}. Fix: run them.")
+    logs = [block_means(part["log_rate"], part["block"].tolist()) for part in parts]
+    parallel, batch, total, interaction, at_first, at_second = (
+        contrast(logs, weights, level=level) for weights in PARTS
+    )
+    result = Decomposition(
+        first=replace(first, n=len(parts[0])),
+        second=replace(second, n=len(parts[3])),
+        factor=factor,
+        values=_values(difference),
+        rates=tuple((replace(cell, n=len(part)), _rate(part, level)) for cell, part in zip(grid, parts, strict=True)),
+        total=exponential(total),
+        parallel=exponential(parallel),
+        batch=exponential(batch),
+        interaction=exponential(interaction),
+        total_log=total,
+        parallel_log=parallel,
+        batch_log=batch,
+        parallel_at_first=exponential(at_first),
+        parallel_at_second=exponential(at_second),
+    )
+    return replace(result, sentence=_sentence(result))
+
+
+def decompositions(runs: pd.DataFrame, *, level: float = 0.95) -> tuple[Decomposition, ...]:
+    """Return the decomposition of every complete n x batch square from the smallest scale and batch.
+
+    For workloads that differ in nothing but the batch, and each scale above the smallest: from the smallest batch at
+    the smallest scale to the largest batch that both scales have.
+
+    Args:
+        runs: One row per trial (`analysis.load`).
+        level: Nominal coverage of the intervals, in (0, 1).
+
+    Raises:
+        AnalysisError: A column is missing.
+    """
+    measured = select(runs).runs
+    return tuple(decompose_measured(measured, *pair, BATCH, level=level) for pair in squares(cells_of(measured)))
+
+
+def squares(present: Collection[Cell]) -> Iterator[tuple[Cell, Cell]]:
+    """Yield the corners (first, second) of every complete n x batch square, as `decompositions` says."""
+    scales: dict[str, set[int]] = {}
+    for cell in present:
+        scales.setdefault(cell.fingerprint, set()).add(cell.num_env_runners)
+    several = [cell for cell in present if len(scales[cell.fingerprint]) > 1 and cell.train_batch_size is not None]
+
+    def family(cell: Cell) -> str:
+        return replaced(cell.fingerprint, (BATCH,))
+
+    for _, members in groupby(sorted(several, key=family), key=family):
+        by_scale: dict[int, dict[int, Cell]] = {}
+        for cell in members:
+            by_scale.setdefault(cell.num_env_runners, {})[cell.train_batch_size or 0] = cell
+        reference, *others = sorted(by_scale)
+        for scale in others:
+            common = sorted(by_scale[reference].keys() & by_scale[scale].keys())
+            if len(common) > 1:
+                yield by_scale[reference][common[0]], by_scale[scale][common[-1]]
+
+
+def _runs_of(measured: pd.DataFrame, cell: Cell) -> pd.DataFrame:
+    same = (measured["num_env_runners"] == cell.num_env_runners) & (measured["fingerprint"] == cell.fingerprint)
+    return measured[same.fillna(False).astype(bool)]
+
+
+def _rate(part: pd.DataFrame, level: float) -> Estimate:
+    steps, seconds = part["timed_env_steps"].astype(float), part["timed_s"].astype(float)
+    return ratio_of_totals(steps, seconds, part["block"].tolist(), level=level)
+
+
+def _statistical(
+    runs: pd.DataFrame, first: Cell, second: Cell, *, level: float, rng: np.random.Generator
+) -> Estimate | None:
+    """Return steps to target of `first` over those of `second`; None where no run of one of them reached it."""
+    parts = [_runs_of(runs, cell) for cell in (first, second)]
+    horizon = common_horizon(parts)
+    if horizon is None:
+        return None
+    one, two = (to_target(part, horizon) for part in parts)
+    if not (one.reached.any() and two.reached.any()):
+        return None
+    return ratio_of_restricted_means(
+        one.times, one.reached, two.times, two.reached, horizon=horizon, rng=rng, level=level
+    )
+
+
+def _values(difference: Mapping[str, tuple[object, object]]) -> tuple[str, str]:
+    first, second = (" and ".join(text_of(pair[side]) for pair in difference.values()) for side in (0, 1))
+    return first, second
+
+
+def _sentence(split: Decomposition) -> str:
+    scales = f"{split.first.num_env_runners} -> {split.second.num_env_runners}"
+    change = f"{split.factor} {split.values[0]} -> {split.values[1]}"
+    text = (
+        f"{split.first.name} to {split.second.name}: {_told(split.total)}x env steps/s, of which the runners "
+        f"({scales}) give {_told(split.parallel)}x and the workload ({change}) {_told(split.batch)}x; "
+        f"{_n(split.total)}."
+    )
+    if split.statistical is not None and split.time_to_target is not None:
+        text += (
+            f" To the target the first needs {_told(split.statistical)} times the env steps and "
+            f"{_told(split.time_to_target)} times the time of the second."
+        )
+    return text
+
+
+def _told(estimate: Estimate) -> str:
+    text = f"{estimate.value:.2f}"
+    return f"{text} [{estimate.low:.2f}, {estimate.high:.2f}]" if estimate.has_interval else text
+
+
+def _n(estimate: Estimate) -> str:
+    blocks = f"n={estimate.n}"
+    return blocks if estimate.has_interval else f"{blocks}, no interval"

@@ -1,0 +1,121 @@
+"""Does a cell that is run again and again still take the same time? Imports NumPy, SciPy, pandas and pure parts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from analysis.scaling.blocks import no_interval
+from analysis.scaling.fingerprint import labels
+from analysis.scaling.results import Drift
+from analysis.scaling.selection import as_int, select, texts
+from analysis.statistics import Estimate, FloatArray
+
+ANCHOR = "anchor"
+"""Name of a throughput study's base cell, which begins and ends every block (`study.space.cells`)."""
+MOST_CELLS = 20
+FEWEST = 3
+"""Runs below which a line has nothing to be judged by."""
+
+
+def anchors(runs: pd.DataFrame, *, level: float = 0.95) -> tuple[Drift, ...]:
+    """Return the drift of the anchor of a throughput study; elsewhere of the cells that were repeated within a block.
+
+    A straight line through ln T of the cell's runs over their place in the study: the number of measured runs that
+    started before, in blocks' worth of runs (a clock would count pauses). The slope has Student's t interval with
+    runs - 2 degrees of freedom. It assumes that runs of one cell differ independently; where whole blocks differ at
+    random it claims a drift too often, which is the safe side: the machine did change. Ratios are paired by block
+    and free of a drift between blocks, absolute times are not.
+
+    Args:
+        runs: One row per trial (`analysis.load`).
+        level: Nominal coverage of the intervals, in (0, 1).
+
+    Returns:
+        One per cell, at most `MOST_CELLS`, those with the most runs first; empty where no cell was repeated.
+
+    Raises:
+        AnalysisError: A column is missing.
+    """
+    measured = select(runs).runs
+    order = [name for name in ("started", "trial") if name in measured.columns]
+    if order:
+        measured = measured.sort_values(order)
+    per_block = len(measured) / max(measured["block"].nunique(), 1)
+    measured = measured.assign(
+        text=measured["fingerprint"].astype(object), place=np.arange(len(measured)) / max(per_block, 1)
+    )
+    cell = ["text", "num_env_runners"]
+    named = np.asarray(texts(measured, "anchor") == ANCHOR, dtype=bool)
+    repeated = measured.duplicated([*cell, "block"], keep=False).to_numpy(dtype=bool)
+    chosen = measured[
+        pd.MultiIndex.from_frame(measured[cell]).isin(_cells(measured[named if named.any() else repeated]))
+    ]
+    parts = [part for _, part in chosen.groupby(cell, sort=True)]
+    parts.sort(key=lambda part: -len(part))
+    names = labels([str(cell["fingerprint"].iloc[0]) for cell in parts]) if parts else []
+    return tuple(_drift(name, cell, level) for name, cell in zip(names, parts, strict=True))
+
+
+def _cells(runs: pd.DataFrame) -> list[tuple[Any, ...]]:
+    """Return the cells with the most runs, as (fingerprint, runners)."""
+    sizes = runs.groupby(["text", "num_env_runners"]).size().sort_values(ascending=False, kind="stable")
+    return sizes.index[:MOST_CELLS].tolist()
+
+
+def slope(places: Sequence[float] | FloatArray, values: Sequence[float] | FloatArray, *, level: float) -> Estimate:
+    """Return the least-squares slope of `values` over `places` with Student's t interval.
+
+    No interval below three points; `n` counts points. SciPy's `linregress` agrees (tested).
+
+    Args:
+        places: Shape (points,), not all equal.
+        values: Shape (points,).
+        level: Nominal coverage, in (0, 1).
+    """
+    x, y = np.asarray(places, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    centred = x - x.mean()
+    squares = float(centred @ centred)
+    value = float(centred @ y) / squares
+    if x.size < FEWEST:
+        return no_interval(value, n=x.size, level=level, method="least squares")
+    error = np.sqrt(_residuals(x, y, value) / (x.size - 2) / squares)
+    half = float(stats.t.ppf((1 + level) / 2, x.size - 2) * error)
+    return Estimate(value=value, low=value - half, high=value + half, n=x.size, level=level, method="least squares")
+
+
+def _residuals(x: FloatArray, y: FloatArray, value: float) -> float:
+    """Return the sum of squares around the line of that slope."""
+    left = y - y.mean() - value * (x - x.mean())
+    return float(left @ left)
+
+
+def _drift(label: str, cell: pd.DataFrame, level: float) -> Drift:
+    logs, places = (cell[name].to_numpy(dtype=np.float64) for name in ("log_time", "place"))
+    estimate = slope(places, logs, level=level)
+    spread = float(np.sqrt(_residuals(places, logs, estimate.value) / (len(cell) - 2))) if len(cell) >= FEWEST else 0.0
+    drifting = estimate.has_interval and not estimate.low <= 0 <= estimate.high
+    scale, batch = as_int(cell, "num_env_runners") or 0, as_int(cell, "train_batch_size")
+    return Drift(
+        label=label,
+        num_env_runners=scale,
+        train_batch_size=batch,
+        n=len(cell),
+        blocks=int(cell["block"].nunique()),
+        slope=estimate,
+        spread=spread,
+        drifting=drifting,
+        sentence=_sentence(label, scale, estimate, drifting),
+    )
+
+
+def _sentence(label: str, scale: int, estimate: Estimate, drifting: bool) -> str:
+    cell = f"{label}, {scale} runner{'' if scale == 1 else 's'}"
+    if not estimate.has_interval:
+        return f"{cell}: {estimate.n} runs, too few to see a drift."
+    change = f"{estimate.value:+.1%} [{estimate.low:+.1%}, {estimate.high:+.1%}] per block (n={estimate.n})"
+    if drifting:
+        return f"{cell}: seconds per iteration drifted by {change}; absolute times of early and late blocks differ."
+    return f"{cell}: no drift is shown, {change}."

@@ -1,0 +1,84 @@
+"""Workload fingerprints: in what two differ, and what tells many apart. Imports orjson, names of parameters."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+
+from study.errors import AnalysisError
+from study.space.parameters import PARAMETERS, SCALE
+
+BATCH = "train_batch_size"
+SETTINGS: Mapping[str, str] = MappingProxyType(
+    {name: f"parameters.{name}" for name in PARAMETERS if name != SCALE}
+    | {"minibatch_times_learners": "parameters.minibatch_size"}
+)
+"""Field -> its place in a space. A command can run missing combinations of these, so their effect can be told apart
+from that of the scale; that of hardware, versions or code cannot be from here."""
+ABSENT = "absent"
+"""Stands for the value of a field that one of two fingerprints lacks."""
+
+
+@lru_cache(maxsize=4096)
+def fields(fingerprint: str) -> Mapping[str, Any]:
+    """Return the fields of a fingerprint, nested ones by dotted names (`environment.id`).
+
+    Raises:
+        AnalysisError: It is no JSON object.
+    """
+    try:
+        content = orjson.loads(fingerprint)
+    except orjson.JSONDecodeError:
+        content = None
+    if not isinstance(content, dict):
+        law = "must be the JSON text of an object"
+        raise AnalysisError(f"fingerprint: {law}, got {fingerprint[:60]!r}. Fix: load the runs by analysis.load.")
+    return dict(_flat(content))
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in content.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", tuple(value) if isinstance(value, list) else value
+
+
+def differing(first: str, second: str) -> dict[str, tuple[Any, Any]]:
+    """Return the fields in which two fingerprints differ, each with its two values."""
+    one, two = fields(first), fields(second)
+    names = sorted(one.keys() | two.keys())
+    pairs = {name: (one.get(name, ABSENT), two.get(name, ABSENT)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def replaced(fingerprint: str, gone: Iterable[str], added: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return the fingerprint without some of its outermost fields, and with others in their place."""
+    left_out = frozenset(gone)
+    content = {name: value for name, value in orjson.loads(fingerprint).items() if name not in left_out}
+    return orjson.dumps(content | dict(added), option=orjson.OPT_SORT_KEYS).decode()
+
+
+def labels(fingerprints: Sequence[str]) -> list[str]:
+    """Return a short name for each fingerprint: the fields in which they are not all equal, else the environment."""
+    contents = [fields(fingerprint) for fingerprint in fingerprints]
+    names = sorted({name for content in contents for name in content})
+    varying = [name for name in names if len({repr(content.get(name)) for content in contents}) > 1]
+    shown = varying or [
+        name
+        for name in ("environment.id", BATCH, "env_steps_per_runner", "digest")
+        if any(name in content for content in contents)
+    ]
+    return [
+        ", ".join(f"{name.rpartition('.')[2]} {text_of(content[name])}" for name in shown if name in content)
+        for content in contents
+    ]
+
+
+def text_of(value: Any) -> str:
+    """Return a value of a field as a person reads it."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,219 @@
+"""What reaching the target takes: env steps, time and CPUs against batch and scale. Imports NumPy, pandas, pure parts.
+
+A batch that is processed faster may need more env steps. Goodput counts env steps at their worth: throughput times
+statistical efficiency, in env steps of the reference batch per second.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.scaling.blocks import BY_DEFINITION, exact, exponential, ratio_of_totals, scaled, sum_of, transformed
+from analysis.scaling.fingerprint import BATCH, fields, labels, replaced
+from analysis.scaling.results import Goodput, GoodputGroup, GoodputRow
+from analysis.scaling.selection import as_int, check_columns, select, texts
+from analysis.scaling.targets import ENDED, NEEDED, Targets, common_horizon, to_target
+from analysis.statistics import Estimate, median_time, ratio_of_restricted_means
+
+CLOCK_ONLY = ("execution", "threads", "cpu_model", "smt", "node_type")
+"""Fields of the fingerprint that change the clock and not what is learnt: an emulated run learns as a real one does."""
+NO_TARGET = "no run of its setting reached the target"
+ALONE = "the only run of its setting"
+MOST_GROUPS = 50
+"""Settings that are resampled, those with the most runs; the runs of the others are counted."""
+BEYOND = f"beyond the {MOST_GROUPS} settings with the most runs"
+UNKNOWN = "no fingerprint or scale"
+SECONDS_PER_HOUR = 3600
+
+
+def goodput(
+    runs: pd.DataFrame, *, rng: np.random.Generator, reference: tuple[int, int] | None = None, level: float = 0.95
+) -> Goodput:
+    """Return steps, time and cost to target per batch and scale.
+
+    A group learns by one setting: equal `digest` in a hold-up study, else equal fingerprint apart from the batch and
+    from what only the clock sees. Steps to target are Kaplan-Meier's restricted mean up to a common horizon, over all
+    runs that ended, whatever their timing label; a failed run is censored at the horizon, one that finished without
+    the target at its end. Throughput is that of the `measured` runs of the same cell alone, total over total.
+
+    Products take independent intervals together by MOVER on logarithms (`blocks.sum_of`). Where runs are
+    censored the ratio of restricted means understates a difference, see `statistics.ratio_of_restricted_means`.
+
+    Args:
+        runs: One row per trial (`analysis.load`).
+        rng: Source of the resamples.
+        reference: (runners, batch) with statistical efficiency 1; by default the smallest batch at its smallest scale.
+        level: Nominal coverage of the intervals, in (0, 1).
+
+    Returns:
+        Groups of several runs of which at least one reached its target, those with the most rows first.
+
+    Raises:
+        AnalysisError: A column is missing.
+    """
+    check_columns(runs, (*NEEDED, "fingerprint", "num_env_runners", BATCH))
+    runs = runs.reset_index(drop=True)
+    keys, status = _keys(runs), runs["status"].astype(object)
+    measured = select(runs).runs
+    over, known = status.isin(ENDED), keys.notna() & runs["num_env_runners"].notna()
+    excluded = Counter(str(each) for each in status[~over])
+    excluded[UNKNOWN] += int((over & ~known).sum())
+    ended = runs[over & known]
+    alone = ~keys[ended.index].duplicated(keep=False)
+    excluded[ALONE] += int(alone.sum())
+    ended = ended[~alone.to_numpy(dtype=bool)]
+    sizes = keys[ended.index].value_counts()
+    ranked = sorted(sizes.index, key=lambda key: (-int(sizes[key]), str(key)))
+    excluded[BEYOND] += int(sizes[ranked[MOST_GROUPS:]].sum())
+    ended = ended[keys[ended.index].isin(ranked[:MOST_GROUPS])]
+    groups: dict[str, GoodputGroup] = {}
+    for key, part in ended.groupby(keys[ended.index], sort=True):
+        group = _group(part, measured[keys[measured.index] == key], rng=rng, reference=reference, level=level)
+        if group is None:
+            excluded[NO_TARGET] += len(part)
+        else:
+            groups[str(key)] = group
+    named = zip(groups.values(), labels(list(groups)) if groups else (), strict=True)
+    return Goodput(
+        groups=tuple(
+            sorted(
+                (replace(group, label=label) for group, label in named),
+                key=lambda group: (-len(group.rows), group.label),
+            )
+        ),
+        excluded={reason: count for reason, count in sorted(excluded.items()) if count},
+        n=sum(row.n for group in groups.values() for row in group.rows),
+        n_failed=int((status == "failed").sum()),
+    )
+
+
+def restricted(targets: Targets, horizon: float, *, rng: np.random.Generator, level: float) -> Estimate | None:
+    """Return the restricted mean of env steps to target with its bootstrap interval; None where no run reached it.
+
+    Args:
+        targets: Of the runs of one cell.
+        horizon: Where the mean is cut, env steps.
+        rng: Source of the resamples.
+        level: Nominal coverage, in (0, 1).
+    """
+    if not targets.reached.any():
+        return None
+    # The ratio to a sample that is the horizon itself has the bootstrap of the mean alone.
+    whole = np.full(targets.times.size, horizon)
+    share = ratio_of_restricted_means(
+        targets.times, targets.reached, whole, np.ones(whole.size, dtype=bool), horizon=horizon, rng=rng, level=level
+    )
+    mean = scaled(share, horizon)
+    # Equal runs: rounding must not put the value outside of its interval.
+    return replace(mean, low=min(mean.low, mean.value), high=max(mean.high, mean.value), n=targets.times.size)
+
+
+def _keys(runs: pd.DataFrame) -> "pd.Series[Any]":
+    """Return, per run, the text that runs share which learn by one setting; NA without a fingerprint."""
+
+    @cache
+    def setting(fingerprint: str, digest: str, variant: str) -> str:
+        if not digest:
+            return replaced(fingerprint, (BATCH, *CLOCK_ONLY))
+        environment = fields(fingerprint).get("environment.id")
+        return replaced("{}", (), {"digest": digest, "variant": variant, "environment": {"id": environment}})
+
+    fingerprints = runs["fingerprint"].astype(object)
+    known = fingerprints.notna()
+    digests, variants = (texts(runs, name) for name in ("digest", "variant"))
+    result = pd.Series(pd.NA, index=runs.index, dtype=object)
+    result[known] = [
+        setting(str(text), digest, variant)
+        for text, digest, variant in zip(fingerprints[known], digests[known], variants[known], strict=True)
+    ]
+    return result
+
+
+def _group(
+    part: pd.DataFrame,
+    measured: pd.DataFrame,
+    *,
+    rng: np.random.Generator,
+    reference: tuple[int, int] | None,
+    level: float,
+) -> GoodputGroup | None:
+    cells = {
+        (int(cell[BATCH].iloc[0]), int(cell["num_env_runners"].iloc[0])): cell
+        for _, cell in part.groupby([BATCH, "num_env_runners"], sort=True)
+    }
+    horizon = common_horizon(cells.values())
+    if horizon is None or not part["env_steps_to_target"].notna().any():
+        return None
+    targets = {key: to_target(cell, horizon) for key, cell in cells.items()}
+    base = next(iter(cells)) if reference is None or reference[::-1] not in cells else reference[::-1]
+    rows = []
+    for (batch, scale), of_cell in targets.items():
+        timed = measured[
+            (measured[BATCH] == batch).fillna(False) & (measured["num_env_runners"] == scale).fillna(False)
+        ]
+        efficiency = (
+            exact(1.0, n=of_cell.times.size, level=level)
+            if (batch, scale) == base
+            else _statistical_efficiency(targets[base], of_cell, horizon, rng=rng, level=level)
+        )
+        steps = restricted(of_cell, horizon, rng=rng, level=level)
+        rows.append(_row(batch, scale, of_cell, timed, steps=steps, efficiency=efficiency, level=level))
+    return GoodputGroup(label="", horizon=int(horizon), reference=base[::-1], rows=tuple(rows))
+
+
+def _statistical_efficiency(
+    base: Targets, cell: Targets, horizon: float, *, rng: np.random.Generator, level: float
+) -> Estimate | None:
+    if not (base.reached.any() and cell.reached.any()):
+        return None
+    return ratio_of_restricted_means(
+        base.times, base.reached, cell.times, cell.reached, horizon=horizon, rng=rng, level=level
+    )
+
+
+def _row(
+    batch: int,
+    scale: int,
+    targets: Targets,
+    timed: pd.DataFrame,
+    *,
+    steps: Estimate | None,
+    efficiency: Estimate | None,
+    level: float,
+) -> GoodputRow:
+    rate = None
+    if len(timed):
+        steps_done, seconds_used = timed["timed_env_steps"].astype(float), timed["timed_s"].astype(float)
+        rate = ratio_of_totals(steps_done, seconds_used, timed["block"].tolist(), level=level)
+    cpus = as_int(timed, "num_cpus") if len(timed) else None
+    seconds = None if rate is None or steps is None else product_of(steps, rate, power=-1)
+    cost = None if seconds is None or cpus is None else scaled(seconds, cpus)
+    median = median_time(targets.times, targets.reached)
+    return GoodputRow(
+        num_env_runners=scale,
+        num_cpus=cpus,
+        train_batch_size=batch,
+        n=targets.times.size,
+        n_failed=int(targets.failed.sum()),
+        n_censored=int((~targets.reached).sum()),
+        n_timed=len(timed),
+        steps_to_target=steps,
+        median_steps=median if np.isfinite(median) else None,
+        statistical_efficiency=efficiency,
+        env_steps_per_s=rate,
+        goodput=None if rate is None or efficiency is None else product_of(rate, efficiency),
+        time_to_target_s=seconds,
+        cpu_s_to_target=cost,
+        cpu_h_to_target=None if cost is None else scaled(cost, 1 / SECONDS_PER_HOUR),
+    )
+
+
+def product_of(first: Estimate, second: Estimate, *, power: int = 1) -> Estimate:
+    """Return first * second ** power of two independent positive estimates, with the interval of `sum_of` on logs."""
+    if second.method == BY_DEFINITION:
+        return first
+    return exponential(sum_of(transformed(first, np.log), transformed(second, lambda value: power * np.log(value))))

@@ -1,0 +1,194 @@
+"""The confound guard: which comparisons are refused, what can be said instead, and what would settle it. Pure.
+
+Efficiency compares times of equal work. Where the work changed with the runners, a ratio of throughputs is not the
+runners' doing alone, and nothing in the two runs tells how much of it is.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import product
+from typing import Any
+
+import pandas as pd
+
+from analysis.scaling.decomposition import cells_of, decompose_measured, missing_cells, squares
+from analysis.scaling.fingerprint import ABSENT, BATCH, SETTINGS, differing, fields, replaced, text_of
+from analysis.scaling.rerun import Rerun
+from analysis.scaling.results import Cell, Kind, Refusal
+from analysis.scaling.selection import as_text
+
+MOST_COMPARED = 40
+"""Workloads per scale, those with the most runs, among which the most alike pair is looked for."""
+
+
+def refusals(
+    measured: pd.DataFrame,
+    *,
+    kind: Kind,
+    growing: tuple[str, ...],
+    excluded: Mapping[str, int],
+    level: float,
+    space: str | None,
+) -> tuple[Refusal, ...]:
+    """Return the comparisons between scales that are refused.
+
+    1. Nothing to compare: no measured run, one run, or one scale.
+    2. A scale that shares no workload with the smallest one: told for the most alike pair of cells. In weak scaling
+       only where no two scales share one, with the cell that would be the partner.
+    3. In strong scaling, the corners of a complete n x batch square (smallest batch at the smallest scale against the
+       largest at the largest): comparable along its sides only, and decomposed.
+
+    Args:
+        measured: Selected runs, with the column `key` of equal workload.
+        kind: strong or weak.
+        growing: Fields that may grow with the scale in weak scaling.
+        excluded: Reason -> runs that were not selected.
+        level: Nominal coverage of intervals.
+        space: Space file for commands; by default named like the study.
+    """
+    study = as_text(measured, "study")
+    run = Rerun(space=space or f"{study or '<space>'}.yaml", study=study or "<study>")
+    present = cells_of(measured)
+    scales = sorted({cell.num_env_runners for cell in present})
+    if len(scales) < 2:
+        return (_nothing_to_compare(measured, present, excluded, run),)
+    found = []
+    keys: dict[int, set[str]] = {scale: set() for scale in scales}
+    for scale, key in set(zip(measured["num_env_runners"].tolist(), measured["key"].tolist(), strict=True)):
+        if isinstance(key, str):
+            keys[scale].add(key)
+    apart = [scale for scale in scales[1:] if not keys[scales[0]] & keys[scale]]
+    if kind == "weak":
+        # That a study did not grow its batch is no confound: told once, where there is no weak scaling at all.
+        apart = scales[1:2] if sum(map(len, keys.values())) == len(set().union(*keys.values())) else []
+    for scale in apart:
+        first, second = _most_alike(present, scales[0], scale, growing)
+        found.append(_refusal(measured, present, first, second, kind, level=level, run=run))
+    if kind == "strong":
+        # Only the widest square of a workload is a comparison that anybody would make.
+        widest = {_rest(first): (first, second) for first, second in squares(present)}
+        found += [_refusal(measured, present, *pair, kind, level=level, run=run) for pair in widest.values()]
+    return tuple(found)
+
+
+def _rest(cell: Cell) -> tuple[tuple[str, str], ...]:
+    return tuple((name, repr(value)) for name, value in fields(cell.fingerprint).items() if name != BATCH)
+
+
+def _nothing_to_compare(
+    measured: pd.DataFrame, present: tuple[Cell, ...], excluded: Mapping[str, int], run: Rerun
+) -> Refusal:
+    if not present:
+        others = ", ".join(f"{count:,} {reason}" for reason, count in excluded.items()) or "there is none at all"
+        reason = f"No run is finished with a measured clock ({others}): nothing is known about the scaling of time."
+        return Refusal(first=None, second=None, differing={}, reason=reason)
+    cell = max(present, key=lambda each: each.n)
+    other = Cell(
+        num_env_runners=2 * cell.num_env_runners,
+        train_batch_size=cell.train_batch_size,
+        fingerprint=cell.fingerprint,
+        n=0,
+    )
+    runs = "one measured run" if len(measured) == 1 else f"{len(measured)} measured runs"
+    reason = (
+        f"There is one scale only ({cell.name}; {runs}): efficiency needs two at equal workload. What can be shown is "
+        "the time of an iteration and its phases."
+    )
+    return Refusal(
+        first=cell, second=None, differing={}, reason=reason, missing=(other,), command=run.command((cell, other))
+    )
+
+
+def _most_alike(present: Iterable[Cell], small: int, large: int, growing: tuple[str, ...]) -> tuple[Cell, Cell]:
+    """Return a cell of each scale whose fingerprints differ in the fewest fields; with more runs on a tie."""
+    ones, others = (
+        sorted((cell for cell in present if cell.num_env_runners == scale), key=lambda cell: -cell.n)[:MOST_COMPARED]
+        for scale in (small, large)
+    )
+
+    def distance(pair: tuple[Cell, Cell]) -> tuple[int, int, int]:
+        names = [name for name in differing(pair[0].fingerprint, pair[1].fingerprint) if name not in growing]
+        return sum(name not in SETTINGS for name in names), len(names), -min(pair[0].n, pair[1].n)
+
+    return min(product(ones, others), key=distance)
+
+
+def _refusal(
+    measured: pd.DataFrame,
+    present: tuple[Cell, ...],
+    first: Cell,
+    second: Cell,
+    kind: Kind,
+    *,
+    level: float,
+    run: Rerun,
+) -> Refusal:
+    difference = differing(first.fingerprint, second.fingerprint)
+    start = f"{first.name} against {second.name}{_listed(difference)}."
+    foreign = [name for name in difference if name not in SETTINGS]
+    if foreign:
+        reason = (
+            f"{start} {_names(foreign)} cannot be told from the effect of the runners: run both scales on the same "
+            "hardware, with the same code and versions."
+        )
+        return Refusal(first=first, second=second, differing=difference, reason=reason)
+    if kind == "weak":
+        return _weak_refusal(first, second, difference, start, run)
+    missing = missing_cells(present, first, second)
+    if missing:
+        lacking = " and ".join(f"{cell.num_env_runners} runners at {_workload(cell, difference)}" for cell in missing)
+        reason = f"{start} The effect of the runners cannot be told from the workload's without {lacking}."
+        command = run.command((first, second))
+        return Refusal(
+            first=first, second=second, differing=difference, reason=reason, missing=missing, command=command
+        )
+    split = decompose_measured(measured, first, second, " and ".join(difference), level=level)
+    return Refusal(
+        first=first,
+        second=second,
+        differing=difference,
+        reason=f"{start} Their ratio is not the effect of the runners alone, so it is no efficiency.",
+        decomposition=split,
+    )
+
+
+def _weak_refusal(
+    first: Cell, second: Cell, difference: Mapping[str, tuple[Any, Any]], start: str, run: Rerun
+) -> Refusal:
+    """Refuse where no batch grew in proportion: name the cell that would be the partner of the first."""
+    if first.train_batch_size is None:
+        reason = f"{start} The batch is not known."
+        return Refusal(first=first, second=second, differing=difference, reason=reason)
+    batch = round(first.train_batch_size * second.num_env_runners / first.num_env_runners)
+    partner = Cell(
+        num_env_runners=second.num_env_runners,
+        train_batch_size=batch,
+        fingerprint=replaced(first.fingerprint, (), {BATCH: batch}),
+        n=0,
+    )
+    reason = (
+        f"{start} In weak scaling the batch grows with the runners and nothing else does; the partner of {first.name} "
+        f"is {partner.name}."
+    )
+    return Refusal(
+        first=first,
+        second=second,
+        differing=difference,
+        reason=reason,
+        missing=(partner,),
+        command=run.command((partner,)),
+    )
+
+
+def _listed(difference: Mapping[str, tuple[Any, Any]]) -> str:
+    pairs = [f"{name} ({text_of(one)} against {text_of(two)})" for name, (one, two) in difference.items()]
+    return f": besides the runners they differ in {'; '.join(pairs)}" if pairs else ""
+
+
+def _names(names: Iterable[str]) -> str:
+    text = ", ".join(names)
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _workload(cell: Cell, difference: Iterable[str]) -> str:
+    content = fields(cell.fingerprint)
+    return ", ".join(f"{name} {text_of(content.get(name, ABSENT))}" for name in difference)

@@ -1,0 +1,178 @@
+"""Where an iteration's time goes, and the POP tree of its parallel efficiency. Imports NumPy, pandas and pure parts."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from analysis.scaling.blocks import Block, ratio_of_totals, transformed
+from analysis.scaling.fingerprint import labels
+from analysis.scaling.results import PhaseRow, Phases, Straggler
+from analysis.scaling.selection import MEASURED, as_int, check_columns, select
+from analysis.statistics import Estimate, FloatArray
+
+PHASES = ("runners", "imbalance", "transfer", "learning", "sync", "rest")
+"""Mean runner sampling; waiting for the slowest runner; from its end until its samples were there; learning; weights to
+the runners; the rest. They add up to the iteration."""
+TIMES = (
+    "iteration_time_s",
+    "sampling_time_s",
+    "slowest_runner_time_s",
+    "mean_runner_time_s",
+    "learning_time_s",
+    "sync_time_s",
+)
+CELL = ["text", "num_env_runners"]
+MOST_CELLS = 500
+"""More rows than that are no table: the cells with the most runs are kept, the other runs counted."""
+BEYOND = f"beyond the {MOST_CELLS} cells with the most runs"
+NO_PHASES = "no phase times"
+STRAGGLING = 2.0
+"""Slowest runner's time over the mean runner's from which a hold-up study's diagnosis speaks of a straggler."""
+
+
+def phases(runs: pd.DataFrame, *, level: float = 0.95, timings: tuple[str, ...] = MEASURED) -> Phases:
+    """Return, per workload and scale, the phases of an iteration and the POP tree.
+
+    Seconds are totals over totals: each run counts with its timed iterations. The POP tree splits the share of the
+    iteration in which the mean runner samples:
+
+        useful = mean runner / iteration = load balance * transfer * phase
+        load balance = mean runner / slowest runner, transfer = slowest runner / sampling, phase = sampling / iteration
+
+    Closure. The project's records define `rest_time_s` as the iteration less sampling, learning and synchronisation.
+    With it the phases add up to the iteration by definition, and `closure` only checks the records' arithmetic.
+    What no clock saw is the rest itself: `unexplained` judges whether the phases account for the iteration.
+
+    Args:
+        runs: One row per trial (`analysis.load`).
+        level: Nominal coverage of the intervals, in (0, 1).
+        timings: Labels of the runs that enter; other than `measured` ones must be shown apart.
+
+    Raises:
+        AnalysisError: A column is missing.
+
+    Source:
+        POP Centre of Excellence, parallel efficiency metrics (load balance, transfer, serialisation).
+    """
+    check_columns(runs, TIMES)
+    selection = select(runs, timings=timings)
+    complete = selection.runs[list(TIMES)].notna().all(axis=1).to_numpy(dtype=bool)
+    excluded = dict(selection.excluded)
+    if not complete.all():
+        excluded[NO_PHASES] = int((~complete).sum())
+    kept = selection.runs[complete]
+    kept = _largest_cells(kept.assign(text=kept["fingerprint"].astype(object)))
+    if len(kept) < int(complete.sum()):
+        excluded[BEYOND] = int(complete.sum()) - len(kept)
+    grouped = kept.groupby(CELL, sort=True)
+    parts = [(str(part["text"].iloc[0]), int(part["num_env_runners"].iloc[0]), part) for _, part in grouped]
+    texts = sorted({text for text, *_ in parts})
+    names = dict(zip(texts, labels(texts), strict=True)) if texts else {}
+    failed = Counter(
+        zip(selection.failed["fingerprint"].tolist(), selection.failed["num_env_runners"].tolist(), strict=True)
+    )
+    rows = [_row(text, scale, names[text], part, failed[text, scale], level) for text, scale, part in parts]
+    return Phases(rows=tuple(rows), excluded=excluded, n=len(kept), n_failed=selection.n_failed)
+
+
+def stragglers(table: Phases, *, limit: float = STRAGGLING) -> tuple[Straggler, ...]:
+    """Return the cells whose slowest runner surely takes more than `limit` times the mean one's time.
+
+    Surely: the lower end of the interval is above the limit; without an interval the value is.
+    """
+    found = []
+    for row in table.rows:
+        ratio = transformed(row.load_balance, lambda value: 1 / value)
+        if (ratio.low if ratio.has_interval else ratio.value) > limit:
+            found.append(
+                Straggler(
+                    num_env_runners=row.num_env_runners,
+                    train_batch_size=row.train_batch_size,
+                    label=row.label,
+                    n=row.n,
+                    ratio=ratio,
+                )
+            )
+    return tuple(found)
+
+
+def _largest_cells(runs: pd.DataFrame) -> pd.DataFrame:
+    sizes = runs.groupby(CELL).size().sort_values(ascending=False, kind="stable")
+    if len(sizes) <= MOST_CELLS:
+        return runs
+    return runs[pd.MultiIndex.from_frame(runs[CELL]).isin(sizes.index[:MOST_CELLS])]
+
+
+def _row(text: str, scale: int, label: str, part: pd.DataFrame, n_failed: int, level: float) -> PhaseRow:
+    counts = part["timed_iterations"].to_numpy(dtype=np.float64)
+    blocks: list[Block] = part["block"].tolist()
+    totals = {name: part[name].to_numpy(dtype=np.float64) * counts for name in TIMES}
+    iteration, sampling = totals["iteration_time_s"], totals["sampling_time_s"]
+    slowest, mean = totals["slowest_runner_time_s"], totals["mean_runner_time_s"]
+    clocked = sampling + totals["learning_time_s"] + totals["sync_time_s"]
+    recorded = part["rest_time_s"].to_numpy(dtype=np.float64, na_value=np.nan) * counts
+    unknown = bool(np.isnan(recorded).any())
+    by_phase = dict(
+        zip(
+            PHASES,
+            (
+                mean,
+                slowest - mean,
+                sampling - slowest,
+                totals["learning_time_s"],
+                totals["sync_time_s"],
+                iteration - clocked if unknown else recorded,
+            ),
+            strict=True,
+        )
+    )
+    residual = np.abs(iteration - clocked)
+
+    def over(above: FloatArray, below: FloatArray) -> Estimate:
+        return ratio_of_totals(above, below, blocks, level=level)
+
+    seconds = {name: over(total, counts) for name, total in (by_phase | {"iteration": iteration}).items()}
+    return PhaseRow(
+        num_env_runners=scale,
+        num_cpus=as_int(part, "num_cpus"),
+        train_batch_size=as_int(part, "train_batch_size"),
+        fingerprint=text,
+        label=label,
+        n=len(part),
+        n_failed=n_failed,
+        seconds=seconds,
+        shares={name: over(total, iteration) for name, total in by_phase.items()},
+        closure=None if unknown else closure(by_phase, iteration),
+        unexplained=over(residual, iteration),
+        unexplained_median=float(np.median(residual / iteration)),
+        load_balance=_at_most_one(over(mean, slowest)),
+        transfer=_at_most_one(over(slowest, sampling)),
+        phase=_at_most_one(over(sampling, iteration)),
+        useful=_at_most_one(over(mean, iteration)),
+    )
+
+
+def closure(by_phase: Mapping[str, FloatArray], iteration: FloatArray) -> float:
+    """Return |sum of the phases - iteration| / iteration, total over total.
+
+    Args:
+        by_phase: Seconds per run of each phase, shape (runs,).
+        iteration: Seconds per run of the iterations, shape (runs,), > 0.
+    """
+    return float(abs(sum(total.sum() for total in by_phase.values()) - iteration.sum()) / iteration.sum())
+
+
+def _at_most_one(estimate: Estimate) -> Estimate:
+    """Cut the interval of a share at 1, which it cannot pass; the value stays as measured."""
+    if not estimate.has_interval or estimate.high <= 1:
+        return estimate
+    return Estimate(
+        value=estimate.value,
+        low=estimate.low,
+        high=max(1.0, estimate.value),
+        n=estimate.n,
+        level=estimate.level,
+        method=estimate.method,
+    )

@@ -1,0 +1,155 @@
+"""Which runs a table of times may rest on, and why the others may not. Imports NumPy, pandas, `study.errors`."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from study.errors import AnalysisError
+
+SIDE_BY_SIDE = re.compile(r"allocation (\d+) x (\d+)")
+"""Name of a throughput study's cell whose trials share the machine: so many trials of so many runners."""
+BESIDE = "ran beside other trials of its cell"
+MEASURED = ("measured",)
+"""Timing labels that say something about scaling (principle 2 of the design)."""
+
+NEEDED = (
+    "status",
+    "timing",
+    "seed",
+    "num_env_runners",
+    "train_batch_size",
+    "fingerprint",
+    "timed_iterations",
+    "timed_env_steps",
+    "timed_s",
+)
+KEPT = (
+    *NEEDED,
+    "study",
+    "trial",
+    "started",
+    "ended",
+    "anchor",
+    "num_cpus",
+    "num_nodes",
+    "minibatch_size",
+    "iteration_time_s",
+    "sampling_time_s",
+    "slowest_runner_time_s",
+    "mean_runner_time_s",
+    "learning_time_s",
+    "sync_time_s",
+    "rest_time_s",
+)
+"""Columns that tables of times use; the others are left behind, where they are there at all."""
+ADDED = ("block", "log_time", "log_rate")
+"""Columns that `select` adds: the block, ln of seconds per iteration, ln of env steps per second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The runs that enter, and the number of the others by reason."""
+
+    runs: pd.DataFrame
+    """With the columns `KEPT` and `ADDED`, in the order of the frame."""
+    excluded: dict[str, int]
+    n_failed: int
+    failed: pd.DataFrame
+
+
+def check_columns(runs: pd.DataFrame, names: Iterable[str]) -> None:
+    """Raise `AnalysisError` when a column that is needed is not there."""
+    missing = [name for name in names if name not in runs.columns]
+    if missing:
+        law = "the frame of runs must have every column that is declared"
+        raise AnalysisError(f"runs: {law}, got none named {', '.join(missing)}. Fix: load it by analysis.load.")
+
+
+def select(runs: pd.DataFrame, *, timings: tuple[str, ...] = MEASURED, alone: bool = True) -> Selection:
+    """Return the runs whose times may be used: finished, timed, and with a label among `timings`.
+
+    A run is counted under the first reason that holds: its status, its timing label, no timed iteration, no
+    fingerprint, other trials at its side (of an allocation: `analysis.scaling.allocation` is for these). Runs with the
+    same seed are a block; a run without a seed is a block of its own.
+
+    Args:
+        runs: One row per trial (`analysis.load`).
+        timings: Labels that are let in.
+        alone: Whether trials of an allocation that is split are left out.
+
+    Raises:
+        AnalysisError: A column is missing.
+    """
+    check_columns(runs, NEEDED)
+    status, timing = texts(runs, "status", "status unknown"), texts(runs, "timing", "timing unknown")
+    numbers = {
+        name: _float(runs, name) for name in ("timed_iterations", "timed_env_steps", "timed_s", "num_env_runners")
+    }
+    timed = (numbers["timed_iterations"] > 0) & (numbers["timed_env_steps"] > 0) & (numbers["timed_s"] > 0)
+    reason = np.full(len(runs), "", dtype=object)
+    beside = np.array([alone and trials_side_by_side(name) > 1 for name in texts(runs, "anchor")], dtype=bool)
+    for holds, text in (
+        (beside, BESIDE),
+        (runs["fingerprint"].isna().to_numpy(), "no fingerprint"),
+        (~(numbers["num_env_runners"] >= 1), "number of runners unknown"),
+        (~timed, "no timed iterations"),
+    ):
+        reason[holds] = text
+    unfit = ~np.isin(timing, timings)
+    reason[unfit] = timing[unfit]
+    unfinished = status != "finished"
+    reason[unfinished] = status[unfinished]
+    inside = reason == ""
+    kept = runs.loc[inside, [name for name in KEPT if name in runs.columns]].copy()
+    seeds = runs["seed"].astype(object).to_numpy()[inside]
+    kept["block"] = [
+        f"run {index}" if pd.isna(seed) else int(seed)
+        for index, seed in zip(np.flatnonzero(inside), seeds, strict=True)
+    ]
+    kept["log_time"] = np.log(numbers["timed_s"][inside] / numbers["timed_iterations"][inside])
+    kept["log_rate"] = np.log(numbers["timed_env_steps"][inside] / numbers["timed_s"][inside])
+    counts = pd.Series(reason[~inside], dtype=object).value_counts()
+    failed = status == "failed"
+    return Selection(
+        runs=kept,
+        excluded={str(name): int(count) for name, count in sorted(counts.items())},
+        n_failed=int(failed.sum()),
+        failed=runs.loc[failed, [name for name in KEPT if name in runs.columns]],
+    )
+
+
+def trials_side_by_side(name: str) -> int:
+    """Return how many trials of a cell of that name run at the same time."""
+    match = SIDE_BY_SIDE.fullmatch(name)
+    return int(match[1]) if match else 1
+
+
+def texts(runs: pd.DataFrame, name: str, absent: str = "") -> "np.ndarray[tuple[int], np.dtype[np.object_]]":
+    """Return a text column with a text in place of NA; all absent where there is no such column."""
+    if name not in runs.columns:
+        return np.full(len(runs), absent, dtype=object)
+    values = runs[name].astype(object)
+    return np.asarray(values.where(values.notna(), absent), dtype=object)
+
+
+def _float(runs: pd.DataFrame, name: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    return runs[name].to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def as_int(runs: pd.DataFrame, name: str) -> int | None:
+    """Return the value of an integer column that all runs share; None where it is absent, unknown or not shared."""
+    if name not in runs.columns:
+        return None
+    values = runs[name].unique()
+    return None if len(values) != 1 or pd.isna(values[0]) else int(values[0])
+
+
+def as_text(runs: pd.DataFrame, name: str) -> str | None:
+    """Return the value of a text column that all runs share, else None."""
+    if name not in runs.columns:
+        return None
+    values = runs[name].unique()
+    return None if len(values) != 1 or pd.isna(values[0]) else str(values[0])

@@ -1,0 +1,254 @@
+"""Strong and weak scaling: speed-up and efficiency at equal workload, or a refusal. Imports pandas and pure parts."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.scaling import guard
+from analysis.scaling.blocks import Logs, block_means, contrast, exact, exponential, ratio_of_totals, scaled
+from analysis.scaling.efficiency import efficiency, karp_flatt, karp_flatt_trend, marginal, reading
+from analysis.scaling.fingerprint import BATCH, labels
+from analysis.scaling.results import Kind, Scaling, ScalingGroup, ScalingRow
+from analysis.scaling.selection import as_int, select
+from analysis.scaling.workload import GROWING, Minibatch, workload_keys
+from analysis.statistics import Estimate
+from study.errors import AnalysisError
+
+ALONE = "no run of equal workload at another scale"
+NO_REFERENCE = "no run of equal workload at the reference scale"
+OVERSTEPPING = 0.01
+"""Relative difference of the env steps per iteration from which a note tells it."""
+
+
+def strong_scaling(
+    runs: pd.DataFrame, *, reference: int | None = None, level: float = 0.95, space: str | None = None
+) -> Scaling:
+    """Return speed-up and efficiency of every workload that ran at several scales with everything else equal.
+
+    Only finished runs whose timing is `measured` enter; the others are counted by reason in `excluded`. A group holds
+    runs with equal fingerprints. S(n) = T(n_ref) / T(n), T the seconds per iteration after the warm-up. Ratios are
+    paired by block (runs with the same seed), see `blocks.contrast`; T and X themselves are totals over totals, so
+    that their quotient may differ from S in the last digits. Within one group a scale has a row per number of CPUs
+    and nodes.
+
+    Args:
+        runs: One row per trial (`analysis.load`).
+        reference: n_ref; by default the smallest scale of each group.
+        level: Nominal coverage of the intervals, in (0, 1).
+        space: Space file for commands that would run missing cells; by default named like the study.
+
+    Returns:
+        The groups, largest first; refusals where scales have no workload in common, where the extremes of a complete
+        2x2 invite a naive comparison, or where there is nothing to compare.
+
+    Raises:
+        AnalysisError: A column is missing, or no measured run has `reference` runners.
+    """
+    return _scaling(runs, "strong", (), reference=reference, level=level, space=space)
+
+
+def weak_scaling(
+    runs: pd.DataFrame,
+    *,
+    reference: int | None = None,
+    level: float = 0.95,
+    space: str | None = None,
+    minibatch: Minibatch = "fixed",
+) -> Scaling:
+    """Return weak efficiency T(n_ref) / T(n) where the batch grows with the runners, steps per runner fixed.
+
+    A group holds runs with equal env steps per runner and equal fingerprints but for the batch. The workload of an
+    iteration then grows with n: at a `fixed` minibatch the learner makes n times the updates, at a `grown` one
+    (equal number of minibatches) as many, each larger. Sampling could stay at weak efficiency 1, learning on one
+    learner cannot.
+
+    Args:
+        runs: One row per trial (`analysis.load`).
+        reference: n_ref; by default the smallest scale of each group.
+        level: Nominal coverage of the intervals, in (0, 1).
+        space: Space file for commands that would run missing cells; by default named like the study.
+        minibatch: `fixed`, or `grown` with the batch.
+
+    Raises:
+        AnalysisError: A column is missing, no measured run has `reference` runners, or `minibatch` is unknown.
+    """
+    if minibatch not in GROWING:
+        raise AnalysisError(f"minibatch: must be one of {', '.join(GROWING)}, got {minibatch!r}. Fix: name one.")
+    return _scaling(runs, "weak", GROWING[minibatch], reference=reference, level=level, space=space)
+
+
+def _scaling(
+    runs: pd.DataFrame,
+    kind: Kind,
+    growing: tuple[str, ...],
+    *,
+    reference: int | None,
+    level: float,
+    space: str | None,
+) -> Scaling:
+    selection = select(runs)
+    measured = selection.runs.assign(key=workload_keys(selection.runs, growing))
+    failed = selection.failed.assign(key=workload_keys(selection.failed, growing))
+    if reference is not None and len(measured) and not (measured["num_env_runners"] == reference).any():
+        got = ", ".join(str(scale) for scale in sorted(measured["num_env_runners"].unique()))
+        raise AnalysisError(
+            f"reference: must be a scale with a measured run ({got}), got {reference}. Fix: name one of them."
+        )
+    excluded = dict(selection.excluded)
+    scales = measured.groupby("key", sort=False)["num_env_runners"]
+    several = measured["key"].map(scales.nunique()) > 1
+    _count(excluded, ALONE, int((~several).sum()))
+    inside = measured[several.astype(bool)]
+    if reference is not None:
+        holds = inside["key"].isin(inside.loc[inside["num_env_runners"] == reference, "key"])
+        _count(excluded, NO_REFERENCE, int((~holds).sum()))
+        inside = inside[holds]
+    parts = {str(key): part for key, part in inside.groupby("key", sort=True)}
+    names = dict(zip(parts, labels(list(parts)), strict=True)) if parts else {}
+    groups = [
+        _group(kind, key, names[key], part, failed[failed["key"] == key], reference=reference, level=level)
+        for key, part in parts.items()
+    ]
+    groups.sort(key=lambda group: (-len(group.rows), -sum(row.n for row in group.rows), group.label))
+    return Scaling(
+        kind=kind,
+        level=level,
+        groups=tuple(groups),
+        refusals=guard.refusals(
+            measured, kind=kind, growing=growing, excluded=selection.excluded, level=level, space=space
+        ),
+        excluded=excluded,
+        n=len(inside),
+        n_failed=selection.n_failed,
+    )
+
+
+def _count(excluded: dict[str, int], reason: str, number: int) -> None:
+    if number:
+        excluded[reason] = number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scale:
+    """The runs of one row, with their block means."""
+
+    num_env_runners: int
+    num_cpus: int | None
+    num_nodes: int | None
+    runs: pd.DataFrame
+    times: Logs
+    rates: Logs
+
+
+def _scales(part: pd.DataFrame) -> list[_Scale]:
+    names = [name for name in ("num_env_runners", "num_cpus", "num_nodes") if name in part.columns]
+    result = []
+    for _, cell in part.groupby(names, dropna=False, sort=True):
+        blocks = cell["block"].tolist()
+        result.append(
+            _Scale(
+                num_env_runners=int(cell["num_env_runners"].iloc[0]),
+                num_cpus=as_int(cell, "num_cpus"),
+                num_nodes=as_int(cell, "num_nodes"),
+                runs=cell,
+                times=block_means(cell["log_time"], blocks),
+                rates=block_means(cell["log_rate"], blocks),
+            )
+        )
+    return result
+
+
+def _group(
+    kind: Kind,
+    key: str,
+    label: str,
+    part: pd.DataFrame,
+    failed: pd.DataFrame,
+    *,
+    reference: int | None,
+    level: float,
+) -> ScalingGroup:
+    scales = _scales(part)
+    chosen = scales[0].num_env_runners if reference is None else reference
+    base = next(scale for scale in scales if scale.num_env_runners == chosen)
+    rows = []
+    for index, scale in enumerate(scales):
+        before = scales[index - 1] if index else None
+        first_of_scale = before is None or before.num_env_runners != scale.num_env_runners
+        n_failed = int((failed["num_env_runners"] == scale.num_env_runners).sum()) if first_of_scale else 0
+        rows.append(_row(kind, scale, before, base, n_failed=n_failed, level=level))
+    trend, text = None, ""
+    if kind == "strong":
+        above = [base, *(scale for scale in scales if scale.num_env_runners > chosen)]
+        trend = karp_flatt_trend(
+            [scale.times for scale in above], [scale.num_env_runners for scale in above], level=level
+        )
+        text = reading(
+            [(row.num_env_runners, row.karp_flatt) for row in rows if row.karp_flatt is not None],
+            trend,
+            reference=chosen,
+        )
+    return ScalingGroup(
+        fingerprint=key,
+        label=label,
+        reference=chosen,
+        reference_time_s=next(row.iteration_time_s for row in rows if row.is_reference),
+        rows=tuple(rows),
+        karp_flatt_trend=trend,
+        reading=text,
+        notes=_overstepping(kind, rows),
+    )
+
+
+def _row(kind: Kind, scale: _Scale, before: _Scale | None, base: _Scale, *, n_failed: int, level: float) -> ScalingRow:
+    runs, n = scale.runs, len(scale.runs)
+    blocks = runs["block"].tolist()
+    steps, seconds = runs["timed_env_steps"].astype(float), runs["timed_s"].astype(float)
+    iterations = runs["timed_iterations"].astype(float)
+    p = scale.num_env_runners / base.num_env_runners
+    speed_up = _speed_up(kind, scale, base, level=level)
+    cpus = (scale.num_cpus, base.num_cpus)
+    return ScalingRow(
+        num_env_runners=scale.num_env_runners,
+        num_cpus=scale.num_cpus,
+        num_nodes=scale.num_nodes,
+        n=n,
+        n_failed=n_failed,
+        train_batch_size=as_int(runs, BATCH),
+        env_steps_per_iteration=float(steps.sum() / iterations.sum()),
+        env_steps_per_s=ratio_of_totals(steps, seconds, blocks, level=level),
+        iteration_time_s=ratio_of_totals(seconds, iterations, blocks, level=level),
+        speed_up=speed_up,
+        efficiency_n=efficiency(speed_up, resources=scale.num_env_runners, reference=base.num_env_runners),
+        efficiency_p=None
+        if cpus[0] is None or cpus[1] is None
+        else efficiency(speed_up, resources=cpus[0], reference=cpus[1]),
+        marginal=None
+        if before is None
+        else marginal(scale.rates, before.rates, num_cpus=scale.num_cpus, num_cpus_before=before.num_cpus, level=level),
+        karp_flatt=karp_flatt(speed_up, p) if kind == "strong" else None,
+        is_reference=scale is base,
+    )
+
+
+def _speed_up(kind: Kind, scale: _Scale, base: _Scale, *, level: float) -> Estimate:
+    if scale is base:
+        return exact(1.0, n=len(scale.runs), level=level)
+    ratio = exponential(contrast((base.times, scale.times), (1.0, -1.0), level=level))
+    # Weak scaling: the work of an iteration grew with the runners.
+    return ratio if kind == "strong" else scaled(ratio, scale.num_env_runners / base.num_env_runners)
+
+
+def _overstepping(kind: Kind, rows: list[ScalingRow]) -> tuple[str, ...]:
+    """Tell where iterations of equal workload did not hold equally many steps (per runner, in weak scaling)."""
+    base = next(row for row in rows if row.is_reference)
+
+    def work(row: ScalingRow) -> float:
+        return row.env_steps_per_iteration / (row.num_env_runners if kind == "weak" else 1)
+
+    return tuple(
+        f"At {row.num_env_runners} runners an iteration held {row.env_steps_per_iteration:,.0f} env steps, "
+        f"{work(row) / work(base) - 1:+.1%} against the reference: its time is for that much more or less work."
+        for row in rows
+        if abs(work(row) / work(base) - 1) > OVERSTEPPING
+    )

@@ -1,0 +1,130 @@
+"""Do the intervals hold the planted truth as often as they claim, and does a sham show nothing?
+
+The docstring of `analysis.scaling.blocks.contrast` quotes what the heavy tests measure.
+"""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis import scaling
+from analysis.scaling.blocks import contrast
+from tests.planted import Truth, planted_runs, sham
+
+CELLS = ((2, 2048), (8, 2048), (2, 8192), (8, 8192))
+TRUTHS = {
+    3: Truth(cells=CELLS, blocks=3),
+    5: Truth(cells=CELLS, blocks=5, noise=0.05, block_noise=0.1, phase_noise=0.03),
+}
+LEVEL = 0.90
+LEAST, MOST = 0.85, 0.95
+
+
+def covered(truth, repetitions):
+    """Return the share of studies whose interval holds the truth, by quantity."""
+    hits, rng = Counter(), np.random.default_rng(20_261)
+    first, second = (2, 2048), (8, 8192)
+    for _ in range(repetitions):
+        runs = planted_runs(truth, rng)
+        result = scaling.strong_scaling(runs, level=LEVEL)
+        group = next(group for group in result.groups if '"train_batch_size":2048' in group.fingerprint)
+        row = group.rows[1]
+        split = result.refusals[0].decomposition
+        cell = next(each for each in scaling.phases(runs, level=LEVEL).rows if each.fingerprint == group.fingerprint)
+        rate = group.rows[0].env_steps_per_s
+        quantities = {
+            "speed-up": (row.speed_up, truth.speed_up(8, 2, 2048)),
+            "efficiency per runner": (row.efficiency_n, truth.speed_up(8, 2, 2048) / 4),
+            "efficiency per CPU": (row.efficiency_p, truth.speed_up(8, 2, 2048) * 3 / 9),
+            "Karp-Flatt": (row.karp_flatt, truth.karp_flatt(8, 2, 2048)),
+            "parallel part": (split.parallel_log, truth.parallel_log(first, second)),
+            "batch part": (split.batch_log, truth.batch_log(first, second)),
+            "load balance": (cell.load_balance, 1 / truth.straggler),
+            "throughput": (rate, truth.rate(2, 2048)),
+        }
+        hits.update({name: est.low <= expected <= est.high for name, (est, expected) in quantities.items()})
+    return {name: count / repetitions for name, count in hits.items()}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("blocks", sorted(TRUTHS))
+def test_intervals_cover_what_is_planted(blocks):
+    shares = covered(TRUTHS[blocks], 400)
+    assert len(shares) == 8
+    assert all(LEAST <= share <= MOST for share in shares.values()), shares
+
+
+def test_intervals_cover_what_is_planted_in_a_few_repetitions():
+    shares = covered(TRUTHS[3], 20)
+    # 20 at 90 %: fewer than 13 in less than 1 of 1,000 such tests.
+    assert all(share >= 13 / 20 for share in shares.values()), shares
+
+
+SCALES = ((2, 2048), (4, 2048), (8, 2048), (16, 2048))
+
+
+def silent(truth, repetitions):
+    """Return the share of sham studies whose interval of ln S holds 0: scales permuted within the blocks."""
+    rng, quiet = np.random.default_rng(7), 0
+    for _ in range(repetitions):
+        runs = sham(planted_runs(truth, rng), rng)
+        row = scaling.strong_scaling(runs, level=LEVEL).groups[0].rows[-1]
+        quiet += row.speed_up.low <= 1 <= row.speed_up.high
+    return quiet / repetitions
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("blocks", [5, 8])
+def test_a_sham_shows_no_effect(blocks):
+    share = silent(Truth(cells=SCALES, blocks=blocks), 400)
+    assert LEAST <= share <= MOST, share
+
+
+@pytest.mark.heavy
+def test_a_sham_of_a_strong_effect_is_more_than_three_blocks_forgive():
+    # What is permuted are steps of a factor of two: three of them agree in sign in every fourth study, and then differ
+    # little. Where the scale never had an effect, what is permuted is the noise, and three blocks suffice.
+    strong = silent(Truth(cells=SCALES, blocks=3), 400)
+    assert 0.70 <= strong <= 0.84, strong
+    none = silent(Truth(cells=SCALES, blocks=3, step_s=1e-9), 400)
+    assert LEAST <= none <= MOST, none
+
+
+def test_a_sham_shows_no_effect_in_a_few_repetitions():
+    assert silent(Truth(cells=SCALES, blocks=5), 20) >= 13 / 20
+
+
+def simulated(blocks, repetitions, *, noise=0.05, block_noise=0.1, level=0.95):
+    """Return coverage of ln 2 by the paired t on logs, and by the bootstrap of the ratio of medians."""
+    rng, hits = np.random.default_rng(11), Counter()
+    for _ in range(repetitions):
+        block = rng.normal(0, block_noise, blocks)
+        ours, theirs = (base + block + rng.normal(0, noise, blocks) for base in (np.log(2), 0.0))
+        found = contrast([dict(enumerate(ours)), dict(enumerate(theirs))], (1.0, -1.0), level=level)
+        hits["t"] += found.low <= np.log(2) <= found.high
+        index = rng.integers(0, blocks, (999, blocks))
+        ratios = np.median(np.exp(ours)[index], axis=1) / np.median(np.exp(theirs)[index], axis=1)
+        low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
+        hits["ratio of medians"] += low <= 2 <= high
+        paired = np.median(np.exp(ours - theirs)[index], axis=1)
+        low, high = np.quantile(paired, [(1 - level) / 2, (1 + level) / 2])
+        hits["median of ratios"] += low <= 2 <= high
+    return {name: count / repetitions for name, count in hits.items()}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("blocks", [3, 5, 10])
+def test_the_paired_t_covers_as_its_docstring_says(blocks):
+    quoted = {3: (95, 74, 74), 5: (95, 94, 94), 10: (95, 97, 93)}
+    shares = simulated(blocks, 2_000)
+    found = [100 * shares[name] for name in ("t", "ratio of medians", "median of ratios")]
+    assert found == pytest.approx(quoted[blocks], abs=2), shares
+
+
+def test_a_bootstrap_of_medians_cannot_reach_its_level_at_three_blocks():
+    # Its ends are observed ratios, and three of them hold their median in 1 - 2 / 2^3 of samples.
+    assert 1 - 2 * stats.binom.cdf(0, 3, 0.5) == 0.75
+    shares = simulated(3, 300)
+    assert shares["median of ratios"] < 0.85 < 0.9 < shares["t"]

@@ -1,0 +1,302 @@
+"""Phases and POP tree, goodput, allocation, drift and single published numbers, by value."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from analysis import scaling
+from analysis.scaling.drift import slope
+from analysis.statistics import restricted_mean
+from study.errors import AnalysisError
+from tests.planted import Truth, as_frame, fingerprint, planted_runs
+
+QUIET = {"noise": 0.0, "block_noise": 0.0, "phase_noise": 0.0}
+
+
+def planted(truth, seed=0):
+    return planted_runs(truth, np.random.default_rng(seed))
+
+
+def frame_of(rows):
+    frame = as_frame(rows)
+    frame["trial"] = pd.array(range(len(frame)), dtype="Int64")
+    return frame
+
+
+# Phases
+
+
+def test_phases_and_the_pop_tree_are_those_planted():
+    truth = Truth(cells=((4, 2048),), **QUIET)
+    (row,) = scaling.phases(planted(truth)).rows
+    iteration, mean = truth.iteration_s(4, 2048), truth.mean_runner_s(4, 2048)
+    assert row.seconds["iteration"].value == pytest.approx(iteration)
+    assert row.seconds["runners"].value == pytest.approx(mean)
+    assert row.seconds["imbalance"].value == pytest.approx(0.2 * mean)
+    assert row.seconds["transfer"].value == pytest.approx(0.01)
+    assert row.shares["learning"].value == pytest.approx(truth.learning_s(2048) / iteration)
+    assert sum(share.value for share in row.shares.values()) == pytest.approx(1)
+    assert row.load_balance.value == pytest.approx(1 / 1.2)
+    assert row.transfer.value == pytest.approx(1.2 * mean / (1.2 * mean + 0.01))
+    assert row.phase.value == pytest.approx((1.2 * mean + 0.01) / iteration)
+    product = row.load_balance.value * row.transfer.value * row.phase.value
+    assert row.useful.value == pytest.approx(product) == pytest.approx(mean / iteration)
+
+
+def test_the_rest_is_what_no_clock_saw_and_closure_only_checks_the_arithmetic():
+    frame = planted(Truth(cells=((4, 2048),), **QUIET))
+    truth = Truth(cells=((4, 2048),))
+    (row,) = scaling.phases(frame).rows
+    assert row.closure == pytest.approx(0, abs=1e-12)
+    assert row.unexplained.value == row.unexplained_median == pytest.approx(0.005 / truth.iteration_s(4, 2048))
+    wrong = frame.assign(rest_time_s=frame["rest_time_s"] + 0.1 * frame["iteration_time_s"])
+    assert scaling.phases(wrong).rows[0].closure == pytest.approx(0.1)
+    # Other people's scripts have no rest: then it is the remainder, and nothing was checked.
+    unknown = frame.assign(rest_time_s=pd.array([pd.NA] * len(frame), dtype="Float64"))
+    (row,) = scaling.phases(unknown).rows
+    assert row.closure is None and row.shares["rest"].value == pytest.approx(0.005 / truth.iteration_s(4, 2048))
+
+
+def test_phases_are_totals_over_totals():
+    frame = planted(Truth(cells=((4, 2048),), blocks=2, **QUIET))
+    frame.loc[1, ["timed_iterations", "learning_time_s"]] = [3 * frame.loc[0, "timed_iterations"], 1.0]
+    (row,) = scaling.phases(frame).rows
+    assert row.seconds["learning"].value == pytest.approx((frame.loc[0, "learning_time_s"] + 3 * 1.0) / 4)
+
+
+def test_a_run_without_phase_times_is_counted_and_others_than_measured_are_shown_on_demand():
+    frame = planted(Truth(cells=((4, 2048), (8, 2048)), failed=1, **QUIET))
+    frame.loc[0, "learning_time_s"] = pd.NA
+    frame.loc[1, "timing"] = "oversubscribed"
+    table = scaling.phases(frame)
+    assert table.excluded == {"failed": 1, "oversubscribed": 1, "no phase times": 1} and table.n == 4
+    assert sum(row.n_failed for row in table.rows) == table.n_failed == 1
+    apart = scaling.phases(frame, timings=("oversubscribed",))
+    assert apart.n == 1 and apart.excluded["measured"] == 5
+    assert not apart.rows[0].phase.has_interval
+
+
+def test_a_straggler_is_named_when_its_interval_says_so():
+    table = scaling.phases(planted(Truth(cells=((1, 2048), (8, 2048)), straggler=2.5)))
+    (found,) = scaling.stragglers(table)
+    assert found.num_env_runners == 8 and found.ratio.low < 2.5 < found.ratio.high and found.ratio.low > 2
+    assert scaling.stragglers(table, limit=2.6) == ()
+
+
+# Goodput
+
+LEARN = Truth(
+    cells=((2, 1024), (4, 1024), (4, 4096)), blocks=5, budget_steps=20 * 4096, steps_noise=0.0, failed=1, **QUIET
+)
+
+
+def goodput(frame, **options):
+    return scaling.goodput(frame, rng=np.random.default_rng(1), **options)
+
+
+def test_steps_time_and_cost_to_target():
+    frame = planted(LEARN)
+    (group,) = goodput(frame).groups
+    base, same, large = group.rows
+    assert group.reference == (2, 1024) and group.horizon == 20 * 4096
+    # 10,000 * (1 + 4096 / 2048) = 30,000 steps, the next whole iteration being the 8th.
+    assert large.steps_to_target.value == 8 * 4096 == large.median_steps
+    steps = np.array([15 * 1024] * 5 + [group.horizon])  # one failed: it is censored at the budget
+    assert base.steps_to_target.value == pytest.approx(steps.mean())
+    assert (base.n, base.n_failed, base.n_censored, base.n_timed) == (6, 1, 1, 5)
+    assert large.statistical_efficiency.value == pytest.approx(steps.mean() / (8 * 4096))
+    assert large.goodput.value == pytest.approx(LEARN.rate(4, 4096) * large.statistical_efficiency.value)
+    seconds = 8 * 4096 / LEARN.rate(4, 4096)
+    assert large.time_to_target_s.value == pytest.approx(seconds)
+    assert large.cpu_s_to_target.value == pytest.approx(5 * seconds)
+    assert large.cpu_h_to_target.value == pytest.approx(5 * seconds / 3600)
+    assert base.statistical_efficiency.value == 1 and base.goodput == base.env_steps_per_s
+    assert same.goodput.value > same.env_steps_per_s.value  # the failed run is the reference's
+
+
+def test_the_restricted_mean_is_kaplan_meiers_and_its_interval_a_bootstrap():
+    frame = planted(Truth(cells=((2, 1024),), blocks=8, budget_steps=20_000, steps_noise=0.5, **QUIET), seed=2)
+    (group,) = goodput(frame).groups
+    (row,) = group.rows
+    times = frame["env_steps_to_target"].fillna(group.horizon).to_numpy(dtype=float)
+    reached = frame["env_steps_to_target"].notna().to_numpy(dtype=bool)
+    assert 0 < row.n_censored == (~reached).sum() < 8
+    assert row.steps_to_target.value == pytest.approx(restricted_mean(times, reached, horizon=group.horizon))
+    assert row.steps_to_target.low < row.steps_to_target.value < row.steps_to_target.high
+    assert row.steps_to_target.n == 8
+
+
+def test_an_emulated_run_learns_as_a_real_one_but_has_no_clock():
+    frame = planted(Truth(cells=((2, 1024),), blocks=4, **QUIET))
+    emulated = frame["seed"] > 2
+    frame["fingerprint"] = [fingerprint(1024, execution="emulated" if each else "real") for each in emulated]
+    frame.loc[emulated, "timing"] = "emulated"
+    (group,) = goodput(frame).groups
+    assert (group.rows[0].n, group.rows[0].n_timed) == (4, 2)
+
+
+def test_a_group_that_never_reached_its_target_is_counted():
+    never = frame_of(planted(Truth(cells=((2, 1024),), steps_min=1e9)).to_dict("records"))
+    result = goodput(never)
+    assert result.groups == () and result.excluded == {"no run of its setting reached the target": 3}
+    single = goodput(planted(Truth(cells=((2, 1024),), blocks=1)))
+    assert single.groups == () and single.excluded == {"the only run of its setting": 1}
+
+
+def test_a_cell_that_never_reached_it_has_no_estimate_and_no_zero():
+    frame = planted(Truth(cells=((2, 1024), (2, 4096)), steps_min=5_000, steps_noise=0.0, budget_steps=20_000))
+    (group,) = goodput(frame).groups
+    lost = group.rows[1]
+    assert lost.n_censored == lost.n == 3
+    assert lost.steps_to_target is lost.statistical_efficiency is lost.goodput is lost.time_to_target_s is None
+    assert lost.median_steps is None and lost.env_steps_per_s is not None
+
+
+def test_in_a_hold_up_study_a_setting_is_its_digest():
+    frame = planted(Truth(cells=((2, 1024), (4, 2048)), blocks=2, **QUIET))
+    frame["fingerprint"] = [fingerprint(int(batch), lr=float(batch)) for batch in frame["train_batch_size"]]
+    assert len(goodput(frame).groups) == 2
+    (group,) = goodput(frame.assign(digest="abc", variant="study")).groups
+    assert group.label == "id CartPole-v1, digest abc"
+    assert [row.train_batch_size for row in group.rows] == [1024, 2048]
+
+
+def test_the_order_of_rows_does_not_change_goodput():
+    frame = planted(Truth(cells=((2, 1024), (4, 4096)), blocks=5, failed=2), seed=3)
+    assert goodput(frame.sample(frac=1, random_state=4)) == goodput(frame)
+
+
+# Trials against runners
+
+
+def side_by_side(name, n, rates, *, seed, start=0.0, **changes):
+    return [
+        {
+            "study": "made",
+            "status": "finished",
+            "timing": "measured",
+            "seed": seed,
+            "anchor": name,
+            "num_env_runners": n,
+            "num_cpus": n + 1,
+            "train_batch_size": 1000,
+            "timed_iterations": 4,
+            "timed_env_steps": 4000,
+            "timed_s": 4000 / rate,
+            "started": start,
+            "ended": start + 10.0,
+            "fingerprint": fingerprint(1000),
+        }
+        | changes
+        for rate in rates
+    ]
+
+
+def test_a_block_gives_the_sum_of_its_trials_rates():
+    rows = []
+    for seed, factor in ((1, 1.0), (2, 2.0)):
+        rows += side_by_side("allocation 1 x 8", 8, [1000 * factor], seed=seed)
+        rows += side_by_side("allocation 2 x 3", 3, [700 * factor, 900 * factor], seed=seed)
+    whole, halves = scaling.allocation(frame_of(rows))
+    assert (whole.num_trials, whole.num_env_runners, whole.num_cpus, whole.n) == (1, 8, 9, 2)
+    assert (halves.num_trials, halves.num_env_runners, halves.num_cpus) == (2, 3, 8)
+    assert halves.env_steps_per_s.value == pytest.approx(1600 * np.sqrt(2))
+    assert halves.env_steps_per_s_per_cpu.value == pytest.approx(200 * np.sqrt(2))
+    assert halves.relative.value == pytest.approx(1.6)
+    assert halves.relative.high - halves.relative.low == pytest.approx(0, abs=1e-9)  # a block's speed cancels
+    # Trials that share the machine are no rows of strong scaling.
+    assert scaling.strong_scaling(frame_of(rows)).excluded["ran beside other trials of its cell"] == 4
+
+
+def test_an_incomplete_block_has_no_total():
+    rows = side_by_side("allocation 2 x 3", 3, [700, 900], seed=1)
+    rows += side_by_side("allocation 2 x 3", 3, [700], seed=2)
+    rows += side_by_side("allocation 2 x 3", 3, [900], seed=2, status="failed", timing="tainted")
+    rows += side_by_side("allocation 2 x 3", 3, [500], seed=3)
+    rows += side_by_side("allocation 2 x 3", 3, [500], seed=3, start=99.0)
+    (row,) = scaling.allocation(frame_of(rows))
+    assert (row.n, row.n_failed) == (1, 1) and row.env_steps_per_s.value == pytest.approx(1600)
+    assert not row.env_steps_per_s.has_interval
+    assert row.excluded == {
+        "another trial of its block is not measured": 1,
+        "did not run beside the others of its block": 2,
+        "failed": 1,
+    }
+    assert scaling.allocation(frame_of(rows).drop(columns="anchor")) == ()
+
+
+# Anchors
+
+
+def test_the_slope_is_that_of_a_second_implementation():
+    rng = np.random.default_rng(0)
+    x, y = np.arange(7.0), rng.normal(size=7)
+    found, other = slope(x, y, level=0.9), stats.linregress(x, y)
+    assert found.value == pytest.approx(other.slope)
+    assert found.high - found.value == pytest.approx(stats.t.ppf(0.95, 5) * other.stderr)
+    assert not slope(x[:2], y[:2], level=0.9).has_interval
+
+
+def test_a_drift_is_flagged_and_its_absence_is_not():
+    cells = ((2, 2048), (4, 2048))
+    drifting = planted(Truth(cells=cells, repeats=2, blocks=4, drift=0.2, block_noise=0.0, noise=0.01))
+    for found in scaling.anchors(drifting):
+        assert found.drifting and found.slope.low < 0.2 < found.slope.high and "drifted by" in found.sentence
+        assert (found.n, found.blocks) == (8, 4)
+    steady = planted(Truth(cells=cells, repeats=2, blocks=4, block_noise=0.0, noise=0.01))
+    assert [found.drifting for found in scaling.anchors(steady)] == [False, False]
+
+
+def test_of_a_throughput_study_only_the_anchor_is_looked_at():
+    frame = planted(Truth(cells=((2, 2048), (4, 2048)), repeats=2))
+    frame["anchor"] = ["anchor" if n == 4 else "n=2" for n in frame["num_env_runners"]]
+    (found,) = scaling.anchors(frame)
+    assert found.num_env_runners == 4
+    assert scaling.anchors(planted(Truth())) == ()
+
+
+# Single numbers
+
+
+def test_the_published_claim_of_two_nodes():
+    # 1000 and 2920 steps/s on one and two nodes, read as "a 2.92x, super-linear speed-up".
+    claim = scaling.audit(2.92, 2)
+    assert round(claim.karp_flatt, 3) == -0.315
+    assert claim.unexplained_factor == pytest.approx(1.46) and claim.limit is None
+    assert claim.sentence == (
+        "2.92x on 2x the nodes, n=1, no interval: Karp-Flatt fraction -0.315. It is negative: the nodes can give 2x at "
+        "most, so at least 1.46x is not the nodes."
+    )
+
+
+def test_karp_and_flatts_own_table():
+    # Karp and Flatt (1990), a program with a serial part of 0.1: S = 1 / (0.1 + 0.9 / p).
+    for p in (2, 4, 8, 16):
+        speed_up = scaling.amdahl_speed_up(0.1, p)
+        assert scaling.karp_flatt(speed_up, p) == pytest.approx(0.1)
+    assert scaling.amdahl_speed_up(0.05, 20) == pytest.approx(10.256, abs=5e-4)  # Amdahl's textbook value
+    assert scaling.amdahl_limit(0.05) == pytest.approx(20) and scaling.amdahl_limit(0) == float("inf")
+    assert "more than 10.0x" in scaling.audit(scaling.amdahl_speed_up(0.1, 8), 8).sentence
+    assert scaling.unexplained_factor(1.5, 2) == 1
+    assert "Ideal" in scaling.audit(2, 2).sentence
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: scaling.karp_flatt(0, 2), "speed_up: must be > 0, got 0"),
+        (lambda: scaling.karp_flatt(2, 1), "p: must be > 1, got 1"),
+        (lambda: scaling.amdahl_limit(-0.3), "serial_fraction: must lie in"),
+        (lambda: scaling.amdahl_speed_up(0.1, 0.5), "p: must be >= 1"),
+    ],
+)
+def test_an_impossible_number_is_refused(call, message):
+    with pytest.raises(AnalysisError, match=message):
+        call()
+
+
+def test_what_the_package_offers_exists():
+    assert len(set(scaling.__all__)) == len(scaling.__all__)
+    for name in scaling.__all__:
+        assert getattr(scaling, name) is not None
