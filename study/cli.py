@@ -202,6 +202,9 @@ def pack(
     results_only: Annotated[
         bool, typer.Option("--results-only", help="Leave out training iterations: enough to replay, not to certify.")
     ] = False,
+    digits: Annotated[
+        int | None, typer.Option(min=7, max=17, help="Significant digits of training iterations; 7 halve the size.")
+    ] = None,
 ) -> None:
     """Copy a study for publication: compressed records without paths of this machine, and its certificate."""
     from study.certificate.making import make_certificate
@@ -209,7 +212,7 @@ def pack(
     from study.tracking.packing import pack as pack_study
 
     folder = StudyFolder(study)
-    packed = pack_study(folder, target, results_only=results_only)
+    packed = pack_study(folder, target, results_only=results_only, digits=digits)
     if folder.certificate.exists() and not results_only:
         make_certificate(packed).write(packed)
     size = packed.records.stat().st_size / 1e6
@@ -230,6 +233,47 @@ def importance(study: Study) -> None:
     from study.display import print_importance
 
     print_importance(console, importance_per_scale(spec, rows), fewest=FEWEST)
+
+
+@app.command()
+def status(
+    study: Study,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds until the driver ends.")] = False,
+) -> None:
+    """Print where a study stands, while it runs or after: progress, best so far, efficiency, health."""
+    from analysis.status import StatusReader
+    from analysis.status.efficiency import efficiency_so_far
+    from study.status_view import show
+    from study.status_view import watch as watch_study
+
+    reader = StatusReader(study)
+    if watch:
+        watch_study(console, reader)
+        return
+    now = reader.read()
+    show(console, now, efficiency_so_far(reader))
+
+
+@app.command()
+def report(
+    study: Annotated[
+        str, typer.Argument(help="Folder of the study, or a tracking URI: sqlite:///mlflow.db, http://….")
+    ],
+    format_: Annotated[str, typer.Option("--format", help="Some of html, md, csv, tex.")] = "html,md,csv,tex",
+    open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder; by default `report` in the study's folder.")] = None,
+    tracking_uri: Annotated[
+        str | None, typer.Option(help="MLflow whose run of the study gets the files, instead of the study's own.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--study", help="Study or experiment in MLflow, by name or id.")] = None,
+) -> None:
+    """Write the report of a study: one HTML page, tables and figures; attach it to the study's MLflow run."""
+    from study.reporting import open_page, print_report, report_study
+
+    written = report_study(study, study=name, formats=format_, out=out, tracking_uri=tracking_uri)
+    print_report(console, written)
+    if open_:
+        open_page(written)
 
 
 @app.command()
@@ -269,6 +313,8 @@ def _overrides(space: str, given: list[str] | None, seed: int | None, trials: in
         overrides.append(f"search.sampler_seed={seed}")
         for name, each in sets.items():
             overrides.append(f"holdup.{name}={{first: {each.first + seed * span}, count: {each.count}}}")
+    elif seed is not None and load_space(space, overrides=overrides).kind == "throughput":
+        overrides.append(f"search.sampler_seed={seed}")  # of the order; a block's number is the seed of its trials
     elif seed is not None:
         count = len(load_space(space, overrides=overrides).search.seeds)
         first = 1 + seed * count  # so that two replicates share no seed
@@ -314,6 +360,7 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
     from study.cluster.connection import joined_ray, private_shape
     from study.display import print_plan
     from study.planning.plan import make_plan
+    from study.throughput_display import print_throughput_plan
     from study.trial.envs.environments import check_network, probe
 
     check_network(spec.model, probe(spec.environment, source), source)
@@ -322,7 +369,8 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
     else:
         with joined_ray(joined) as shape:
             pass
-    print_plan(console, make_plan(spec, shape), name=name)
+    show = print_throughput_plan if spec.kind == "throughput" else print_plan
+    show(console, make_plan(spec, shape), name=name)
 
 
 def _again() -> str:
@@ -341,14 +389,17 @@ def _again() -> str:
 
 def _print_end(result: Any, again: str) -> None:
     from study.display import print_certificate, print_front, print_result, print_stages
+    from study.throughput_display import print_throughput
     from study.tracking.mirror_cursor import CursorFile
     from study.tracking.tracking_uri import mask_credentials
 
     closed, identity = result.closed, result.identity
     detail = f" ({closed.detail})" if closed.detail else ""
     console.print(f"\n{identity.name}: {closed.reason}{detail}", markup=False, highlight=False, soft_wrap=True)
-    staged = any(row.stage for row in result.rows)
-    if staged:
+    staged, spec = any(row.stage for row in result.rows), identity.parse()
+    if spec.kind == "throughput":
+        print_throughput(console, spec, result.rows, folder=str(result.folder.path), table=str(result.folder.table))
+    elif staged:
         print_stages(console, result.rows, table_file=str(result.folder.table))
     else:
         print_result(console, result.rows, result.best, table_file=str(result.folder.table))

@@ -34,7 +34,7 @@ from study.tracking.records import (
 
 CHOOSING, RANKING, JUDGING = ("calibrate", "search"), ("race", "stress"), ("confirm", "measure")
 """Stages by the set of seeds that is theirs."""
-RELATIVE = 1e-9
+RELATIVE = 1e-6
 """Figures that differ by less are the same: a sum may be taken in another order."""
 UNCHECKED = ("cpu_s_reserved",)
 """Metrics of a trial that its records do not determine: the driver's clock at its end."""

@@ -1,7 +1,7 @@
 """A copy of a study that can be published: compressed records, and no path in its command lines. No engine.
 
-Nothing that a figure rests on is changed: only the words of command lines and the tracking URI lose their folders. Host
-names and the reasons of failures stay as they were recorded.
+Only the words of command lines and the tracking URI lose their folders, and where a person asks for it the floats of
+training iterations all but their first digits. Host names and the reasons of failures stay as they were recorded.
 """
 
 import json
@@ -25,7 +25,7 @@ _FOLDERS = re.compile(r"(?:[A-Za-z]:)?(?:/[^/\s=]+)*/(?=[^/\s=]*$)")
 """The folders of a path at the end of a word."""
 
 
-def pack(folder: StudyFolder, target: Path, *, results_only: bool = False) -> StudyFolder:
+def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digits: int | None = None) -> StudyFolder:
     """Copy a study to `target`, where it can be read, analysed and verified, but not resumed.
 
     Args:
@@ -33,6 +33,8 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False) -> St
         target: Where the copy is made.
         results_only: Leave out the training iterations, a tenth of the size: enough for tables of results and for a
             replay, not for curves or a certificate. The other records are numbered anew.
+        digits: Significant digits that the floats of training iterations keep, >= 7; None keeps all. At 7, times are
+            exact to a microsecond or so and the learner's single-precision numbers whole, in half the size.
 
     Returns:
         The copy: study.json, space.yaml, trials.csv, and records.jsonl.xz or results.jsonl.xz.
@@ -53,7 +55,10 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False) -> St
         for line, raw in zip(lines, source, strict=False):
             if results_only and isinstance(line.record, Iteration):
                 continue
-            sink.write(_published(raw, seq=kept) if results_only or isinstance(line.record, StudyOpened) else raw)
+            shorter = digits is not None and isinstance(line.record, Iteration)
+            if results_only or shorter or isinstance(line.record, StudyOpened):
+                raw = _published(raw, seq=kept, digits=digits if shorter else None)
+            sink.write(raw)
             kept += 1
     write_table(packed.table, fold((line.record, line.time) for line in lines).rows.values())
     return packed
@@ -73,11 +78,18 @@ def unpacked(folder: StudyFolder) -> StudyFolder:
     return folder
 
 
-def _published(raw: bytes, *, seq: int) -> bytes:
-    """Return a line with another number, and without the folders of a command line."""
+def _published(raw: bytes, *, seq: int, digits: int | None) -> bytes:
+    """Return a line with another number, without the folders of a command line, its floats cut to `digits`."""
     content: dict[str, Any] = orjson.loads(raw)
     content["seq"] = seq
     if content["kind"] == StudyOpened.kind:
         command = content["provenance"].get("command") or []
         content["provenance"]["command"] = [_FOLDERS.sub("", word) for word in command]
+    if digits is not None:
+        content["wall_time_s"] = _rounded(content["wall_time_s"], digits)
+        content["metrics"] = {name: _rounded(value, digits) for name, value in content["metrics"].items()}
     return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value

@@ -83,7 +83,7 @@ class TrialStarted(Record):
     stage: str | None = None
     """Stage of a hold-up study, or `throughput`."""
     rule: dict[str, float | int] = field(default_factory=dict)
-    """In a hold-up or throughput study the complete setting as it is kept: without the scale, with rules in place of numbers."""
+    """In a hold-up or throughput study the complete setting as it is kept: no scale, rules in place of numbers."""
     digest: str = ""
     """Identity of `rule`."""
     variant: str = "study"

@@ -1,11 +1,13 @@
 """The recorded studies that come with the project can be read, and say what the README says of them."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from analysis.load import trials
 from analysis.replay import replay, to_markdown
+from study.certificate.making import verify
 from study.tracking.folder import StudyFolder
 
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
@@ -24,6 +26,20 @@ def test_the_replay_in_the_readme_is_that_of_the_table():
     said = to_markdown(replay(ANALYSIS / "example_table", target=46, small=10))
     rows = [line for line in said.splitlines() if line.startswith("|")]
     assert "\n".join(rows) in README, "paste the output of `python -m study replay analysis/example_table`"
+
+
+def test_the_certificate_of_the_example_follows_from_its_records():
+    verify(ANALYSIS / "example_study")
+
+
+def test_the_arms_in_the_readme_are_those_of_the_certificate():
+    page = StudyFolder(ANALYSIS / "example_study").certificate_page.read_text()
+    arms = [line.split(" | ") for line in page.splitlines() if line.startswith(("| winner", "| best_small", "| naive"))]
+    finals = [cells[6] for cells in arms if cells[1].startswith("`")]
+    assert len(finals) == 8
+    (section,) = re.findall(r"<!-- holdup-result -->\n(.*?)<!-- /holdup-result -->", README, flags=re.DOTALL)
+    for final in finals:
+        assert f"| {final} |" in section, final
 
 
 @pytest.mark.parametrize("name", ["example_study", "example_table"])

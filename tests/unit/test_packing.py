@@ -11,7 +11,7 @@ from study.errors import RecordError
 from study.tracking.folder import StudyFolder
 from study.tracking.packing import pack, unpacked
 from study.tracking.records import Iteration, RecordLog, StudyOpened, read_lines
-from tests.synthetic import append, closed, make_folder, opened, whole_trial
+from tests.synthetic import append, closed, iteration, make_folder, opened, whole_trial
 
 
 @pytest.fixture
@@ -45,6 +45,20 @@ def test_the_records_are_the_same_but_for_paths(folder, tmp_path):
         assert "someone" not in text
         assert "scratch" not in text
         assert str(tmp_path) not in text
+
+
+def test_fewer_digits_change_iterations_by_less_than_they_say(folder, tmp_path):
+    append(folder, iteration(0, 4, iteration_time_s=0.123456789012, kl=None))
+    packed = pack(folder, tmp_path / "copy", digits=7)
+    before, after = (list(read_lines(each.records)) for each in (folder, packed))
+    assert after[-1].record.metrics["iteration_time_s"] == 0.1234568
+    assert after[-1].record.metrics["kl"] is None
+    for one, other in zip(before[1:], after[1:], strict=True):
+        if isinstance(one.record, Iteration):
+            for name, value in one.record.metrics.items():
+                assert other.record.metrics[name] == (None if value is None else pytest.approx(value, rel=1e-6))
+        else:
+            assert one.record == other.record
 
 
 def test_results_alone_give_the_same_table(folder, tmp_path):
