@@ -12,7 +12,7 @@ from typing import Any
 from study.errors import RecordError
 from study.planning.needs import num_gpus
 from study.planning.plan import Plan, Slot
-from study.planning.timing import Label, label_at_end, label_at_start
+from study.planning.timing import Label, label_at_end, label_at_start, label_of_folded
 from study.protocol.stages import Stage, digest_of
 from study.protocol.variants import folded, spec_of
 from study.search.admission import Running, Waiting, admit
@@ -426,6 +426,8 @@ class Conductor:
 
     def _label_at_start(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> Label:
         slot = self._slots[row.trial]
+        if row.scale is not None:
+            return label_of_folded(int(row.setting[SCALE]), row.scale)
         return label_at_start(
             spec_of(self.spec, slot.variant, num_learners=slot.num_learners),
             self.plan.cluster,

@@ -13,7 +13,8 @@ from analysis.load.columns import MEANS, RUN_COLUMNS
 from analysis.load.fingerprint import Workload, asked, effective_part, fingerprint
 from analysis.load.timed_sums import Sums
 from study.metrics import METRICS
-from study.space.parameters import PARAMETERS
+from study.planning.timing import label_of_folded
+from study.space.parameters import PARAMETERS, SCALE
 from study.tracking.ledger import Ledger, TrialRow
 from study.tracking.records import TrialBuilt
 
@@ -104,8 +105,8 @@ def _of_rows(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
         "stands_for_runners": lambda row: row.scale,
         "num_cpus": lambda row: row.num_cpus,
         "execution": lambda row: row.execution,
-        "timing": lambda row: None if _unsettled(row) else row.timing,
-        "timing_reason": lambda row: f"not settled yet: {row.timing_reason}" if _unsettled(row) else row.timing_reason,
+        "timing": lambda row: _label(row)[0],
+        "timing_reason": lambda row: _label(row)[1],
         "started": lambda row: row.started,
         "ended": lambda row: row.ended_at,
     }
@@ -191,3 +192,17 @@ def _completed(frame: pd.DataFrame, trials: Trials) -> pd.DataFrame:
         so_far = pd.Series(total[place], index=frame.index).astype(frame[name].dtype)
         frame[name] = frame[name].fillna(so_far.where(begun))
     return frame
+
+
+def _label(row: TrialRow) -> tuple[str | None, str]:
+    """Return the timing label and its reason; none while the whole trial has yet to settle it.
+
+    Records up to 0.3.0 call the clock of a folded trial `measured`; it is that of one runner, not of those it stands
+    for.
+    """
+    if _unsettled(row):
+        return None, f"not settled yet: {row.timing_reason}"
+    if row.scale is not None and row.timing == "measured":
+        folded = label_of_folded(int(row.setting[SCALE]), row.scale)
+        return folded.timing, folded.reason
+    return row.timing, row.timing_reason

@@ -57,6 +57,12 @@ def label_at_start(
     return Label(timing="oversubscribed", reason=shared)
 
 
+def label_of_folded(num_env_runners: int, stands_for: int) -> Label:
+    """Return the label of a trial whose few runner processes step the lanes of `stands_for` runners."""
+    inside = _count(num_env_runners, "stock runner")
+    return Label(timing="emulated", reason=f"lanes of {_count(stands_for, 'runner')} stepped in {inside}")
+
+
 def _shared_cores(cluster: ClusterShape, reserved: int, processes_per_node: Mapping[str, int]) -> str:
     """Return how it is known that processes share cores; empty when each has its own."""
     if reserved > cluster.capacity:

@@ -127,6 +127,13 @@ def test_the_restricted_mean_is_kaplan_meiers_and_its_interval_a_bootstrap():
     assert row.steps_to_target.n == 8
 
 
+def test_a_failed_run_is_censored_at_the_budget_and_not_where_it_broke_off():
+    frame = planted(LEARN)
+    early = frame.copy()
+    early.loc[early["status"] == "failed", "env_steps"] = 2048
+    assert goodput(early) == goodput(frame)
+
+
 def test_an_emulated_run_learns_as_a_real_one_but_has_no_clock():
     frame = planted(Truth(cells=((2, 1024),), blocks=4, **QUIET))
     emulated = frame["seed"] > 2

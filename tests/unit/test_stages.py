@@ -345,7 +345,9 @@ def test_one_stock_runner_stands_for_all_where_there_are_no_cores(tmp_path):
     drive.run(outcome, healthy=1)
     stock = [row for row in drive.conductor.ledger.rows.values() if row.variant == "stock"]
     assert len(stock) == 5
-    assert {row.timing for row in stock} == {"measured"}  # no runner is missing
+    assert {row.timing for row in stock} == {"emulated"}
+    assert {row.timing_reason for row in stock} == {"lanes of 8 runners stepped in 1 stock runner"}
+    assert {row.num_lost_runners for row in stock} == {0}
     study, rllib = (spec_of(drive.spec, variant) for variant in ("study", "stock"))
     assert (rllib.runner, rllib.learner, rllib.execution) == ("stock", "rllib", "real")
     assert (study.runner, study.learner, study.execution) == ("batched", "lean", "emulated")

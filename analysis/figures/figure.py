@@ -1,0 +1,146 @@
+"""The one value every figure is: what is drawn as a frame, the finding in words, and its pictures. No pyplot.
+
+A figure is made by an info function (`throughput(...)` and its siblings), which computes and writes the words, and
+drawn by a painter, which only draws the frame.
+"""
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from analysis.figures import style
+from study.errors import AnalysisError
+
+Painter = Callable[[Axes, pd.DataFrame], None]
+DPI = 200
+"""Of the PNG: 860 pixels across, enough for a slide or a wiki."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A picture, with all that a reader who cannot see it needs.
+
+    Attributes:
+        key: Name of its files and anchor; lower case letters, digits and `_`.
+        title: What it shows, in a few words, without the finding.
+        alt: The finding in words, with its numbers.
+        caption: How to read it: marks, intervals, n, what is left out and why.
+        frame: Every point that is drawn, one row each, and those for which there was no room.
+        painter: Draws the frame; None where there is nothing to draw.
+        missing: Why it cannot be drawn, as a sentence with a way out; empty where it can.
+        height_in: Height without the legend, in inches.
+    """
+
+    key: str
+    title: str
+    alt: str
+    caption: str
+    frame: pd.DataFrame
+    painter: Painter | None = None
+    missing: str = ""
+    height_in: float = field(default=style.HEIGHT_IN)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", self.key):
+            raise AnalysisError(
+                f"figure: `key` must be lower case letters, digits and _, got {self.key!r}. Fix: name it."
+            )
+        if (self.painter is None) != bool(self.missing):
+            law = "a figure is drawn, or says why it is missing"
+            raise AnalysisError(f"figure {self.key}: {law}, got {self.missing!r}. Fix: give a painter or a reason.")
+        if self.drawn and not (self.alt and self.caption):
+            raise AnalysisError(f"figure {self.key}: a picture needs alt text and caption, got none. Fix: write them.")
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there is a picture."""
+        return self.painter is not None
+
+    def draw(self, ax: Axes) -> None:
+        """Draw on axes of one's own, for a notebook or a figure of several panels; the legend goes inside.
+
+        Raises:
+            AnalysisError: There is nothing to draw.
+        """
+        self._paint(ax)
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend(frameon=False, fontsize="small")
+
+    def to_svg(self) -> str:
+        """Return a picture as SVG text: the same bytes for the same frame, letters as letters, title and alt inside.
+
+        Raises:
+            AnalysisError: There is nothing to draw.
+        """
+        text = self._saved("svg", metadata={"Date": None, "Creator": None}).decode()
+        text = text[text.index("<svg") :]
+        return _accessible(_own_ids(text, self.key), self.key, self.title, self.alt)
+
+    def to_png(self) -> bytes:
+        """Return a picture as PNG, 860 pixels across.
+
+        Raises:
+            AnalysisError: There is nothing to draw.
+        """
+        return self._saved("png", metadata={"Software": None, "Title": self.title, "Description": self.alt})
+
+    def to_pdf(self) -> bytes:
+        """Return a picture as PDF, for LaTeX.
+
+        Raises:
+            AnalysisError: There is nothing to draw.
+        """
+        return self._saved("pdf", metadata={"CreationDate": None, "Title": self.title, "Subject": self.alt})
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """Show the picture in a notebook with its finding as text, or the reason why there is none."""
+        if not self.drawn:
+            return {"text/plain": f"{self.title}: {self.missing}"}
+        return {"image/svg+xml": self.to_svg(), "text/plain": f"{self.title}. {self.alt} {self.caption}"}
+
+    def _saved(self, form: str, metadata: dict[str, Any]) -> bytes:
+        with rc_context(style.RC | {"svg.hashsalt": self.key}):
+            canvas = Canvas(figsize=(style.WIDTH_IN, self.height_in), layout="constrained")
+            ax = canvas.add_subplot()
+            self._paint(ax)
+            canvas.set_figheight(self.height_in + style.legend_below(canvas, ax))
+            file = io.BytesIO()
+            canvas.savefig(file, format=form, dpi=DPI, metadata=metadata)
+        return file.getvalue()
+
+    def _paint(self, ax: Axes) -> None:
+        if self.painter is None:
+            raise AnalysisError(f"figure {self.key}: must have something to draw, got none: {self.missing}")
+        self.painter(ax, self.frame)
+
+
+def absent(key: str, title: str, why: str) -> Figure:
+    """Return a figure that says why it cannot be drawn."""
+    return Figure(key=key, title=title, alt="", caption="", frame=pd.DataFrame(), missing=why)
+
+
+def _own_ids(svg: str, key: str) -> str:
+    """Return `svg` with ids that no other figure on the same page has."""
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{key}-\1"', svg)
+    svg = re.sub(r'href="#([^"]+)"', rf'href="#{key}-\1"', svg)
+    return re.sub(r"url\(#([^)]+)\)", rf"url(#{key}-\1)", svg)
+
+
+def _accessible(svg: str, key: str, title: str, alt: str) -> str:
+    """Return `svg` with a title and a description that a screen reader speaks; it scales to the width it is given."""
+    names = f'role="img" aria-labelledby="{key}-title {key}-desc"'
+    words = f'<title id="{key}-title">{escape(title)}</title>\n <desc id="{key}-desc">{escape(alt)}</desc>'
+    head, body = svg.split(">", 1)
+    head = re.sub(r'\s(width|height)="[^"]*"', "", head)
+    # Matplotlib's style sheet says `*`, which inside a page would mean the page.
+    body = body.replace('<style type="text/css">*{', f'<style type="text/css">#{key}-figure *{{', 1)
+    body = re.sub(r"\s*<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    return f'{head} id="{key}-figure" {names}>\n {words}{body}'.rstrip() + "\n"

@@ -1,0 +1,86 @@
+"""A report as one HTML page and as Markdown. Jinja2 with autoescape: names and reasons may hold anything."""
+
+from collections.abc import Iterator
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from analysis.figures.figure import Figure
+from analysis.report.content import Report
+from analysis.tables.table import Table
+
+
+def to_html(report: Report) -> str:
+    """Return one self-contained page: no script, no request, figures inline."""
+    template = _environment().get_template("page.html.j2")
+    return template.render(report=report, table_html=_table, figure_svg=_svg)
+
+
+def to_markdown(report: Report, *, figures: str = "figures") -> str:
+    """Return the report as Markdown, its pictures as files beside it.
+
+    Args:
+        report: The report.
+        figures: Folder of the pictures, relative to the file.
+    """
+    return "\n\n".join(_markdown(report, figures)) + "\n"
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("analysis.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _table(table: Table) -> Markup:
+    return Markup(table.to_html())
+
+
+def _svg(figure: Figure) -> Markup:
+    return Markup(figure.to_svg())
+
+
+def _markdown(report: Report, folder: str) -> Iterator[str]:
+    yield f"# {_line(report.title)}"
+    yield _line(report.summary)
+    yield "## Conclusion"
+    if report.refusals:
+        yield "\n".join(f"- **Refused:** {_line(text)}" for text in report.refusals)
+    if report.conclusions:
+        yield "\n".join(f"- {_line(each.text)} ({each.table})" for each in report.conclusions)
+    yield "## Evidence"
+    for part in report.parts:
+        yield f"### {part.title}"
+        for figure in part.figures:
+            if figure.drawn:
+                yield f"![{_alt(figure.alt)}]({folder}/{figure.key}.png)"
+                yield f"*{_line(figure.title)}.* {_line(figure.caption)}"
+            else:
+                yield f"*{_line(figure.title)}*: not drawn. {_line(figure.missing)}"
+        for table in part.tables:
+            yield table.to_markdown().replace("### ", "#### ", 1).rstrip()
+    yield "## Limits"
+    for limit in report.limits:
+        yield f"### {limit.title}"
+        yield "\n".join(f"- {_line(item)}" for item in limit.items)
+    yield "## Definitions"
+    yield "\n".join(f"- {_line(text)}" for text in report.definitions)
+    if report.sheet is not None:
+        yield "## Study sheet"
+        yield report.sheet.to_markdown().replace("### ", "#### ", 1).rstrip()
+    if report.acknowledgement:
+        yield "## Acknowledgement"
+        yield report.acknowledgement
+
+
+def _line(text: str) -> str:
+    """Return `text` on one line; what Markdown would take for HTML stays text."""
+    return " ".join(text.split()).replace("<", "&lt;")
+
+
+def _alt(text: str) -> str:
+    return _line(text).replace("[", "(").replace("]", ")")

@@ -1,0 +1,67 @@
+"""A report as files: the page, the tables and the figures. Touches the folder that it is given and nothing else."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import get_args
+
+from analysis.report.content import Report
+from analysis.report.formats import Format
+from analysis.report.pages import to_html, to_markdown
+from analysis.tables.table import Table
+from study.errors import AnalysisError
+
+PAGE, TEXT = "report.html", "report.md"
+TABLES, FIGURES = "tables", "figures"
+
+
+def write(report: Report, out: Path, formats: Sequence[Format] = get_args(Format)) -> tuple[Path, ...]:
+    """Write a report and return its files, the page first.
+
+    `out/report.html`, `out/report.md`, `out/tables/T2.{md,csv,tex}`, `out/figures/throughput.{svg,png}`, with their
+    numbers as .csv and, for LaTeX, as .pdf. Files of an earlier report whose figure is missing now are removed.
+
+    Args:
+        report: The report.
+        out: Folder; it is made if needed.
+        formats: Which to write.
+
+    Raises:
+        AnalysisError: The folder cannot be written.
+    """
+    files: list[Path] = []
+
+    def put(name: str, content: str | bytes) -> None:
+        path = out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        files.append(path)
+
+    try:
+        _write(report, formats, put)
+        for figure in report.figures:
+            for suffix in ("svg", "png", "pdf", "csv") if not figure.drawn else ():
+                (out / FIGURES / f"{figure.key}.{suffix}").unlink(missing_ok=True)
+    except OSError as error:
+        raise AnalysisError(
+            f"{out}: the folder of the report must be writable, got {error.strerror or error}. "
+            "Fix: choose another one with --out."
+        ) from error
+    return tuple(files)
+
+
+def _write(report: Report, formats: Sequence[Format], put: Callable[[str, str | bytes], None]) -> None:
+    if "html" in formats:
+        put(PAGE, to_html(report))
+    if "md" in formats:
+        put(TEXT, to_markdown(report, figures=FIGURES))
+    writers = {"md": Table.to_markdown, "csv": Table.to_csv, "tex": Table.to_latex}
+    for table in report.tables:
+        for form in (each for each in formats if each in writers):
+            put(f"{TABLES}/{table.key}.{form}", writers[form](table))
+    for figure in (each for each in report.figures if each.drawn):
+        put(f"{FIGURES}/{figure.key}.svg", figure.to_svg())
+        put(f"{FIGURES}/{figure.key}.png", figure.to_png())
+        if "csv" in formats:
+            put(f"{FIGURES}/{figure.key}.csv", figure.frame.to_csv(index=False, lineterminator="\n"))
+        if "tex" in formats:
+            put(f"{FIGURES}/{figure.key}.pdf", figure.to_pdf())

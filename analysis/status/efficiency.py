@@ -1,0 +1,48 @@
+"""The efficiency table of a study in short, as far as it has come. Loads pandas and SciPy only when there is one."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analysis.status.reader import StatusReader
+from study.errors import StudyError
+
+if TYPE_CHECKING:
+    from analysis.tables.table import Table
+
+SHOWN = ("workload", "num_env_runners", "num_cpus", "n", "env_steps_per_s", "speed_up", "efficiency_n", "efficiency_p")
+
+
+def efficiency_so_far(reader: StatusReader) -> "Table | str":
+    """Return T2 with its chief columns, or in a sentence why there is none yet."""
+    rows = reader.ledger.rows.values()
+    measured = [row for row in rows if row.status == "finished" and row.timing == "measured"]
+    scales = {row.num_env_runners for row in measured}
+    if len(scales) < 2:
+        found = f"{len(measured)} at {len(scales)} scale{'' if len(scales) == 1 else 's'}"
+        return f"None yet: it needs finished trials with a measured clock at two scales, got {found}."
+    return _short(reader.folder.path)
+
+
+def _short(path: Path) -> "Table | str":
+    from analysis.load import from_folder
+    from analysis.tables.scaling_tables import strong_scaling
+    from analysis.tables.table import Table
+
+    try:
+        table = strong_scaling(from_folder(path))
+    except StudyError as error:
+        return f"None: {error}"
+    if table.empty:
+        return table.conclusion
+    columns = tuple(column for column in table.columns if column.name in SHOWN)
+    names = [name for column in columns for name in column.names if name in table.frame]
+    return Table(
+        key=table.key,
+        title=table.title,
+        frame=table.frame[names],
+        columns=columns,
+        n=table.n,
+        n_failed=table.n_failed,
+        excluded=table.excluded,
+        conclusion=table.conclusion,
+    )

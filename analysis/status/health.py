@@ -1,0 +1,199 @@
+"""Is a study well: its driver, its pace, its MLflow, its neighbours. Reads files of the study folder; starts nothing.
+
+Looks without touching: a driver that starts at this moment must not find its lock taken by an onlooker.
+"""
+
+import contextlib
+import fcntl
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from study.errors import RecordError
+from study.planning.timing import PRESSURE_LIMIT
+from study.tracking.folder import StudyFolder, StudyIdentity
+from study.tracking.ledger import Ledger, TrialRow
+from study.tracking.mirror_cursor import CursorFile, count_behind
+from study.tracking.tracking_uri import mask_credentials
+
+Driver = Literal["working", "ended", "gone", "packed"]
+"""`gone`: it neither holds the folder nor has said that it ended. `packed`: a published copy, which has none."""
+
+QUIET_S = 60.0
+"""Silence that is no sign of anything, whatever the pace."""
+QUIET_FACTOR = 3.0
+"""Silence that is a sign, in longest pauses so far."""
+FIRST_QUIET_S = 300.0
+"""The same before there is a pace: Ray starts, environments are imported."""
+MUCH_BEHIND = 1_000
+"""Records: the mirror of a running study sends them in batches, so a few hundred are nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirror:
+    """How far MLflow has caught up."""
+
+    uri: str
+    """Without passwords."""
+    behind: int
+    """Complete records that it has not got."""
+    begun: bool
+    """Whether it has got any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressure:
+    """CPU pressure of one trial: the share of its training time in which some task waited for a CPU."""
+
+    trial: int
+    share: float
+    own_cores: bool
+    """Whether each of its processes has a core of its own, so that the waiting is due to others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What a person should know, and the command that does something about it."""
+
+    text: str
+    command: str = ""
+
+
+def is_locked(lock: Path) -> bool:
+    """Return whether a process holds a lock file.
+
+    Asks the kernel's list first, which disturbs nobody; it does not know holders on other machines or in other
+    containers, so a shared lock is then tried for an instant.
+    """
+    try:
+        status = lock.stat()
+    except OSError:
+        return False
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    with contextlib.suppress(OSError):
+        if any(place in line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line):
+            return True
+    try:
+        handle = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # a file system without locks
+    finally:
+        os.close(handle)
+    return False
+
+
+def driver_of(folder: StudyFolder, ledger: Ledger) -> Driver:
+    """Return what has become of the driver."""
+    if folder.records in (folder.packed_records, folder.packed_results):
+        return "packed"
+    if is_locked(folder.path / ".lock"):
+        return "working"
+    return "ended" if ledger.closed is not None else "gone"
+
+
+def mirror_of(folder: StudyFolder, identity: StudyIdentity, driver: Driver) -> Mirror | None:
+    """Return how far MLflow has caught up; None for a packed study, which is mirrored to nowhere."""
+    if driver == "packed":
+        return None
+    try:
+        cursor = CursorFile.of(folder, identity.tracking_uri).read()
+        behind = count_behind(folder.records, cursor)
+    except (OSError, RecordError):
+        return None
+    return Mirror(uri=mask_credentials(identity.tracking_uri), behind=behind, begun=cursor is not None)
+
+
+def pressures(rows: Sequence[TrialRow]) -> tuple[Pressure, ...]:
+    """Return the CPU pressure of the trials that tell it."""
+    known = ((row, row.mean_cpu_pressure()) for row in rows)
+    return tuple(
+        Pressure(trial=row.trial, share=share, own_cores=row.timing != "oversubscribed" and not row.provisional)
+        for row, share in known
+        if share is not None
+    )
+
+
+def resume_command(folder: StudyFolder, identity: StudyIdentity) -> str:
+    """Return the command that continues the study."""
+    space, out = shlex.quote(str(folder.space_file)), shlex.quote(str(folder.path.parent))
+    return f"python run_study.py --space {space} --name {shlex.quote(identity.name)} --out {out} --resume"
+
+
+def quiet_after_s(longest_pause_s: float | None) -> float:
+    """Return the seconds of silence from which on something may be wrong."""
+    return FIRST_QUIET_S if longest_pause_s is None else max(QUIET_S, QUIET_FACTOR * longest_pause_s)
+
+
+def advice(
+    *,
+    folder: StudyFolder,
+    driver: Driver,
+    rows: Sequence[TrialRow],
+    timings: Mapping[str, int],
+    silence_s: float,
+    longest_pause_s: float | None,
+    mirror: Mirror | None,
+    pressure: Sequence[Pressure],
+    resume: str,
+) -> Iterator[Advice]:
+    """Yield what a person should know or do, the gravest first."""
+    if driver == "gone":
+        yield Advice(
+            text="The driver is gone without a word (killed?); nothing recorded is lost. Go on with:", command=resume
+        )
+    if driver == "working" and silence_s > quiet_after_s(longest_pause_s):
+        pause = "" if longest_pause_s is None else f"; the longest pause so far was {longest_pause_s:,.0f} s"
+        hang = f"Nothing was recorded for {silence_s:,.0f} s{pause}. It may hang: look at its terminal or job log."
+        yield Advice(text=hang)
+    failed = [row for row in rows if row.status == "failed"]
+    if failed:
+        last = max(failed, key=lambda row: row.ended_at or 0.0)
+        yield Advice(
+            text=f"{_trials(len(failed))} failed; the latest, trial {last.trial}: {last.reason or 'no reason'}"
+        )
+    left = [row for row in rows if row.status == "interrupted" or (row.status == "running" and driver != "working")]
+    if left:
+        then = "" if driver == "packed" else "; a resume runs them again"
+        yield Advice(text=f"{_trials(len(left))} {'was' if len(left) == 1 else 'were'} interrupted{then}.")
+    yield from _clocks(rows, timings)
+    foreign = [each for each in pressure if each.own_cores and each.share >= PRESSURE_LIMIT]
+    if foreign:
+        worst = max(foreign, key=lambda each: each.share)
+        share, limit = f"{worst.share:.0%} of the time", f"(limit {PRESSURE_LIMIT:.0%})"
+        yield Advice(
+            text=f"Tasks of trial {worst.trial} waited for a CPU {share} although each has one of its own {limit}: "
+            "other programs load its node."
+        )
+    if mirror is not None:
+        yield from _late(mirror, driver, folder)
+
+
+def _clocks(rows: Sequence[TrialRow], timings: Mapping[str, int]) -> Iterator[Advice]:
+    for label, count in timings.items():
+        if label != "measured" and count:
+            reason = next((row.timing_reason for row in rows if row.timing == label and row.timing_reason), "")
+            such = f", such as: {reason}" if reason else ""
+            yield Advice(
+                text=f"{count} of {sum(timings.values())} clocks are {label} and in no efficiency table{such}."
+            )
+
+
+def _late(mirror: Mirror, driver: Driver, folder: StudyFolder) -> Iterator[Advice]:
+    behind = f"MLflow is {mirror.behind:,} records behind ({mirror.uri})"
+    if driver == "working" and mirror.behind > MUCH_BEHIND:
+        yield Advice(text=f"{behind}; the study does not wait for it.")
+    elif driver != "working" and mirror.behind:
+        yield Advice(text=f"{behind}; catch up with:", command=f"python -m study sync {shlex.quote(str(folder.path))}")
+
+
+def _trials(count: int) -> str:
+    return "1 trial" if count == 1 else f"{count} trials"

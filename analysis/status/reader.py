@@ -1,0 +1,259 @@
+"""Where a study stands, while it runs or after: one value from its folder, in about a second. Reads files only.
+
+Imports no engine and neither pandas nor SciPy; `analysis.status.efficiency` does, for its table.
+"""
+
+import lzma
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from analysis.status import health
+from analysis.status.values import Best, RunningTrial, Status, TimeLeft
+from study.errors import RecordError
+from study.protocol.stages import STAGES, THROUGHPUT
+from study.space.parameters import SCALE, Value
+from study.tracking.folder import StudyFolder
+from study.tracking.ledger import Ledger, TrialRow, best_per_scale
+from study.tracking.records import Line, StudyOpened, Timing, read_lines
+
+FEWEST_DURATIONS = 3
+"""Trials of the present stage from which on their own median, not that of all, predicts the rest."""
+PLACED = ("train_batch_size", "minibatch_size", "lr")
+"""What rules of a hold-up space turn into numbers; with the parameters that were proposed, all that is tuned."""
+TIMINGS: tuple[Timing, ...] = get_args(Timing)
+
+
+class StatusReader:
+    """Reads a study's records as they grow; each `read` goes on where the one before ended."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Open the study in the folder `path`.
+
+        Raises:
+            RecordError: There is no study, or its identity is damaged.
+        """
+        self.folder = StudyFolder(Path(path))
+        if not self.folder.path.is_dir():
+            law = "must be the folder of a study, got none"
+            raise RecordError(f"{path}: {law}. Fix: give for instance studies/quickstart.")
+        self.identity = self.folder.identity()
+        self.ledger = Ledger()
+        self._end, self._seq = 0, 0
+        self._last_time: float | None = None
+        self._num_pauses, self._longest_pause_s = 0, 0.0
+        """Of this session."""
+
+    def read(self, *, moment: float | None = None) -> Status:
+        """Take in what was recorded since, and return where the study stands.
+
+        Args:
+            moment: Now, seconds since the epoch; for tests.
+
+        Raises:
+            RecordError: Not one record can be read, for instance because a newer version wrote them.
+        """
+        damage = self._take_in()
+        driver = health.driver_of(self.folder, self.ledger)
+        now = time.time() if moment is None else moment
+        return _status(self, driver, now, (*self._torn(driver), *damage))
+
+    def _take_in(self) -> tuple[str, ...]:
+        try:
+            for line in read_lines(self.folder.records, offset=self._end, first_seq=self._seq):
+                self._take(line)
+        except (RecordError, KeyError, OSError, EOFError, lzma.LZMAError) as error:
+            what = (
+                str(error) if isinstance(error, RecordError) else f"{self.folder.records}: cannot be read ({error!r})."
+            )
+            if not self._seq:
+                raise RecordError(what) from error
+            return (f"{what} What follows is the state after the {self._seq:,} records before it.",)
+        return ()
+
+    def _take(self, line: Line) -> None:
+        if isinstance(line.record, StudyOpened):
+            self._num_pauses, self._longest_pause_s = 0, 0.0
+        elif self._last_time is not None:
+            self._num_pauses += 1
+            self._longest_pause_s = max(self._longest_pause_s, line.time - self._last_time)
+        self.ledger.apply(line.record, line.time)
+        self._end, self._seq, self._last_time = line.end, line.seq + 1, line.time
+
+    def _torn(self, driver: health.Driver) -> tuple[str, ...]:
+        """Return a sentence on an incomplete last line; while a driver works, it is being written."""
+        file = self.folder.records
+        if driver != "gone" or not file.exists() or (size := file.stat().st_size) <= self._end:
+            return ()
+        with file.open("rb") as content:
+            content.seek(self._end)
+            if b"\n" in content.read():
+                return ()  # a line that cannot be read: told elsewhere
+        return (
+            f"{file}: the last line is incomplete ({size - self._end} bytes, torn by a kill); a resume cuts it off.",
+        )
+
+    @property
+    def silence_since(self) -> float | None:
+        """When the last record was written, seconds since the epoch."""
+        return self._last_time
+
+    @property
+    def longest_pause_s(self) -> float | None:
+        """Longest pause of this session; None before there are two."""
+        return self._longest_pause_s if self._num_pauses > 1 else None
+
+
+def read_status(path: str | Path, *, moment: float | None = None) -> Status:
+    """Return where the study in the folder `path` stands.
+
+    Raises:
+        RecordError: There is no study, or not one record can be read.
+    """
+    return StatusReader(path).read(moment=moment)
+
+
+def _status(reader: StatusReader, driver: health.Driver, moment: float, problems: tuple[str, ...]) -> Status:
+    ledger, identity, folder = reader.ledger, reader.identity, reader.folder
+    rows = list(ledger.rows.values())
+    under_way = [row for row in rows if row.status == "running"] if driver == "working" else []
+    silence = None if reader.silence_since is None else max(moment - reader.silence_since, 0.0)
+    timings = Counter(row.timing for row in rows if row.timing and not (row.provisional and row.status == "running"))
+    staged = bool(identity.spec.get("holdup"))
+    cancelled = {number for decision in ledger.decisions for number in decision.cancelled}
+    planned = max(ledger.num_trials - len(cancelled), len(rows))  # in a hold-up study the plan is a guess
+    mirror = health.mirror_of(folder, identity, driver)
+    pressure = health.pressures(under_way) or health.pressures([row for row in rows if row.ended])[-1:]
+    shown_timings = {str(label): timings[label] for label in TIMINGS}
+    return Status(
+        name=identity.name,
+        folder=str(folder.path),
+        moment=moment,
+        driver=driver,
+        state=_state(ledger, driver),
+        staged=staged,
+        guessed=staged and not (ledger.closed is not None and ledger.closed.reason == "complete"),
+        stage=_stage(ledger) if staged else "",
+        num_trials=planned,
+        counts=ledger.counts(),
+        timings=shown_timings,
+        per_stage=_per_stage(rows),
+        running=tuple(_running(row, moment) for row in under_way),
+        best=_best(rows),
+        sessions=ledger.sessions,
+        silence_s=silence,
+        longest_pause_s=reader.longest_pause_s,
+        left=_left(rows, under_way, planned, moment) if driver == "working" else None,
+        mirror=mirror,
+        pressure=pressure,
+        advice=tuple(
+            health.advice(
+                folder=folder,
+                driver=driver,
+                rows=rows,
+                timings=shown_timings,
+                silence_s=silence or 0.0,
+                longest_pause_s=reader.longest_pause_s,
+                mirror=mirror,
+                pressure=pressure,
+                resume=health.resume_command(folder, identity),
+            )
+        ),
+        problems=problems,
+    )
+
+
+def _state(ledger: Ledger, driver: health.Driver) -> str:
+    closed = ledger.closed
+    words = {
+        "complete": "complete",
+        "until": "at the end of the stage that was asked for",
+        "time budget": "out of time",
+    }
+    how = words.get(closed.reason, closed.reason) if closed is not None else "not complete"
+    detail = f" ({closed.detail})" if closed is not None and closed.detail else ""
+    if driver == "packed":
+        return f"a published copy, {how}{detail}"
+    if driver == "working":
+        return "running" if ledger.rows else "starting: no trial yet"
+    if driver == "gone":
+        return "not running: its driver is gone" if ledger.rows else "not running: no trial was recorded"
+    return f"{how}{detail}"
+
+
+def _stage(ledger: Ledger) -> str:
+    if not ledger.decisions:
+        return STAGES[0]
+    return ledger.decisions[-1].next_stage or ledger.decisions[-1].stage
+
+
+def _per_stage(rows: Sequence[TrialRow]) -> dict[str, tuple[int, int]]:
+    ended, failed = (
+        Counter(row.stage for row in rows if row.ended),
+        Counter(row.stage for row in rows if row.status == "failed"),
+    )
+    return {stage: (count, failed[stage]) for stage, count in ended.items() if stage}
+
+
+def _running(row: TrialRow, moment: float) -> RunningTrial:
+    return RunningTrial(
+        trial=row.trial,
+        attempt=row.attempt,
+        num_env_runners=row.num_env_runners,
+        seed=row.seed,
+        num_cpus=row.num_cpus,
+        stage=row.stage or "",
+        setting=row.setting,
+        running_s=max(moment - row.started, 0.0),
+        built=row.startup_time_s is not None,
+        progress=row.progress,
+        env_steps_per_s=row.env_steps_per_s(),
+        timing="" if row.provisional else (row.timing or ""),
+    )
+
+
+def _best(rows: Sequence[TrialRow]) -> tuple[Best, ...]:
+    """Return the best full trial of each scale; short trials, for the clock, have no score worth a rank."""
+    scored = [row for row in rows if row.status == "finished" and row.summary.get("score") is not None]
+    # In a hold-up study a trial with a limit of iterations is a short one; elsewhere the limit is the budget.
+    full = [row for row in scored if not row.stage or (row.iterations is None and row.stage != THROUGHPUT)]
+    tuned = {*PLACED, *(name for row in full for name in row.proposed)} - {SCALE}
+    values: dict[str, set[Value | None]] = {
+        name: {row.setting.get(name) for row in full} for row in full[:1] for name in row.setting if name in tuned
+    }
+    varied = [name for name, different in values.items() if len(different) > 1]
+    finished = Counter(row.num_env_runners for row in full)
+    return tuple(
+        Best(
+            num_env_runners=scale,
+            trial=row.trial,
+            score=row.summary.get("score"),
+            final_return=row.summary.get("final_return"),
+            num_finished=finished[scale],
+            setting={name: row.setting[name] for name in varied if name in row.setting},
+        )
+        for scale, row in best_per_scale(full).items()
+    )
+
+
+def _left(rows: Sequence[TrialRow], under_way: Sequence[TrialRow], planned: int, moment: float) -> TimeLeft | None:
+    """Return how long the rest should take; None before a trial has finished."""
+    ended = [row for row in rows if row.status == "finished" and row.duration_s is not None]
+    stage = under_way[-1].stage if under_way else (ended[-1].stage if ended else None)
+    like = [row for row in ended if row.stage == stage]
+    durations = [row.duration_s or 0.0 for row in (like if len(like) >= FEWEST_DURATIONS else ended)]
+    if not durations:
+        return None
+    waiting = max(planned - sum(row.ended for row in rows) - len(under_way), 0)
+    trials = waiting + sum(1 - row.progress for row in under_way)
+    # Interrupted attempts of earlier sessions say nothing about the pace of this one.
+    begun = min((row.started for row in [*ended, *under_way]), default=moment)
+    busy = sum((row.ended_at or moment) - row.started for row in [*ended, *under_way])
+    at_a_time = max(busy / max(moment - begun, 1e-9), len(under_way), 1.0)
+    median = statistics.median(durations)
+    return TimeLeft(
+        seconds=trials * median / at_a_time, trials=trials, median_s=median, n=len(durations), at_a_time=at_a_time
+    )

@@ -1,0 +1,78 @@
+"""What the quantities of the tables are, in the words that are printed with each table. Pure text."""
+
+CPUS = "P, CPUs allocated: main + n x CPUs per runner + learners, not n alone."
+THROUGHPUT = (
+    "X, throughput: env steps / wall seconds after the warm-up, total over total; a rate is never a mean of rates."
+)
+SPEED_UP = "S(n), speed-up: T(n_ref) / T(n), T the seconds per iteration, at equal workload fingerprint."
+EFFICIENCY = "E_n = S n_ref / n, efficiency per runner, and E_P = S P_ref / P, per CPU; both may exceed 1."
+MARGINAL = "Marginal efficiency: d ln X / d ln P from the row before; 1: a CPU more gives its full share, 0: nothing."
+KARP_FLATT = (
+    "e, Karp-Flatt: (1/S - 1/p) / (1 - 1/p) with p = n / n_ref. Constant: a serial part; rising: overhead; negative: "
+    "the comparison is invalid."
+)
+FINGERPRINT = (
+    "Workload fingerprint: algorithm, environment and its waiting time, batch, minibatch x learners, epochs, envs per "
+    "runner, network, learning parameters, evaluation, backends, execution, threads, versions, CPU model. Efficiency "
+    "is refused between rows that differ in it."
+)
+MEASURED = (
+    "Only rows with timing `measured` enter: every process had a core of its own, or its environments wait and CPU "
+    "pressure stayed under 5 %; no runner was lost, no sample dropped."
+)
+WEAK = "Weak efficiency: T(n_ref) / T(n) with the env steps per runner fixed; scaled speed-up: X(n) / X(n_ref)."
+ALLOCATION = (
+    "The same P CPUs as one trial of n runners, two of n/2, …, side by side; a row's rate is the sum over a block."
+)
+PHASES = (
+    "Sampling = runners (the mean runner's own time) + imbalance (until the slowest has ended) + transfer (until its "
+    "samples are here). Learning is the update: connectors, advantages, all epochs. Rest: the iteration less these."
+)
+CONNECTOR = "The records do not time the connectors apart: they are inside learning."
+CLOSURE = (
+    "Closure: |sum of the phases - iteration| / iteration, total over total; unexplained: the share that no clock saw."
+)
+POP = (
+    "Load balance (mean / slowest runner time) x transfer (slowest runner / sampling time) x phase (sampling / "
+    "iteration time) = useful share: mean runner time / iteration time."
+)
+DECOMPOSITION = (
+    "The log ratio of two throughputs = a parallel part + a batch part, each averaged over the two orders (Shapley); "
+    "it needs all four cells of the 2x2. Interaction 1: the order does not matter."
+)
+STEPS_TO_TARGET = (
+    "Steps to target: restricted mean up to the horizon over Kaplan-Meier; a run that did not get there, or failed, is "
+    "censored, never left out."
+)
+STATISTICAL = (
+    "Statistical efficiency: steps to target at the reference batch / at this batch. Goodput: X x statistical "
+    "efficiency. Time to target: steps to target / X."
+)
+COST = "Cost: time to target x P, in CPU-seconds and CPU-hours."
+HOLD_OUT = (
+    "Hold-out error: |predicted - measured| / measured of the seconds per iteration (median over cells), on cells that "
+    "the model was not fitted to; the same splits for every model."
+)
+MODEL = (
+    "T_iter = T_sample + T_connect + T_update + T_sync + rest, each phase linear in non-negative unknowns. It is a "
+    "prediction and is labelled so."
+)
+MODEL_INTERVAL = (
+    "Intervals of predictions resample the runs within cells (90 %); they know the scatter of the runs, not what a "
+    "model leaves out. Intervals of hold-out errors resample the held-out cells (95 %)."
+)
+ADVICE = (
+    "`measured` rows rest on runs with a measured clock; `predicted` ones on the iteration-time model, `extrapolated` "
+    "where they lie outside the runs that it was fitted to."
+)
+KNEE = "Knee: the n at which sampling takes as long as learning; beyond it the learner is what an iteration waits for."
+LIMIT = "Do not go beyond n: the last n before one more runner gives less than half its share, d ln X / d ln P < 0.5."
+CEILING = "Ceiling: 1 / [(E/L)(a/m + b/h) + c1/L + d1] env steps/s, whatever n is."
+BEST_BATCH = "Best batch B*(n) = sqrt(c B_crit / d) of T_iter = c(n) + d(n) B and N(B) = N_min (1 + B / B_crit)."
+CERTIFICATE = (
+    "A setting holds up if, on seeds that nothing was chosen by, its mean score is not lower than the small scale's "
+    "best by more than the tolerance (lower 95 % bound), and enough of its runs end at the target."
+)
+INTERVAL = (
+    "[low, high]: 95 % interval; the unit of replication is the run, ratios are paired by seed where seeds are common."
+)

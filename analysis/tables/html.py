@@ -1,0 +1,65 @@
+"""A table as HTML for people with and without a screen. Pure text; every character of the data is escaped."""
+
+from html import escape
+
+from analysis.tables.cells import Cell, cells, more_rows
+from analysis.tables.table import Table, TableColumn
+
+
+def to_html(table: Table) -> str:
+    """Return a `section` of class `study-table`: conclusion, table, counts, notes, definitions.
+
+    The table has a caption, its heads have scopes, and it lies in a region that scrolls by itself on narrow screens
+    and can be reached by keyboard.
+    """
+    label = f"{table.key}-caption"
+    parts = [f'<section class="study-table" id="{escape(table.key)}">']
+    if table.empty:
+        parts.append(f'<h3 id="{escape(label)}">{escape(_caption(table))}</h3>')
+    parts.append(f'<p class="conclusion">{escape(table.conclusion)}</p>')
+    if not table.empty:
+        parts += _grid(table, label)
+    parts.append(f'<p class="counts">{escape(f"{more_rows(table)} {table.counts()}".strip())}</p>')
+    if table.notes:
+        parts.append(f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in table.notes)}</ul>')
+    if table.definitions or not table.empty:
+        parts.append(_definitions(table))
+    return "\n".join([*parts, "</section>"]) + "\n"
+
+
+def _grid(table: Table, label: str) -> list[str]:
+    rows = cells(table)
+    numeric = [any(row[place].number for row in rows) for place in range(len(table.columns))]
+    heads = "".join(_head(column, number) for column, number in zip(table.columns, numeric, strict=True))
+    lines = [f'<div class="table-scroll" role="region" aria-labelledby="{escape(label)}" tabindex="0">', "<table>"]
+    lines += [f'<caption id="{escape(label)}">{escape(_caption(table))}</caption>', f"<thead><tr>{heads}</tr></thead>"]
+    lines.append("<tbody>")
+    for row in rows:
+        first = _cell(row[0], numeric[0], tag='th scope="row"')
+        lines.append(
+            f"<tr>{first}{''.join(_cell(each, number) for each, number in zip(row[1:], numeric[1:], strict=True))}</tr>"
+        )
+    return [*lines, "</tbody>", "</table>", "</div>"]
+
+
+def _caption(table: Table) -> str:
+    return f"{table.key}. {table.title}"
+
+
+def _head(column: TableColumn, number: bool) -> str:
+    kind = ' class="number"' if number else ""
+    return f'<th scope="col"{kind} title="{escape(column.meaning)}">{escape(column.heading)}</th>'
+
+
+def _cell(cell: Cell, number: bool, *, tag: str = "td") -> str:
+    kind = ' class="number"' if number else ""
+    interval = f' <span class="interval">{escape(cell.interval)}</span>' if cell.interval else ""
+    return f"<{tag}{kind}>{escape(cell.value)}{interval}</{tag.split()[0]}>"
+
+
+def _definitions(table: Table) -> str:
+    entries = [f"<dt>{escape(column.heading)}</dt><dd>{escape(column.meaning)}</dd>" for column in table.columns]
+    lines = "".join(f"<li>{escape(text)}</li>" for text in table.definitions)
+    listed = f"<ul>{lines}</ul>" if lines else ""
+    columns = f"<dl>{''.join(entries)}</dl>" if entries and not table.empty else ""
+    return f"<details><summary>What the columns of {escape(table.key)} mean</summary>{listed}{columns}</details>"

@@ -1,0 +1,168 @@
+"""T4 trials against runners, T8 steps to target against batch: what CPUs buy. Views of analysis.scaling; no engine."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from analysis.load import StudyData
+from analysis.scaling.results import AllocationRow, GoodputRow
+from analysis.tables import definitions as words
+from analysis.tables.cells import in_words
+from analysis.tables.results import Results, left_out
+from analysis.tables.scaling_tables import FIRST_COMMAND
+from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
+
+_ALLOCATION = (
+    TableColumn(name="label", unit="", label="workload", meaning="What tells this allocation from the others."),
+    TableColumn(name="num_trials", unit="1", label="trials", meaning="Trials side by side."),
+    TableColumn(name="num_env_runners", unit="1", label="runners each", meaning="Environment runners of each."),
+    TableColumn(name="num_cpus", unit="CPU", label="P", meaning="CPUs of all of them together."),
+    TableColumn(name="n", unit="1", label="blocks", meaning="Blocks in which all of them were measured."),
+    TableColumn(name="n_failed", unit="1", label="failed", meaning="Failed trials: their block has no total."),
+    TableColumn(
+        name="env_steps_per_s", unit="env steps/s", label="X, all", meaning="Sum of a block's rates.", estimate=True
+    ),
+    TableColumn(
+        name="env_steps_per_s_per_cpu",
+        unit="env steps/s/CPU",
+        label="X per CPU",
+        meaning="The same per CPU.",
+        estimate=True,
+    ),
+    TableColumn(
+        name="relative", unit="1", meaning="Over the row with the fewest trials, paired by block.", estimate=True
+    ),
+)
+_GOODPUT = (
+    TableColumn(name="label", unit="", label="workload", meaning="What tells this task and setting from the others."),
+    TableColumn(name="num_env_runners", unit="1", label="n", meaning="Environment runners."),
+    TableColumn(name="num_cpus", unit="CPU", label="P", meaning="CPUs allocated."),
+    TableColumn(name="train_batch_size", unit="env steps", label="batch", meaning="Steps per iteration, as asked."),
+    TableColumn(name="n", unit="1", label="runs", meaning="Runs that ended, the failed ones included."),
+    TableColumn(name="n_failed", unit="1", label="failed", meaning="Failed runs: censored at the budget."),
+    TableColumn(name="n_censored", unit="1", label="censored", meaning="Runs that did not reach the target."),
+    TableColumn(name="n_timed", unit="1", label="measured", meaning="Measured runs behind the throughput."),
+    TableColumn(name="steps_to_target", unit="env steps", meaning="Restricted mean up to the horizon.", estimate=True),
+    TableColumn(name="statistical_efficiency", unit="1", meaning="Steps at the reference / here.", estimate=True),
+    TableColumn(name="env_steps_per_s", unit="env steps/s", label="X", meaning="Throughput.", estimate=True),
+    TableColumn(name="goodput", unit="env steps/s", meaning="X x statistical efficiency.", estimate=True),
+    TableColumn(name="time_to_target_s", unit="s", label="time to target", meaning="Training seconds.", estimate=True),
+    TableColumn(name="cpu_h_to_target", unit="CPU h", label="cost", meaning="CPU-hours to the target.", estimate=True),
+)
+
+
+def trials_against_runners(data: StudyData, results: Results | None = None) -> Table:
+    """T4: the same CPUs as one trial of n runners, two of n/2, and so on."""
+    results = results or Results(data)
+    found = results.allocation
+    title = "Trials against runners: the same CPUs, spent side by side"
+    said = (words.ALLOCATION, words.CPUS, words.THROUGHPUT, words.MEASURED, words.INTERVAL)
+    if isinstance(found, str) or not found:
+        why = (
+            found
+            if isinstance(found, str)
+            else f"No allocation cells: no trials ran side by side. Run: {FIRST_COMMAND}"
+        )
+        return without_rows("T4", title, why, definitions=said, n_failed=results.num_failed)
+    frame, columns = _frame(found, _ALLOCATION, named=len({row.label for row in found}) > 1)
+    excluded: dict[str, int] = {}
+    for row in found:
+        for reason, count in left_out(row.excluded).items():
+            excluded[reason] = excluded.get(reason, 0) + count
+    return Table(
+        key="T4",
+        title=title,
+        frame=make_frame(frame),
+        columns=columns,
+        definitions=said,
+        n=sum(row.n * row.num_trials for row in found),
+        n_failed=sum(row.n_failed for row in found),
+        excluded=excluded,
+        conclusion=_best_allocation(found),
+    )
+
+
+def _best_allocation(found: Sequence[AllocationRow]) -> str:
+    rows = [row for row in found if row.relative is not None]
+    if not rows:
+        return "Only one way to spend the CPUs was measured: nothing to compare it with."
+    best = max(rows, key=lambda row: row.relative.value if row.relative else 0.0)
+    relative = "" if best.relative is None else in_words(best.relative)
+    fewest = min(found, key=lambda row: row.num_trials)
+    return (
+        f"On the same CPUs {best.num_trials} trials of {best.num_env_runners} runners step {relative} times as fast as "
+        f"{fewest.num_trials} of {fewest.num_env_runners}."
+    )
+
+
+def steps_to_target(data: StudyData, results: Results | None = None) -> Table:
+    """T8: steps, time and cost to the target against the batch."""
+    results = results or Results(data)
+    found = results.goodput
+    title = "Steps, time and cost to the target against the batch"
+    said = (words.STEPS_TO_TARGET, words.STATISTICAL, words.COST, words.THROUGHPUT, words.INTERVAL)
+    if isinstance(found, str):
+        return without_rows("T8", title, found, definitions=said, n_failed=results.num_failed)
+    rows = [row for group in found.groups for row in group.rows]
+    if not rows:
+        why = (
+            "No steps to target: no full trial ended on an environment with a target. Run one that learns: python "
+            "run_study.py --space quickstart.yaml"
+        )
+        excluded = left_out(found.excluded)
+        return without_rows("T8", title, why, definitions=said, n_failed=found.n_failed, excluded=excluded)
+    labels = [group.label for group in found.groups for _ in group.rows]
+    frame, columns = _frame(rows, _GOODPUT, named=len(found.groups) > 1, labels=labels)
+    return Table(
+        key="T8",
+        title=title,
+        frame=make_frame(frame),
+        columns=columns,
+        definitions=said,
+        n=found.n,
+        n_failed=found.n_failed,
+        excluded=left_out(found.excluded),
+        conclusion=_fewest_steps(rows),
+        notes=tuple(_horizons(found.groups)),
+    )
+
+
+def _fewest_steps(rows: Sequence[GoodputRow]) -> str:
+    reached = [row for row in rows if row.steps_to_target is not None]
+    if not reached:
+        return f"No run of {sum(row.n for row in rows)} reached the target within its budget."
+    fewest = min(reached, key=lambda row: row.steps_to_target.value if row.steps_to_target else 0.0)
+    steps = "" if fewest.steps_to_target is None else in_words(fewest.steps_to_target)
+    batch = "" if fewest.train_batch_size is None else f", batch {fewest.train_batch_size:,}"
+    text = f"The fewest env steps to the target: {steps} at {fewest.num_env_runners} runners{batch} (n={fewest.n})"
+    timed = [row for row in rows if row.time_to_target_s is not None]
+    if not timed:
+        return f"{text}. No row has a measured clock: nothing is known of the time to the target."
+    soonest = min(timed, key=lambda row: row.time_to_target_s.value if row.time_to_target_s else 0.0)
+    seconds = "" if soonest.time_to_target_s is None else in_words(soonest.time_to_target_s)
+    return f"{text}; the soonest: {seconds} s at {soonest.num_env_runners} runners (n={soonest.n_timed} measured)."
+
+
+def _horizons(groups: Sequence[Any]) -> list[str]:
+    named = len(groups) > 1
+    return [
+        f"{group.label + ': ' if named else ''}horizon {group.horizon:,} env steps; statistical efficiency 1 is at "
+        f"{group.reference[0]} runners"
+        + (f", batch {group.reference[1]:,}." if group.reference[1] is not None else ".")
+        for group in groups
+    ]
+
+
+def _frame(
+    rows: Sequence[Any], columns: tuple[TableColumn, ...], *, named: bool, labels: Sequence[str] | None = None
+) -> tuple[dict[str, list[Any]], tuple[TableColumn, ...]]:
+    """Return the frame of `rows` without columns that hold nothing, and without the workload where there is one."""
+    frame: dict[str, list[Any]] = {}
+    shown = []
+    for column in columns:
+        own = labels is not None and column.name == "label"
+        values: list[Any] = list(labels or ()) if own else [getattr(row, column.name) for row in rows]
+        if (column.name == "label" and not named) or all(value is None for value in values):
+            continue
+        shown.append(column)
+        frame |= estimate_columns(column.name, values) if column.estimate else {column.name: values}
+    return frame, tuple(shown)

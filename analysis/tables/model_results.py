@@ -1,0 +1,205 @@
+"""What the models say of one study, computed once: fits, hold-out errors, and what follows. Calls analysis.models.
+
+Models are fitted to the workload with most runs. Where a question needs one setting (batch, minibatch, epochs, envs per
+runner), it is the one that ran at most scales.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import models
+from analysis.models.observations import RUNNER_TIMES, TIMES, Cells, Observations
+from analysis.models.rivals import Answer, Model
+from analysis.scaling.fingerprint import BATCH, replaced
+from analysis.scaling.goodput import CLOCK_ONLY
+from analysis.scaling.targets import ENDED, common_horizon, to_target
+from study.errors import AnalysisError
+
+SEED = 20_251_121
+"""Of the resamples: the same study gives the same digits."""
+MOST_RUNS = 400
+"""Runs that the models are fitted to: their intervals would be narrower than what the models leave out."""
+MOST_FOLDS = 12
+"""Folds of a split: each is a fit of every model."""
+COSTLY = ("Gaussian process",)
+"""Models that are fitted to the means of cells."""
+SETTING = ("num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs", "num_learners", "step_wait_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtScale:
+    """A best batch and the scale that it is for."""
+
+    num_env_runners: int
+    best: models.BestBatch
+
+
+class ModelResults:
+    """The models of one study. Every property raises `AnalysisError` where the runs do not allow it."""
+
+    def __init__(self, runs: pd.DataFrame) -> None:
+        """Take one row per trial; nothing is computed yet."""
+        self._runs = runs
+        self.rng = np.random.default_rng(SEED)
+
+    @cached_property
+    def selection(self) -> models.Selection:
+        """The runs that models may be fitted to, by workload."""
+        return models.from_runs(self._runs)
+
+    @cached_property
+    def observations(self) -> Observations:
+        """Those of the workload with most runs; of more than `MOST_RUNS`, equally many of each cell."""
+        if not self.selection.groups:
+            raise AnalysisError("models: need finished runs with a measured clock and timed phases, got none.")
+        return thinned(self.selection.groups[0], most=MOST_RUNS)
+
+    @cached_property
+    def setting(self) -> Observations:
+        """Of these, the runs of the setting that ran at most scales; on a tie that with most runs."""
+        seen = self.observations
+        numbers = seen.cells.numbered(SETTING)
+        scales = seen.cells.num_env_runners
+
+        def weight(number: int) -> tuple[int, int, int]:
+            here = numbers == number
+            return int(np.unique(scales[here]).size), int(here.sum()), -number
+
+        return seen.take(numbers == max((int(each) for each in np.unique(numbers)), key=weight))
+
+    @property
+    def cell(self) -> Cells:
+        """That setting at its largest scale, one cell."""
+        cells = self.setting.cells
+        return cells.take(np.array([int(cells.num_env_runners.argmax())]))
+
+    @property
+    def scales(self) -> tuple[int, ...]:
+        """Scales at which that setting ran."""
+        return tuple(int(each) for each in np.unique(self.setting.cells.num_env_runners))
+
+    @cached_property
+    def fit(self) -> models.IterationTimeFit:
+        """The iteration-time model."""
+        return models.fit_iteration_time(self.observations, rng=self.rng)
+
+    @cached_property
+    def errors(self) -> tuple[models.ModelError, ...]:
+        """Hold-out errors of every model on every split."""
+        if np.unique(self.observations.cells.num_env_runners).size < 2:
+            raise AnalysisError("models: to hold a scale out needs measured runs at two scales or more, got one.")
+        seen = self.observations
+        splits = (models.leave_one_scale_out(seen), models.larger_scales(seen), models.leave_settings_out(seen))
+        rivals = {name: on_cell_means(model) if name in COSTLY else model for name, model in models.MODELS.items()}
+        return models.compare(
+            seen,
+            rng=np.random.default_rng(SEED),
+            splits=[merged(each, most=MOST_FOLDS) for each in splits],
+            models=rivals,
+        )
+
+    @cached_property
+    def amdahl(self) -> models.AmdahlFit:
+        """Amdahl's law, fitted to the setting."""
+        return models.fit_amdahl(self.setting.cells.num_env_runners, self.setting.env_steps_per_s)
+
+    @cached_property
+    def usl(self) -> models.USLFit:
+        """The universal scalability law, fitted to the setting."""
+        return models.fit_usl(self.setting.cells.num_env_runners, self.setting.env_steps_per_s)
+
+    @cached_property
+    def verdict(self) -> models.Verdict:
+        """Whether more runners can help, from the phases at the largest scale."""
+        return models.verdict(self.setting)
+
+    @cached_property
+    def critical(self) -> models.CriticalBatch:
+        """Steps to target against the batch, of the setting that reached the target with most batches."""
+        batch, steps, reached = _steps_by_batch(self._runs)
+        return models.fit_critical_batch(batch, steps, reached, rng=np.random.default_rng(SEED))
+
+    @cached_property
+    def best_batches(self) -> tuple[AtScale, ...]:
+        """The batch that reaches the target soonest at each scale of the setting."""
+        scales = np.array(self.scales, dtype=np.float64)
+        one = self.cell.take(np.zeros(scales.size, dtype=np.int64))
+        cells = Cells(**{name: getattr(one, name) for name in one.__slots__} | {"num_env_runners": scales})
+        found = models.best_batch(self.fit, cells, self.critical)
+        return tuple(AtScale(num_env_runners=n, best=best) for n, best in zip(self.scales, found, strict=True))
+
+
+def thinned(seen: Observations, *, most: int) -> Observations:
+    """Return at most about `most` runs, equally many of each cell, the first ones; all where there are no more.
+
+    Of more cells than that, those come first that were run most often.
+    """
+    if len(seen) <= most:
+        return seen
+    numbers = seen.cells.numbered()
+    cells, counts = np.unique(numbers, return_counts=True)
+    kept = cells[np.argsort(-counts, kind="stable")[:most]]
+    each = max(most // kept.size, 1)
+    rows = np.concatenate([np.flatnonzero(numbers == cell)[:each] for cell in kept])
+    return seen.take(np.sort(rows).astype(np.int64))
+
+
+def merged(split: models.Split, *, most: int) -> models.Split:
+    """Return the split with at most so many folds: several held-out parts become one, in turn."""
+    if len(split.folds) <= most:
+        return split
+    folds = []
+    for place in range(most):
+        held = np.logical_or.reduce([held for _, held in split.folds[place::most]])
+        folds.append((~held, held))
+    return models.Split(name=f"{split.name}, {most} folds", folds=tuple(folds))
+
+
+def on_cell_means(model: Model) -> Model:
+    """Return the model, fitted to the mean times of each cell: what it costs grows with the cube of its runs."""
+
+    def fitted_on_means(fitted: Observations, where: Cells, rng: np.random.Generator) -> Answer:
+        numbers = fitted.cells.numbered()
+        first = np.unique(numbers, return_index=True)[1]
+        counts = np.bincount(numbers)
+        means: dict[str, Any] = {
+            name: np.bincount(numbers, weights=getattr(fitted, name)) / counts for name in (*TIMES, *RUNNER_TIMES)
+        }
+        return model(replace(fitted, cells=fitted.cells.take(first), **means), where, rng)
+
+    return fitted_on_means
+
+
+def _steps_by_batch(runs: pd.DataFrame) -> tuple[list[float], list[float], list[bool]]:
+    """Return batch, steps to target and whether it was reached, one per run of the setting with most batches.
+
+    Raises:
+        AnalysisError: No setting reached its target with two batches.
+    """
+    known = runs[runs["status"].isin(ENDED) & runs["fingerprint"].notna() & runs[BATCH].notna()]
+    texts = known["fingerprint"].astype(object)
+    digests = known["digest"].astype(object).where(known["digest"].notna() & (known["digest"] != ""), None)
+    keys = [digest or replaced(str(text), (BATCH, *CLOCK_ONLY)) for text, digest in zip(texts, digests, strict=True)]
+    best: tuple[int, int, pd.DataFrame] | None = None
+    for _, part in known.assign(key=keys).groupby("key", sort=True):
+        num_batches = int(part.loc[part["env_steps_to_target"].notna(), BATCH].nunique())
+        if num_batches > 1 and (best is None or (num_batches, len(part)) > best[:2]):
+            best = (num_batches, len(part), part)
+    if best is None:
+        law = "needs runs of one setting that reached the target with two batches"
+        raise AnalysisError(f"best batch: {law}, got none. Fix: run the setting with larger and smaller batches.")
+    parts = [part for _, part in best[2].groupby(BATCH)]
+    horizon = common_horizon(parts) or 0.0
+    batches: list[float] = []
+    steps: list[float] = []
+    reached: list[bool] = []
+    for part in parts:
+        found = to_target(part, horizon)
+        batches += [float(part[BATCH].iloc[0])] * found.times.size
+        steps += found.times.tolist()
+        reached += found.reached.tolist()
+    return batches, steps, np.array(reached, dtype=np.bool_).tolist()

@@ -1,0 +1,93 @@
+"""What several tables share, computed once: the results of analysis.scaling for one study. No engine.
+
+A result that the data do not allow is the sentence that says so, never absent.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from analysis.load import StudyData
+from analysis.scaling.results import AllocationRow, Goodput, Phases, Scaling
+from study.errors import AnalysisError
+
+if TYPE_CHECKING:
+    from analysis.tables.model_results import ModelResults
+
+T = TypeVar("T")
+FAILED = "failed"
+"""Key of the failed runs among the reasons for which runs are left out; tables count them apart."""
+
+
+def attempt(compute: Callable[[], T]) -> T | str:
+    """Return what `compute` returns, or the sentence of the `AnalysisError` that it raises."""
+    try:
+        return compute()
+    except AnalysisError as error:
+        return str(error)
+
+
+class Results:
+    """The results behind the tables of one study, each computed when a table first asks for it."""
+
+    def __init__(self, data: StudyData) -> None:
+        """Take the study; nothing is computed yet."""
+        self.data = data
+
+    @cached_property
+    def strong(self) -> Scaling | str:
+        """Strong scaling, batch fixed."""
+        from analysis.scaling.speed_up import strong_scaling
+
+        return attempt(lambda: strong_scaling(self.data.runs))
+
+    @cached_property
+    def weak(self) -> Scaling | str:
+        """Weak scaling, steps per runner fixed."""
+        from analysis.scaling.speed_up import weak_scaling
+
+        return attempt(lambda: weak_scaling(self.data.runs))
+
+    @cached_property
+    def phases(self) -> Phases | str:
+        """Phases and POP tree."""
+        from analysis.scaling.phases import phases
+
+        return attempt(lambda: phases(self.data.runs))
+
+    @cached_property
+    def allocation(self) -> tuple[AllocationRow, ...] | str:
+        """Trials against runners."""
+        from analysis.scaling.allocation import allocation
+
+        return attempt(lambda: allocation(self.data.runs))
+
+    @cached_property
+    def goodput(self) -> Goodput | str:
+        """Steps, time and cost to target."""
+        import numpy as np
+
+        from analysis.scaling.goodput import goodput
+
+        return attempt(lambda: goodput(self.data.runs, rng=np.random.default_rng(SEED)))
+
+    @cached_property
+    def models(self) -> "ModelResults":
+        """What the models say; its properties raise where the runs do not allow them."""
+        from analysis.tables.model_results import ModelResults
+
+        return ModelResults(self.data.runs)
+
+    @property
+    def num_failed(self) -> int:
+        """Failed trials of the study."""
+        return int((self.data.runs["status"] == FAILED).sum())
+
+
+SEED = 20_251_121
+"""Of the resamples behind the tables: the same study gives the same digits."""
+
+
+def left_out(excluded: Mapping[str, int]) -> dict[str, int]:
+    """Return the reasons without that of the failed runs, which each table counts apart."""
+    return {reason: count for reason, count in excluded.items() if reason != FAILED}

@@ -1,0 +1,148 @@
+"""T1, the study sheet: what ran, on what, with which versions, and which of it is comparable. A view; no engine."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from analysis.load import StudyData
+from analysis.scaling.fingerprint import ABSENT, fields
+from analysis.tables import definitions as words
+from analysis.tables.results import Results
+from analysis.tables.table import Table, TableColumn, make_frame
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "study": ("study_id", "digest", "description", "space", "created", "first_record", "last_record", "num_trials"),
+    "environment": ("environment",),
+    "algorithm": ("algorithm", "runner", "learner", "standardization", "execution", "rllib"),
+    "network": ("model",),
+    "parameters": ("parameters",),
+    "protocol": ("budget", "evaluation", "search", "holdup", "throughput", "resources"),
+    "software": ("commit", "dirty", "versions"),
+    "hardware": ("hardware", "cluster"),
+    "scheduler": ("scheduler",),
+}
+"""Where an entry of the sheet stands; what is in none comes last."""
+TOLD_OTHERWISE = ("name", "counts", "sessions")
+SPREAD = ("parameters",)
+"""Entries that are shown value by value."""
+READ_BACK = ("effective_", "threads.")
+"""Fields of the fingerprint that were read back from the built algorithm: the rest of the equal ones stand above."""
+MOST_VALUES = 8
+"""Values of a differing field that are listed."""
+LONGEST = 300
+"""Characters of a value that are shown."""
+
+COLUMNS = (
+    TableColumn(name="group", unit="", meaning="What the entry belongs to."),
+    TableColumn(name="entry", unit="", meaning="Its name, as in the space, the records and MLflow."),
+    TableColumn(name="value", unit="", meaning="Its value; of a field that differs between trials, all values."),
+)
+
+
+def study_sheet(data: StudyData, results: Results | None = None) -> Table:
+    """T1: the fingerprint, hardware, versions and scheduler job of a study."""
+    results = results or Results(data)
+    rows = [*_head(data), *_entries(data.sheet), *_sessions(data.sheet), *_fingerprint(data)]
+    frame = {column.name: [row[place] for row in rows] for place, column in enumerate(COLUMNS)}
+    return Table(
+        key="T1",
+        title="Study sheet",
+        frame=make_frame(frame),
+        columns=COLUMNS,
+        definitions=(words.FINGERPRINT,),
+        n=len(data.runs),
+        n_failed=results.num_failed,
+        conclusion=_conclusion(data),
+        notes=data.problems,
+    )
+
+
+def _conclusion(data: StudyData) -> str:
+    runs = data.runs
+    scales = sorted(int(scale) for scale in runs["num_env_runners"].dropna().unique())
+    span = "an unknown scale" if not scales else f"{scales[0]} runners" if len(scales) == 1 else ""
+    span = span or f"{len(scales)} scales from {scales[0]} to {scales[-1]} runners"
+    workloads = int(runs["fingerprint"].nunique())
+    measured = int((runs["timing"] == "measured").sum())
+    environment = data.sheet.get("environment")
+    where = f" on {environment['id']}" if isinstance(environment, Mapping) and environment.get("id") else ""
+    trials = "1 trial" if len(runs) == 1 else f"{len(runs):,} trials"
+    loads = "1 workload" if workloads == 1 else f"{workloads:,} workloads"
+    return f"{data.name}: {trials}{where} at {span}, {loads}; {measured:,} of them with a measured clock."
+
+
+def _head(data: StudyData) -> Iterator[tuple[str, str, str]]:
+    yield "study", "name", data.name
+    yield "study", "kind", data.kind
+    yield "study", "source", data.source
+    for entry, column in (("trials", "status"), ("clocks", "timing"), ("execution", "execution"), ("stages", "stage")):
+        counts = data.runs[column].value_counts(dropna=True)
+        if len(counts):
+            yield "study", entry, ", ".join(f"{count:,} {label}" for label, count in counts.items())
+
+
+def _entries(sheet: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    placed = {name for names in GROUPS.values() for name in names} | set(TOLD_OTHERWISE)
+    rest = tuple(name for name in sheet if name not in placed)
+    for group, names in {**GROUPS, "other": rest}.items():
+        for name in names:
+            for entry, value in _flat(name, sheet.get(name)):
+                yield group, entry, value
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield an entry; a mapping that would not fit on a few lines, or whose values are mappings, by its own entries."""
+    if value is None or value in ("", {}, []):
+        return
+    if isinstance(value, Mapping) and (name in SPREAD or len(_words(value)) > LONGEST):
+        for inner, each in value.items():
+            yield from _flat(f"{name}.{inner}", each)
+    else:
+        yield name, _text(value)
+
+
+def _sessions(sheet: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    sessions = sheet.get("sessions") or []
+    for session in sessions if len(sessions) > 1 else []:
+        said = [session.get("started"), session.get("end"), session.get("commit")]
+        job = session.get("scheduler")
+        said += [f"{job.get('name')} job {job.get('job')}"] if isinstance(job, Mapping) else []
+        said += [(session.get("hardware") or {}).get("hostname")]
+        yield "sessions", f"session {session.get('session')}", ", ".join(str(each) for each in said if each)
+
+
+def _fingerprint(data: StudyData) -> Iterator[tuple[str, str, str]]:
+    """Yield the fields of the workload that differ, and the equal ones that the space does not say."""
+    distinct = [fields(str(each)) for each in data.runs["fingerprint"].dropna().unique()]
+    equal: dict[str, Any] = {}
+    for name in sorted({name for each in distinct for name in each}):
+        values = list(dict.fromkeys(_text(each.get(name, ABSENT)) for each in distinct))
+        if len(values) > 1:
+            shown = "; ".join(values[:MOST_VALUES]) + (f"; … {len(values)} values" if len(values) > MOST_VALUES else "")
+            yield "workload", f"differs: {name}", shown
+        elif name.startswith(READ_BACK):
+            group, _, inner = name.partition(".")
+            equal.setdefault(group, {})[inner] = distinct[0][name]
+    for group, values_of in equal.items():
+        yield "workload", f"equal: {group}", _text(values_of)
+
+
+def _text(value: Any) -> str:
+    text = _words(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _words(value: Any) -> str:
+    """Return JSON values as a person writes them."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        if set(value) == {"choices"}:
+            return " or ".join(_words(each) for each in value["choices"])
+        if {"low", "high"} <= set(value):
+            return f"{_words(value['low'])} to {_words(value['high'])}" + (", log" if value.get("log") else "")
+        return ", ".join(f"{key} {_words(each)}" for key, each in value.items() if each not in (None, "", {}, [], ()))
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_words(each) for each in value) + "]"
+    return str(value)

@@ -1,0 +1,200 @@
+"""The one value that every table is: numbers with intervals, and what must be said with them. Imports pandas only.
+
+A table never computes: it takes results, checks that they can be printed honestly, and hands itself to the writers.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isinf
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+
+from analysis.statistics import Estimate
+from study.errors import AnalysisError
+
+SUFFIXES = ("_low", "_high", "_n")
+"""Of the columns that go with an estimate: the ends of its interval, and the runs behind it where rows differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableColumn:
+    """A column, declared.
+
+    An estimate has three columns in the frame, `name`, `name_low` and `name_high` (both ends NA: no interval), and may
+    have a fourth, `name_n`, the runs behind it; without it the row's `n` counts.
+    """
+
+    name: str
+    unit: str
+    """`1` for a pure number, empty for text."""
+    meaning: str
+    digits: int = 3
+    """Significant digits that people see; the CSV has all."""
+    estimate: bool = False
+    label: str = ""
+    """What people see in the head; by default the name with spaces."""
+
+    @property
+    def heading(self) -> str:
+        """The head of the column: label and unit."""
+        label = self.label or self.name.replace("_", " ")
+        return label if self.unit in ("", "1") else f"{label} ({self.unit})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of the frame that belong to it."""
+        return (self.name, *(f"{self.name}{suffix}" for suffix in SUFFIXES)) if self.estimate else (self.name,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table with everything that must be read with it.
+
+    Laws: every column of the frame is declared, every declared one is there (an empty frame needs none), both ends of
+    an interval are there or neither, and a table without rows says why in its conclusion.
+    """
+
+    key: str
+    """Such as `T2`."""
+    title: str
+    frame: pd.DataFrame
+    columns: tuple[TableColumn, ...]
+    definitions: tuple[str, ...] = ()
+    n: int = 0
+    """Runs that the rows rest on."""
+    n_failed: int = 0
+    excluded: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Reason -> runs that were left out for it, the failed ones apart."""
+    conclusion: str
+    """One plain sentence with its interval, or why there is none."""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if faults := [*self._faults()]:
+            raise AnalysisError(f"table {self.key}: {'; '.join(faults)}. Fix: declare the columns that the frame has.")
+
+    def _faults(self) -> Iterable[str]:
+        if not self.conclusion.strip():
+            yield "a conclusion must be there, got none"
+        if not len(self.frame.columns):
+            return
+        declared = {name for column in self.columns for name in column.names}
+        if foreign := [str(name) for name in self.frame.columns if name not in declared]:
+            yield f"every column must be declared, got {', '.join(foreign)}"
+        for column in self.columns:
+            needed = column.names[:3]  # `_n` may be missing
+            if missing := [name for name in needed if name not in self.frame]:
+                yield f"declared columns must be in the frame, got none of {', '.join(missing)}"
+            elif column.estimate and bool((self.frame[needed[1]].isna() != self.frame[needed[2]].isna()).any()):
+                yield f"{column.name} must have both ends of its interval or none, got one"
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show but the reason."""
+        return self.frame.empty
+
+    def counts(self) -> str:
+        """Return in one sentence what the table rests on and what it leaves out."""
+        runs = "1 run" if self.n == 1 else f"{self.n:,} runs"
+        left_out = ", ".join(f"{count:,} ({reason})" for reason, count in self.excluded.items() if count)
+        return f"n = {runs}, {self.n_failed:,} failed; left out: {left_out or 'none'}."
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a copy of the numbers."""
+        return self.frame.copy()
+
+    def to_csv(self) -> str:
+        """Return all numbers at full precision under `#` lines that say the rest: `pd.read_csv(file, comment="#")`."""
+        from analysis.tables.writers import to_csv
+
+        return to_csv(self)
+
+    def to_markdown(self) -> str:
+        """Return the table for people, with conclusion, counts and definitions."""
+        from analysis.tables.writers import to_markdown
+
+        return to_markdown(self)
+
+    def to_latex(self) -> str:
+        """Return a `table` environment for booktabs and graphicx."""
+        from analysis.tables.latex import to_latex
+
+        return to_latex(self)
+
+    def to_html(self) -> str:
+        """Return a `section` with an accessible table: caption, scopes, a region that scrolls by itself."""
+        from analysis.tables.html import to_html
+
+        return to_html(self)
+
+    def _repr_html_(self) -> str:
+        """Show the table in a notebook."""
+        return self.to_html()
+
+
+EXACT = "by definition"
+"""Method of an estimate that is none: the reference's speed-up is 1."""
+
+
+def estimate_columns(name: str, estimates: Sequence[Estimate | None]) -> dict[str, list[Any]]:
+    """Return the frame columns of a column of estimates.
+
+    None becomes NA, and so do the ends of no interval. What holds by definition has neither ends nor n: an interval
+    of width 0 would say that runs did not differ.
+    """
+    columns: dict[str, list[Any]] = {each: [] for each in (name, *(f"{name}{suffix}" for suffix in SUFFIXES))}
+    for estimate in estimates:
+        exact = estimate is not None and estimate.method == EXACT
+        known = estimate is not None and not exact and not (isinf(estimate.low) and isinf(estimate.high))
+        columns[name].append(None if estimate is None else estimate.value)
+        columns[f"{name}_low"].append(estimate.low if estimate is not None and known else None)
+        columns[f"{name}_high"].append(estimate.high if estimate is not None and known else None)
+        columns[f"{name}_n"].append(None if estimate is None or exact else estimate.n)
+    return columns
+
+
+def make_frame(columns: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
+    """Return a frame with nullable dtypes: Int64, Float64, boolean or string by what the values are."""
+    return pd.DataFrame({name: _series(values) for name, values in columns.items()})
+
+
+def _series(values: Sequence[Any]) -> "pd.Series[Any]":
+    present = [value for value in values if value is not None and value is not pd.NA]
+    if all(isinstance(value, bool) for value in present) and present:
+        dtype = "boolean"
+    elif all(isinstance(value, int) or hasattr(value, "__index__") for value in present) and present:
+        dtype = "Int64"
+    elif all(isinstance(value, (int, float)) or hasattr(value, "__float__") for value in present):
+        dtype = "Float64"
+    else:
+        dtype, values = "string", [None if value is None or value is pd.NA else str(value) for value in values]
+    return pd.Series(list(values), dtype=dtype)
+
+
+def without_rows(
+    key: str,
+    title: str,
+    why: str,
+    *,
+    columns: tuple[TableColumn, ...] = (),
+    definitions: tuple[str, ...] = (),
+    n: int = 0,
+    n_failed: int = 0,
+    excluded: Mapping[str, int] = MappingProxyType({}),
+    notes: tuple[str, ...] = (),
+) -> Table:
+    """Return a table that could not be made; `why` says what is missing and which command would make it."""
+    return Table(
+        key=key,
+        title=title,
+        frame=pd.DataFrame(),
+        columns=columns,
+        definitions=definitions,
+        n=n,
+        n_failed=n_failed,
+        excluded=excluded,
+        conclusion=why,
+        notes=notes,
+    )

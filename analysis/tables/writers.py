@@ -1,0 +1,59 @@
+"""A table as CSV and as Markdown. pandas' own Markdown needs tabulate, which is no dependency; these need nothing."""
+
+import csv
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.tables.cells import Cell, cells, more_rows
+from analysis.tables.table import Table
+
+
+def to_csv(table: Table) -> str:
+    """Return every number at full precision; the `#` lines above them say what the table rests on.
+
+    Read it with `pandas.read_csv(file, comment="#")`.
+    """
+    said = [f"{table.key}. {table.title}", table.conclusion, table.counts(), *table.notes, *table.definitions]
+    said += [f"{column.name} [{column.unit or 'text'}]: {column.meaning}" for column in table.columns]
+    head = "".join(f"# {one_line(text)}\n" for text in said)
+    if not len(table.frame.columns):
+        return head
+    texts: pd.DataFrame = table.frame.select_dtypes("string")
+    marked = any(texts[name].str.contains("#", regex=False).fillna(False).any() for name in texts)
+    quoting = csv.QUOTE_NONNUMERIC if marked else csv.QUOTE_MINIMAL
+    return head + table.frame.to_csv(index=False, lineterminator="\n", quoting=quoting)
+
+
+def to_markdown(table: Table) -> str:
+    """Return title, conclusion, the table in pipes, counts, notes, columns and definitions."""
+    parts = [f"### {table.key}. {_escaped(table.title)}", one_line(table.conclusion)]
+    if not table.empty:
+        parts.append(_pipes([column.heading for column in table.columns], cells(table)))
+    parts.append(one_line(f"{more_rows(table)} {table.counts()}"))
+    parts += [_bullets("Notes", table.notes), _bullets("Definitions", table.definitions)]
+    if not table.empty:
+        meanings = [f"{column.heading}: {column.meaning}" for column in table.columns if column.meaning]
+        parts.append(_bullets("Columns", meanings))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def one_line(text: str) -> str:
+    """Return `text` without line breaks."""
+    return " ".join(text.split())
+
+
+def _pipes(headings: list[str], rows: list[list[Cell]]) -> str:
+    numeric = [any(row[place].number for row in rows) for place in range(len(headings))]
+    rule = ["---:" if number else ":---" for number in numeric]
+    lines = [[_escaped(heading) for heading in headings], rule]
+    lines += [[_escaped(each.text) for each in row] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _bullets(head: str, texts: Sequence[str]) -> str:
+    return "\n".join([f"{head}:", "", *(f"- {one_line(text)}" for text in texts)]) if texts else ""
+
+
+def _escaped(text: str) -> str:
+    return one_line(text).replace("|", "\\|")

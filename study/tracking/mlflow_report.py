@@ -1,0 +1,80 @@
+"""Puts a report among the artifacts of a study's parent run. Imports MLflow only once work begins."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from study.errors import TrackingError
+from study.tracking.mirror_content import ROLE, STUDY_ID
+from study.tracking.mlflow_mirror import reason_of
+from study.tracking.tracking_uri import check_tracking_uri, mask_credentials, sqlite_path
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+ARTIFACTS = "report"
+"""Folder among the run's artifacts."""
+_SETTINGS = {
+    # MLflow's own defaults wait four minutes for a server that is away; a report does not depend on it.
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": "10",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+}
+"""Environment of MLflow's client; what the person has set wins."""
+
+
+def attach(files: Iterable[Path], root: Path, *, tracking_uri: str, name: str, study_id: str) -> str:
+    """Copy the files of a report to `report/` of the study's parent run; what is there under these names is replaced.
+
+    Args:
+        files: The files, inside of `root`.
+        root: Folder of the report.
+        tracking_uri: Where the study's MLflow is; nothing is created there.
+        name: Of the study, which is that of its experiment.
+        study_id: Of the study.
+
+    Returns:
+        The id of the run.
+
+    Raises:
+        TrackingError: MLflow does not answer, does not know the study, or does not take files.
+    """
+    uri = check_tracking_uri(tracking_uri)
+    where = f"tracking URI {mask_credentials(uri)}"
+    if (database := sqlite_path(uri)) is not None and not database.exists():
+        raise TrackingError(f"{where}: must hold the study, got no such file. Fix: python -m study sync.")
+    for key, value in _SETTINGS.items():
+        os.environ.setdefault(key, value)
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    try:
+        run_id = _parent(client, name, study_id)
+        if run_id is None:
+            raise TrackingError(
+                f"{where}: must hold the study {name!r} ({study_id}), got none. Fix: python -m study sync."
+            )
+        for file in files:
+            inner = file.relative_to(root).parent.as_posix()
+            client.log_artifact(run_id, str(file), ARTIFACTS if inner == "." else f"{ARTIFACTS}/{inner}")
+    except TrackingError:
+        raise
+    except Exception as error:  # MLflow, its databases, proxies and artifact stores raise every kind
+        raise TrackingError(
+            f"{where}: MLflow must take the report's files, got {reason_of(error)}. "
+            "Fix: see to MLflow, then report again."
+        ) from error
+    return run_id
+
+
+def _parent(client: "MlflowClient", name: str, study_id: str) -> str | None:
+    """Return the id of the study's parent run; None when there is none, or it was deleted."""
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None or experiment.lifecycle_stage != "active":
+        return None
+    tags = f"tags.`{STUDY_ID}` = '{study_id}' and tags.`{ROLE}` = 'study'"
+    runs = client.search_runs([experiment.experiment_id], tags, max_results=1, order_by=["attributes.start_time ASC"])
+    return str(runs[0].info.run_id) if runs else None

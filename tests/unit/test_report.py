@@ -1,0 +1,281 @@
+"""The report by value: conclusion first, refusals before it, limits, safe text, and files that stand alone."""
+
+import csv
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.figures import absent, all_figures, importance
+from analysis.load import StudyData, from_folder
+from analysis.report import build, make_report, parse_formats, to_html, to_markdown, write
+from analysis.report.acknowledgement import GRID5000, acknowledgement
+from analysis.report.limits import limits
+from analysis.tables import Results, Table, TableColumn, without_rows
+from study.errors import AnalysisError
+from tests.planted import Truth, as_frame, planted_folder
+
+HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)> & ünï'
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+def data(rows=({"status": "finished", "timing": "measured"},), *, kind="search", sheet=None, problems=(), name="demo"):
+    runs = as_frame([{"trial": number, "num_env_runners": 10, "seed": 1, **row} for number, row in enumerate(rows)])
+    return StudyData(
+        name=name,
+        source=f"studies/{name}",
+        kind=kind,
+        runs=runs,
+        sheet=sheet or {},
+        problems=problems,
+        read_iterations=pd.DataFrame,
+        read_evaluations=pd.DataFrame,
+    )
+
+
+def table(key, conclusion="It is so.", **more):
+    frame = pd.DataFrame({"x": [1]})
+    column = TableColumn(name="x", unit="s", meaning="A number.")
+    return Table(key=key, title=f"Table {key}", frame=frame, columns=(column,), conclusion=conclusion, n=1, **more)
+
+
+def empty(key, why="Nothing to show."):
+    return without_rows(key, f"Table {key}", why, definitions=())
+
+
+PICTURE = importance({10: {"lr": 0.3, "batch": 0.7}}, runs={10: 12})
+
+
+class Outline(HTMLParser):
+    """What a page is made of: open elements in order, headings, and everything that could ask for something."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.headings, self.asks, self.ids, self.stack, self.faults, self.tags = [], [], [], [], [], set()
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        named = dict(attrs)
+        if re.fullmatch(r"h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        self.ids += [named["id"]] if "id" in named else []
+        self.asks += [named[key] for key in ("src", "href", "xlink:href", "action", "data") if key in named]
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.stack.pop()
+
+    def handle_endtag(self, tag):
+        if not self.stack or self.stack.pop() != tag:
+            self.faults.append(tag)
+
+
+def test_the_conclusion_is_in_the_order_of_what_to_do_what_was_measured_what_holds():
+    tables = [table("T2", "Twice as fast."), table("T11", "It holds up."), table("T10", "Use 16."), table("T5", "Hm.")]
+    report = build(data(kind="holdup"), tables, [])
+    assert [(each.table, each.text) for each in report.conclusions] == [
+        ("T10", "Use 16."),
+        ("T2", "Twice as fast."),
+        ("T11", "It holds up."),
+    ]
+    page = to_html(report)
+    assert (
+        page.index("Use 16.") < page.index("Twice as fast.") < page.index('id="evidence"') < page.index('id="limits"')
+    )
+
+
+def test_refusals_come_before_every_conclusion():
+    tables = [table("T10", "Use 16."), empty("T2", "Efficiency is refused. Batch.")]
+    report = build(data(), tables, [], refusals=["10 against 46: the batch differs. Run: python run_study.py"])
+    assert [each.table for each in report.conclusions] == ["T10"]  # the refusal is not said twice
+    for text in (to_html(report), to_markdown(report)):
+        assert text.index("the batch differs. Run: python run_study.py") < text.index("Use 16.")
+    many = build(data(), tables, [], refusals=[f"refusal {number}" for number in range(5)])
+    assert len(many.refusals) == 4
+    assert many.refusals[-1] == "2 more comparisons are refused; T2 lists them."
+
+
+def test_a_study_that_asks_for_no_certificate_is_not_told_that_it_has_none():
+    tables = [table("T2", "Twice as fast."), empty("T11", "No certificate.")]
+    assert [each.table for each in build(data(), tables, []).conclusions] == ["T2"]
+    assert [each.table for each in build(data(kind="holdup"), tables, []).conclusions] == ["T2", "T11"]
+
+
+def test_every_table_and_figure_is_in_the_evidence_once():
+    tables = [table(key) for key in ("T1", "T2", "T2b", "T3", "T9", "T99")]
+    figures = [PICTURE, absent("efficiency", "Efficiency", "Refused. Fix: none."), absent("own", "Own", "Why. Fix: x.")]
+    report = build(data(), tables, figures)
+    assert sorted(each.key for each in report.tables) == sorted(each.key for each in tables)
+    assert sorted(each.key for each in report.figures) == sorted(each.key for each in figures)
+    assert report.sheet is not None
+    assert [part.key for part in report.parts] == ["throughput", "learning", "models", "more"]
+
+
+def test_limits_tell_what_is_missing_left_out_and_single():
+    rows = [
+        {"status": "finished", "timing": "measured", "digest": "aaa", "stage": "confirm"},
+        {"status": "finished", "timing": "emulated", "digest": "aaa", "seed": 2, "stage": "confirm"},
+        {"status": "finished", "timing": "emulated", "digest": "bbb", "stage": "confirm"},
+        {"status": "failed", "timing": "tainted", "digest": "ccc", "reason": "it broke", "stage": "confirm"},
+    ]
+    tables = [table("T2", excluded={"emulated": 2, "tainted": 1}), table("T9"), empty("T3", "One scale only.")]
+    found = {
+        limit.title: limit.items
+        for limit in limits(data(rows, problems=("It still runs.",)), tables, [absent("front", "Front", "No cost.")])
+    }
+    assert found["Missing or unfinished"] == ("It still runs.",)
+    assert found["Failed runs: they count as score 0 and as target not reached"] == ("1 run: it broke",)
+    assert found["Clocks"][0].startswith("1 of 4 runs with a measured clock")
+    assert found["Clocks"][2].startswith("1 run tainted")
+    assert found["Seeds"][0].startswith("2 of 3 cells")
+    assert found["Rows left out of tables"] == ("T2: 2 emulated; 1 tainted.",)
+    assert found["Not shown, and why"] == ("T3, Table T3: One scale only.", "Figure “Front”: No cost.")
+    assert any("is a prediction" in item for item in found["What the numbers do not mean"])
+
+
+def test_the_testbed_is_acknowledged_where_a_node_is_from_there():
+    node = {"nodes": "gros-1.nancy.grid5000.fr, gros-2.nancy.grid5000.fr"}
+    assert acknowledgement(data([{"status": "finished", **node}])) == GRID5000
+    host = {"hardware": {"hostname": "paradoxe-9.rennes.grid5000.fr"}}
+    assert acknowledgement(data(sheet=host)) == GRID5000
+    session = {"sessions": [{"cluster": {"nodes": [{"address": "gros-1.nancy.grid5000.fr", "num_cpus": 18}]}}]}
+    report = build(data(sheet=session), [table("T2")], [])
+    assert GRID5000 in to_markdown(report)
+    assert "Grid&#39;5000 testbed" in to_html(report)
+
+
+@pytest.mark.parametrize(
+    "sheet",
+    [
+        {"hardware": {"hostname": "laptop"}},
+        {"hardware": {"hostname": "node.grid5000.fr.example.org"}},
+        {"hardware": {"hostname": "mygrid5000.fr"}},
+        {"description": "meant for gros-1.nancy.grid5000.fr"},
+        {"sessions": [{"command": ["--address", "gros-1.nancy.grid5000.fr"]}]},
+    ],
+)
+def test_no_testbed_is_thanked_for_nothing(sheet):
+    report = build(data(sheet=sheet), [table("T2")], [])
+    assert report.acknowledgement == ""
+    assert "Acknowledgement" not in to_html(report)
+
+
+def test_names_and_reasons_are_text_and_never_elements():
+    rows = [{"status": "failed", "timing": "tainted", "reason": HOSTILE}]
+    hostile = replace(PICTURE, title=HOSTILE, alt=HOSTILE, caption=HOSTILE)
+    report = build(
+        data(rows, name=HOSTILE, problems=(HOSTILE,)),
+        [table("T2", HOSTILE, notes=(HOSTILE,), definitions=(HOSTILE,)), empty("T3", HOSTILE)],
+        [hostile, absent("own", HOSTILE, HOSTILE)],
+        refusals=[HOSTILE],
+    )
+    outline = Outline(to_html(report))
+    assert outline.tags.isdisjoint({"script", "img"})
+    assert "&lt;script&gt;" in to_html(report)
+    assert "<script>" not in to_markdown(build(data(rows), [], [], refusals=[HOSTILE]))
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    truth = Truth(cells=((2, 2048), (4, 2048), (8, 2048), (2, 4096)), blocks=3, failed=1)
+    return planted_folder(tmp_path_factory.mktemp("planted") / "demo", truth, np.random.default_rng(2))
+
+
+@pytest.fixture(scope="module")
+def report(planted):
+    return make_report(from_folder(planted.path))
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A report that is quickly written: two tables, a figure and one that is missing."""
+    tables = [table("T1"), table("T2", "Twice as fast."), empty("T3")]
+    return build(data(), tables, [PICTURE, absent("efficiency", "Efficiency", "Refused. Fix: none.")])
+
+
+def test_a_page_is_whole_and_asks_for_nothing(report):
+    page = to_html(report)
+    outline = Outline(page)
+    assert page.startswith('<!DOCTYPE html>\n<html lang="en">')
+    assert outline.faults == []
+    assert outline.stack == []
+    assert outline.headings[0] == 1
+    assert outline.headings.count(1) == 1
+    assert all(after <= before + 1 for before, after in zip(outline.headings, outline.headings[1:], strict=False))
+    assert len(outline.ids) == len(set(outline.ids))
+    assert all(each.startswith("#") and each[1:] in outline.ids for each in outline.asks)
+    assert "script" not in outline.tags
+    assert not re.search(r"@import|url\(\s*['\"]?(?!#)", page)
+    assert "default-src 'none'" in page
+    assert page.count('role="img"') == sum(figure.drawn for figure in report.figures) > 5
+
+
+def test_the_same_study_makes_the_same_figures(planted, report):
+    data = from_folder(planted.path)
+    again = all_figures(data, Results(data))
+    first = {figure.key: figure for figure in report.figures}
+    for figure in again:
+        assert figure.alt == first[figure.key].alt
+        pd.testing.assert_frame_equal(figure.frame, first[figure.key].frame)
+
+
+def test_what_was_planted_is_in_the_page(report):
+    truth = Truth(cells=((2, 2048), (4, 2048), (8, 2048)), blocks=3)
+    (row,) = report.tables[0].frame.query("num_env_runners == 8").to_dict("records")
+    assert row["speed_up_low"] <= truth.speed_up(8, 2, 2048) <= row["speed_up_high"]
+    assert f"{row['speed_up']:.2f}" in to_html(report)
+
+
+def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
+    (tmp_path / "figures").mkdir(parents=True)
+    (tmp_path / "figures" / "efficiency.svg").write_text("of an earlier report")
+    (tmp_path / "figures" / "mine.svg").write_text("somebody's own")
+    files = write(small, tmp_path)
+    assert files[0] == tmp_path / "report.html"
+    assert all(file.stat().st_size > 0 for file in files)
+    names = {file.relative_to(tmp_path).as_posix() for file in files}
+    forms = {f"tables/{key}.{form}" for key in ("T1", "T2", "T3") for form in ("md", "csv", "tex")}
+    pictures = {f"figures/importance.{form}" for form in ("svg", "png", "csv", "pdf")}
+    assert names == {"report.html", "report.md", *forms, *pictures}
+    assert not (tmp_path / "figures" / "efficiency.svg").exists()
+    assert (tmp_path / "figures" / "mine.svg").exists()
+    with (tmp_path / "tables" / "T2.csv").open() as lines:
+        assert list(csv.DictReader(line for line in lines if not line.startswith("#"))) == [{"x": "1"}]
+    assert re.findall(r"!\[[^]]*\]\(([^)]+)\)", (tmp_path / "report.md").read_text()) == ["figures/importance.png"]
+
+
+def test_a_format_alone_writes_nothing_else(small, tmp_path):
+    names = {file.relative_to(tmp_path).as_posix() for file in write(small, tmp_path, ("csv",))}
+    pictures = {f"figures/importance.{form}" for form in ("svg", "png", "csv")}
+    assert names == {"tables/T1.csv", "tables/T2.csv", "tables/T3.csv", *pictures}
+
+
+def test_a_folder_that_cannot_be_written_is_told(small, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AnalysisError, match=r"must be writable.*--out"):
+        write(small, tmp_path / "file", ("md",))
+
+
+@pytest.mark.parametrize(("text", "formats"), [("html", ("html",)), (" tex, html,html", ("html", "tex"))])
+def test_formats_are_named(text, formats):
+    assert parse_formats(text) == formats
+
+
+@pytest.mark.parametrize("text", ["pdf", "html,doc", "", ","])
+def test_unknown_formats_are_told(text):
+    with pytest.raises(AnalysisError, match="--format: must be some of html, md, csv, tex"):
+        parse_formats(text)
+
+
+def test_without_any_table_the_page_says_so():
+    page = to_html(build(data(problems=("All is lost.",)), [], []))
+    assert "No table allows a conclusion" in page
+    assert "All is lost." in page

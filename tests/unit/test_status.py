@@ -1,0 +1,396 @@
+"""Where a study stands: while its driver works, after it has ended or was killed, and when its records are damaged."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+from filelock import FileLock
+from rich.console import Console
+
+from analysis.status import StatusReader, read_status
+from analysis.status.efficiency import efficiency_so_far
+from analysis.status.health import is_locked, quiet_after_s
+from study.errors import RecordError
+from study.status_view import show
+from study.tracking.ledger import fold
+from study.tracking.mirror_cursor import Cursor, CursorFile
+from study.tracking.packing import pack
+from study.tracking.records import StageDecided, read_lines
+from tests import holdup, synthetic
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return synthetic.make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db")
+
+
+@pytest.fixture
+def at_work(folder):
+    """Hold the study as a driver does."""
+    with FileLock(folder.path / ".lock"):
+        yield folder
+
+
+def printed(status, width, efficiency=None):
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as capture:
+        show(console, status, efficiency)
+    return capture.get()
+
+
+def rewrite(folder, moments):
+    """Give the records of a study other times."""
+    lines = folder.records.read_bytes().splitlines()
+    content = [orjson.loads(line) | {"time": moment} for line, moment in zip(lines, moments, strict=True)]
+    folder.records.write_bytes(b"".join(orjson.dumps(each) + b"\n" for each in content))
+
+
+def measured_trial(number, *, runners, seed=5, time_s=0.5):
+    for record in synthetic.whole_trial(number):
+        match record.kind:
+            case "trial_started":
+                yield replace(
+                    record,
+                    seed=seed,
+                    num_cpus=runners + 1,
+                    setting=record.setting | {"num_env_runners": runners, "minibatch_size": 64, "num_epochs": 4},
+                )
+            case "trial_built" | "trial_ended":
+                yield replace(record, timing="measured", timing_reason="")
+            case "iteration":
+                yield replace(record, metrics=record.metrics | {"iteration_time_s": time_s})
+            case _:
+                yield record
+
+
+def test_a_folder_that_is_none_is_told_with_a_way_out(tmp_path):
+    with pytest.raises(RecordError, match=r"must be the folder of a study, got none. Fix: give for instance"):
+        read_status(tmp_path / "nowhere")
+    with pytest.raises(RecordError, match=r"no study here \(study.json is missing\)"):
+        read_status(tmp_path)
+
+
+def test_a_study_without_records_was_prepared_and_no_more(folder):
+    status = read_status(folder.path)
+    assert (status.driver, status.state) == ("gone", "not running: no trial was recorded")
+    assert (status.num_ended, status.silence_s, status.left) == (0, None, None)
+    assert "nothing recorded yet" in printed(status, 80)
+
+
+def test_a_driver_at_work_without_a_trial_is_starting(at_work):
+    synthetic.append(at_work, synthetic.opened())
+    status = read_status(at_work.path)
+    assert (status.driver, status.state) == ("working", "starting: no trial yet")
+    assert not [advice for advice in status.advice if advice.command]
+
+
+def test_while_it_runs_the_page_shows_what_runs_and_for_how_long(at_work):
+    synthetic.append(
+        at_work,
+        synthetic.opened(),
+        *synthetic.whole_trial(0),
+        *synthetic.whole_trial(1, "failed"),
+        synthetic.started(2),
+        synthetic.built(2),
+        synthetic.iteration(2, 1),
+        synthetic.iteration(2, 2),
+        synthetic.evaluation(2, 2),
+    )
+    started = next(line.time for line in read_lines(at_work.records) if getattr(line.record, "trial", None) == 2)
+    status = read_status(at_work.path, moment=started + 100)
+    (running,) = status.running
+    assert (running.trial, running.num_env_runners, running.progress, running.built) == (2, 2, 0.5, True)
+    assert running.running_s == pytest.approx(100)
+    assert running.env_steps_per_s == 800.0  # 400 steps in 0.5 s, without the first iteration
+    assert (status.num_ended, status.num_trials) == (2, 3)
+    assert status.counts == {"finished": 1, "failed": 1, "interrupted": 0, "running": 1}
+    assert status.timings == {"measured": 0, "oversubscribed": 3, "emulated": 0, "tainted": 0}
+    texts = [advice.text for advice in status.advice]
+    assert "1 trial failed; the latest, trial 1: because of failed" in texts
+    assert any(text.startswith("3 of 3 clocks are oversubscribed and in no efficiency table") for text in texts)
+    assert "2 of 3 trials ended (1 finished, 1 failed, 1 running)" in printed(status, 80)
+
+
+def test_trials_of_a_dead_driver_do_not_run(folder):
+    synthetic.append(folder, synthetic.opened(), synthetic.started(0), synthetic.built(0))
+    status = read_status(folder.path)
+    assert (status.driver, status.running, status.left) == ("gone", (), None)
+    assert status.advice[0].text.startswith("The driver is gone without a word")
+    assert status.advice[0].command.endswith(f"--name demo --out {folder.path.parent} --resume")
+    assert "1 trial was interrupted; a resume runs them again." in [each.text for each in status.advice]
+
+
+def test_an_ended_study_says_how(folder):
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed("time budget"))
+    status = read_status(folder.path)
+    assert (status.driver, status.state) == ("ended", "out of time")
+
+
+def test_a_packed_study_has_no_driver_and_no_mirror(folder, tmp_path):
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
+    packed = pack(folder, tmp_path / "packed")
+    status = read_status(packed.path)
+    assert (status.driver, status.state, status.mirror) == ("packed", "a published copy, complete", None)
+    assert status.counts["finished"] == 1
+
+
+def test_the_time_left_is_the_median_of_what_ended(at_work):
+    synthetic.append(
+        at_work,
+        replace(synthetic.opened(), num_trials=10),
+        *(record for number in range(3) for record in synthetic.whole_trial(number, length=1)),
+        synthetic.started(3),
+        replace(synthetic.evaluation(3, 1), progress=0.25),
+    )
+    # Trials of 10, 20 and 60 s one after another, then one that is a quarter done.
+    moments = [0, 0, 1, 2, 3, 10, 10, 11, 12, 13, 30, 30, 31, 32, 33, 90, 90, 95]
+    rewrite(at_work, [1_000.0 + moment for moment in moments])
+    left = read_status(at_work.path, moment=1_100.0).left
+    assert (left.median_s, left.n) == (20.0, 3)
+    assert left.trials == pytest.approx(6 + 0.75)
+    assert left.at_a_time == pytest.approx(1.0)
+    assert left.seconds == pytest.approx(6.75 * 20)
+
+
+def test_silence_far_beyond_the_pace_is_told(at_work):
+    synthetic.append(at_work, synthetic.opened(), synthetic.started(0), synthetic.built(0), synthetic.iteration(0, 1))
+    rewrite(at_work, [1_000.0, 1_001.0, 1_041.0, 1_042.0])
+    well, quiet = (read_status(at_work.path, moment=1_042.0 + silence) for silence in (119, 121))
+    assert well.longest_pause_s == 40.0
+    assert not any("may hang" in each.text for each in well.advice)
+    assert any(
+        "Nothing was recorded for 121 s; the longest pause so far was 40 s." in each.text for each in quiet.advice
+    )
+    assert (quiet_after_s(None), quiet_after_s(0.1), quiet_after_s(100)) == (300.0, 60.0, 300.0)
+
+
+def test_pressure_is_foreign_only_where_every_process_has_a_core(at_work):
+    pressed = [synthetic.iteration(0, number, cpu_pressure=0.2) for number in (1, 2, 3)]
+    synthetic.append(at_work, synthetic.opened(), synthetic.started(0), synthetic.built(0), *pressed)
+    own = read_status(at_work.path)
+    assert [(each.share, each.own_cores) for each in own.pressure] == [(pytest.approx(0.2), False)]
+    assert not any("other programs" in each.text for each in own.advice)
+    synthetic.append(
+        at_work,
+        synthetic.started(1),
+        replace(synthetic.built(1), timing="emulated"),
+        *(replace(record, trial=1) for record in pressed),
+    )
+    advice = [each.text for each in read_status(at_work.path).advice if "other programs" in each.text]
+    assert len(advice) == 1
+    assert advice[0].startswith("Tasks of trial 1 waited for a CPU 20% of the time")
+
+
+def test_mlflow_lags_by_the_records_after_its_cursor(folder):
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
+    ends = [line.end for line in read_lines(folder.records)]
+    file = CursorFile.of(folder, folder.identity().tracking_uri)
+    file.write(Cursor(experiment_id="1", parent_run_id="r", offset=ends[2], seq=3))
+    status = read_status(folder.path)
+    assert (status.mirror.behind, status.mirror.begun) == (len(ends) - 3, True)
+    assert [each.command for each in status.advice if "MLflow" in each.text] == [f"python -m study sync {folder.path}"]
+    file.write(Cursor(experiment_id="1", parent_run_id="r", offset=ends[-1], seq=len(ends)))
+    assert read_status(folder.path).mirror.behind == 0
+
+
+def test_a_torn_line_is_told_once_nobody_writes_it(folder):
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0))
+    with folder.records.open("ab") as file:
+        file.write(b'{"schema":1,"seq"')
+    status = read_status(folder.path)
+    assert status.counts["finished"] == 1
+    assert status.problems == (
+        f"{folder.records}: the last line is incomplete (17 bytes, torn by a kill); a resume cuts it off.",
+    )
+    with FileLock(folder.path / ".lock"):
+        assert read_status(folder.path).problems == ()
+
+
+def test_a_damaged_line_leaves_what_came_before(folder):
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1))
+    lines = folder.records.read_bytes().splitlines(keepends=True)
+    folder.records.write_bytes(b"".join([*lines[:8], b"garbage\n", *lines[8:]]))
+    status = read_status(folder.path)
+    assert status.counts == {"finished": 1, "failed": 0, "interrupted": 0, "running": 0}
+    (problem,) = status.problems
+    assert "line 9: must be JSON" in problem
+    assert problem.endswith("What follows is the state after the 8 records before it.")
+
+
+def test_records_of_a_newer_version_are_refused(folder):
+    folder.records.write_bytes(b'{"schema":99,"seq":0,"time":1.0,"kind":"study_opened"}\n')
+    with pytest.raises(RecordError, match=r"this version reads schema \d+, got 99"):
+        read_status(folder.path)
+
+
+def test_a_record_of_an_unknown_trial_is_damage(folder):
+    synthetic.append(folder, synthetic.opened(), synthetic.iteration(7, 1))
+    (problem,) = read_status(folder.path).problems
+    assert "cannot be read" in problem
+
+
+def test_reading_on_gives_what_reading_anew_gives(at_work):
+    reader = StatusReader(at_work.path)
+    for records in (
+        [synthetic.opened()],
+        list(synthetic.whole_trial(0)),
+        [*synthetic.whole_trial(1, "interrupted"), *synthetic.whole_trial(1, attempt=2)],
+    ):
+        synthetic.append(at_work, *records)
+        assert reader.read(moment=5e9) == read_status(at_work.path, moment=5e9)
+    assert reader.ledger == fold((line.record, line.time) for line in read_lines(at_work.records))
+
+
+def test_looking_at_a_lock_does_not_take_it(tmp_path):
+    lock = tmp_path / ".lock"
+    assert not is_locked(lock)
+    assert not lock.exists()
+    held = FileLock(lock)
+    with held:
+        assert is_locked(lock)
+    assert not is_locked(lock)
+    with FileLock(lock).acquire(timeout=0):
+        assert is_locked(lock)
+
+
+def test_a_lock_that_the_kernel_does_not_list_is_found_by_trying(tmp_path, monkeypatch):
+    lock = tmp_path / ".lock"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "")
+    with FileLock(lock):
+        assert is_locked(lock)
+    assert not is_locked(lock)
+
+
+def test_stage_and_plan_of_a_holdup_study(tmp_path):
+    spec = holdup.holdup_spec()
+    records = holdup.study_records(spec)
+    whole = holdup.write_study(tmp_path / "whole", spec, records)
+    status = read_status(whole.path)
+    assert (status.staged, status.guessed, status.num_ended) == (True, False, status.num_trials)
+    assert sum(ended for ended, _ in status.per_stage.values()) == status.num_ended
+    assert {best.num_env_runners for best in status.best} == {2, 3, 4, 6}
+    race = next(
+        place for place, each in enumerate(records) if isinstance(each, StageDecided) and each.next_stage == "race"
+    )
+    begun = read_status(holdup.write_study(tmp_path / "begun", spec, records[: race + 1]).path)
+    assert (begun.stage, begun.guessed) == ("race", True)
+    assert " of about " in printed(begun, 80)
+
+
+def test_the_best_of_a_scale_says_how_many_it_was_best_of(folder):
+    def scored(number, score):
+        *first, last = synthetic.whole_trial(number)
+        return [*first, replace(last, summary=last.summary | {"score": score, "final_return": 100 * score})]
+
+    synthetic.append(folder, synthetic.opened(), *scored(0, 0.4), *scored(1, 0.9), *scored(2, 0.6))
+    (best,) = read_status(folder.path).best
+    assert (best.trial, best.score, best.final_return, best.num_finished) == (1, 0.9, 90.0, 3)
+    text = printed(read_status(folder.path), 80)
+    assert "The luckiest single trial of each scale (n=1, no interval)" in text
+
+
+def test_short_trials_have_no_score_worth_a_rank(folder):
+    def staged(number, **changes):
+        first, *rest = synthetic.whole_trial(number)
+        return [replace(first, **changes), *rest]
+
+    synthetic.append(
+        folder,
+        synthetic.opened(),
+        *staged(0, stage="calibrate", iterations=2),
+        *staged(1, stage="throughput"),
+        *staged(2, iterations=9),  # the budget of its space
+    )
+    assert [best.trial for best in read_status(folder.path).best] == [2]
+
+
+def test_efficiency_waits_for_two_measured_scales(folder):
+    synthetic.append(folder, synthetic.opened(), *measured_trial(0, runners=1), *synthetic.whole_trial(1))
+    reader = StatusReader(folder.path)
+    reader.read()
+    assert efficiency_so_far(reader) == (
+        "None yet: it needs finished trials with a measured clock at two scales, got 1 at 1 scale."
+    )
+
+
+def test_efficiency_is_that_of_the_table_in_short(folder):
+    synthetic.append(
+        folder,
+        synthetic.opened(),
+        *(
+            record
+            for number, (runners, seed) in enumerate([(1, 1), (1, 2), (2, 1), (2, 2)])
+            for record in measured_trial(number, runners=runners, seed=seed, time_s=1.0 / runners**0.5)
+        ),
+    )
+    reader = StatusReader(folder.path)
+    status = reader.read()
+    table = efficiency_so_far(reader)
+    assert table.frame["speed_up"].tolist() == pytest.approx([1.0, 2**0.5])
+    assert table.frame["efficiency_n"].tolist() == pytest.approx([1.0, 0.5**0.5])
+    for width in (80, 140):
+        text = printed(status, width, table)
+        assert "1.41" in text
+        assert "the speed-up is 1.41" in " ".join(text.split())
+
+
+def test_efficiency_of_damaged_records_is_a_sentence(folder):
+    trials = [record for n in (1, 2) for record in measured_trial(n, runners=n)]
+    synthetic.append(folder, synthetic.opened(), *trials)
+    with folder.records.open("ab") as file:
+        file.write(b"garbage\n")
+    reader = StatusReader(folder.path)
+    assert len(reader.read().problems) == 1
+    assert "must be JSON" in efficiency_so_far(reader)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_nothing_is_cut_off_or_wider_than_the_terminal(at_work, width):
+    records = [record for number in range(3) for record in synthetic.whole_trial(number)]
+    synthetic.append(at_work, synthetic.opened(), *records, *(synthetic.started(n, runners=46) for n in range(3, 18)))
+    status = read_status(at_work.path)
+    text = printed(status, width, "None yet.")
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text.replace("… and 3 more", "")
+    assert "… and 3 more" in text
+    for words in ("Running now", "Best so far", "Efficiency so far", "Health", "Driver: at work"):
+        assert words in text
+
+
+def test_commands_are_printed_whole(folder):
+    synthetic.append(folder, synthetic.opened(), synthetic.started(0))
+    status = read_status(folder.path)
+    command = status.advice[0].command
+    assert len(command) > 80
+    assert f"  {command}\n" in printed(status, 80)
+
+
+def test_status_loads_neither_engines_nor_pandas(folder):
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0))
+    code = (
+        "import sys; from analysis.status import StatusReader;"
+        "from analysis.status.efficiency import efficiency_so_far;"
+        f"import study.status_view; r = StatusReader({str(folder.path)!r}); r.read(); efficiency_so_far(r);"
+        "print(*[n for n in ('ray', 'torch', 'mlflow', 'optuna', 'pandas', 'scipy') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_the_command_answers_and_refuses(folder, tmp_path):
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
+
+    def status(path):
+        words = [sys.executable, "-m", "study", "status", str(path), "--watch"]
+        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    shown, refused = status(folder.path), status(tmp_path / "nowhere")
+    assert (shown.returncode, refused.returncode) == (0, 2)
+    assert "demo: complete" in shown.stdout
+    assert "must be the folder of a study" in refused.stderr
+    assert "Traceback" not in refused.stderr

@@ -1,0 +1,84 @@
+"""T11 says what the certificate says, or what is missing for one."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from analysis.load import from_folder
+from analysis.tables import hold_up
+from study.certificate.making import make_certificate
+from tests import holdup
+from tests.unit.tables_data import amdahl, study
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    spec = holdup.holdup_spec()
+    return holdup.write_study(tmp_path_factory.mktemp("study") / "demo", spec, holdup.study_records(spec))
+
+
+@pytest.fixture(scope="module")
+def data(folder):
+    return from_folder(folder.path)
+
+
+@pytest.fixture(scope="module")
+def table(data):
+    return hold_up(data)
+
+
+def test_the_arms_are_those_of_the_certificate(folder, table):
+    certificate = make_certificate(folder)
+    frame = table.frame.set_index("arm")
+    assert [name.removesuffix(", folded") for name in frame.index] == list(certificate.arms)
+    for shown, (name, arm) in zip(frame.index, certificate.arms.items(), strict=True):
+        assert shown.endswith(", folded") == arm.folded, name
+        assert frame.loc[shown, ["score", "score_low", "score_high"]].tolist() == pytest.approx(
+            [arm.score.value, arm.score.low, arm.score.high]
+        )
+        assert frame.loc[shown, ["n", "n_failed", "n_censored"]].tolist() == [arm.n, arm.n_failed, arm.n_censored]
+    assert table.n == sum(arm.n for arm in certificate.arms.values())
+
+
+def test_the_verdict_is_the_conclusion_and_its_laws_are_notes(folder, table):
+    verdict = make_certificate(folder).verdict
+    assert table.conclusion.startswith(f"At 6 runners the winner {verdict.sentence}. Mean score against")
+    assert ", ∞), n=16." in table.conclusion  # a lower bound: one-sided
+    laws = [note for note in table.notes if note.startswith(("kept: ", "BROKEN: ", "not judged: "))]
+    assert len(laws) == len(verdict.checks)
+    assert all(check.law in law for check, law in zip(verdict.checks, laws, strict=True))
+
+
+def test_no_number_of_the_table_stands_without_interval_or_n(table):
+    assert "1,200 (n=8, no interval)" in table.to_markdown()
+
+
+def test_a_written_certificate_is_read_and_not_made_again(folder, data, tmp_path):
+    certificate = make_certificate(folder).to_json()
+    certificate["verdict"]["sentence"] = "was read from the file"
+    (tmp_path / "certificate.json").write_text(json.dumps(certificate))
+    assert "the winner was read from the file" in hold_up(replace(data, source=str(tmp_path))).conclusion
+
+
+def test_a_study_that_is_not_confirmed_says_how_to_go_on(tmp_path):
+    spec = holdup.holdup_spec()
+    records = holdup.study_records(spec)
+    begun = holdup.write_study(tmp_path / "begun", spec, records[: len(records) // 4])
+    table = hold_up(from_folder(begun.path))
+    assert table.empty
+    assert "a certificate needs a confirmed study, got one at the stage" in table.conclusion
+    assert "--resume" in table.conclusion
+
+
+def test_a_damaged_certificate_is_told(data, tmp_path):
+    (tmp_path / "certificate.json").write_text('{"verdict": ')
+    assert hold_up(replace(data, source=str(tmp_path))).conclusion.startswith("No certificate. ")
+
+
+def test_other_studies_have_none():
+    assert "asks for no setting that holds up" in hold_up(study(amdahl((1,)))).conclusion
+
+
+def test_mlflow_holds_no_records(data):
+    assert "read the study from its folder" in hold_up(replace(data, source="sqlite:///mlflow.db")).conclusion

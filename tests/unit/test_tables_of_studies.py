@@ -1,0 +1,287 @@
+"""T1 to T8 of invented studies: the planted numbers, the refusals in words, and what is shown apart."""
+
+import json
+
+import numpy as np
+import pytest
+
+from analysis.tables import (
+    TABLES,
+    Results,
+    all_tables,
+    decomposition,
+    not_measured,
+    phases,
+    pop_tree,
+    steps_to_target,
+    strong_scaling,
+    study_sheet,
+    trials_against_runners,
+    weak_scaling,
+)
+from tests.unit.tables_data import NOISE, amdahl, run, study
+
+SCALES = (1, 2, 4, 8, 16)
+
+
+def column(table, name):
+    return [
+        None if value is None else float(value)
+        for value in table.frame[name].astype(object).where(table.frame[name].notna(), None)
+    ]
+
+
+def confounded(*, complete=False, blocks=2):
+    """Return 1 runner at batch 2,000 against 2 at 4,000; 2.92 times the rate, 1.46 of it due to the batch."""
+    rates = {(1, 2_000): 1_000.0, (2, 4_000): 2_920.0}
+    if complete:
+        rates |= {(2, 2_000): 2_000.0, (1, 4_000): 1_460.0}
+    cells = [(seed, n, batch, rate) for seed in range(1, blocks + 1) for (n, batch), rate in rates.items()]
+    return [
+        run(trial, runners=n, batch=batch, seed=seed, iteration_time_s=NOISE[seed - 1] * batch / rate)
+        for trial, (seed, n, batch, rate) in enumerate(cells)
+    ]
+
+
+def test_strong_scaling_shows_the_planted_speed_up_and_efficiencies():
+    table = strong_scaling(study(amdahl(SCALES)))
+    times = [0.2 + 3.0 / n for n in SCALES]
+    speed_up = [times[0] / each for each in times]
+    assert column(table, "num_env_runners") == list(SCALES)
+    assert column(table, "speed_up") == pytest.approx(speed_up)
+    assert column(table, "efficiency_n") == pytest.approx([s / n for s, n in zip(speed_up, SCALES, strict=True)])
+    assert column(table, "efficiency_p") == pytest.approx(
+        [s * 2 / (n + 1) for s, n in zip(speed_up, SCALES, strict=True)]  # P = n + 1
+    )
+    assert column(table, "karp_flatt")[1:] == pytest.approx([0.2 / 3.2] * 4)
+    assert column(table, "iteration_time_s")[0] == pytest.approx(3.2 * np.mean(NOISE[:3]))
+    assert column(table, "n") == [3] * 5
+    assert table.conclusion.startswith(
+        "From 1 to 16 runners, the speed-up is 8.26 [8.26, 8.26]: 0.516 [0.516, 0.516] per runner and 0.972 "
+        "[0.972, 0.972] per CPU; T(1) = 3.21 ["
+    )
+    assert table.notes[0].startswith("n_ref = 1, T(n_ref) = 3.21 [")
+
+
+def test_the_reference_row_is_no_estimate():
+    first = strong_scaling(study(amdahl())).to_markdown().splitlines()[6]
+    assert first.startswith("| 1 | 2 | 3,200 | 3 | 0 |")
+    assert first.count("1.00 (by definition)") == 3  # S, E_n, E_P
+
+
+def test_the_order_of_the_trials_changes_nothing():
+    rows = amdahl()
+    shuffled = [rows[index] for index in np.random.default_rng(1).permutation(len(rows))]
+    assert strong_scaling(study(rows)).to_csv() == strong_scaling(study(shuffled)).to_csv()
+
+
+def test_a_failed_trial_changes_n_failed_and_nothing_else():
+    before = strong_scaling(study(amdahl()))
+    after = strong_scaling(study([*amdahl(), run(99, runners=4, status="failed", timing="tainted")]))
+    assert (after.n, after.n_failed, dict(after.excluded)) == (before.n, 1, {})
+    assert column(after, "n_failed") == [0, 0, 1, 0, 0]
+    same = [name for name in before.frame if name != "n_failed"]
+    assert before.frame[same].equals(after.frame[same])
+
+
+def test_scaling_all_times_leaves_the_speed_up_unchanged():
+    slower = strong_scaling(study(amdahl(serial_s=2.0, parallel_s=30.0)))
+    assert column(slower, "speed_up") == pytest.approx(column(strong_scaling(study(amdahl())), "speed_up"))
+
+
+def test_confounded_cells_get_a_refusal_with_the_differing_field_and_the_command():
+    data = study(confounded())
+    table, parts = strong_scaling(data), decomposition(data)
+    assert table.empty
+    assert table.conclusion.startswith("Efficiency is refused. 1 runner, batch 2,000 against 2 runners, batch 4,000")
+    assert "train_batch_size (2,000 against 4,000)" in table.conclusion
+    assert "Run: python run_study.py" in table.conclusion
+    assert parts.empty
+    assert "2 runners at train_batch_size 2,000" in parts.conclusion
+    assert "Run: python run_study.py" in parts.conclusion
+    assert "2.92" not in table.to_markdown()  # the naive ratio is nowhere
+
+
+def test_with_the_missing_cells_the_ratio_is_taken_apart():
+    data = study(confounded(complete=True))
+    table = decomposition(data)
+    factors = dict(zip(table.frame["part"], table.frame["factor"].astype(float), strict=True))
+    logs = dict(zip(table.frame["part"], table.frame["log"].astype(object), strict=True))
+    assert factors["total"] == pytest.approx(2.92)
+    assert factors["runners"] == pytest.approx(2.0)
+    assert factors["workload"] == pytest.approx(1.46)
+    assert factors["interaction"] == pytest.approx(1.0)
+    assert logs["runners"] + logs["workload"] == pytest.approx(logs["total"])
+    assert table.n == 8
+    assert "2.92 [" in table.conclusion
+    refused = [note for note in strong_scaling(data).notes if note.startswith("Refused")]
+    assert len(refused) == 1
+    assert "Taken apart (T7)" in refused[0]
+
+
+def test_rows_that_are_not_measured_stand_apart_with_their_reason():
+    rows = [
+        *amdahl((1, 2)),
+        run(50, runners=46, timing="oversubscribed", iteration_time_s=2.0),
+        run(51, runners=46, timing="oversubscribed", iteration_time_s=1.6),
+        run(52, runners=46, timing="emulated"),
+        run(53, runners=4, timing="tainted", status="failed"),
+    ]
+    data = study(rows)
+    apart, table = not_measured(data), strong_scaling(data)
+    assert 46 not in column(table, "num_env_runners")
+    assert dict(table.excluded) == {"emulated": 1, "oversubscribed": 2}
+    shown = apart.frame.set_index(["timing", "num_env_runners"])
+    assert shown.loc[("oversubscribed", 46), ["n", "least", "median", "largest"]].tolist() == [2, 1_600, 1_800, 2_000]
+    assert shown.loc[("oversubscribed", 46), "reason"] == "3 processes on 2 cores"
+    assert shown.loc[("tainted", 4), ["n", "n_failed"]].tolist() == [1, 1]
+    assert "speed_up" not in apart.frame
+    assert apart.conclusion.startswith("4 of 10 runs have no measured clock (2 oversubscribed, 1 ")
+    assert (apart.n, apart.n_failed) == (4, 1)
+
+
+def test_a_study_of_measured_rows_has_nothing_to_show_apart():
+    assert not_measured(study(amdahl())).conclusion == "None: every run has a measured clock."
+
+
+def test_weak_scaling_shows_the_planted_efficiency():
+    times = {1: 1.0, 2: 1.25, 4: 2.0}
+    rows = [
+        run(trial, runners=n, batch=800 * n, seed=seed, iteration_time_s=NOISE[seed - 1] * time)
+        for trial, (seed, (n, time)) in enumerate((seed, item) for seed in (1, 2) for item in times.items())
+    ]
+    table = weak_scaling(study(rows))
+    assert column(table, "efficiency_n") == pytest.approx([1.0, 0.8, 0.5])
+    assert column(table, "speed_up") == pytest.approx([1.0, 1.6, 2.0])
+    assert table.conclusion.startswith("From 1 to 4 runners, weak efficiency is 0.500 [0.500, 0.500] and 0.800 ")
+
+
+def test_phases_and_the_pop_tree_are_those_that_were_planted():
+    data = study(amdahl((1, 4)))
+    table, tree = phases(data), pop_tree(data)
+    whole = np.array(column(table, "iteration_s"))
+    planted = {
+        "runners_s": 0.63,
+        "imbalance_s": 0.035,
+        "transfer_s": 0.035,
+        "learning_s": 0.2,
+        "sync_s": 0.06,
+        "rest_s": 0.04,
+    }
+    for name, share in planted.items():
+        assert np.array(column(table, name)) / whole == pytest.approx([share] * 2)
+    assert column(table, "closure") == pytest.approx([0, 0], abs=1e-12)
+    assert column(table, "unexplained") == pytest.approx([0.04, 0.04])
+    assert "at 4 runners" in table.conclusion.lower()
+    assert "more than 2% stay unexplained (at most 4.0%" in table.conclusion
+    for name, share in {"load_balance": 0.9 / 0.95, "transfer": 0.95, "phase": 0.7, "useful": 0.63}.items():
+        assert column(tree, name) == pytest.approx([share] * 2)
+    assert "63% [63%, 63%]" in tree.conclusion
+
+
+def test_trials_side_by_side_add_up():
+    cells = {"allocation 1 x 4": (4, 1, 1.0), "allocation 2 x 2": (2, 2, 1.25)}
+    rows = []
+    for seed in (1, 2):
+        for name, (n, count, time) in cells.items():
+            moment = 1_000.0 * seed + (500 if count == 2 else 0)
+            for _ in range(count):
+                times = {"started": moment, "ended": moment + 60, "stage": "throughput", "anchor": name}
+                rows.append(
+                    run(len(rows), runners=n, seed=seed, iteration_time_s=NOISE[seed - 1] * time, num_cpus=n, **times)
+                )
+    table = trials_against_runners(study(rows, kind="throughput"))
+    assert column(table, "num_trials") == [1, 2]
+    assert column(table, "num_cpus") == [4, 4]
+    assert column(table, "relative")[1] == pytest.approx(1.6)
+    assert "2 trials of 2 runners step 1.60 [1.60, 1.60] times as fast as 1 of 4" in table.conclusion
+
+
+def test_steps_to_target_count_the_runs_that_never_got_there():
+    rows = []
+    for batch, steps in ((1_000, 20_000), (4_000, 30_000)):
+        for seed in range(1, 5):
+            reached = {"env_steps_to_target": steps + 100 * seed, "env_steps": 50_000}
+            rows.append(run(len(rows), runners=2, batch=batch, seed=seed, iteration_time_s=batch / 1_000, **reached))
+    rows.append(run(len(rows), runners=2, batch=4_000, seed=5, iteration_time_s=4.0, env_steps=50_000))
+    table = steps_to_target(study(rows))
+    assert column(table, "train_batch_size") == [1_000, 4_000]
+    assert column(table, "steps_to_target") == pytest.approx([20_250, (4 * 30_250 + 50_000) / 5])
+    assert column(table, "n_censored") == [0, 1]
+    assert column(table, "time_to_target_s")[0] == pytest.approx(20.25)  # 1,000 env steps/s
+    assert column(table, "cpu_h_to_target")[0] == pytest.approx(20.25 * 3 / 3600)
+    assert "The fewest env steps to the target: 20,250 [" in table.conclusion
+    assert any("horizon 50,000 env steps" in note for note in table.notes)
+
+
+def test_the_sheet_says_what_is_equal_and_what_differs():
+    rows = [*amdahl((1, 2)), run(70, runners=2, workload={"threads": {"torch_threads_main": 2}, "num_epochs": 8})]
+    table = study_sheet(study(rows, problems=("Something is missing.",)))
+    entries = {(group, entry): value for group, entry, value in table.frame.astype(str).itertuples(index=False)}
+    assert entries["workload", "differs: num_epochs"] == "4; 8"
+    assert entries["software", "versions"] == "ray 2.60.0"
+    assert entries["study", "clocks"] == "7 measured"
+    assert table.notes == ("Something is missing.",)
+    assert table.conclusion == (
+        "invented: 7 trials on Waiting-v0 at 2 scales from 1 to 2 runners, 2 workloads; 7 of them with a measured "
+        "clock."
+    )
+
+
+BAD_INPUT = {
+    "empty": ([], "No run is finished with a measured clock"),
+    "one run": (amdahl((4,), blocks=1), "There is one scale only (4 runners, batch 3,200; one measured run)"),
+    "one scale": (amdahl((4,)), "There is one scale only (4 runners, batch 3,200; 3 measured runs)"),
+    "one seed": (amdahl(blocks=1), "the speed-up is 8.26 (n=1, no interval)"),
+    "all failed": (
+        [run(i, runners=n, status="failed", timing="tainted") for i, n in enumerate((1, 2, 4))],
+        "No run is finished with a measured clock",
+    ),
+    "mixed fingerprints": (confounded(), "Efficiency is refused"),
+    "two machines": (
+        [
+            run(i, runners=n, seed=s, workload={"cpu_model": m})
+            for i, (n, m, s) in enumerate([(1, "A", 1), (2, "B", 1)])
+        ],
+        "cpu_model (A against B)",
+    ),
+    "still running": (
+        [*amdahl((1, 2)), run(90, runners=4, status="running", timing=None), run(91, runners=4, status="interrupted")],
+        "From 1 to 2 runners",
+    ),
+    "no fingerprints": ([dict(row, fingerprint=None) for row in amdahl()], "15 no fingerprint"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_gives_every_table_with_a_sentence(name):
+    rows, words = BAD_INPUT[name]
+    tables = all_tables(study(rows))
+    assert [table.key for table in tables] == list(TABLES) == ["T1", "T2", "T2b", *(f"T{n}" for n in range(3, 12))]
+    assert words in tables[1].conclusion
+    for table in tables:
+        assert len(table.conclusion) > 20
+        assert "Traceback" not in table.conclusion
+        for text in (table.to_markdown(), table.to_csv(), table.to_latex(), table.to_html()):
+            assert "nan" not in text.lower().replace("nanosecond", "")
+            assert "None" not in text.replace(f"{table.conclusion}", "")
+        failed = sum(row["status"] == "failed" for row in rows)
+        if not table.frame.empty or table.key in ("T2", "T3", "T4", "T5", "T8", "T9", "T10", "T11"):
+            assert table.n_failed == failed, table.key
+
+
+def test_results_are_computed_once_for_all_tables():
+    results = Results(study(amdahl((1, 2))))
+    all_tables(results.data, results)
+    assert results.strong is results.strong
+    assert {"strong", "weak", "phases", "allocation", "goodput", "models"} <= set(vars(results))
+
+
+def test_what_the_data_do_not_allow_is_the_sentence_of_its_error():
+    data = study(amdahl())
+    broken = data.runs.assign(fingerprint=data.runs["fingerprint"].astype(object).map(lambda _: json.dumps([1])))
+    data = study([], name="broken")
+    object.__setattr__(data, "runs", broken)
+    table = strong_scaling(data)
+    assert table.empty
+    assert "must be the JSON text of an object" in table.conclusion
