@@ -12,6 +12,8 @@ from analysis.tables.table import Table
 SHEET = "T1"
 FIRST = ("T10", "T2", "T11")
 """Tables whose conclusions are that of the report, in this order: what to do, what was measured, what holds."""
+ASKED = {"holdup": ("T11", ("holdup", "learning"))}
+"""Kind of study -> the table and the parts that answer what it was run for: they come before all others."""
 MOST_REFUSALS = 3
 """Refusals at the head of a report; T2 has them all."""
 
@@ -129,7 +131,7 @@ def build(
         summary=sheet.conclusion if sheet is not None else data.name,
         refusals=tuple(told),
         conclusions=tuple(_conclusions(by_key, kind=data.kind, refused=bool(refusals))),
-        parts=tuple(_parts(tables, figures)),
+        parts=tuple(_parts(tables, figures, kind=data.kind)),
         limits=tuple(limits(data, tables, figures)),
         definitions=tuple(definitions),
         sheet=sheet,
@@ -143,17 +145,20 @@ def _conclusions(tables: Mapping[str, Table], *, kind: str, refused: bool) -> It
     A refusal that heads the report is not said twice, and that a study without hold-up stages has no certificate is
     no finding.
     """
-    for key in FIRST:
+    asked, _ = ASKED.get(kind, ("", ()))
+    for key in sorted(FIRST, key=lambda each: each != asked):  # else in their order
         table = tables.get(key)
         if table is None or (table.empty and ((key == "T2" and refused) or (key == "T11" and kind != "holdup"))):
             continue
         yield Statement(table=key, text=table.conclusion)
 
 
-def _parts(tables: Sequence[Table], figures: Sequence[Figure]) -> Iterator[Part]:
+def _parts(tables: Sequence[Table], figures: Sequence[Figure], *, kind: str) -> Iterator[Part]:
     left_tables = {table.key: table for table in tables if table.key != SHEET}
     left_figures = {figure.key: figure for figure in figures}
-    for key, (title, table_keys, figure_keys) in PARTS.items():
+    _, asked = ASKED.get(kind, ("", ()))
+    for key in dict.fromkeys((*asked, *PARTS)):
+        title, table_keys, figure_keys = PARTS[key]
         some = tuple(left_tables.pop(each) for each in table_keys if each in left_tables)
         pictures = tuple(left_figures.pop(each) for each in figure_keys if each in left_figures)
         if some or pictures:
