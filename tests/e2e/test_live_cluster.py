@@ -148,6 +148,7 @@ def wait_for(condition, process, seconds=120):
 
 
 # First: it needs a machine without a Ray, before the module's own is up.
+@pytest.mark.heavy
 def test_a_dead_ray_is_neither_joined_nor_waited_for(place, alone):
     stale = Cluster()
     try:
@@ -219,6 +220,7 @@ def test_a_driver_killed_on_a_live_cluster_frees_it_and_a_resume_finishes(place,
     assert is_clean(live.state(), num_cpus=8)
 
 
+@pytest.mark.heavy
 def test_a_trial_spreads_over_nodes_and_says_that_they_share_cores(place):
     cores = psutil.cpu_count(logical=False)
     if cores is None or cores >= 4:

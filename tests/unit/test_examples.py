@@ -42,7 +42,7 @@ def test_the_arms_in_the_readme_are_those_of_the_certificate():
         assert f"| {final} |" in section, final
 
 
-@pytest.mark.parametrize("name", ["example_study", "example_table"])
+@pytest.mark.parametrize("name", ["example_study", "example_table", "example_throughput"])
 def test_no_path_of_a_machine_is_in_an_example(name):
     folder = StudyFolder(ANALYSIS / name)
     for file in (folder.identity_file, folder.space_file, folder.table):

@@ -82,7 +82,7 @@ def distance_to_best(propose, num_trials):
     return np.mean(distances[num_trials // 2 :])
 
 
-@pytest.mark.parametrize(("sampler", "num_trials"), [("tpe", 70), ("gp", 70)])
+@pytest.mark.parametrize(("sampler", "num_trials"), [("tpe", 70), pytest.param("gp", 70, marks=pytest.mark.heavy)])
 def test_a_scale_gets_what_was_learnt_at_that_scale(sampler, num_trials):
     """A sampler that models the scale as one more parameter proposes for both what works at the easy one."""
     lr = FloatDistribution(1e-5, 1e-1, log=True)

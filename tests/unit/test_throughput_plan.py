@@ -165,15 +165,13 @@ def test_a_replicate_has_another_order_and_the_same_blocks():
     assert Counter(slot.anchor for slot in deal_slots(first)) == Counter(slot.anchor for slot in deal_slots(third))
 
 
-def test_the_waiting_grid_fits_two_cores_and_half_an_hour():
+def test_the_waiting_grid_fits_two_cores_and_an_hour():
     spec = load_space("waiting_grid.yaml")
     plan = make_plan(spec, machine(2))
     assert {each.needs.label.timing for each in plan.cells.values()} == {"measured"}
     assert max(each.needs.memory_mb for each in plan.cells.values()) < 16_000
-    assert plan.hours * 60 < 35
-    for (
-        each
-    ) in plan.cells.values():  # else the 4 ms of CPU that a runner takes in an iteration would be seen as pressure
-        cell = each.cell
+    assert plan.hours * 60 < 60
+    for each in plan.cells.values():
+        cell = each.cell  # else the 6 ms of CPU that a runner takes in an iteration would be seen as pressure
         waits_s = cell.setting["train_batch_size"] / cell.num_env_runners * spec.environment.step_wait_ms / 1e3
-        assert waits_s >= 0.05 * cell.num_env_runners
+        assert waits_s >= 0.115 * cell.num_env_runners
