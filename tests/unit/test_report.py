@@ -80,7 +80,7 @@ class Outline(HTMLParser):
 
 def test_the_conclusion_is_in_the_order_of_what_to_do_what_was_measured_what_holds():
     tables = [table("T2", "Twice as fast."), table("T11", "It holds up."), table("T10", "Use 16."), table("T5", "Hm.")]
-    report = build(data(kind="holdup"), tables, [])
+    report = build(data(), tables, [])
     assert [(each.table, each.text) for each in report.conclusions] == [
         ("T10", "Use 16."),
         ("T2", "Twice as fast."),
@@ -90,6 +90,13 @@ def test_the_conclusion_is_in_the_order_of_what_to_do_what_was_measured_what_hol
     assert (
         page.index("Use 16.") < page.index("Twice as fast.") < page.index('id="evidence"') < page.index('id="limits"')
     )
+
+
+def test_what_a_hold_up_study_was_run_for_comes_first():
+    tables = [table("T2", "Twice as fast."), table("T11", "It holds up."), table("T10", "Use 16."), table("T8", "Hm.")]
+    report = build(data(kind="holdup"), tables, [])
+    assert [each.table for each in report.conclusions] == ["T11", "T10", "T2"]
+    assert [part.key for part in report.parts] == ["holdup", "learning", "throughput", "recommendation"]
 
 
 def test_refusals_come_before_every_conclusion():
@@ -106,7 +113,7 @@ def test_refusals_come_before_every_conclusion():
 def test_a_study_that_asks_for_no_certificate_is_not_told_that_it_has_none():
     tables = [table("T2", "Twice as fast."), empty("T11", "No certificate.")]
     assert [each.table for each in build(data(), tables, []).conclusions] == ["T2"]
-    assert [each.table for each in build(data(kind="holdup"), tables, []).conclusions] == ["T2", "T11"]
+    assert [each.table for each in build(data(kind="holdup"), tables, []).conclusions] == ["T11", "T2"]
 
 
 def test_every_table_and_figure_is_in_the_evidence_once():
