@@ -1,5 +1,7 @@
 """Small specs for tests."""
 
+import copy
+from collections.abc import Mapping
 from typing import Any
 
 from study.space.space_file import Source
@@ -20,9 +22,9 @@ BASE: dict[str, Any] = {
 }
 
 
-def content(**changes: Any) -> dict[str, Any]:
-    """Return `BASE` with whole dotted keys replaced, e.g. `search__num_trials=9`; None removes a key."""
-    result: dict[str, Any] = {key: dict(value) for key, value in BASE.items()}
+def with_changes(base: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """Return a copy of `base` with whole dotted keys replaced, a dot written `__`; None removes a key."""
+    result: dict[str, Any] = copy.deepcopy(dict(base))
     for dotted, value in changes.items():
         *parents, last = dotted.split("__")
         node = result
@@ -33,6 +35,11 @@ def content(**changes: Any) -> dict[str, Any]:
         else:
             node[last] = value
     return result
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    """Return `BASE` with whole dotted keys replaced, e.g. `search__num_trials=9`; None removes a key."""
+    return with_changes(BASE, **changes)
 
 
 def spec(**changes: Any) -> StudySpec:

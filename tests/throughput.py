@@ -1,10 +1,10 @@
 """Small throughput studies for tests."""
 
-import copy
 from typing import Any
 
 from study.space.space_file import Source
 from study.space.spec import StudySpec, parse_space
+from tests.spaces import with_changes
 
 BASE: dict[str, Any] = {
     "kind": "throughput",
@@ -31,17 +31,7 @@ BASE: dict[str, Any] = {
 
 def throughput_content(**changes: Any) -> dict[str, Any]:
     """Return `BASE` with whole dotted keys replaced, e.g. `throughput__blocks=2`; None removes a key."""
-    result = copy.deepcopy(BASE)
-    for dotted, value in changes.items():
-        *parents, last = dotted.split("__")
-        node = result
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        if value is None:
-            node.pop(last, None)
-        else:
-            node[last] = value
-    return result
+    return with_changes(BASE, **changes)
 
 
 def throughput_spec(**changes: Any) -> StudySpec:

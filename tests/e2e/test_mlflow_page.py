@@ -6,7 +6,6 @@ Pictures of the pages go to the folder named by STUDY_SCREENSHOTS, else to pytes
 import json
 import os
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -31,18 +30,6 @@ from tests.synthetic import append, built, evaluation, iteration, make_folder, o
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 Keys = webdriver.Keys
 
-BROWSER_FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=2800,1300",
-]
 SCALES = (1, 2, 4, 2, 4, 1)
 BATCHES = (400, 800, 1600, 1000, 500, 700)
 RATES = (0.00025, 0.001, 0.003, 0.0005, 0.002, 0.0001)
@@ -149,28 +136,6 @@ def page(folder, tmp_path_factory):
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("chromium or chromedriver is not installed (Debian: chromium, chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*BROWSER_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    named = os.environ.get("STUDY_SCREENSHOTS")
-    folder = Path(named) if named else tmp_path_factory.mktemp("pictures")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def text(browser):

@@ -4,10 +4,7 @@ Pictures of the pages go to the folder named by STUDY_SCREENSHOTS, else to pytes
 """
 
 import base64
-import os
 import re
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -103,31 +100,6 @@ def test_a_mistake_is_a_sentence_and_code_2(words, said, tmp_path):
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    from tests.e2e.test_mlflow_page import BROWSER_FLAGS
-
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("chromium or chromedriver is not installed (Debian: chromium, chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*BROWSER_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    named = os.environ.get("STUDY_SCREENSHOTS")
-    place = Path(named) if named else tmp_path_factory.mktemp("pictures")
-    place.mkdir(parents=True, exist_ok=True)
-    return place
 
 
 @pytest.fixture(scope="module")
