@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from study.cli import _overrides
 from study.cluster.connection import private_shape
 from study.errors import ClusterError
+from study.options import all_overrides
 from study.planning.plan import deal_slots, make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.protocol.blocks import in_block
@@ -158,19 +158,19 @@ def test_the_plan_shows_cells_blocks_minutes_and_labels(width):
 
 
 def test_a_replicate_has_another_order_and_the_same_blocks():
-    overrides = _overrides("waiting_grid.yaml", None, 3, None)
+    overrides = all_overrides("waiting_grid.yaml", None, 3, None)
     assert overrides == ["search.sampler_seed=3"]
     first, third = (load_space("waiting_grid.yaml", overrides=each) for each in ([], overrides))
     assert deal_slots(first)[1:5] != deal_slots(third)[1:5]
     assert Counter(slot.anchor for slot in deal_slots(first)) == Counter(slot.anchor for slot in deal_slots(third))
 
 
-def test_the_waiting_grid_fits_two_cores_and_an_hour():
+def test_the_waiting_grid_fits_two_cores_and_seventy_minutes():
     spec = load_space("waiting_grid.yaml")
     plan = make_plan(spec, machine(2))
     assert {each.needs.label.timing for each in plan.cells.values()} == {"measured"}
     assert max(each.needs.memory_mb for each in plan.cells.values()) < 16_000
-    assert plan.hours * 60 < 60
+    assert plan.hours * 60 < 70
     for each in plan.cells.values():
         cell = each.cell  # else the 6 ms of CPU that a runner takes in an iteration would be seen as pressure
         waits_s = cell.setting["train_batch_size"] / cell.num_env_runners * spec.environment.step_wait_ms / 1e3
