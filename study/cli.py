@@ -12,9 +12,11 @@ import typer
 from rich.console import Console
 
 from study.errors import ExitCode, Fault, SpaceError, StudyError
-from study.protocol.stages import STAGES, Stage
+from study.launch.options import launch
+from study.options import Address, Seed, Set, Space, Trials, as_run, checked_name, checked_stage, load, seconds
+from study.protocol.stages import STAGES
 from study.space.space_file import find_space
-from study.space.spec import StudySpec, load_space
+from study.space.spec import StudySpec
 
 app = typer.Typer(
     help="Scaling studies of RLlib on Ray: which settings hold up at many environment runners, and what they cost.",
@@ -26,28 +28,13 @@ app = typer.Typer(
 console = Console(width=None if sys.stdout.isatty() else 140)
 errors = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
-Space = Annotated[str, typer.Option("--space", help="Space file: a path, or the name of one in search_spaces/.")]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        help="Ray to join: auto, or host:port. Without it RAY_ADDRESS if set, else a private local Ray ('local')."
-    ),
-]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Replace a value of the space: dotted.key=value. May be repeated.")
-]
-Seed = Annotated[
-    int | None,
-    typer.Option(min=0, help="Number of a replicate: its sampler and its trials have seeds that no other number has."),
-]
-Trials = Annotated[
-    int | None, typer.Option(min=1, help="Number of trials; with --resume extends the study. Not for hold-up studies.")
-]
-
 
 @app.callback()
 def _main() -> None:
     pass
+
+
+app.command(context_settings={"allow_extra_args": True})(launch)
 
 
 @app.command()
@@ -56,6 +43,9 @@ def run(
     address: Address = None,
     tracking_uri: Annotated[
         str | None, typer.Option(help="MLflow: sqlite:///mlflow.db (default), http://…, postgresql://…")
+    ] = None,
+    optuna_storage: Annotated[
+        str | None, typer.Option(help="Show the search to a team there too, e.g. postgresql://…; see the README.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder that holds the studies.")] = Path("studies"),
     name: Annotated[str | None, typer.Option(help="Name of the study; by default that of the space.")] = None,
@@ -79,9 +69,9 @@ def run(
 
     Exit codes: 0 all trials ended well, 1 some failed, 2 a mistake in the call, 75 stopped and resumable.
     """
-    spec = _load(space, set_, seed, trials)
-    name = _name(name or find_space(space).stem)
-    last = None if until is None else _stage(until, spec)
+    spec = load(space, set_, seed, trials)
+    name = checked_name(name or find_space(space).stem)
+    last = None if until is None else checked_stage(until, spec)
     if dry_run:
         _print_plan(spec, address, name, space)
         return
@@ -95,13 +85,14 @@ def run(
         out=out,
         address=address,
         tracking_uri=tracking_uri,
+        optuna_storage=optuna_storage,
         resume=resume or resume_or_start,
         or_start=resume_or_start,
-        time_budget_s=None if time_budget is None else _seconds(time_budget),
+        time_budget_s=None if time_budget is None else seconds(time_budget, "--time-budget"),
         until=last,
         verbose=verbose,
         space=str(file),
-        space_text=_as_run(file, set_, seed, trials),
+        space_text=as_run(file, set_, seed, trials),
     )
     again = _again()
     try:
@@ -116,7 +107,7 @@ def run(
 @app.command()
 def plan(space: Space, address: Address = None, seed: Seed = None, trials: Trials = None, set_: Set = None) -> None:
     """Print what a study would run and what each trial needs; the same as `run --dry-run`."""
-    _print_plan(_load(space, set_, seed, trials), address, find_space(space).stem, space)
+    _print_plan(load(space, set_, seed, trials), address, find_space(space).stem, space)
 
 
 @app.command()
@@ -135,16 +126,14 @@ def sync(
     tracking_uri: Annotated[
         str | None, typer.Option(help="Write to this MLflow instead of the study's own; builds a complete copy there.")
     ] = None,
+    optuna_storage: Annotated[str | None, typer.Option(help="Likewise, for the trials of the search.")] = None,
 ) -> None:
-    """Bring MLflow up to date with a study's records."""
+    """Bring MLflow, and Optuna's storage where the study has one, up to date with a study's records."""
+    from study.syncing import sync_study
     from study.tracking.folder import StudyFolder
-    from study.tracking.mlflow_mirror import sync as sync_folder
-    from study.tracking.packing import unpacked
-    from study.tracking.tracking_uri import check_tracking_uri
 
-    uri = None if tracking_uri is None else check_tracking_uri(tracking_uri)
-    report = sync_folder(unpacked(StudyFolder(study)), tracking_uri=uri)
-    console.print(f"MLflow is up to date: {report.records} records sent, {report.runs} trials there.", highlight=False)
+    for line in sync_study(StudyFolder(study), tracking_uri=tracking_uri, optuna_storage=optuna_storage):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 certificates = typer.Typer(help="The certificate of a hold-up study.", no_args_is_help=True, rich_markup_mode=None)
@@ -215,8 +204,25 @@ def pack(
     packed = pack_study(folder, target, results_only=results_only, digits=digits)
     if folder.certificate.exists() and not results_only:
         make_certificate(packed).write(packed)
-    size = packed.records.stat().st_size / 1e6
-    console.print(f"{packed.records}: {size:.1f} MB.", markup=False, highlight=False, soft_wrap=True)
+    size = packed.records.stat().st_size
+    said = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+    console.print(f"{packed.records}: {said}.", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def doctor(
+    address: Address = None,
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow: sqlite:///mlflow.db (default), http://…")] = None,
+    out: Annotated[Path, typer.Option(help="Folder that holds the studies.")] = Path("studies"),
+    space: Annotated[str | None, typer.Option(help="A space: does its largest trial fit, and run, there?")] = None,
+    set_: Set = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings for programs.")] = False,
+) -> None:
+    """Say what would make a study fail or lie here, and what to do; exit code 2 if something failed."""
+    from study.doctor.view import examine
+
+    spec = None if space is None else load(space, set_, None, None)
+    raise typer.Exit(examine(console, address=address, tracking_uri=tracking_uri, out=out, spec=spec, as_json=as_json))
 
 
 @app.command()
@@ -295,64 +301,6 @@ def replay(
         records, target=target, small=small, num_replays=replays, seed=seed, complete_seeds_only=complete_seeds_only
     )
     sys.stdout.write(to_markdown(result))
-
-
-def _load(space: str, overrides: list[str] | None, seed: int | None, trials: int | None) -> StudySpec:
-    return load_space(space, overrides=_overrides(space, overrides, seed, trials))
-
-
-def _overrides(space: str, given: list[str] | None, seed: int | None, trials: int | None) -> list[str]:
-    """Return all overrides: `--seed` and `--trials` are short for values of the space."""
-    overrides = list(given or [])
-    if trials is not None:
-        overrides.append(f"search.num_trials={trials}")
-    if seed is not None and (holdup := load_space(space, overrides=overrides).holdup) is not None:
-        sets = {"tune_seeds": holdup.tune_seeds, "rank_seeds": holdup.rank_seeds, "test_seeds": holdup.test_seeds}
-        ends = [each.first + each.count for each in sets.values()]
-        span = max(ends) - min(each.first for each in sets.values())
-        overrides.append(f"search.sampler_seed={seed}")
-        for name, each in sets.items():
-            overrides.append(f"holdup.{name}={{first: {each.first + seed * span}, count: {each.count}}}")
-    elif seed is not None and load_space(space, overrides=overrides).kind == "throughput":
-        overrides.append(f"search.sampler_seed={seed}")  # of the order; a block's number is the seed of its trials
-    elif seed is not None:
-        count = len(load_space(space, overrides=overrides).search.seeds)
-        first = 1 + seed * count  # so that two replicates share no seed
-        overrides += [f"search.sampler_seed={seed}", f"search.seeds={list(range(first, first + count))}"]
-    return overrides
-
-
-def _as_run(file: Path, overrides: list[str] | None, seed: int | None, trials: int | None) -> str:
-    """Return the space file with a note of what the command line changed."""
-    changes = _overrides(str(file), overrides, seed, trials)
-    note = "".join(f"# --set {change}\n" for change in changes)
-    return (f"# Changed on the command line:\n{note}" if changes else "") + file.read_text()
-
-
-def _name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        law = f"letters, digits, '.', '_' and '-' only, got '{name}'."
-        raise SpaceError("command line", [Fault(place="--name", law=law, fix="Choose another name.")])
-    return name
-
-
-def _stage(text: str, spec: StudySpec) -> Stage:
-    if spec.holdup is None:
-        law, fix = f"only a hold-up study has stages, got '{text}'.", "Drop it, or give the space a holdup section."
-    elif text not in STAGES:
-        law, fix = f"one of {', '.join(STAGES)}, got '{text}'.", "Name a stage."
-    else:
-        return text
-    raise SpaceError("command line", [Fault(place="--until", law=law, fix=fix)])
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip())
-    parts = [float(part or 0) for part in match.groups()] if match else []
-    if not any(parts):
-        law = f"a duration above zero, got '{text}'."
-        raise SpaceError("command line", [Fault(place="--time-budget", law=law, fix="Write 45s, 30m, 2h or 1h30m.")])
-    return parts[0] * 3600 + parts[1] * 60 + parts[2]
 
 
 def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) -> None:

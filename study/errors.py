@@ -3,9 +3,11 @@
     StudyError
     ├── SpaceError(ValueError)      the space file, or an option, is wrong: nothing was started
     ├── ClusterError(RuntimeError)  Ray cannot be reached, or the plan does not fit it
+    ├── LaunchError(RuntimeError)   a job cannot be submitted, or Ray does not start on its hosts
     ├── TrackingError(RuntimeError) MLflow cannot be reached at a first start
     ├── RecordError(ValueError)     the records of a study cannot be trusted
     ├── TrialError(RuntimeError)    one trial went wrong: it becomes a FAILED row
+    │   └── TrialLostError          a node or process died under it: it is run again
     └── AnalysisError(ValueError)   the data do not allow the conclusion that was asked for
 
 Only the command line catches `StudyError`; a message reads `where: law, got value. Fix: action.`
@@ -25,6 +27,8 @@ class ExitCode(IntEnum):
     """The plan is complete; some trials failed."""
     MISTAKE = 2
     """The call, the space or the surroundings are wrong; nothing was started."""
+    NO_CLUSTER = 69
+    """Ray did not start on the hosts of a job (EX_UNAVAILABLE)."""
     UNEXPECTED = 70
     """A fault of this program (EX_SOFTWARE)."""
     STOPPED = 75
@@ -39,6 +43,10 @@ class ClusterError(StudyError, RuntimeError):
     """Ray cannot be reached, or the plan does not fit the cluster."""
 
 
+class LaunchError(StudyError, RuntimeError):
+    """A job cannot be submitted, or Ray does not start on its hosts."""
+
+
 class TrackingError(StudyError, RuntimeError):
     """The MLflow tracking URI does not answer."""
 
@@ -49,6 +57,10 @@ class RecordError(StudyError, ValueError):
 
 class TrialError(StudyError, RuntimeError):
     """A trial cannot go on; its row says why."""
+
+
+class TrialLostError(TrialError):
+    """A node or a process died under a trial, which may have had no part in it."""
 
 
 class AnalysisError(StudyError, ValueError):

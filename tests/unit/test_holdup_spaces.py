@@ -2,8 +2,8 @@
 
 import pytest
 
-from study.cli import _overrides
 from study.errors import ClusterError, SpaceError
+from study.options import all_overrides
 from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.protocol.baselines import default_setting, fixed_baselines, scaled_baselines
@@ -93,7 +93,9 @@ def test_no_clock_is_compared_with_another(objective):
 def test_a_replicate_has_seeds_that_no_other_number_has():
     used = set()
     for number in range(3):
-        holdup = load_space("holdup_small.yaml", overrides=_overrides("holdup_small.yaml", None, number, None)).holdup
+        holdup = load_space(
+            "holdup_small.yaml", overrides=all_overrides("holdup_small.yaml", None, number, None)
+        ).holdup
         sets = [set(each.seeds) for each in (holdup.tune_seeds, holdup.rank_seeds, holdup.test_seeds)]
         assert len(set.union(*sets)) == sum(map(len, sets))
         assert not used & set.union(*sets)

@@ -1,0 +1,153 @@
+"""The program on one host of a launched cluster (`python -m study.launch.agent`): starts a child, tells of it, ends it.
+
+It is told what to do on its standard input (`tasks`). Whatever ends that input ends the child: an order, a lost
+connection, or the death of the supervisor, so that nothing is left behind. It ignores the signals by which schedulers
+end jobs: the supervisor gets them too, and ends the study before Ray. Imports no engine.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from study.errors import LaunchError
+from study.launch.node import RayNode, die_with_parent
+from study.launch.tasks import CommandTask, Order, RayTask, parse_task
+
+POLL_S = 0.25
+COMMAND_STOP_TIMEOUT_S = 60.0
+"""How long a command may take to end cleanly: a study that records what it was doing, and takes down nothing."""
+
+_said = threading.Lock()
+
+
+def say(event: str, **content: Any) -> None:
+    """Tell the supervisor; where it is gone, nobody."""
+    line = json.dumps({"event": event, "host": socket.gethostname(), **content}) + "\n"
+    with _said, contextlib.suppress(OSError):
+        sys.stdout.write(line)
+        sys.stdout.flush()
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+def main() -> int:
+    """Do what the first line of standard input says."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, _ignore)  # a handler, since children would inherit SIG_IGN
+    line = sys.stdin.readline()
+    if not line:
+        return 0
+    try:
+        task = parse_task(line)
+        return _run_ray(task) if isinstance(task, RayTask) else _run_command(task)
+    except pydantic.ValidationError as error:
+        say("failed", reason=f"the supervisor must be of the same version: {str(error).splitlines()[0]}")
+    except (LaunchError, OSError) as error:
+        say("failed", reason=str(error))
+    return 1
+
+
+def _run_ray(task: RayTask) -> int:
+    node = RayNode(task)
+    orders, started = _orders(), False
+    try:
+        while True:
+            with contextlib.suppress(queue.Empty):
+                if orders.get(timeout=POLL_S).do == "stop":
+                    break
+            if (code := node.process.poll()) is not None:
+                reason = f"`ray start` ended with code {code}: {node.last_words()}"
+                say("failed", reason=reason, logs=str(node.folder))
+                node.stop(keep_logs=True)
+                return 1
+            if not started and node.listens():
+                started = True
+                say(
+                    "started",
+                    ip=node.ip,
+                    address=node.address,
+                    dashboard=node.dashboard,
+                    num_cpus=node.num_cpus,
+                    pid=node.process.pid,
+                    folder=str(node.folder),
+                )
+    finally:
+        if node.process.returncode is None:
+            node.stop()
+    say("exited", code=0)
+    return 0
+
+
+def _run_command(task: CommandTask) -> int:
+    with tempfile.TemporaryDirectory(prefix=f"rl-{os.getuid()}-", dir=task.temp_root) as folder:
+        for name, content in task.files.items():
+            (Path(folder) / name).write_text(content)
+        process = subprocess.Popen(
+            [word.replace("{folder}", folder).replace("{python}", sys.executable) for word in task.command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **task.environment},
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+        say("started", pid=process.pid)
+        reader = threading.Thread(target=_pass_on, args=[process], daemon=True)
+        reader.start()
+        orders = _orders()
+        while process.poll() is None:
+            with contextlib.suppress(queue.Empty):
+                order = orders.get(timeout=POLL_S)
+                if order.do == "signal":
+                    process.send_signal(signal.Signals[order.name])
+                else:
+                    _end(process)
+        reader.join(5)
+        say("exited", code=process.returncode)
+    return 0
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(COMMAND_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _pass_on(process: "subprocess.Popen[bytes]") -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        say("line", text=line.decode(errors="replace").rstrip("\n"))
+
+
+def _orders() -> "queue.Queue[Order]":
+    """Return the queue of what the supervisor says from now on; the end of its words is a stop."""
+    orders: queue.Queue[Order] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            with contextlib.suppress(pydantic.ValidationError):  # nothing that can be understood is no order
+                orders.put(Order.model_validate_json(line))
+        orders.put(Order(do="stop"))
+
+    threading.Thread(target=read, daemon=True).start()
+    return orders
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""`python -m study launch`: options into a job, what it will cost, the script, the submission."""
+
+import getpass
+import math
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from study.errors import ExitCode
+from study.launch import batch, tunnels
+from study.launch.job import LaunchJob
+from study.launch.ssh import parse_hosts
+from study.planning.plan import make_plan
+from study.planning.shape import ClusterShape, NodeShape
+from study.space.spec import StudySpec
+from study.tracking.folder import write_atomically
+
+MEMORY_UNKNOWN_MB = 10**9
+"""More than any machine has: what the nodes have is known when the job runs there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What a person asked for, checked."""
+
+    job: LaunchJob
+    request: batch.Request | None
+    """None for `ssh`."""
+    spec: StudySpec
+    name: str
+    folder: Path
+    """Of the job: beside the study's, which a study makes itself."""
+    jump: str | None = None
+
+
+def launch(console: Console, asked: Launch, *, only_print: bool) -> int:
+    """Show what a job will be, submit it or run it; return the exit code.
+
+    Raises:
+        LaunchError: The scheduler refuses it.
+        ClusterError: The space's largest trial does not fit the nodes.
+    """
+    say = Teller(console)
+    _show_plan(say, asked)
+    if asked.request is None:
+        return _over_ssh(say, asked, only_print=only_print)
+    file, text = asked.folder / "job.sh", batch.script(asked.job, asked.request, asked.folder)
+    if only_print:
+        say(f"\n# {file}")
+        sys.stdout.write(text)
+        say(f"\nSubmit with: {shlex.join(batch.submit_command(asked.job.scheduler, file))}")
+        return 0
+    asked.job.write(asked.folder)
+    write_atomically(file, text)
+    file.chmod(0o700)
+    if start := batch.foreseen_start(asked.job.scheduler, file):
+        say(f"{asked.job.scheduler.upper()} foresees a start at {start}.")
+    job_id = batch.submit(asked.job.scheduler, file)
+    say(f"Submitted as job {job_id}. Its log: {asked.folder}/job-{job_id}.log")
+    if start := batch.foreseen_start_of(asked.job.scheduler, job_id):
+        say(f"{asked.job.scheduler.upper()} foresees a start at {start}." if start != "now" else "It starts now.")
+    say(f"Watch it: python -m study status {asked.job.study} --watch")
+    say("From your own machine, once it runs (its log names the head):")
+    for line in tunnels.lines("HEAD", jump=asked.jump, user=getpass.getuser()):
+        say(f"  {line}")
+    return 0
+
+
+def _over_ssh(say: "Teller", asked: Launch, *, only_print: bool) -> int:
+    """Run the supervisor here, in the foreground."""
+    from study.launch.supervisor import supervise
+
+    head = parse_hosts(asked.job.hosts)[0].name
+    if only_print:
+        sys.stdout.write(asked.job.model_dump_json(indent=1, exclude={"space_text"}) + "\n")
+        return 0
+    file = asked.job.write(asked.folder)
+    for line in tunnels.lines(head, jump=asked.jump):
+        say(f"  {line}")
+    code = supervise(file)
+    if code == ExitCode.NO_CLUSTER:
+        return code
+    say(f"\nThe study is in {asked.job.workdir}/{asked.job.study} on {head}. To fetch it:")
+    say(f"  rsync -a {head}:{shlex.quote(f'{asked.job.workdir}/{asked.job.study}')} studies/")
+    return code
+
+
+def _show_plan(say: "Teller", asked: Launch) -> None:
+    """Say what is reserved and what the plan needs, and refuse what can never fit."""
+    job, request = asked.job, asked.request
+    sizes = [request.cpus_per_node] * request.nodes if request else [host.num_cpus for host in parse_hosts(job.hosts)]
+    if job.cpus_per_node is not None:
+        sizes = [job.cpus_per_node] * len(sizes)
+    where = f"{len(sizes)} node{'s' if len(sizes) != 1 else ''}"
+    if request is not None:
+        size = f" x {request.cpus_per_node} CPUs" if request.cpus_per_node else ", whole,"
+        say(f"{asked.name} on {where}{size} for at most {batch.clock(request.walltime_s)}", style="bold")
+    else:
+        say(f"{asked.name} on {where}", style="bold")
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        say("How many CPUs that is, and whether the largest trial fits, is known when the job runs there.")
+    else:
+        if request is not None:
+            cost = sum(known) * request.walltime_s / 3600
+            again = " It is requeued until the study is complete; each life costs that much." if job.resubmit else ""
+            say(f"Reserves at most {cost:,.1f} CPU-hours.{again}")
+        plan = make_plan(asked.spec, ClusterShape(nodes=_nodes(known, use_head=job.use_head)))
+        cpu_hours = plan.hours * plan.cluster.capacity
+        say(
+            f"The plan: {plan.num_trials} trials, about {_hours(plan.hours)} there, {cpu_hours:,.1f} CPU-hours "
+            "(guessed, good to a factor of three)."
+        )
+    if len(sizes) > 1 and not job.use_head:
+        say("The first node carries Ray's head and the study's driver, no trials; --use-head lets them run there too.")
+
+
+def _nodes(sizes: list[int], *, use_head: bool) -> tuple[NodeShape, ...]:
+    """Return the cluster that a job will have, as far as it is known before."""
+    head, *others = sizes
+    cpus = [max(head - 1, 1) if use_head or not others else 0, *others]
+    return tuple(
+        NodeShape(address=f"node {index}", num_cpus=count, physical_cpus=count, memory_mb=MEMORY_UNKNOWN_MB)
+        for index, count in enumerate(cpus, start=1)
+    )
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 1 else f"{math.ceil(hours * 60)} min"
+
+
+class Teller:
+    """Prints plain lines: names and paths are never markup."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def __call__(self, text: str, *, style: str | None = None) -> None:
+        """Print a line."""
+        self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

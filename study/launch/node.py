@@ -1,0 +1,208 @@
+"""One Ray node on this host: its address, its folder, its command line, and the end of exactly these processes.
+
+Imports no engine: Ray runs in a process of its own.
+"""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from study.cluster.connection import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
+from study.cluster.machine import machine
+from study.errors import LaunchError
+from study.launch.ports import take_block
+from study.launch.tasks import RayTask
+
+STOP_TIMEOUT_S = 40.0
+"""How long `ray start --block` may take to end; it waits half a minute for a head that is gone."""
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+class RayNode:
+    """A Ray node that ends when it is told, or with this process."""
+
+    def __init__(self, task: RayTask) -> None:
+        """Start it; must be called in the main thread, whose death ends it.
+
+        Raises:
+            LaunchError: There is no address, no port or no folder for it.
+        """
+        self.ip = own_address(task)
+        self.num_cpus = _num_cpus(task)
+        self._ports = take_block(task.job, num_cpus=self.num_cpus, port_base=task.port_base)
+        try:
+            self.folder = _folder(task.temp_root, self._ports.base)
+            self.log = self.folder / "start.log"
+            alone = not (task.address or task.peer)
+            ours = PRIVATE_ENVIRONMENT if alone else RAY_ENVIRONMENT
+            environment = {**os.environ, **ours, **task.environment}
+            for name in ("RAY_ADDRESS", "RAY_TMPDIR"):
+                environment.pop(name, None)
+            with self.log.open("wb") as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "ray.scripts.scripts", *self._arguments(task)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,  # a signal to the job's group must not end Ray before the study
+                    preexec_fn=die_with_parent,
+                )
+        except BaseException:
+            self._ports.release()
+            raise
+        self._is_head, self._remove = not task.address, task.remove
+
+    @property
+    def address(self) -> str:
+        """Where the head listens, if this is it."""
+        return f"{self.ip}:{self._ports['gcs']}"
+
+    @property
+    def dashboard(self) -> str:
+        """Where the dashboard listens: on loopback only."""
+        return f"127.0.0.1:{self._ports['dashboard']}"
+
+    def listens(self) -> bool:
+        """Return whether its servers answer."""
+        names = ("gcs", "node_manager") if self._is_head else ("node_manager",)
+        return all(_answers(self.ip, self._ports[name]) for name in names)
+
+    def last_words(self) -> str:
+        """Return the end of what `ray start` printed."""
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return "\n".join(lines[-8:])[-1500:]
+
+    def stop(self, *, keep_logs: bool = False) -> None:
+        """End it and its processes, and no others; remove its folder."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        deadline = time.monotonic() + 3
+        while (left := _processes_of(self.folder)) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self._ports.release()
+        if not keep_logs:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._remove:
+            shutil.rmtree(self._remove, ignore_errors=True)
+
+    def _arguments(self, task: RayTask) -> list[str]:
+        ports, (first, last) = self._ports, self._ports.workers
+        head = ["--head", f"--port={ports['gcs']}", f"--include-dashboard={str(task.dashboard).lower()}"]
+        head += ["--dashboard-host=127.0.0.1", f"--dashboard-port={ports['dashboard']}"]
+        where = [f"--address={task.address}"] if task.address else head
+        return [
+            "start",
+            *where,
+            f"--node-ip-address={self.ip}",
+            f"--num-cpus={self.num_cpus}",
+            f"--temp-dir={self.folder}/r",
+            f"--node-manager-port={ports['node_manager']}",
+            f"--object-manager-port={ports['object_manager']}",
+            f"--metrics-export-port={ports['metrics']}",
+            f"--dashboard-agent-listen-port={ports['agent_http']}",
+            f"--dashboard-agent-grpc-port={ports['agent_grpc']}",
+            f"--runtime-env-agent-port={ports['runtime_env']}",
+            f"--min-worker-port={first}",
+            f"--max-worker-port={last}",
+            "--disable-usage-stats",
+            "--block",
+        ]
+
+
+def own_address(task: RayTask) -> str:
+    """Return the address of this host that the others of its cluster reach.
+
+    Raises:
+        LaunchError: The interface is not there.
+    """
+    if task.ip:
+        return task.ip
+    if task.interface:
+        found = [each for each in psutil.net_if_addrs().get(task.interface, []) if each.family == socket.AF_INET]
+        if not found:
+            there = ", ".join(sorted(psutil.net_if_addrs()))
+            raise LaunchError(
+                f"{socket.gethostname()}: --interface {task.interface} must have an IPv4 address here, got "
+                f"interfaces {there}. Fix: name one of these."
+            )
+        return found[0].address
+    if not task.peer:
+        return "127.0.0.1"  # alone: nothing listens for others
+    # 192.0.2.1 is nobody's (RFC 5737): the address by which one would leave this host. Nothing is sent.
+    for peer in (task.peer.rpartition("@")[2], "192.0.2.1"):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((peer, 9))
+            except OSError:
+                continue
+            return str(probe.getsockname()[0])
+    raise LaunchError(
+        f"{socket.gethostname()}: no way to {task.peer} from here. Fix: give --interface with the network that the "
+        "hosts share."
+    )
+
+
+def _num_cpus(task: RayTask) -> int:
+    if task.num_cpus is not None:
+        return task.num_cpus
+    return max(machine().num_cores - task.leave_out, 0)
+
+
+def _folder(temp_root: str, base: int) -> Path:
+    """Make the folder of the node that owns the ports from `base` on; what a killed one left there is removed.
+
+    Raises:
+        LaunchError: Somebody else has it.
+    """
+    folder = Path(temp_root) / f"rl-{os.getuid()}-{base}"
+    if folder.is_symlink() or (folder.exists() and folder.lstat().st_uid != os.getuid()):
+        raise LaunchError(f"{socket.gethostname()}: {folder} must be yours. Fix: choose another --temp-root.")
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise LaunchError(
+            f"{socket.gethostname()}: a folder in {temp_root} must be possible ({error.strerror}). Fix: choose a "
+            "--temp-root on this host's own disk."
+        ) from error
+    return folder
+
+
+def _processes_of(folder: Path) -> list[psutil.Process]:
+    """Return the processes that have this folder on their command line; nobody else has its name."""
+    mark = f"{folder}/"
+    found = []
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        uids = process.info["uids"]
+        if uids and uids.real == os.getuid() and any(mark in word for word in process.info["cmdline"] or []):
+            found.append(process)
+    return found
+
+
+def die_with_parent() -> None:
+    """Let the kernel end this child politely when the agent is killed; it then ends its own children."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _answers(ip: str, port: int) -> bool:
+    try:
+        with socket.create_connection((ip, port), timeout=1):
+            return True
+    except OSError:
+        return False

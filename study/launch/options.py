@@ -1,0 +1,233 @@
+"""The options of `python -m study launch`, checked and put together. Light to import: `--help` starts nothing."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from study.errors import Fault, SpaceError
+from study.options import Seed, Set, Trials, checked_name, checked_stage, load, seconds
+from study.protocol.stages import STAGES
+from study.space.space_file import find_space
+
+Kind = Literal["slurm", "oar", "pbs", "ssh", "ray-up", "kuberay"]
+LEAST_WALLTIME_S = 60
+
+_BATCH = ("slurm", "oar", "pbs")
+_JOBS = (*_BATCH, "ssh")
+_OF_KINDS: dict[str, tuple[str, ...]] = {
+    "--nodes": (*_BATCH, "kuberay"),
+    "--walltime": (*_BATCH, "kuberay"),
+    "--besteffort": ("oar",),
+    "--hosts": ("ssh", "ray-up"),
+    "--ssh-option": ("ssh",),
+    "--ssh-key": ("ray-up",),
+    "--head-ip": ("ray-up",),
+    "--image": ("kuberay",),
+    "--memory-gb": ("kuberay",),
+    "--min-nodes": _JOBS,
+    "--workdir": _JOBS,
+    "--stage": _JOBS,
+    "--temp-root": _JOBS,
+}
+"""Options that only some kinds have."""
+_NEEDED = {
+    "pbs": ("--cpus-per-node",),
+    "ssh": ("--hosts",),
+    "ray-up": ("--hosts",),
+    "kuberay": ("--image", "--cpus-per-node"),
+}
+_EXAMPLES = {
+    "--hosts": "--hosts lab-1:16,lab-2:16",
+    "--image": "--image registry.example.org/me/study:1",
+    "--cpus-per-node": "--cpus-per-node 16",
+}
+
+
+def launch(
+    context: typer.Context,
+    kind: Annotated[Kind, typer.Argument(help="What starts the job.")],
+    space: Annotated[str, typer.Argument(help="Space file: a path, or the name of one in search_spaces/.")],
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes to ask for; 1 by default.")] = None,
+    cpus_per_node: Annotated[
+        int | None, typer.Option(min=1, help="CPUs of each for Ray; by default whole nodes, or all that ssh finds.")
+    ] = None,
+    walltime: Annotated[
+        str | None, typer.Option(help="Longest duration of one job: 2:00:00, 90m; 1 h by default.")
+    ] = None,
+    besteffort: Annotated[
+        bool, typer.Option("--besteffort", help="OAR: idle resources, killed when somebody wants them.")
+    ] = False,
+    hosts: Annotated[
+        str | None, typer.Option(help="ssh: hosts, as [user@]name[:cpus], with commas; the head first.")
+    ] = None,
+    print_: Annotated[bool, typer.Option("--print", help="Show the job and submit nothing.")] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the study; by default that of the space.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder that holds the studies, on the nodes.")] = Path("studies"),
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow, as the first node reaches it.")] = None,
+    optuna_storage: Annotated[str | None, typer.Option(help="As of `run`.")] = None,
+    until: Annotated[str | None, typer.Option(help=f"Last stage of a hold-up study: {', '.join(STAGES)}.")] = None,
+    seed: Seed = None,
+    trials: Trials = None,
+    set_: Set = None,
+    use_head: Annotated[
+        bool, typer.Option("--use-head", help="Let trials run on the first node too, but for one core.")
+    ] = False,
+    min_nodes: Annotated[int | None, typer.Option(min=1, help="Begin with so many nodes; by default with all.")] = None,
+    resubmit: Annotated[
+        bool, typer.Option("--resubmit/--no-resubmit", help="Queue the job again until the study is complete.")
+    ] = True,
+    workdir: Annotated[
+        Path | None, typer.Option(help="Folder in which all runs, on every node; by default this one.")
+    ] = None,
+    python: Annotated[str, typer.Option(help="Interpreter on every node; by default this one.")] = sys.executable,
+    activate: Annotated[str, typer.Option(help="Shell line before it, e.g. 'module load python'.")] = "",
+    stage: Annotated[
+        bool, typer.Option("--stage", help="Copy the interpreter's environment to each node's own disk first.")
+    ] = False,
+    interface: Annotated[str, typer.Option(help="Network interface for Ray, e.g. ib0.")] = "",
+    port_base: Annotated[int | None, typer.Option(min=1024, max=65000, help="First port that Ray may use.")] = None,
+    temp_root: Annotated[
+        str | None, typer.Option(help="Folder on each node's own disk, short; /tmp by default.")
+    ] = None,
+    wait: Annotated[str, typer.Option(help="How long Ray may take to start on all nodes.")] = "5m",
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard (needs ray[default]).")] = False,
+    jump: Annotated[str | None, typer.Option(help="Front-end for the printed ssh lines, as [user@]name.")] = None,
+    ssh_option: Annotated[list[str] | None, typer.Option(help="ssh: an option of its own, e.g. -p2222.")] = None,
+    ssh_key: Annotated[Path | None, typer.Option(help="ray-up: private key for the hosts.")] = None,
+    head_ip: Annotated[str | None, typer.Option(help="ray-up: address at which the others reach the head.")] = None,
+    image: Annotated[str | None, typer.Option(help="kuberay: container image with this project.")] = None,
+    memory_gb: Annotated[int | None, typer.Option(min=2, help="kuberay: memory of each node.")] = None,
+) -> None:
+    """Run a study as a job: start Ray on allocated nodes, resume when requeued, leave nothing behind.
+
+    ray-up and kuberay write what those programs need, and say what to type.
+    Options after `--` go to the scheduler: `launch slurm scaling.yaml --nodes 2 -- --account=rl --partition=cpu`.
+    """
+    from study.launch import command, manifests
+    from study.launch.batch import Request
+    from study.launch.job import LaunchJob
+
+    given = {
+        "--nodes": nodes,
+        "--walltime": walltime,
+        "--besteffort": besteffort,
+        "--hosts": hosts,
+        "--ssh-option": ssh_option,
+        "--ssh-key": ssh_key,
+        "--head-ip": head_ip,
+        "--image": image,
+        "--memory-gb": memory_gb,
+        "--min-nodes": min_nodes,
+        "--workdir": workdir,
+        "--stage": stage,
+        "--temp-root": temp_root,
+        "--cpus-per-node": cpus_per_node,
+    }
+    passed_on = tuple(context.args)
+    _check(kind, {option: value for option, value in given.items() if value}, passed_on)
+    spec, file = load(space, set_, seed, trials), find_space(space)
+    name = checked_name(name or file.stem)
+    if until is not None:
+        checked_stage(until, spec)
+    more: list[str] = []
+    passed = {
+        "--tracking-uri": tracking_uri,
+        "--optuna-storage": optuna_storage,
+        "--until": until,
+        "--seed": seed,
+        "--trials": trials,
+    }
+    for option, value in passed.items():
+        more += [] if value is None else [option, str(value)]
+    for change in set_ or []:
+        more += ["--set", change]
+    walltime_s = int(seconds(walltime or "1h", "--walltime"))
+    if walltime_s < LEAST_WALLTIME_S:
+        raise _mistake("--walltime", f"a minute or more, got '{walltime}'.", "Raise it.")
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    listed = tuple(each.strip() for each in (hosts or "").split(",") if each.strip())
+    here = Path.cwd() if workdir is None else workdir
+    on_nodes = out if kind == "ssh" else here / out
+    folder = (out if kind == "ssh" else on_nodes).resolve() / f"{name}.launch"
+    if kind == "ray-up" or kind == "kuberay":
+        manifest = manifests.Manifest(
+            name=name,
+            folder=folder,
+            space=file,
+            spec=spec,
+            arguments=("--name", name, *more),
+            hosts=listed,
+            ssh_key=ssh_key,
+            head_ip=head_ip,
+            jump=jump,
+            image=image or "",
+            nodes=nodes or 1,
+            cpus_per_node=cpus_per_node,
+            memory_gb=memory_gb,
+            walltime_s=walltime_s if walltime else None,
+            python=python,
+            activate=activate,
+            interface=interface,
+            port_base=port_base,
+            dashboard=dashboard,
+            use_head=use_head,
+            wait_s=seconds(wait, "--wait"),
+        )
+        write = manifests.ray_up_files if kind == "ray-up" else manifests.kuberay_files
+        raise typer.Exit(manifests.show_manifest(console, write(manifest), only_print=print_))
+    is_ssh = kind == "ssh"
+    job = LaunchJob(
+        scheduler=kind,
+        study=str(on_nodes / name),
+        run=(
+            *("run", "--space", f"{{folder}}/{file.name}" if is_ssh else str(file.resolve())),
+            *("--name", name, "--out", str(on_nodes), *more),
+        ),
+        space_file=file.name if is_ssh else "",
+        space_text=file.read_text() if is_ssh else "",
+        workdir=str(here),
+        python=python,
+        activate=activate,
+        stage=str(Path(python).parent.parent) if stage else "",
+        hosts=listed,
+        ssh_options=tuple(ssh_option or ()),
+        cpus_per_node=cpus_per_node,
+        use_head=use_head,
+        min_nodes=min_nodes,
+        interface=interface,
+        port_base=port_base,
+        temp_root=temp_root or "/tmp",
+        wait_s=seconds(wait, "--wait"),
+        walltime_s=None if is_ssh else walltime_s,
+        resubmit=resubmit and not is_ssh,
+        dashboard=dashboard,
+    )
+    request = Request(
+        name=name,
+        nodes=nodes or 1,
+        cpus_per_node=cpus_per_node,
+        walltime_s=walltime_s,
+        besteffort=besteffort,
+        passed_on=passed_on,
+    )
+    asked = command.Launch(job=job, request=None if is_ssh else request, spec=spec, name=name, folder=folder, jump=jump)
+    raise typer.Exit(command.launch(console, asked, only_print=print_))
+
+
+def _check(kind: str, given: dict[str, Any], passed_on: tuple[str, ...]) -> None:
+    for option in given:
+        if option in _OF_KINDS and kind not in _OF_KINDS[option]:
+            kinds = " and ".join(_OF_KINDS[option])
+            raise _mistake(option, f"only for {kinds}, got `launch {kind}`.", "Drop it.")
+    if passed_on and kind not in _BATCH:
+        raise _mistake("after --", f"options of a scheduler, got `launch {kind}`.", "Drop them.")
+    for option in _NEEDED.get(kind, ()):
+        if option not in given:
+            raise _mistake(option, f"needed by `launch {kind}`.", f"For instance {_EXAMPLES[option]}.")
+
+
+def _mistake(place: str, law: str, fix: str) -> SpaceError:
+    return SpaceError("command line", [Fault(place=place, law=law, fix=fix)])

@@ -1,0 +1,101 @@
+"""A block of ports on one host that no other program uses, held while it is in use. Imports no engine.
+
+Ray picks its ports at random and dies, or never registers, where somebody else took one in between; two jobs that
+share a host collide in the same way. So every launched node gets a block of its own. Its first port is listened on by
+the agent as long as Ray runs: who holds it owns the block, and a lock that ends with its process can never be stale.
+"""
+
+import contextlib
+import socket
+import zlib
+from dataclasses import dataclass
+
+from study.errors import LaunchError
+
+LOWEST, HIGHEST = 20_000, 32_000
+"""Above the ports of Ray's own choice (10002 to 19999) and below Linux's ephemeral ones (32768 to 60999)."""
+_NAMED = (
+    "lock",
+    "gcs",
+    "node_manager",
+    "object_manager",
+    "metrics",
+    "agent_http",
+    "agent_grpc",
+    "runtime_env",
+    "dashboard",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PortBlock:
+    """Ports of one Ray node."""
+
+    base: int
+    num_workers: int
+    """Ports for worker processes, one each."""
+    lock: socket.socket
+
+    def __getitem__(self, name: str) -> int:
+        return self.base + _NAMED.index(name)
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """First and last port of worker processes."""
+        first = self.base + len(_NAMED)
+        return first, first + self.num_workers - 1
+
+    def release(self) -> None:
+        """Let others have it."""
+        self.lock.close()
+
+
+def take_block(job: str, *, num_cpus: int, port_base: int | None = None) -> PortBlock:
+    """Find a free block, beginning where the job's name says, and hold it.
+
+    Args:
+        job: The job's name: other jobs begin elsewhere, so that hosts rarely have to search.
+        num_cpus: CPUs of the node; Ray starts up to a few processes for each.
+        port_base: First port that may be used, where a firewall leaves only some.
+
+    Raises:
+        LaunchError: No block is free.
+    """
+    num_workers = 100 + 4 * num_cpus
+    size = len(_NAMED) + num_workers
+    lowest, highest = (LOWEST, HIGHEST) if port_base is None else (port_base, 65_535)
+    count = (highest - lowest) // size
+    first = 0 if port_base is not None else zlib.crc32(job.encode()) % max(count, 1)
+    for index in range(count):
+        base = lowest + (first + index) % count * size
+        if (lock := _listen(base)) is None:
+            continue
+        if all(map(_is_free, range(base + 1, base + size))):
+            return PortBlock(base=base, num_workers=num_workers, lock=lock)
+        lock.close()
+    raise LaunchError(
+        f"{socket.gethostname()}: {size} ports in a row must be free between {lowest} and {highest}, got none. "
+        "Fix: give --port-base, or use another host."
+    )
+
+
+def _listen(port: int) -> socket.socket | None:
+    """Listen on loopback, where no other host sees it."""
+    lock = socket.socket()
+    try:
+        lock.bind(("127.0.0.1", port))
+        lock.listen(1)
+    except OSError:
+        lock.close()
+        return None
+    return lock
+
+
+def _is_free(port: int) -> bool:
+    """Return whether the port can be bound on all addresses, as Ray does."""
+    with contextlib.closing(socket.socket()) as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,264 @@
+"""Ray on the hosts of an allocation: head first, then the workers, and down in the reverse order."""
+
+import json
+import queue
+import secrets
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from study.errors import LaunchError
+from study.launch.allocation import Allocation, Host
+from study.launch.job import LaunchJob
+from study.launch.remote import Agent, Inbox, Said
+from study.launch.scheduler import Scheduler
+from study.launch.tasks import CommandTask, RayTask
+from study.tracking.folder import write_atomically
+
+STOP_TIMEOUT_S = 45.0
+TOKEN_FILE, ADDRESS_FILE = "ray.token", "ray.json"
+
+
+class Stopped(Exception):  # noqa: N818 (no error)
+    """A signal came while Ray was starting."""
+
+
+class RayCluster:
+    """One Ray cluster of our own, beside whatever else runs on these hosts."""
+
+    def __init__(
+        self,
+        job: LaunchJob,
+        folder: Path,
+        allocation: Allocation,
+        scheduler: Scheduler,
+        inbox: Inbox,
+        note: Callable[[str], None],
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            job: The launch.
+            folder: The job's folder.
+            allocation: Its hosts.
+            scheduler: For remote commands.
+            inbox: Where agents and signal handlers write.
+            note: Prints a line.
+        """
+        self._job, self._folder, self._allocation, self._scheduler = job, folder, allocation, scheduler
+        self._inbox, self._note = inbox, note
+        self._token = secrets.token_urlsafe(32)
+        self._head: Agent | None = None
+        self._workers: list[Agent] = []
+        self._deadline = 0.0
+
+    @property
+    def address(self) -> str:
+        """Of the head."""
+        assert self._head is not None and self._head.started is not None
+        return str(self._head.started["address"])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to be let in."""
+        return {**self._job.environment, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token}
+
+    def start(self) -> None:
+        """Bring it up on all hosts.
+
+        Raises:
+            LaunchError: It does not come up; says on which host and why.
+            Stopped: A signal came first.
+        """
+        job, allocation = self._job, self._allocation
+        self._deadline = time.monotonic() + job.wait_s
+        # `*.token` and the address are for people who want to look; nothing here reads them.
+        write_atomically(self._folder / TOKEN_FILE, self._token)
+        peer = allocation.workers[0].name if allocation.workers else ""
+        self._head = self._launch(allocation.head, self._task(allocation.head, peer=peer))
+        self._await_started([self._head])
+        self._note(f"Ray's head listens on {self.address} ({allocation.head.name}).")
+        ip = str((self._head.started or {})["ip"])
+        for host in allocation.workers:
+            self._workers.append(self._launch(host, self._task(host, peer=ip, address=self.address)))
+        nodes = self._await_started(self._workers, at_least=self._at_least() - 1)
+        self._await_registered([self._head, *nodes])
+        self._write_address([self._head, *nodes])
+
+    def _at_least(self) -> int:
+        return self._job.min_nodes or len(self._allocation.hosts)
+
+    def run(self, command: tuple[str, ...], *, files: dict[str, str] | None = None) -> Agent:
+        """Run a command on the head's host, with what it needs to join."""
+        task = CommandTask(
+            job=self._allocation.job,
+            temp_root=self._job.temp_root,
+            environment=self.environment,
+            command=command,
+            files=files or {},
+        )
+        return self._launch(self._allocation.head, task)
+
+    def is_ours(self, agent: Agent) -> bool:
+        """Return whether the agent runs a node of this cluster."""
+        return agent is self._head or agent in self._workers
+
+    def is_head(self, agent: Agent) -> bool:
+        """Return whether the agent runs the head."""
+        return agent is self._head
+
+    def stop(self) -> None:
+        """Take it down: workers first, since without a head they wait for half a minute."""
+        for group in (self._workers, [self._head] if self._head else []):
+            for agent in group:
+                agent.stop()
+            for agent in group:
+                if not agent.wait(STOP_TIMEOUT_S):
+                    self._note(f"{agent.host}: its agent did not end within {STOP_TIMEOUT_S:.0f} s and is left alone.")
+        for name in (TOKEN_FILE, ADDRESS_FILE):
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _task(self, host: Host, *, peer: str, address: str = "") -> RayTask:
+        job, is_head = self._job, not address
+        alone = len(self._allocation.hosts) == 1
+        given = job.cpus_per_node or host.num_cpus
+        if is_head and not (alone or job.use_head):
+            num_cpus: int | None = 0
+        elif is_head and given is not None:
+            num_cpus = max(given - 1, 1)  # one core for Ray's head, the study's driver and MLflow's mirror
+        else:
+            num_cpus = given
+        return RayTask(
+            job=self._allocation.job,
+            temp_root=job.temp_root,
+            environment=self.environment,
+            address=address,
+            num_cpus=num_cpus,
+            leave_out=1 if is_head else 0,
+            interface=job.interface,
+            peer=peer,
+            port_base=job.port_base,
+            dashboard=job.dashboard,
+            remove=self._staged,
+        )
+
+    @property
+    def _staged(self) -> str:
+        return f"{self._job.temp_root}/rl-{self._allocation.job}-env" if self._job.stage else ""
+
+    def _launch(self, host: Host, task: RayTask | CommandTask) -> Agent:
+        try:
+            return Agent(host.name, self._scheduler.command(host, self._line()), task, self._inbox)
+        except OSError as error:
+            raise LaunchError(
+                f"{host.name}: a remote shell must start there ({error}). Fix: is its command on this host's PATH?"
+            ) from error
+
+    def _line(self) -> str:
+        """Return the shell line that becomes the agent; nothing secret is in it."""
+        job, python = self._job, shlex.join(shlex.split(self._job.python))
+        steps = [f"cd {shlex.quote(job.workdir)}"]
+        if job.activate:
+            steps.append(job.activate)
+        if self._staged:
+            here, there = shlex.quote(job.stage), shlex.quote(self._staged)
+            copy = f"tar -C {here} -cf - . | tar -C {there} -xf - && touch {there}/.staged"
+            steps += [
+                f"mkdir -p -m 700 {there}",
+                f"test -O {there}",
+                f"{{ test -e {there}/.staged || {{ {copy}; }}; }}",
+            ]
+            python = f"{there}/bin/python"
+        return " && ".join([*steps, f"exec {python} -u -m study.launch.agent"])
+
+    def _await_started(self, agents: list[Agent], *, at_least: int | None = None) -> list[Agent]:
+        """Wait until the agents have started Ray; return those that have.
+
+        Raises:
+            LaunchError: Fewer than `at_least` have, by default fewer than all.
+            Stopped: A signal came first.
+        """
+        wanted = len(agents) if at_least is None else at_least
+        failed: dict[Agent, str] = {}
+        while True:
+            up = [agent for agent in agents if agent.started]
+            if len(up) == len(agents) or (len(up) >= wanted and len(up) + len(failed) == len(agents)):
+                return up
+            if len(agents) - len(failed) < wanted:
+                agent, reason = next(iter(failed.items()))
+                raise LaunchError(f"{agent.host}: Ray must start there. {reason}")
+            said = self._next()
+            if said is None:
+                if len(up) >= wanted:
+                    return up
+                missing = ", ".join(agent.host for agent in agents if not agent.started)
+                raise LaunchError(
+                    f"{missing}: Ray must start there within {self._job.wait_s:.0f} s. Fix: raise --wait where file "
+                    "systems are slow, or copy the environment to the hosts' own disks with --stage."
+                )
+            if said.agent in agents and said.event["event"] in ("failed", "gone") and said.agent not in failed:
+                failed[said.agent] = self._why(said)
+
+    def _why(self, said: Said) -> str:
+        reason = said.event.get("reason") or f"The remote shell ended with code {said.event.get('code')}"
+        noise = f": {said.agent.noise}" if said.event["event"] == "gone" and said.agent.noise else ""
+        where = f" Its logs are in {said.agent.host}:{said.event['logs']}." if "logs" in said.event else ""
+        return f"{reason}{noise}.{where}".replace("..", ".")
+
+    def _await_registered(self, agents: list[Agent]) -> None:
+        """Wait until Ray's head has counted all: a node whose ports are taken never registers and says nothing.
+
+        Raises:
+            LaunchError: Some did not register in time.
+            Stopped: A signal came first.
+        """
+        ips = [str((agent.started or {})["ip"]) for agent in agents]
+        left = max(self._deadline - time.monotonic(), 20.0)
+        waiter = self.run(
+            ("{python}", "-m", "study.launch.await_nodes", self.address, str(self._at_least()), f"{left:.0f}", *ips)
+        )
+        said_last = ""
+        try:
+            while True:
+                said = self._next(grace_s=30)
+                if said is None:
+                    raise LaunchError(f"{self.address}: Ray's head must answer. Fix: look at its logs.")
+                if said.agent is waiter and said.event["event"] == "line":
+                    said_last = str(said.event["text"])
+                elif said.agent is waiter and said.event["event"] == "exited" and said.event["code"] == 0:
+                    self._note(said_last)
+                    return
+                elif said.agent is waiter and said.event["event"] in ("exited", "failed", "gone"):
+                    raise LaunchError(said_last or self._why(said))
+        finally:
+            waiter.stop()
+
+    def _next(self, grace_s: float = 0.0) -> Said | None:
+        """Return what an agent says next; None when the time is over.
+
+        Raises:
+            Stopped: A signal came.
+        """
+        left = self._deadline + grace_s - time.monotonic()
+        try:
+            said = self._inbox.get(timeout=max(left, 0.01))
+        except queue.Empty:
+            return None
+        if isinstance(said, str):
+            raise Stopped(said)
+        return said
+
+    def _write_address(self, agents: list[Agent]) -> None:
+        hosts = [
+            {name: (agent.started or {}).get(name) for name in ("host", "ip", "num_cpus", "folder")} for agent in agents
+        ]
+        content: dict[str, Any] = {
+            "address": self.address,
+            "token_file": str(self._folder / TOKEN_FILE),
+            "hosts": hosts,
+        }
+        if self._job.dashboard:
+            content["dashboard"] = (agents[0].started or {}).get("dashboard")
+        write_atomically(self._folder / ADDRESS_FILE, json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,119 @@
+"""An agent on a host, from the supervisor's side: a remote shell, what is written to it, what it answers."""
+
+import collections
+import contextlib
+import json
+import queue
+import subprocess
+import threading
+from dataclasses import dataclass
+
+from study.launch.tasks import CommandTask, Event, Order, RayTask
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An event of an agent, or of its remote shell: `gone` when that has ended."""
+
+    agent: "Agent"
+    event: Event
+
+
+Inbox = queue.SimpleQueue[Said | str]
+"""What the supervisor waits for: what agents say, and names of signals. Signal handlers may write to it."""
+
+
+class Agent:
+    """A program on a host that ends when this object is closed, or this process dies."""
+
+    def __init__(self, host: str, command: list[str], task: RayTask | CommandTask, inbox: Inbox) -> None:
+        """Start it.
+
+        Args:
+            host: For messages.
+            command: The remote shell with the agent in it.
+            task: What it is to do.
+            inbox: Where its events go.
+
+        Raises:
+            OSError: There is no such remote shell.
+        """
+        self.host = host
+        self.started: Event | None = None
+        self.ended = False
+        self._inbox = inbox
+        self._noise: collections.deque[str] = collections.deque(maxlen=6)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # not ended by Ctrl-C, which is for the supervisor to order
+        )
+        listener = threading.Thread(target=self._listen, daemon=True)
+        complaints = threading.Thread(target=self._overhear, daemon=True)
+        self._threads = listener, complaints
+        for thread in self._threads:
+            thread.start()
+        self._write(task.model_dump_json())
+
+    @property
+    def noise(self) -> str:
+        """The last lines that were no answer: of the remote shell, its login, the environment's activation."""
+        return " · ".join(self._noise)
+
+    def terminate(self) -> None:
+        """Ask its child to end."""
+        self._write(Order(do="signal", name="SIGTERM").model_dump_json())
+
+    def stop(self) -> None:
+        """Tell it to end its child; it says when that is done."""
+        with contextlib.suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether it has ended by then; after that its remote shell is killed."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(OSError):  # oarsh belongs to another user
+                self._process.kill()
+            return False
+        return True
+
+    def _write(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # it is gone; its end is in the inbox
+            assert self._process.stdin is not None
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event = _event(line)
+            if event is None:
+                self._noise.append(line.strip())
+                continue
+            if event["event"] == "started":
+                self.started = event
+            self._inbox.put(Said(self, event))
+        self._threads[1].join(2)
+        self.ended = True
+        self._inbox.put(Said(self, {"event": "gone", "code": self._process.wait()}))
+
+    def _overhear(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            if line.strip():
+                self._noise.append(line.strip())
+
+
+def _event(line: str) -> Event | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None

@@ -1,0 +1,233 @@
+"""The program inside an allocation: Ray up, the study, Ray down, the job given back. Imports no engine.
+
+    python -m study.launch.supervisor JOB/launch.json
+
+It is the job's main process, so that the scheduler's signals reach it and only it. Any of them ends the study cleanly;
+so does the approaching walltime, which it watches itself. A study that is not complete then gets another life where the
+scheduler can give one.
+"""
+
+import contextlib
+import os
+import queue
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from study.errors import ExitCode, LaunchError, StudyError
+from study.launch.allocation import Allocation
+from study.launch.batch import NOTICE_S
+from study.launch.job import LaunchJob
+from study.launch.ray_cluster import RayCluster, Stopped
+from study.launch.remote import Agent, Inbox, Said
+from study.launch.scheduler import Scheduler, adapter
+from study.tracking.folder import StudyFolder
+from study.tracking.records import TrialEnded, read_lines
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+LEAST_S = 30.0
+"""With less time left than this, a study is not even begun."""
+DRIVER_TIMEOUT_S = 60.0
+"""How long a driver may take to end after a signal: it gives Ray 20 s itself."""
+NEAR_THE_END_S = NOTICE_S + 60.0
+"""A signal with less time left than this is that of the walltime: SLURM sends it up to a minute early."""
+MOST_RESTARTS = 3
+"""How often a driver that was killed (by the kernel, for lack of memory) is started again within one job."""
+
+
+class Supervisor:
+    """One life of a job."""
+
+    def __init__(self, job: LaunchJob, folder: Path, scheduler: Scheduler) -> None:
+        """Look at nothing yet."""
+        self._job, self._folder, self._scheduler = job, folder, scheduler
+        self._inbox: Inbox = queue.SimpleQueue()
+        self._signal = ""
+        self._out_of_time = False
+        self._started_at = time.time()
+        self._ends_at: float | None = None
+
+    def run(self) -> int:
+        """Run the study as far as this job lets it; return the code to exit with.
+
+        Raises:
+            LaunchError: Ray does not start, or the scheduler refuses another life.
+        """
+        with self._taking_signals():
+            allocation = self._scheduler.allocation()
+            self._ends_at = allocation.ends_at
+            self._describe(allocation)
+            ended_before = self._num_ended()
+            ray = RayCluster(self._job, self._folder, allocation, self._scheduler, self._inbox, note)
+            try:
+                ray.start()
+                code = self._drive(ray, allocation)
+            except Stopped as stopped:
+                self._signal = str(stopped)
+                code = ExitCode.STOPPED
+            finally:
+                ray.stop()
+            return self._end(code, ended_before)
+
+    def _describe(self, allocation: Allocation) -> None:
+        hosts = ", ".join(f"{host.name} ({host.num_cpus or '?'} CPUs)" for host in allocation.hosts)
+        note(f"Job {allocation.job}: {hosts}.")
+        if allocation.ends_at is not None:
+            note(f"It may last until {time.strftime('%H:%M:%S', time.localtime(allocation.ends_at))}.")
+
+    # --- the study ---------------------------------------------------------------------------------------------
+
+    def _drive(self, ray: RayCluster, allocation: Allocation) -> int:
+        """Run the study's driver to its end, again where it was killed; return its exit code."""
+        for restart in range(MOST_RESTARTS + 1):
+            budget = self._budget_s(allocation)
+            if budget is not None and budget < LEAST_S:
+                self._out_of_time = True
+                return ExitCode.STOPPED
+            before = self._num_ended()
+            driver = ray.run(self._command(ray.address, budget), files=self._files())
+            code = self._follow(driver, ray)
+            if code >= 0 or self._signal:
+                self._out_of_time = budget is not None
+                return code if code >= 0 else ExitCode.STOPPED
+            note(f"The study's driver was killed by signal {-code}.")
+            if restart == MOST_RESTARTS or (restart and self._num_ended() == before):
+                break
+            note("It is started again and resumes.")
+        return ExitCode.UNEXPECTED
+
+    def _command(self, address: str, budget_s: float | None) -> tuple[str, ...]:
+        limit = () if budget_s is None else ("--time-budget", f"{int(budget_s)}s")
+        return ("{python}", "-u", "-m", "study", *self._job.run, "--resume-or-start", "--address", address, *limit)
+
+    def _files(self) -> dict[str, str]:
+        return {self._job.space_file: self._job.space_text} if self._job.space_text else {}
+
+    def _budget_s(self, allocation: Allocation) -> float | None:
+        return None if allocation.ends_at is None else allocation.ends_at - time.time() - self._job.margin_s
+
+    def _follow(self, driver: Agent, ray: RayCluster) -> int:
+        """Pass on what the driver prints until it ends; end it when a signal comes, or Ray's head dies."""
+        give_up_at: float | None = None
+        while True:
+            try:
+                timeout = None if give_up_at is None else max(give_up_at - time.monotonic(), 0.01)
+                said = self._inbox.get(timeout=timeout)
+            except queue.Empty:
+                driver.stop()
+                driver.wait(10)
+                return ExitCode.STOPPED
+            if isinstance(said, str):
+                if not self._signal:  # OAR repeats its signal
+                    self._signal = said
+                    note(f"Received {said}; the study ends cleanly.")
+                    driver.terminate()
+                    give_up_at = time.monotonic() + DRIVER_TIMEOUT_S
+            elif said.agent is driver and (code := self._heard(said)) is not None:
+                driver.stop()
+                driver.wait(10)
+                return code
+            elif ray.is_ours(said.agent) and said.event["event"] in ("failed", "gone"):
+                self._lost(said, ray)
+                if ray.is_head(said.agent) and give_up_at is None:
+                    driver.terminate()
+                    give_up_at = time.monotonic() + DRIVER_TIMEOUT_S
+
+    def _heard(self, said: Said) -> int | None:
+        """Take in what the driver's agent said; return the exit code once there is one."""
+        match said.event["event"]:
+            case "line":
+                sys.stdout.write(said.event["text"] + "\n")
+                sys.stdout.flush()
+            case "exited":
+                return int(said.event["code"])
+            case "failed":
+                raise LaunchError(f"{said.agent.host}: the study's driver must start there. {said.event['reason']}")
+            case "gone" if self._signal:
+                return ExitCode.STOPPED
+            case "gone":
+                noise = said.agent.noise
+                raise LaunchError(
+                    f"{said.agent.host}: the connection to the study's driver was lost"
+                    f"{f' ({noise})' if noise else ''}. Nothing recorded is lost. Fix: launch it again."
+                )
+        return None
+
+    def _lost(self, said: Said, ray: RayCluster) -> None:
+        if said.event["event"] == "failed" or not said.agent.noise:
+            why = str(said.event.get("reason", "its agent ended"))
+        else:
+            why = said.agent.noise
+        what = "Ray's head" if ray.is_head(said.agent) else "a node of Ray"
+        note(f"{said.agent.host}: {what} is lost: {why}")
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def _end(self, code: int, ended_before: int) -> int:
+        """Return the code to exit with; ask for another life first where the study is not complete."""
+        if code != ExitCode.STOPPED or not self._job.resubmit:
+            return code
+        if self._signal and not self._scheduler.may_resume(self._signal):
+            note("The job was cancelled; the study can be resumed by launching it again.")
+            return code
+        if self._time_is_up() and self._num_ended() == ended_before:
+            raise LaunchError(
+                f"{self._job.study}: a job must be long enough for one trial, got one in which no trial ended. It is "
+                "not submitted again. Fix: raise --walltime, or lower the space's budget."
+            )
+        if not self._signal and not self._out_of_time:
+            return code  # the driver stopped for a reason of its own
+        note("The study is not complete; the job asks for another life.")
+        return self._scheduler.resubmit(self._started_at)
+
+    def _time_is_up(self) -> bool:
+        """Return whether the walltime is why the study ends, and not somebody who wants the nodes."""
+        near = self._ends_at is not None and self._ends_at - time.time() < NEAR_THE_END_S
+        return near if self._signal else self._out_of_time
+
+    def _num_ended(self) -> int:
+        """Return the trials that have ended so far, by the records."""
+        records = StudyFolder(Path(self._job.study)).records
+        if self._job.scheduler == "ssh" or not records.exists():
+            return 0
+        with contextlib.suppress(StudyError, OSError):
+            ends = (line.record for line in read_lines(records) if isinstance(line.record, TrialEnded))
+            return sum(end.status != "interrupted" for end in ends)
+        return 0
+
+    @contextlib.contextmanager
+    def _taking_signals(self) -> Iterator[None]:
+        def handle(number: int, frame: FrameType | None) -> None:
+            self._inbox.put(signal.Signals(number).name)
+
+        before = {number: signal.signal(number, handle) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                # What comes now comes too late: Ray is down, and the job is being given back.
+                signal.signal(number, signal.SIG_IGN if self._signal or self._out_of_time else handler)
+
+
+def note(text: str) -> None:
+    """Print a line into the job's log."""
+    sys.stdout.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
+    sys.stdout.flush()
+
+
+def supervise(file: Path) -> int:
+    """Run the job of a launch file; return the code to exit with."""
+    try:
+        job = LaunchJob.read(file)
+        folder = file.resolve().parent
+        return Supervisor(job, folder, adapter(job, str(folder), os.environ)).run()
+    except StudyError as error:
+        note(str(error))
+        return ExitCode.MISTAKE if not isinstance(error, LaunchError) else ExitCode.NO_CLUSTER
+
+
+if __name__ == "__main__":
+    sys.exit(supervise(Path(sys.argv[1])))

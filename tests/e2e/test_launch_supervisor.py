@@ -1,0 +1,176 @@
+"""The supervisor with real Ray on two "hosts" of this machine: shells instead of ssh, all else as on a cluster."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from study.launch.job import LaunchJob
+from tests.e2e.commands import ROOT, SPACE, assert_whole, environment
+
+SSH = """#!/bin/bash
+# What ssh does, for hosts that are this machine: drop the options, give the rest to a shell.
+while [[ $1 == -* ]]; do [[ $1 == -o ]] && shift; shift; done
+shift
+cd / && exec env -u PYTHONPATH bash -c "$*"
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "bin").mkdir()
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.write_text(SSH)
+    ssh.chmod(0o755)
+    (tmp_path / "tiny.yaml").write_text(SPACE)
+    return tmp_path
+
+
+def launch(place, *options, hosts="here:2,there:4", name="s", wait="90s"):
+    variables = {**environment(), "PATH": f"{place / 'bin'}:{os.environ['PATH']}"}
+    words = [sys.executable, "-m", "study", "launch", "ssh", str(place / "tiny.yaml"), "--hosts", hosts, "--name", name]
+    words += ["--workdir", str(place), "--activate", f"export PYTHONPATH={ROOT}", "--wait", wait]
+    words += ["--tracking-uri", f"sqlite:///{place}/mlflow.db", *options]
+    return subprocess.Popen(
+        words,
+        cwd=place,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def left_behind(place):
+    """Return the processes that a launch in this place has started: all of them have a word of it."""
+    folders = set()
+    for process in psutil.process_iter(["pid", "cmdline", "environ"]):
+        words, variables = process.info["cmdline"] or [], process.info["environ"] or {}
+        if process.pid != os.getpid() and (
+            any(str(place) in word for word in words) or variables.get("PWD", "").startswith(str(place))
+        ):
+            folders.add(process.pid)
+    return folders
+
+
+def await_nothing(place, seconds=30):
+    deadline = time.monotonic() + seconds
+    while (left := left_behind(place)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return left
+
+
+def read_until(process, text):
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if text in line:
+            return lines
+    raise AssertionError("".join(lines))
+
+
+def test_a_study_on_two_hosts_from_start_to_end(place):
+    process = launch(place)
+    seen_token = None
+    for line in process.stdout:
+        if "Ray is up" in line:
+            assert "2 nodes with 4 CPUs" in line, line  # the head carries no trials
+            about = json.loads((place / "studies" / "s.launch" / "ray.json").read_text())
+            token_file = Path(about["token_file"])
+            assert token_file.stat().st_mode & 0o077 == 0
+            seen_token = token_file.read_text()
+            words = " ".join(" ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"]))
+            assert seen_token not in words
+    assert process.wait() == 0
+    assert seen_token
+    assert not (place / "studies" / "s.launch" / "ray.token").exists()
+    assert_whole(place / "studies" / "s", f"sqlite:///{place}/mlflow.db", 4)
+    assert seen_token not in (place / "studies" / "s" / "records.jsonl").read_text()
+    assert not await_nothing(place)
+
+
+@pytest.mark.heavy
+def test_a_signal_ends_it_cleanly_and_the_same_command_resumes(place):
+    process = launch(place)
+    read_until(process, "trial 1")
+    process.send_signal(signal.SIGTERM)
+    rest = process.stdout.read()
+    assert process.wait() == 75, rest
+    assert "ends cleanly" in rest
+    assert not await_nothing(place)
+    again = launch(place)
+    said = again.stdout.read()
+    assert again.wait() == 0, said
+    assert_whole(place / "studies" / "s", f"sqlite:///{place}/mlflow.db", 4)
+
+
+@pytest.mark.heavy
+def test_a_killed_supervisor_leaves_nothing(place):
+    process = launch(place)
+    read_until(process, "trial 0")
+    process.kill()
+    process.wait()
+    assert not await_nothing(place, 60)
+
+
+@pytest.mark.heavy
+def test_a_killed_driver_is_started_again(place):
+    process = launch(place)
+    read_until(process, "trial 0")
+    drivers = [
+        each.pid
+        for each in psutil.process_iter(["cmdline"])
+        if "--resume-or-start" in (each.info["cmdline"] or []) and str(place) in " ".join(each.info["cmdline"])
+    ]
+    assert drivers
+    os.kill(drivers[0], signal.SIGKILL)
+    said = process.stdout.read()
+    assert process.wait() == 0, said
+    assert "killed by signal 9" in said
+    assert_whole(place / "studies" / "s", f"sqlite:///{place}/mlflow.db", 4)
+
+
+def test_ray_that_cannot_start_is_an_error_with_its_reason(place):
+    began = time.monotonic()
+    process = launch(place, "--temp-root", "/proc")
+    said = process.stdout.read()
+    assert process.wait() == 69
+    assert re.search(r"here: Ray must start there\. .*a folder in /proc must be possible.*Fix:", said)
+    assert time.monotonic() - began < 30
+    assert not await_nothing(place)
+
+
+def test_a_host_without_the_project_is_named(place):
+    process = launch(place, "--python", "/no/such/python")
+    said = process.stdout.read()
+    assert process.wait() == 69
+    assert "here: Ray must start there" in said
+    assert "/no/such/python" in said
+
+
+@pytest.mark.heavy
+def test_a_worker_that_does_not_come_up_in_time_is_named(place):
+    stuck = (place / "bin" / "ssh").read_text().replace("shift\ncd /", "[[ $1 == there ]] && sleep 1000\nshift\ncd /")
+    (place / "bin" / "ssh").write_text(stuck)
+    process = launch(place, wait="15s")
+    said = process.stdout.read()
+    assert process.wait() == 69
+    assert "there: Ray must start there within 15 s" in said
+    assert not await_nothing(place)
+
+
+def test_a_job_that_is_ours_is_what_was_asked(place):
+    process = launch(place, "--print")
+    said = process.stdout.read()
+    assert process.wait() == 0
+    job = LaunchJob.model_validate_json(said[said.index("{") :])
+    assert job.hosts == ("here:2", "there:4")
+    assert not (place / "studies").exists()

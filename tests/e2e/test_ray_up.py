@@ -1,0 +1,129 @@
+"""The printed commands around `ray up`, typed on one simulated host, with an ordinary sshd on two others."""
+
+import contextlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from study.launch import ray_up
+from study.launch.allocation import Host
+from tests.e2e.commands import assert_whole
+from tests.testbed.namespaces import ADDRESSES
+from tests.testbed.studies import NAME, SPACE
+from tests.testbed.waiting import until
+from tests.testbed.watch import watching
+
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]
+
+RAY = (sys.executable, "-m", "ray.scripts.scripts")
+
+
+@pytest.fixture
+def place(ssh_hosts, request):
+    if shutil.which("rsync") is None:
+        pytest.skip("rsync is not installed")
+    place = ssh_hosts.make_place(request.node.name[:20])
+    ssh_hosts.write(f"{place}/{NAME}.yaml", SPACE.format(lrs="0.001, 0.002", env_steps=400))
+    ssh_hosts.write(f"{place}/ray.token", "a-token-of-this-test-0123456789abcdef", mode=0o600)
+    return place
+
+
+def cluster(place, **changes):
+    given = {
+        "name": "lab",
+        "study": NAME,
+        "space_file": f"{place}/{NAME}.yaml",
+        "token_file": f"{place}/ray.token",
+        "head": Host(name="n1", num_cpus=2),
+        "head_ip": ADDRESSES["n1"],
+        "workers": (Host(name="n2", num_cpus=3),),
+        "ssh_user": "tester",
+        "python": sys.executable,
+        "port_base": 23_000,
+    }
+    return ray_up.RayUp(**{**given, **changes})
+
+
+def type_in(hosts, place, *lines, timeout_s=300):
+    """Type lines into one shell of `tester` on `ctl`."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    script = "set -e\n" + "\n".join(lines)
+    words = ("bash", "-c", script)
+    return hosts.ctl.run(*words, user="tester", cwd=place, environment={"PATH": path}, timeout_s=timeout_s, check=False)
+
+
+def servers(host):
+    """Return Ray's servers on a host, by process id."""
+    found = {}
+    for each in host.processes("tester"):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if each.name() in ("gcs_server", "raylet"):
+                found[each.pid] = each
+    return found
+
+
+@pytest.fixture
+def own_ray(ssh_hosts):
+    """Another Ray of the same user, on the worker's host."""
+    host = ssh_hosts.by_name["n2"]
+    words = ["start", "--head", "--port=6399", f"--node-ip-address={ADDRESSES['n2']}", "--num-cpus=1"]
+    words += ["--include-dashboard=false", "--temp-dir=/tmp/own", "--disable-usage-stats"]
+    host.run(*RAY, *words, user="tester", cwd="/home/tester", environment={"RAY_AUTH_MODE": "disabled"})
+    yield set(servers(host))
+    for each in host.processes("tester"):
+        each.kill()
+
+
+def test_the_commands_run_a_study_and_stop_only_its_own_ray(ssh_hosts, place, own_ray):
+    lab = cluster(place)
+    ssh_hosts.write(f"{place}/cluster.yaml", ray_up.render(lab))
+    prepare, up, study, down, stop, forget = (step.command for step in ray_up.commands(lab, f"{place}/cluster.yaml"))
+    head, worker = ssh_hosts.nodes
+    with watching(ssh_hosts) as watch:
+        done = type_in(ssh_hosts, place, prepare, up, study, down)
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+        assert "2 nodes with 3 CPUs" in done.stdout, "no trial runs on the head"
+        assert_whole(ssh_hosts.outside(place) / "studies" / NAME, mlflow(ssh_hosts), 2)
+        assert len(servers(head)) == 2
+        assert len(set(servers(worker)) - own_ray) == 1
+
+        done = type_in(ssh_hosts, place, prepare, stop)
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+        assert {each.name() for each in head.processes("tester")} <= {"sshd"}
+        assert set(servers(worker)) == own_ray
+        left = [" ".join(each.cmdline()) for each in worker.processes("tester") if lab.temp_dir in str(each.cmdline())]
+        assert not left
+
+        done = type_in(ssh_hosts, place, prepare, forget)
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    assert watch.tokens
+    assert not watch.exposed
+    assert not watch.readable
+
+
+def test_a_worker_that_died_comes_back_and_a_stopped_cluster_comes_up_again(ssh_hosts, place):
+    lab = cluster(place)
+    ssh_hosts.write(f"{place}/cluster.yaml", ray_up.render(lab))
+    prepare, up, study, _, stop, _ = (step.command for step in ray_up.commands(lab, f"{place}/cluster.yaml"))
+    head, worker = ssh_hosts.nodes
+    done = type_in(ssh_hosts, place, prepare, up)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    log = f"{lab.temp_dir}/r/session_latest/logs/monitor.log"
+    until(lambda: "Resized to 3 CPUs" in head.run("cat", log).stdout, "the autoscaler has seen the worker", 120)
+    (first,) = servers(worker).values()
+    first.kill()
+    until(lambda: set(servers(worker)) - {first.pid}, "Ray runs there again", 120)
+
+    done = type_in(ssh_hosts, place, prepare, stop, up, study, stop)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    assert "2 nodes with 3 CPUs" in done.stdout
+    assert not servers(head)
+    assert not servers(worker)
+
+
+def mlflow(hosts):
+    return f"sqlite:///{hosts.outside('/home/tester/study-lab')}/mlflow.db"

@@ -1,0 +1,135 @@
+"""The agent as it runs on a host: a real process, told what to do on its standard input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from study.launch.tasks import CommandTask
+from tests.e2e.commands import ROOT, environment
+
+
+class Agent:
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "study.launch.agent"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=environment(),
+        )
+
+    def say(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def run(self, *command, files=None, environment=None):
+        task = CommandTask(job="1", temp_root="/tmp", environment=environment or {}, command=command, files=files or {})
+        self.say(task.model_dump_json())
+
+    def hear(self):
+        return json.loads(self.process.stdout.readline())
+
+    def until(self, event):
+        while (heard := self.hear())["event"] != event:
+            pass
+        return heard
+
+
+@pytest.fixture
+def agent():
+    agent = Agent()
+    yield agent
+    agent.process.kill()
+    agent.process.wait()
+
+
+SLEEP = ("bash", "-c", "trap 'echo ended; exit 7' TERM; trap 'echo usr' USR1; echo up; while :; do sleep 0.1; done")
+
+
+def test_it_passes_on_what_a_command_prints_and_how_it_ended(agent):
+    agent.run(
+        "bash",
+        "-c",
+        'cat "$1"; echo $SECRET >&2; exit 3',
+        "-",
+        "{folder}/a.yaml",
+        files={"a.yaml": "content\n"},
+        environment={"SECRET": "s3cret"},
+    )
+    assert agent.hear()["event"] == "started"
+    assert [agent.until("line")["text"], agent.until("line")["text"]] == ["content", "s3cret"]
+    assert agent.until("exited")["code"] == 3
+    assert agent.process.wait(5) == 0
+
+
+def test_it_finds_its_own_interpreter(agent):
+    agent.run("{python}", "-c", "import sys; print(sys.executable)")
+    assert agent.until("line")["text"] == sys.executable
+
+
+@pytest.mark.parametrize("how", ["order", "end of input"])
+def test_it_ends_its_child_politely(agent, how):
+    agent.run(*SLEEP)
+    agent.until("line")
+    if how == "order":
+        agent.say('{"do": "stop"}')
+    else:
+        agent.process.stdin.close()  # the supervisor, or the connection to it, is gone
+    assert agent.until("line")["text"] == "ended"
+    assert agent.until("exited")["code"] == 7
+
+
+def test_signals_are_passed_on_when_ordered_and_ignored_otherwise(agent):
+    agent.run(*SLEEP)
+    pid = agent.until("started")["pid"]
+    agent.until("line")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+        agent.process.send_signal(number)  # as a scheduler would send to all of a job
+    time.sleep(0.5)
+    assert psutil.pid_exists(pid)
+    agent.say('{"do": "signal", "name": "SIGUSR1"}')
+    assert agent.until("line")["text"] == "usr"
+    agent.say('{"do": "signal", "name": "SIGTERM"}')
+    assert agent.until("exited")["code"] == 7
+
+
+def test_a_killed_agent_leaves_no_child(agent):
+    agent.run(*SLEEP)
+    pid = agent.until("started")["pid"]
+    agent.until("line")
+    agent.process.send_signal(signal.SIGKILL)
+    agent.process.wait()
+    for _ in range(50):
+        if not psutil.pid_exists(pid):
+            return
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("the child outlived its agent")
+
+
+@pytest.mark.parametrize("line", ["", "{}", "nonsense", '{"kind": "command", "extra": 1}'])
+def test_words_of_another_version_are_refused_aloud(agent, line):
+    agent.say(line)
+    assert "same version" in agent.until("failed")["reason"]
+    assert agent.process.wait(5) == 1
+
+
+def test_a_command_that_is_not_there_is_said(agent):
+    agent.run("no-such-command-here")
+    assert "no-such-command-here" in agent.until("failed")["reason"]
+
+
+def test_garbage_between_orders_does_no_harm(agent):
+    agent.run(*SLEEP)
+    agent.until("line")
+    for line in ("", "{", "[]", "3", '{"do": 3}', '{"do": "signal"}', '{"do": "signal", "name": "SIGNOTHING"}'):
+        agent.say(line)
+    agent.say('{"do": "signal", "name": "SIGUSR1"}')
+    assert agent.until("line")["text"] == "usr"
