@@ -61,11 +61,15 @@ def check_address(address: str) -> None:
 
 
 def _find_running() -> str:
-    """Return the address of the Ray that runs on this machine; other studies' private ones do not count."""
+    """Return the address of this user's Ray on this machine; other studies' private ones do not count.
+
+    Nor do those of other users: who joins a Ray runs what it is given there.
+    """
     found = set()
-    for process in psutil.process_iter(["name", "cmdline"]):
-        words = process.info["cmdline"] or []
-        if process.info["name"] == "raylet" and not any(map(_PRIVATE.search, words)):
+    for process in psutil.process_iter(["name", "cmdline", "uids"]):
+        words, users = process.info["cmdline"] or [], process.info["uids"]
+        mine = users is not None and users.real == os.getuid()
+        if mine and process.info["name"] == "raylet" and not any(map(_PRIVATE.search, words)):
             found |= {word.partition("=")[2] for word in words if word.startswith("--gcs-address=")}
     if len(found) == 1:
         return str(found.pop())
@@ -75,6 +79,6 @@ def _find_running() -> str:
             "Fix: give --address with one of these."
         )
     raise ClusterError(
-        "--address auto: no Ray runs on this machine. Fix: start one with `ray start --head`, give --address "
+        "--address auto: no Ray of yours runs on this machine. Fix: start one with `ray start --head`, give --address "
         "host:port, or leave --address out for a private one."
     )

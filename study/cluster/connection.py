@@ -38,6 +38,8 @@ TUNE_ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_RESULT_BUFFER_LENGTH": "1",
+    # Else Tune starts a trial anew by itself, under the same attempt, when its node is drained.
+    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",
     # The study's own handlers end it cleanly.
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -46,14 +48,22 @@ TUNE_ENVIRONMENT = {
 }
 """Environment of the driver while Tune runs."""
 
-PRIVATE_ENVIRONMENT = {
+RAY_ENVIRONMENT = {
     # Ray lowers the priority of its workers, so that any foreign process on the machine disturbs a measurement.
     "RAY_worker_niceness": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
-"""Environment of a private Ray."""
+"""Environment of every Ray that this project starts."""
+PRIVATE_ENVIRONMENT = {
+    **RAY_ENVIRONMENT,
+    # No cluster: Ray's processes take the loopback address, and listen nowhere else. So Ray does on macOS and Windows.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # Gloo, by which several learners meet, would listen on the address of the host's name.
+    "GLOO_SOCKET_IFNAME": "lo",
+}
+"""Environment of a Ray on one machine, for nobody else."""
 
 
 @contextlib.contextmanager
@@ -113,6 +123,7 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
         environment({**PRIVATE_ENVIRONMENT, **token, **TUNE_ENVIRONMENT}),
         environment_without("RAY_ADDRESS"),
         _authentication_as_in_environment(),
+        _without_clusters(),
     ):
         import ray
 
@@ -167,6 +178,19 @@ def _authentication_as_in_environment() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _without_clusters() -> Iterator[None]:
+    """Let this process, which may have imported Ray before, take the loopback address as its children do."""
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
 def environment_without(name: str) -> Iterator[None]:
     """Unset an environment variable for a while."""
     value = os.environ.pop(name, None)
@@ -177,19 +201,28 @@ def environment_without(name: str) -> Iterator[None]:
             os.environ[name] = value
 
 
-def _session_folder() -> Path:
-    """Return a short folder that belongs to this user: sockets have at most 107 bytes of path.
+def session_path() -> Path:
+    """Return where private Rays of this user live: short, since sockets have at most 107 bytes of path."""
+    base = tempfile.gettempdir()
+    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]  # a file system may be shared between hosts
+    return Path(base if len(base) <= 20 else "/tmp") / f"rs-{os.getuid()}-{host}"
+
+
+def check_private(folder: Path) -> None:
+    """Refuse a folder that is not this user's alone.
 
     Raises:
         ClusterError: Somebody else has made a folder of that name.
     """
-    base = tempfile.gettempdir()
-    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]  # a file system may be shared between hosts
-    folder = Path(base if len(base) <= 20 else "/tmp") / f"rs-{os.getuid()}-{host}"
-    folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
         raise ClusterError(f"{folder}: must be a folder that only you may use. Fix: remove it, or set TMPDIR.")
+
+
+def _session_folder() -> Path:
+    folder = session_path()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    check_private(folder)
     return folder
 
 
@@ -220,8 +253,15 @@ def joined_ray(address: str, *, verbose: bool = False) -> Iterator[ClusterShape]
         verbose: Show the logs of Ray and of the trials.
 
     Raises:
-        ClusterError: It refuses us.
+        ClusterError: It refuses us, or a node does not answer.
     """
+    with connected_ray(address, verbose=verbose):
+        yield read_shape()
+
+
+@contextlib.contextmanager
+def connected_ray(address: str, *, verbose: bool = False) -> Iterator[None]:
+    """Join a live Ray without a question to its nodes; arguments and errors as of `joined_ray`."""
     _check_handshake(address)
     with environment(TUNE_ENVIRONMENT):
         import ray
@@ -241,7 +281,7 @@ def joined_ray(address: str, *, verbose: bool = False) -> Iterator[ClusterShape]
                 "RAY_AUTH_MODE and RAY_AUTH_TOKEN."
             ) from error
         try:
-            yield read_shape()
+            yield
         finally:
             ray.shutdown()
 
@@ -268,6 +308,16 @@ def _check_handshake(address: str) -> None:
         f"--address {address}: must be a Ray cluster of the same version that accepts us, got {reason[:300]} "
         "Fix: check `ray status`, the Ray and Python versions on both sides, and RAY_AUTH_MODE and RAY_AUTH_TOKEN."
     )
+
+
+def servers_of_ray() -> dict[str, str]:
+    """Return what this driver cannot do without, as host:port: the head of its cluster and the raylet of its node."""
+    import ray
+
+    context = ray.get_runtime_context()
+    here = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    raylet = f"{here['NodeManagerAddress']}:{here['NodeManagerPort']}"
+    return {"the head of the Ray cluster": context.gcs_address, "the raylet of this machine": raylet}
 
 
 def read_shape() -> ClusterShape:

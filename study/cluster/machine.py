@@ -5,7 +5,7 @@ A joined Ray runs this on every node of its cluster.
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def machine() -> Machine:
     The cores are the least of the distinct cores behind this process's affinity and the quotas of its control groups:
     Ray itself looks at neither affinity nor cpusets, and counts hyper-threads as CPUs.
     """
-    cores = len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
+    cores = cores_behind(os.sched_getaffinity(0))
     memory = psutil.virtual_memory().total
     for group in _control_groups():
         with contextlib.suppress(OSError, ValueError):
@@ -36,6 +36,11 @@ def machine() -> Machine:
         with contextlib.suppress(OSError, ValueError):
             memory = min(memory, int((group / "memory.max").read_text()))
     return Machine(num_cores=cores, memory_mb=memory // 2**20, num_gpus=_count_gpus())
+
+
+def cores_behind(cpus: Iterable[int]) -> int:
+    """Return the distinct cores behind CPUs, of which hyper-threads share one."""
+    return len({_siblings(cpu) for cpu in cpus})
 
 
 def _siblings(cpu: int, root: Path = Path("/sys/devices/system/cpu")) -> str:

@@ -19,6 +19,7 @@ LOADS = [
     ),
     ("import study.run, study.cluster.connection, study.display, study.conductor", {"ray", "torch", "mlflow"}),
     ("import study.trial.envs.environments", ENGINES),
+    ("import study.doctor, study.doctor.view", ENGINES | {"pandas", "gymnasium"}),
     ("import study.tracking.records, study.tracking.ledger, study.tracking.folder", ENGINES),
     ("import study.tracking.mirror_process, study.tracking.tracking_uri, study.tracking.provenance", ENGINES),
     ("import analysis, analysis.load", ENGINES),
@@ -41,9 +42,12 @@ def imported(file):
 
 
 HOMES = {
-    "ray": {"study/cluster", "study/run.py", "study/trial", "study/search/searcher.py"},
+    "ray": {
+        *("study/cluster", "study/run.py", "study/trial", "study/search/searcher.py"),
+        *("study/doctor/asking.py", "study/launch/await_nodes.py"),
+    },
     "torch": {"study/trial", "study/search/proposals.py"},  # the Gaussian process of Optuna's GPSampler
-    "mlflow": {"study/tracking", "analysis/load/mlflow_client.py"},
+    "mlflow": {"study/tracking", "analysis/load/mlflow_client.py", "study/doctor/tracking.py"},
     "optuna": {"study/search"},
 }
 

@@ -1,0 +1,200 @@
+"""Asks this machine, and every node of a live Ray, about itself. Imports Ray inside functions only.
+
+A node is asked by a task that reserves nothing there; what the task runs travels with it.
+"""
+
+import contextlib
+import io
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from study.cluster import machine as machine_module
+from study.cluster.address import resolve_address
+from study.cluster.connection import connected_ray, private_shape
+from study.doctor.probe import look, read_clock, read_host
+from study.doctor.surroundings import Clock, Cluster, NodeReport, Surroundings
+from study.errors import ClusterError, SpaceError, StudyError
+from study.planning.shape import LOCAL
+from study.space.spec import EnvironmentSpec, StudySpec
+from study.trial.envs.environments import probe
+
+SAMPLE_S = 1.0
+"""How long the load is watched."""
+ANSWER_TIMEOUT_S = 60.0
+"""How long a node may take: the first task there starts a process."""
+CLOCK_READINGS = 8
+"""Round trips per node; the quickest says most about its clock."""
+
+
+def find_surroundings(*, address: str | None, tracking_uri: str, out: Path, spec: StudySpec | None) -> Surroundings:
+    """Ask this machine, or the cluster at `address` as `study.cluster.address` resolves it.
+
+    What Ray has to say of its nodes on standard output is dropped: our findings tell it, and may be read by programs.
+    """
+    cluster, refusal = None, None
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            joined = resolve_address(address)
+            cluster = None if joined is None else ask_cluster(joined, None if spec is None else spec.environment)
+    except StudyError as error:
+        refusal = error
+    except Exception as error:  # noqa: BLE001 (what Ray throws at us is a finding too)
+        refusal = ClusterError(
+            f"{address}: its nodes must answer, got {type(error).__name__}: {error}. Fix: `ray status`."
+        )
+    return Surroundings(
+        here=ask_here(spec, sample_s=0.0 if cluster is not None else SAMPLE_S),
+        tracking_uri=tracking_uri,
+        out=out,
+        spec=spec,
+        cluster=cluster,
+        refusal=refusal,
+    )
+
+
+def ask_here(spec: StudySpec | None, *, sample_s: float) -> NodeReport:
+    """Return what this process and its machine tell, with the CPUs that a private Ray would hand out."""
+    answer = look(sample_s=sample_s)
+    num_cpus = answer["facts"].get("cpus", {}).get("num_cores", 0)
+    why = None
+    if spec is not None:
+        with contextlib.suppress(Exception):  # the plan's own check says that
+            num_cpus = private_shape(spec).num_cpus
+        why = why_no_environment(spec.environment)
+    return NodeReport(address=LOCAL, **answer, num_cpus=num_cpus, environment=why)
+
+
+def why_no_environment(spec: EnvironmentSpec) -> str:
+    """Return why an environment cannot be made in this process; empty when it can."""
+    try:
+        probe(spec, "environment")
+    except SpaceError as error:
+        return " ".join(fault.law for fault in error.faults)
+    return ""
+
+
+def ask_cluster(address: str, environment: EnvironmentSpec | None) -> Cluster:
+    """Join a Ray, ask its nodes, leave it as it was.
+
+    Raises:
+        ClusterError: It refuses us.
+    """
+    with connected_ray(address):
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        table = ray.nodes()
+        labels = _labels([node for node in table if node["Alive"]])
+        places = {name: NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for name, node in labels.items()}
+        task = ray.remote(num_cpus=0, max_retries=0)
+        with _travelling():
+            me = {"mine": [os.getpid()], "boot_id": read_host()["boot_id"]}
+            tell, read = task(look), task(read_clock)
+            asked = {
+                name: tell.options(scheduling_strategy=at).remote(sample_s=SAMPLE_S, **me)
+                for name, at in places.items()
+            }
+            answers, silent = _gather(asked)
+            clocks = {name: _clock(read.options(scheduling_strategy=places[name])) for name in answers}
+            reasons = _ask_for_environment(environment, {name: places[name] for name in answers}, task)
+        nodes = tuple(
+            NodeReport(
+                address=name,
+                **answer,
+                num_cpus=int(labels[name]["Resources"].get("CPU", 0)),
+                num_gpus=labels[name]["Resources"].get("GPU", 0),
+                clock=clocks[name],
+                environment=reasons.get(name),
+            )
+            for name, answer in answers.items()
+        )
+        lives = {node["NodeManagerAddress"] for node in labels.values()}
+        dead = {node["NodeManagerAddress"] for node in table if not node["Alive"]} - lives
+        return Cluster(
+            address=address,
+            nodes=nodes,
+            silent=silent,
+            dead=tuple(sorted(dead)),
+            num_free_cpus=ray.available_resources().get("CPU", 0),
+        )
+
+
+def _labels(nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return nodes by their address; several on one address are numbered."""
+    seen: Counter[str] = Counter()
+    named = {}
+    for node in nodes:
+        address = node["NodeManagerAddress"]
+        seen[address] += 1
+        named[address if seen[address] == 1 else f"{address}#{seen[address]}"] = node
+    return named
+
+
+@contextlib.contextmanager
+def _travelling() -> Iterator[None]:
+    """Let what the nodes run travel by value, so that they need neither this project nor this version of it."""
+    from ray import cloudpickle
+
+    modules = (sys.modules["study.doctor"], machine_module)
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _gather(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what came back by node, and why nothing came back from the others."""
+    import ray
+
+    ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=ANSWER_TIMEOUT_S)
+    answers: dict[str, Any] = {}
+    silent: dict[str, str] = {}
+    for name, reference in asked.items():
+        if reference not in ready:
+            silent[name] = f"no answer within {ANSWER_TIMEOUT_S:.0f} s"
+            ray.cancel(reference, force=True)
+            continue
+        try:
+            answers[name] = ray.get(reference)
+        except Exception as error:  # noqa: BLE001 (Ray wraps whatever happened there)
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            silent[name] = (lines[-1] if lines else type(error).__name__)[:200]
+    return answers, silent
+
+
+def _clock(task: Any) -> Clock | None:
+    """Return how far a node's clock is ahead, from round trips: within one, the node's reading may be anywhere."""
+    import ray
+
+    trips = []
+    for _ in range(CLOCK_READINGS):
+        sent = time.time()
+        try:
+            there = ray.get(task.remote(), timeout=ANSWER_TIMEOUT_S)
+        except Exception:  # noqa: BLE001 (a node that dies meanwhile is told of elsewhere)
+            break
+        back = time.time()
+        trips.append((back - sent, there - statistics.fmean((sent, back))))
+    if not trips:
+        return None
+    trip, ahead = min(trips)
+    return Clock(ahead_s=ahead, uncertainty_s=trip / 2)
+
+
+def _ask_for_environment(spec: EnvironmentSpec | None, places: Mapping[str, Any], task: Any) -> dict[str, str]:
+    """Return by node why the space's environment cannot be made there; here the project itself is needed."""
+    if spec is None:
+        return {}
+    why = task(why_no_environment)
+    asked = {name: why.options(scheduling_strategy=at).remote(spec) for name, at in places.items()}
+    answers, silent = _gather(asked)
+    return {**answers, **silent}

@@ -1,0 +1,95 @@
+"""The diagnosis as people and programs read it. Imports rich, no engine."""
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from study.doctor import all_checks, gather, judge
+from study.doctor.finding import LEVELS, Finding
+from study.errors import ExitCode
+from study.space.spec import StudySpec
+
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+NARROW = 100
+"""Terminals with fewer columns get the text below the name."""
+
+
+def examine(
+    console: Console,
+    *,
+    address: str | None,
+    tracking_uri: str | None,
+    out: Path,
+    spec: StudySpec | None,
+    as_json: bool,
+) -> ExitCode:
+    """Print the diagnosis, a line as soon as it is known, or all of it as JSON.
+
+    Returns:
+        `ExitCode.FINISHED`, or `ExitCode.MISTAKE` when something failed.
+    """
+    with working():
+        around = gather(address=address, tracking_uri=tracking_uri, out=out, spec=spec)
+    findings = []
+    for finding in judge(around):
+        findings.append(finding)
+        if not as_json:
+            print_finding(console, finding)
+    if as_json:
+        console.print(to_json(findings), markup=False, highlight=False, soft_wrap=True)
+    else:
+        print_summary(console, findings)
+    failed = any(finding.level == "fail" for finding in findings)
+    return ExitCode.MISTAKE if failed else ExitCode.FINISHED
+
+
+def to_json(findings: Sequence[Finding]) -> str:
+    """Return the findings as a JSON list."""
+    return json.dumps([asdict(finding) for finding in findings], indent=1)
+
+
+def print_finding(console: Console, finding: Finding) -> None:
+    """Print one line, in a terminal folded under itself; in a file exactly one line."""
+    if not console.is_terminal:
+        fix = f". Fix: {finding.fix}" if finding.fix else ""
+        line = f"{finding.level:<4}  {finding.name}: {finding.found}{fix}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_column(width=4)
+    narrow = console.width < NARROW
+    if not narrow:
+        table.add_column(width=max(len(f"{check.theme}: {check.name}") for check in all_checks()))
+    table.add_column(overflow="fold")
+    weight = "bold" if finding.level != "ok" else ""
+    text = Text(f"{finding.name}: " if narrow else "", style=weight)
+    text.append(finding.found, style="not bold")
+    if finding.fix:
+        text.append("\nFix: ", style="not bold " + STYLES[finding.level].split()[-1])
+        text.append(finding.fix, style="not bold")
+    name = [] if narrow else [Text(finding.name, style=weight)]
+    table.add_row(Text(finding.level, style=STYLES[finding.level]), *name, text)
+    console.print(table)
+
+
+def print_summary(console: Console, findings: Sequence[Finding]) -> None:
+    """Print how many findings there are of each level."""
+    counts = Counter(finding.level for finding in findings)
+    parts = [f"{counts[level]} {level}" for level in LEVELS if counts[level]]
+    end = "a study would fail or lie here" if counts["fail"] else "a study can run here"
+    console.print(f"\n{', '.join(parts)}: {end}.", markup=False, highlight=False)
+
+
+@contextlib.contextmanager
+def working() -> Iterator[None]:
+    """Show in a terminal that something is going on; not on standard output, which may be for programs."""
+    console = Console(stderr=True)
+    with console.status("Asking every node") if console.is_terminal else contextlib.nullcontext():
+        yield

@@ -1,0 +1,271 @@
+"""`python -m study doctor` as a person types it: faults planted on a machine, a live cluster and an MLflow server."""
+
+import contextlib
+import json
+import shutil
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from study.errors import TrackingError
+from study.tracking.tracking_uri import check_tracking_uri
+from tests.e2e.commands import SPACE, environment, run, study
+from tests.e2e.test_live_cluster import Cluster
+from tests.integration.mlflow_tools import Server
+
+
+def doctor(place, *words, before=(), timeout=200):
+    """Run the doctor; return its exit code and what it says of each check: level, and found with fix."""
+    done = run([*before, *study("doctor", "--json", *words)], place, timeout=timeout)
+    assert done.returncode in (0, 2), done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    findings = json.loads(done.stdout)
+    assert not [each for each in findings if "this check itself failed" in each["found"]], findings
+    return done.returncode, {
+        f"{each['theme']}: {each['check']}": (each["level"], f"{each['found']} | {each['fix']}") for each in findings
+    }
+
+
+def assert_says(findings, name, level, *words):
+    got, text = findings[name]
+    assert got == level, (name, got, text)
+    for word in words:
+        assert word in text
+
+
+def test_a_healthy_machine_is_told_so_and_left_as_it_was(tmp_path):
+    place = tmp_path / "work"
+    place.mkdir()
+    (tmp_path / "space.yaml").write_text(SPACE)
+    words = ["--space", tmp_path / "space.yaml"]
+    quiet = ["env", f"HOME={tmp_path}"]
+    code, findings = doctor(place, *words, before=quiet)
+    # Neighbours, other Rays and the like are as they are on the machine of the test.
+    failed = {name: text for name, (level, text) in findings.items() if level == "fail"}
+    assert failed == {}
+    assert code == 0
+    for name in ("ray: connection", "ray: token file", "packages: requirements", "limits: open files"):
+        assert_says(findings, name, "ok")
+    assert_says(findings, "mlflow: address", "ok", "mlflow.db will be made by the first study")
+    assert_says(findings, "storage: writable", "ok", f"{place} (where studies would be made)")
+    assert_says(findings, "space: environment", "ok", "CartPole-v1")
+    assert list(place.iterdir()) == []
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["space.yaml", "work"]
+
+
+def test_several_faults_of_one_machine_are_told_at_once_and_fail(tmp_path):
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("0" * 64)
+    (tmp_path / "studies").write_text("a file")
+    before = ["sh", "-c", 'ulimit -n 512; exec "$@"', "sh", "env", f"HOME={tmp_path}"]
+    words = study("doctor", "--tracking-uri", "http://127.0.0.1:9")
+    done = run([*before, *words], tmp_path, timeout=60)
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    for level, name, found in (
+        ("warn", "ray: authentication", "RAY_AUTH_MODE is not set"),
+        ("fail", "limits: open files", "512 open files allowed"),
+        ("fail", "storage: writable", "is not a folder"),
+        ("fail", "mlflow: address", "a server must answer"),
+    ):
+        (line,) = [line for line in lines if line.startswith(f"{level:<4}  {name}: ")]
+        assert found in line
+        assert " Fix: " in line
+    assert lines[-1].endswith("a study would fail or lie here.")
+
+
+SITE = """
+import importlib.abc
+import sys
+import time
+
+true_time = time.time
+time.time = lambda: true_time() + 90
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("study", "analysis"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+"""A node whose Python has another clock and cannot import this project."""
+
+
+class Uneven(Cluster):
+    """A cluster whose nodes are started with environments of their own."""
+
+    def __init__(self, **settings: str) -> None:
+        super().__init__()
+        self.own: dict[str, str] = {"RAY_AUTH_MODE": "disabled", **settings}
+
+    @property
+    def settings(self) -> list[str]:
+        return ["env", f"RAY_TMPDIR={self.folder}", *(f"{name}={value}" for name, value in self.own.items())]
+
+    def raylet(self, host: str) -> psutil.Process:
+        found = [each for each in self.processes() if each.name() == "raylet"]
+        return next(each for each in found if f"--node_ip_address={host}" in each.cmdline())
+
+
+@pytest.fixture
+def uneven():
+    clusters = []
+
+    def make(**settings: str) -> Uneven:
+        clusters.append(Uneven(**settings))
+        return clusters[-1]
+
+    yield make
+    for cluster in clusters:
+        cluster.stop()
+
+
+def plant(folder: Path) -> Path:
+    """Make a folder that spoils the Python that has it on its path."""
+    (folder / "sitecustomize.py").write_text(SITE)
+    planted = folder / "torch-9.9.9.dist-info"
+    planted.mkdir(parents=True)
+    (planted / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9.9\n")
+    return folder
+
+
+@pytest.mark.heavy
+def test_what_is_wrong_with_one_node_of_a_cluster_is_told_with_its_name(tmp_path, uneven):
+    (tmp_path / "space.yaml").write_text(SPACE + "execution: real\n")
+    spoilt = tmp_path / "spoilt"
+    spoilt.mkdir()
+    cores = psutil.cpu_count(logical=False) or 1
+    cluster = uneven(RAY_worker_niceness="0", OMP_NUM_THREADS="1")
+    cluster.start_head(num_cpus=1)
+    at_head = cluster.address.rpartition(":")[0]
+
+    code, findings = doctor(tmp_path, "--address", cluster.address, "--space", "space.yaml", before=cluster.settings)
+    assert_says(findings, "ray: connection", "ok", cluster.address, "1 node answered")
+    for name in ("ray: nodes", "ray: versions", "ray: free CPUs", "ray: priority", "ray: threads", "nodes: clocks"):
+        assert_says(findings, name, "ok")
+    for name in ("nodes: CPUs", "packages: this project", "packages: versions", "space: environment"):
+        assert_says(findings, name, "ok")
+    assert_says(findings, "ray: authentication", "ok", "RAY_AUTH_MODE=disabled everywhere")
+    assert_says(findings, "space: largest trial", "fail", "need")  # two runners and the main process, one CPU
+    assert code == 2
+
+    cluster.own |= {"RAY_worker_niceness": "7", "OMP_NUM_THREADS": "16", "PYTHONPATH": str(plant(spoilt))}
+    cluster.add_node(cores + 3, "127.0.0.2")
+    cluster.own |= {"PYTHONPATH": environment()["PYTHONPATH"]}
+    code, findings = doctor(tmp_path, "--address", cluster.address, "--space", "space.yaml", before=cluster.settings)
+    assert code == 2
+    assert_says(findings, "nodes: clocks", "fail", "127.0.0.2 is 90.", "ahead of")
+    assert_says(findings, "packages: this project", "fail", "127.0.0.2: this project cannot be imported there")
+    assert_says(findings, "packages: versions", "fail", "127.0.0.2: torch 9.9.9 instead of")
+    assert_says(findings, "space: environment", "fail", "127.0.0.2", "No module named 'study'")
+    assert_says(findings, "ray: priority", "warn", "127.0.0.2: trials run at nice 7")
+    assert_says(findings, "ray: threads", "warn", "127.0.0.2: OMP_NUM_THREADS=16")
+    assert_says(findings, "nodes: CPUs", "warn", f"127.0.0.2: Ray hands out {cores + 3} CPUs")
+    assert_says(findings, "nodes: machines", "warn", "127.0.0.2", "are one machine")
+    assert_says(findings, "ray: open ports", "warn", "without a token")
+    assert_says(findings, "ray: nodes", "ok", "2 nodes")
+    assert at_head not in findings["ray: priority"][1]
+
+    cluster.raylet("127.0.0.2").send_signal(signal.SIGSTOP)
+    try:
+        code, findings = doctor(tmp_path, "--address", cluster.address, before=cluster.settings)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            cluster.raylet("127.0.0.2").send_signal(signal.SIGCONT)
+    level, text = findings["ray: nodes"]  # Ray itself may have noticed meanwhile
+    assert (level, "127.0.0.2" in text) in {("fail", True), ("warn", True)}
+
+
+@pytest.mark.heavy
+def test_a_node_that_died_is_named_and_another_ray_is_seen(tmp_path, uneven):
+    cluster, other = uneven(), uneven()
+    cluster.start_head(num_cpus=1)
+    cluster.add_node(1, "127.0.0.2")
+    other.start_head(num_cpus=1)
+    cluster.raylet("127.0.0.2").kill()
+    deadline = time.monotonic() + 60
+    while cluster.state(0)["nodes"] > 1:
+        assert time.monotonic() < deadline, "Ray does not notice"
+    _, findings = doctor(tmp_path, "--address", cluster.address, before=cluster.settings)
+    assert_says(findings, "ray: nodes", "warn", "1 node died and did not come back: 127.0.0.2")
+    assert_says(findings, "ray: other Rays", "warn", other.address)
+    assert_says(findings, "ray: priority", "warn", "nice 15")  # Ray's default
+
+
+@pytest.mark.heavy
+def test_a_cluster_that_asks_for_a_token_is_explained(tmp_path, uneven):
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.write_text("0123456789abcdef" * 4)
+    cluster = uneven(RAY_AUTH_MODE="token", HOME=str(tmp_path))
+    cluster.start_head(num_cpus=1)
+    code, findings = doctor(tmp_path, "--address", cluster.address, before=["env", f"HOME={tmp_path}"])
+    assert code == 2
+    assert_says(findings, "ray: connection", "fail", "accepts us", "export RAY_AUTH_MODE=token")
+    code, findings = doctor(tmp_path, "--address", cluster.address, before=cluster.settings)
+    assert_says(findings, "ray: connection", "ok")
+    assert_says(findings, "ray: authentication", "ok", "RAY_AUTH_MODE=token everywhere")
+    assert_says(findings, "ray: open ports", "ok", "token")
+    assert code == 0, findings
+
+
+class Guarded(Server):
+    """A server that other names than its own may not be used for."""
+
+    def answers(self) -> bool:
+        try:
+            check_tracking_uri(self.uri)
+        except TrackingError as error:
+            return "host name" in str(error)
+        return True
+
+
+@pytest.fixture
+def server(tmp_path):
+    found = Guarded(tmp_path)
+    yield found
+    found.stop()
+
+
+@pytest.mark.heavy
+def test_an_mlflow_server_is_asked_a_real_question(tmp_path, server, monkeypatch):
+    server.start()
+    place = tmp_path / "work"
+    place.mkdir()
+    code, findings = doctor(place, "--tracking-uri", server.uri, before=["env", f"HOME={place}"])
+    assert code == 0, findings
+    assert_says(findings, "mlflow: API", "ok", "search_experiments was answered")
+    assert_says(findings, "mlflow: versions", "ok", "server 3.")
+    server.stop()
+
+    # Its database, looked at without a server: of this version, then of another, then of something else.
+    uri = f"sqlite:///{server.database}"
+    before = server.database.read_bytes()
+    _, findings = doctor(place, "--tracking-uri", uri)
+    assert_says(findings, "mlflow: API", "ok", "1 experiments")
+    assert server.database.read_bytes() == before
+    newer = shutil.copy(server.database, tmp_path / "newer.db")
+    with sqlite3.connect(newer) as connection:
+        connection.execute("update alembic_version set version_num = 'cafe'")
+    connection.close()
+    code, findings = doctor(place, "--tracking-uri", f"sqlite:///{newer}")
+    assert code == 2
+    assert_says(findings, "mlflow: API", "fail", "schema cafe", "mlflow db upgrade")
+    with sqlite3.connect(tmp_path / "other.db") as connection:
+        connection.execute("create table cats (name)")
+    connection.close()
+    _, findings = doctor(place, "--tracking-uri", f"sqlite:///{tmp_path}/other.db")
+    assert_says(findings, "mlflow: API", "fail", "not MLflow's", "cats")
+
+    monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "example.org")
+    server.start()
+    monkeypatch.delenv("MLFLOW_SERVER_ALLOWED_HOSTS")
+    code, findings = doctor(place, "--tracking-uri", server.uri)
+    assert code == 2
+    assert_says(findings, "mlflow: address", "fail", "HTTP 403", "--allowed-hosts")
+    assert list(place.iterdir()) == []
