@@ -5,12 +5,14 @@ Order of every end: the record first, then Optuna; MLflow follows the records in
 """
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from study.errors import RecordError
 from study.planning.needs import num_gpus
+from study.planning.node_load import NodeLoad, Reserved, disturbances
 from study.planning.plan import Plan, Slot
 from study.planning.timing import Label, label_at_end, label_at_start, label_of_folded
 from study.protocol.stages import Stage, digest_of
@@ -18,6 +20,8 @@ from study.protocol.variants import folded, spec_of
 from study.search.admission import Running, Waiting, admit
 from study.search.asking import ask
 from study.search.durations import Durations
+from study.search.losses import TAKEN_BACK, Loss
+from study.search.neighbours import Neighbours
 from study.search.optuna_study import OptunaStudy
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
@@ -99,6 +103,7 @@ class Conductor:
         self._log, self._optuna, self._deadline = log, optuna_study, deadline
         self._running: dict[int, float] = {}
         """Trial -> its start, on the clock of `time.monotonic`."""
+        self._neighbours = Neighbours(ledger.rows)
         self._budget_checked = False
         self._apart: set[int] = set()
         """Trials that began when another one of their group had ended already."""
@@ -106,6 +111,8 @@ class Conductor:
         self._survivors: set[int] = set()
         """Trials that ran when the engine died."""
         self._ended_at_last_death = -1
+        self._losses: Counter[int] = Counter()
+        """Trial -> how often its node or a process died under it in this session."""
         self._table_written = -TABLE_INTERVAL_S
         self._append(
             StudyOpened(
@@ -144,9 +151,9 @@ class Conductor:
     def exhausted(self) -> bool:
         """Whether no further trial will be dealt out in this session."""
         self._watch_clock()
-        if self.stop is None and self._stages is not None and self._running:
-            return False  # what follows is decided when they have ended
-        return self.stop is not None or not self._queue or not (self._running or self._startable())
+        if self.stop is None and self._running:
+            return False  # one that is lost runs again, and in a hold-up study their ends decide on what follows
+        return self.stop is not None or not self._queue or not self._startable()
 
     @property
     def leg_ended(self) -> bool:
@@ -194,14 +201,21 @@ class Conductor:
         if self.stop is not None or not startable or not self._gpus_are_free():
             return None
         now = time.monotonic()
-        rows, expected = self.ledger.rows, self._durations.expected
-        queue = [Waiting(num_cpus=self.plan.needs(slot).num_cpus, duration=expected(slot)) for slot in startable]
-        running = [Running(num_cpus=rows[trial].num_cpus, end=self._end(trial)) for trial in self._running]
+        held, expected = self._cpus_held, self._durations.expected
+        queue = [Waiting(num_cpus=held(slot), duration=expected(slot)) for slot in startable]
+        running = [Running(num_cpus=held(self._slots[trial]), end=self._end(trial)) for trial in self._running]
         # Trials that are measured side by side share the CPUs that one large trial has; nothing else runs then.
         cluster = self.plan.cluster
         capacity = cluster.capacity if startable[0].group is None else cluster.num_cpus
         index = admit(queue, running, capacity=capacity, now=now)
         return None if index is None else self._start(startable[index])
+
+    def _cpus_held(self, slot: Slot) -> int:
+        """Return the CPUs that no other trial gets while this one runs: all of them where it is to run alone."""
+        needs = self.plan.needs(slot)
+        if needs.alone and slot.group is None:  # a group is alone as it is
+            return max(needs.num_cpus, self.plan.cluster.capacity)
+        return needs.num_cpus
 
     def _gpus_are_free(self) -> bool:
         """Return whether one more trial finds its GPUs; every trial needs as many, so that CPUs decide on the order."""
@@ -273,6 +287,7 @@ class Conductor:
         self._append(started)
         self._queue.remove(slot)
         self._running[slot.trial] = time.monotonic()
+        self._neighbours.began(slot.trial)
         if any(_over(self.ledger.rows.get(member)) for member in self._group_of(slot)):
             self._apart.add(slot.trial)
         return started
@@ -319,9 +334,16 @@ class Conductor:
                     self._append(TrialBuilt(**fields, provisional=label.provisional))
         row.progress = progress
 
-    def finish(self, trial: int, policy: bytes | None) -> None:
-        """Record a trial that came to its end."""
+    def finish(self, trial: int, policy: bytes | None, node_loads: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Record a trial that came to its end.
+
+        Args:
+            trial: Its number.
+            policy: The final policy, packed; None where none is kept.
+            node_loads: What else its nodes did while it was timed: `NodeLoad.to_json()`.
+        """
         row = self.ledger.rows[trial]
+        row.node_loads = [NodeLoad(**load) for load in node_loads]
         scored = self.spec.kind == "search"
         if scored and row.summarise(self.spec, "finished", moment=time.time())["score"] is None:
             self.end(trial, "failed", "the final evaluation must give a return that is a number, got none")
@@ -329,18 +351,26 @@ class Conductor:
         checkpoint = self._save(trial, policy) if policy is not None else None
         self.end(trial, "finished", "", checkpoint=checkpoint)
 
-    def end(self, trial: int, status: Status, reason: str, *, checkpoint: str | None = None) -> None:
-        """Record the end of an attempt, then tell Optuna; a second end of the same attempt is ignored."""
+    def end(
+        self, trial: int, status: Status, reason: str, *, checkpoint: str | None = None, lost: Loss | None = None
+    ) -> None:
+        """Record the end of an attempt, then tell Optuna; a second end of the same attempt is ignored.
+
+        Args:
+            trial: Its number.
+            status: How it ended.
+            reason: Why, unless it finished.
+            checkpoint: Folder of the final policy.
+            lost: What died under it.
+        """
         row = self.ledger.rows[trial]
         self._running.pop(trial, None)
         if row.status != "running":
             return
-        summary, label = row.summarise(self.spec, status, moment=time.time()), _label_at_end(row, status)
-        members = self._group_of(self._slots[trial]) if trial in self._slots else []
-        rows = self.ledger.rows
-        if label and (
-            trial in self._apart or any(member in rows and rows[member].status == "failed" for member in members)
-        ):
+        summary = row.summarise(self.spec, status, moment=time.time())
+        label = _label_at_end(row, status, lost, self._neighbours.reserved(trial))
+        self._neighbours.ended(trial)
+        if label and self._was_apart(trial):
             label = Label(timing="tainted", reason="the trials of its group did not all run side by side")
         self._append(
             TrialEnded(
@@ -352,6 +382,7 @@ class Conductor:
                 checkpoint=checkpoint,
                 timing=label.timing if label else None,
                 timing_reason=label.reason if label else "",
+                node_loads=[load.to_json() for load in row.node_loads],
             )
         )
         if row.ended:
@@ -360,10 +391,30 @@ class Conductor:
         if time.monotonic() - self._table_written > TABLE_INTERVAL_S:
             self.write_table()
 
+    def _was_apart(self, trial: int) -> bool:
+        """Return whether a trial was without another one of its group for some of its time."""
+        members = self._group_of(self._slots[trial]) if trial in self._slots else []
+        rows = self.ledger.rows
+        failed = any(member in rows and rows[member].status == "failed" for member in members)
+        lost = bool(members) and any(self._losses[each] for each in (trial, *members))
+        return trial in self._apart or failed or lost
+
     def write_table(self) -> None:
         """Write the table of trials, for people and for MLflow."""
         write_table(self.folder.table, self.ledger.rows.values())
         self._table_written = time.monotonic()
+
+    def lose(self, trial: int, loss: Loss, reason: str) -> None:
+        """Take back a trial that lost its node or a process, to be dealt out again; one loss too many is a failure."""
+        if self.ledger.rows[trial].status != "running":
+            return
+        self._losses[trial] += 1
+        if self._losses[trial] > TAKEN_BACK[loss]:
+            self.end(trial, "failed", f"{reason} (lost {self._losses[trial]} times)", lost=loss)
+            return
+        self.end(trial, "interrupted", reason, lost=loss)
+        self._queue.append(self._slots[trial])
+        self._queue.sort(key=lambda slot: slot.trial)
 
     def engine_died(self, reason: str) -> None:
         """Take back the trials that ran when the engine died under them, to be dealt out again.
@@ -463,14 +514,17 @@ def _over(row: TrialRow | None) -> bool:
     return row is not None and row.ended
 
 
-def _label_at_end(row: TrialRow, status: Status) -> Label | None:
+def _label_at_end(row: TrialRow, status: Status, lost: Loss | None, reserved: Mapping[str, Reserved]) -> Label | None:
     """Return the label that stays; None for a trial that was never built."""
     if row.timing is None:
         return None
     return label_at_end(
         Label(timing=row.timing, reason=row.timing_reason, provisional=row.provisional),
         failed=status == "failed",
+        lost=lost or "",
         num_dropped_samples=row.num_dropped_samples,
         num_lost_runners=row.num_lost_runners,
+        num_restarts=row.num_restarts,
         cpu_pressure=row.mean_cpu_pressure(),
+        disturbances=disturbances(row.node_loads, reserved),
     )

@@ -1,6 +1,7 @@
 """What a person sees: the live view of a running study, the plan, the tables at the end. Imports rich, no engine."""
 
 import contextlib
+import itertools
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,7 +63,9 @@ class PlainDisplay:
         """Write to `console`, or to standard error."""
         self._console = console or Console(file=sys.stderr, width=140)
         self._conductor: Conductor | None = None
-        self._seen: dict[int, tuple[int, str]] = {}
+        self._num_seen = 0
+        self._open: dict[int, tuple[int, str]] = {}
+        """Trials that have not ended, as they were last seen: what has ended is not looked at again."""
         self._last = 0.0
 
     def note(self, text: str) -> None:
@@ -73,7 +76,9 @@ class PlainDisplay:
     def live(self, conductor: "Conductor") -> Iterator[None]:
         """Print lines while the context is open."""
         self._conductor = conductor
-        self._seen = {number: (row.attempt, row.status) for number, row in conductor.ledger.rows.items()}
+        rows = conductor.ledger.rows
+        self._num_seen = len(rows)
+        self._open = {number: (row.attempt, row.status) for number, row in rows.items() if not row.ended}
         yield
         self.update()
 
@@ -81,11 +86,17 @@ class PlainDisplay:
         """Print what has changed."""
         if self._conductor is None:
             return
-        for number, row in self._conductor.ledger.rows.items():
+        rows = self._conductor.ledger.rows
+        new = itertools.islice(rows, self._num_seen, None)  # rows are never removed
+        for number in [*self._open, *new]:
+            row = rows[number]
             state = (row.attempt, row.status)
-            if self._seen.get(number) != state:
-                self._seen[number] = state
+            if self._open.get(number) != state:
                 self.note(f"{time.strftime('%H:%M:%S')} {_line(row)}")
+            self._open[number] = state
+            if row.ended:
+                del self._open[number]
+        self._num_seen = len(rows)
         if time.monotonic() - self._last > self.INTERVAL_S:
             self._last = time.monotonic()
             self.note(f"{time.strftime('%H:%M:%S')} {_headline(self._conductor)}")

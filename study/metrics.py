@@ -117,6 +117,14 @@ _ALL = (
         mirrored=False,
     ),
     Metric(
+        name="num_env_runner_restarts",
+        unit="1",
+        grain="iteration",
+        source="counted",
+        meaning="Runner processes that were started anew, since the start of the trial.",
+        mirrored=False,
+    ),
+    Metric(
         name="episode_return_sum",
         unit="return",
         grain="iteration",
@@ -311,6 +319,21 @@ _ALL = (
         grain="trial",
         source="measured",
         meaning="CPU time of the trial's processes during training.",
+    ),
+    Metric(
+        name="foreign_cores",
+        unit="cores",
+        grain="trial",
+        source="measured",
+        meaning="Mean cores that processes of others kept busy in the timed part, on the node where that was most; "
+        "absent where the system does not tell.",
+    ),
+    Metric(
+        name="stolen_cores",
+        unit="cores",
+        grain="trial",
+        source="measured",
+        meaning="Mean cores that the hypervisor of a virtual machine withheld in the timed part, where that was most.",
     ),
 )
 

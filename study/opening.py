@@ -9,10 +9,11 @@ from typing import Any
 
 from study.errors import Fault, RecordError, SpaceError
 from study.protocol.stages import Stage
-from study.space.spec import StudySpec
+from study.space.spec import StudySpec, digest_of
 from study.tracking.folder import FORMAT, StudyFolder, StudyIdentity
 from study.tracking.records import read_lines
-from study.tracking.tracking_uri import absolute_uri, check_tracking_uri, mask_credentials
+from study.tracking.state import check_files
+from study.tracking.tracking_uri import absolute_uri, check_optuna_storage, check_tracking_uri, mask_credentials
 
 DEFAULT_TRACKING_URI = "sqlite:///mlflow.db"
 
@@ -28,6 +29,8 @@ class RunOptions:
     """None for `RAY_ADDRESS` or a private Ray; `local`, `auto` or host:port."""
     tracking_uri: str | None = None
     """MLflow; None for `sqlite:///mlflow.db`, or on a resume for what the study began with."""
+    optuna_storage: str | None = None
+    """Database that shows the ended trials to `optuna-dashboard`; None for none, or on a resume for the study's own."""
     resume: bool = False
     or_start: bool = False
     """With `resume`: start when there is nothing to resume."""
@@ -46,6 +49,7 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
 
     Raises:
         SpaceError: The name is taken, or there is nothing to resume.
+        RecordError: The folder is another user's, or a file in it cannot be used.
     """
     exists = folder.exists()
     if exists and not options.resume:
@@ -56,6 +60,7 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
         raise SpaceError(options.space, [fault])
     if exists:
         folder.check_owner()
+        check_files(folder)
     return exists
 
 
@@ -70,7 +75,7 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
     """Return the identity of a new study.
 
     Raises:
-        TrackingError: MLflow does not answer.
+        TrackingError: MLflow does not answer, or what should be Optuna's storage is none.
     """
     return StudyIdentity(
         format=FORMAT,
@@ -81,6 +86,7 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
         space=options.space,
         spec=spec.to_json(),
         digest=spec.digest(),
+        optuna_storage=None if options.optuna_storage is None else check_optuna_storage(options.optuna_storage),
     )
 
 
@@ -91,6 +97,11 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         RecordError: It was started with another space, or mirrors to another MLflow.
     """
     identity = folder.identity()
+    if not _is_sound(identity):
+        raise RecordError(
+            f"{folder.identity_file}: `spec` and `digest` must agree, got a file that was changed. "
+            "Fix: restore it from a backup, or start a new study with --name."
+        )
     if identity.digest != spec.digest():
         different = ", ".join(_differences(identity.spec, spec.to_json())) or "defaults of another version"
         raise RecordError(
@@ -105,7 +116,21 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
             f"{mask_credentials(options.tracking_uri)}. Fix: drop the option; "
             f"`python -m study sync {folder.path} --tracking-uri …` makes a copy elsewhere."
         )
+    storage = options.optuna_storage
+    if storage is not None and absolute_uri(storage) != identity.optuna_storage:
+        own = mask_credentials(identity.optuna_storage or "none: the journal in its folder alone")
+        raise RecordError(
+            f"--optuna-storage: a study keeps the one it began with ({own}), got {mask_credentials(storage)}. "
+            f"Fix: drop the option; `python -m study sync {folder.path} --optuna-storage …` makes a copy elsewhere."
+        )
     return identity
+
+
+def _is_sound(identity: StudyIdentity) -> bool:
+    try:
+        return digest_of(identity.spec) == identity.digest
+    except (AttributeError, LookupError, TypeError, ValueError):  # no spec at all
+        return False
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> Iterator[str]:

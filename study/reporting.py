@@ -112,12 +112,11 @@ def _importance(folder: StudyFolder | None, kind: str) -> Importance | str:
     if folder is None:
         return "MLflow does not hold what the sampler proposed. Fix: report from the study's folder."
     from study.search.importance import FEWEST, importance_per_scale
-    from study.tracking.ledger import fold
-    from study.tracking.records import read_lines
+    from study.tracking.state import ledger_of
 
     try:
         spec = folder.identity().parse()
-        rows = list(fold((line.record, line.time) for line in read_lines(folder.records)).rows.values())
+        rows = list(ledger_of(folder.records).rows.values())
         values = importance_per_scale(spec, rows)
     except (StudyError, ValueError) as error:  # a space of another version, or a table that Optuna cannot judge
         return f"It cannot be computed: {error}"

@@ -1,12 +1,14 @@
 """`run_study`: folder, records, Ray, Tune and MLflow wired together. Ray is imported only after every cheap check."""
 
 import contextlib
+import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from study.cluster.address import resolve_address
-from study.cluster.connection import joined_ray, private_ray, private_shape, tune_storage
+from study.cluster.connection import joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
+from study.cluster.ray_watch import RayWatch
 from study.conductor import Conductor
 from study.display import Display, PlainDisplay
 from study.errors import ExitCode, RecordError, TrackingError
@@ -23,11 +25,13 @@ from study.space.parameters import SCALE
 from study.space.spec import Execution, StudySpec
 from study.space.throughput import LEARNERS
 from study.tracking.folder import StudyFolder, StudyIdentity
-from study.tracking.ledger import TrialRow, best_per_scale, fold
+from study.tracking.ledger import Ledger, TrialRow, best_per_scale
 from study.tracking.mirror_process import MirrorProcess, MirrorReport
+from study.tracking.mirror_target import OPTUNA
 from study.tracking.packing import unpacked
 from study.tracking.provenance import provenance
-from study.tracking.records import RecordLog, StudyClosed, TrialStarted, read_lines
+from study.tracking.records import RecordLog, StudyClosed, TrialStarted
+from study.tracking.state import check_not_cut, ledger_of
 from study.tracking.tracking_uri import is_probed
 from study.trial.envs.environments import Spaces, check_network, probe
 
@@ -56,6 +60,8 @@ class StudyResult:
     """The best trial of each scale."""
     closed: StudyClosed
     mirror: MirrorReport
+    optuna: MirrorReport | None = None
+    """How Optuna's storage caught up, where the study has one; in trials."""
     certificate: "Certificate | None" = None
     """Of a hold-up study that has come to its end."""
 
@@ -80,7 +86,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
     Raises:
         SpaceError: The environment cannot be made, or the name is taken.
         ClusterError: Ray cannot be reached, or a trial can never fit.
-        TrackingError: MLflow does not answer at a first start.
+        TrackingError: MLflow, or Optuna's storage, does not answer at a first start.
         RecordError: The folder cannot be resumed.
     """
     display = display or PlainDisplay()
@@ -114,6 +120,18 @@ def _not_shorter(spec: StudySpec, num_trials: int) -> StudySpec:
         return spec
     search = spec.search.model_copy(update={"num_trials": num_trials})
     return spec.model_copy(update={"search": search})
+
+
+def take_up(spec: StudySpec, folder: StudyFolder, identity: StudyIdentity) -> tuple[StudySpec, Ledger, OptunaStudy]:
+    """Return the state of a locked study, and the spec with at least the trials that were planned before.
+
+    Raises:
+        RecordError: The records, or Optuna's journal, cannot be trusted.
+    """
+    ledger = ledger_of(folder.records)
+    check_not_cut(folder, ledger)
+    spec = _not_shorter(spec, ledger.num_trials)
+    return spec, ledger, OptunaStudy(spec, study_id=identity.study_id, journal=folder.optuna_journal, rows=ledger.rows)
 
 
 def _check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | None) -> list[str]:
@@ -160,25 +178,29 @@ class _Session:
         budget = options.time_budget_s
         self._deadline = None if budget is None else time.monotonic() + budget
         self._mirror, self._signals = MirrorProcess(), StopSignals(_close)
+        self._optuna_mirror = MirrorProcess(OPTUNA)
 
     def run(self, stack: contextlib.ExitStack, *, insist_on_mlflow: bool) -> StudyResult:
         """Run until the plan is complete or the study is told to stop."""
-        ledger = fold((line.record, line.time) for line in read_lines(self._folder.records))
-        self._spec = _not_shorter(self._spec, ledger.num_trials)
-        optuna_study = OptunaStudy(
-            self._spec, study_id=self._identity.study_id, journal=self._folder.optuna_journal, rows=ledger.rows
-        )
+        self._spec, ledger, optuna_study = take_up(self._spec, self._folder, self._identity)
+        if optuna_study.num_rebuilt:
+            self._display.note(
+                f"{self._folder.optuna_journal} lacked {optuna_study.num_rebuilt} trials; rebuilt from the records."
+            )
         self._mirror.start(self._folder, self._identity.tracking_uri)
         stack.callback(self._mirror.finish, ABANDON_TIMEOUT_S)  # after a normal end there is nothing left to do
+        if (storage := self._identity.optuna_storage) is not None:
+            self._optuna_mirror.start(self._folder, storage)
+            stack.callback(self._optuna_mirror.finish, ABANDON_TIMEOUT_S)
         stack.enter_context(self._signals)
         log = stack.enter_context(RecordLog(self._folder.records))
         self._display.note(f"Starting Ray ({self._address or 'private'}) …")
-        with self._ray() as shape:
+        with self._ray() as shape, RayWatch(servers_of_ray(), self._signals.lose_ray):
             self._signals.install()
             plan = make_plan(self._spec, shape, ledger.decisions)
             if self._spec.rllib and self._address is not None:
                 _check_overrides(self._spec, self._spaces, shape)  # anew: only now is it known what is emulated
-            self._await_mirror(insist=insist_on_mlflow)
+            self._await_mirrors(insist=insist_on_mlflow)
             conductor = Conductor(
                 spec=self._spec,
                 plan=plan,
@@ -193,13 +215,16 @@ class _Session:
             self._signals.tell(conductor)
             alive = self._tune(conductor)
         while not alive:
-            with self._ray():  # anew: the end of Ray's job freed all that the dead engine held
+            # Anew: the end of Ray's job freed all that the dead engine held.
+            with self._ray(), RayWatch(servers_of_ray(), self._signals.lose_ray):
                 self._signals.install()
                 alive = self._tune(conductor)
         self._signals.disarm()
         closed = _close(conductor)
         certificate = self._certify() if self._spec.holdup and closed.reason == "complete" else None
         rows = tuple(conductor.ledger.rows[number] for number in sorted(conductor.ledger.rows))
+        patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
+        mirrored = self._mirror.finish(patience)
         return StudyResult(
             folder=self._folder,
             identity=self._identity,
@@ -207,10 +232,21 @@ class _Session:
             best=best_per_scale(rows),
             closed=closed,
             certificate=certificate,
-            mirror=self._mirror.finish(
-                DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
-            ),
+            mirror=mirrored,
+            optuna=self._finish_optuna(patience),
         )
+
+    def _finish_optuna(self, patience: float) -> MirrorReport | None:
+        """Let Optuna's storage catch up; say what it still lacks."""
+        if self._identity.optuna_storage is None:
+            return None
+        report = self._optuna_mirror.finish(patience)
+        if not report.drained:
+            self._display.note(
+                f"Optuna's storage lacks up to {report.behind} trials ({report.reason or 'it is slow'}); "
+                f"catch up with: python -m study sync {self._folder.path}"
+            )
+        return report
 
     def _certify(self) -> "Certificate | None":
         """Write the certificate; where the records do not allow one, say why: they are whole all the same."""
@@ -229,16 +265,21 @@ class _Session:
             return private_ray(num_cpus=private_shape(self._spec).num_cpus, verbose=self._options.verbose)
         return joined_ray(self._address, verbose=self._options.verbose)
 
-    def _await_mirror(self, *, insist: bool) -> None:
-        """Let MLflow prove that it works, where a first start has not seen it yet: SQLite and servers were probed."""
-        if insist and is_probed(self._identity.tracking_uri):
-            return
+    def _await_mirrors(self, *, insist: bool) -> None:
+        """Let MLflow and Optuna's storage prove that they work, where a first start has not seen it yet."""
+        if not (insist and is_probed(self._identity.tracking_uri)):  # SQLite and servers were probed
+            self._await(self._mirror, "MLflow does not answer; the study goes on and MLflow will catch up.", insist)
+        if self._identity.optuna_storage is not None:
+            away = "Optuna's storage does not answer; the study goes on and the storage will catch up."
+            self._await(self._optuna_mirror, away, insist)
+
+    def _await(self, mirror: MirrorProcess, away: str, insist: bool) -> None:
         try:
-            self._mirror.wait_ready(READY_TIMEOUT_S if insist else RESUME_READY_TIMEOUT_S)
+            mirror.wait_ready(READY_TIMEOUT_S if insist else RESUME_READY_TIMEOUT_S)
         except TrackingError as error:
             if insist:
                 raise
-            self._display.note(f"MLflow does not answer; the study goes on and MLflow will catch up. ({error})")
+            self._display.note(f"{away} ({error})")
 
     def _tune(self, conductor: Conductor) -> bool:
         """Run the conductor's trials under Ray Tune; return False when Tune died and trials are left to run.
@@ -276,6 +317,7 @@ def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: D
         company = conductor.company_of(started.trial) if started.stage == THROUGHPUT else None
         return {
             "spec": varied or specs[started.variant],
+            "driver": (os.uname().nodename, os.getpid()),
             "company": company,
             "setting": started.setting,
             "seed": started.seed,

@@ -52,14 +52,31 @@ class StopSignals:
             sys.stderr.write(f"Received {name}; ending once Ray is up. Again to end at once.\n")
             return
         self._conductor.end_early("stopped", f"received {name}")
-        self._watchdog = threading.Timer(GIVE_UP_S, self._give_up, [self._conductor])
+        self._arm(self._conductor)
+
+    def lose_ray(self, why: str) -> None:
+        """End the study because Ray is gone: as by a signal, but from any thread, and as an error."""
+        if self._conductor is not None:
+            self._conductor.end_early(
+                "error", f"{why}. Fix: look after Ray there, then run the same command with --resume."
+            )
+            self._arm(self._conductor)
+
+    def _arm(self, conductor: Conductor) -> None:
+        """Give Tune so long to end by itself, from the first reason on."""
+        if self._watchdog is not None:
+            return
+        self._watchdog = threading.Timer(GIVE_UP_S, self._give_up, [conductor])
         self._watchdog.daemon = True
         self._watchdog.start()
 
     def _give_up(self, conductor: Conductor) -> None:
         """Record the end and leave; the main thread is inside Ray and does not come back."""
         self._close(conductor)
-        sys.stderr.write("Ray did not end in time. Nothing recorded is lost: run the same command with --resume.\n")
+        reason = f" ({conductor.stop.detail})" if conductor.stop and conductor.stop.reason == "error" else ""
+        sys.stderr.write(
+            f"Ray did not end in time{reason}. Nothing recorded is lost: run the same command with --resume.\n"
+        )
         sys.stderr.flush()
         os._exit(ExitCode.STOPPED)
 

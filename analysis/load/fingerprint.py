@@ -54,7 +54,8 @@ class Workload:
         spec, provenance = self.spec, self.provenance
         versions = provenance.get("versions") or {}
         physical, logical = provenance.get("physical_cpus"), provenance.get("logical_cpus")
-        environment = spec.get("environment") or {}
+        told = spec.get("environment")
+        environment = told if isinstance(told, Mapping) else {}
         return {
             "algorithm": spec.get("algorithm"),
             "environment": {name: environment.get(name) for name in _ENVIRONMENT},

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from datetime import datetime
 from typing import Any, get_args
 
@@ -23,8 +23,9 @@ _TEXTS = ("time", "hostname", "platform", "cpu_model")
 def identity_of(parent: StoredRun, name: str, content: Mapping[str, Any] | None) -> StudyIdentity:
     """Return the study's identity, from its artifact if there is one, else as far as the tags tell."""
     known = {item.name for item in fields(StudyIdentity)}
-    if content is not None and known <= content.keys():
-        return StudyIdentity(**{key: content[key] for key in known})
+    needed = {item.name for item in fields(StudyIdentity) if item.default is MISSING}
+    if content is not None and needed <= content.keys():
+        return StudyIdentity(**{key: content[key] for key in known & content.keys()})
     return StudyIdentity(
         format=FORMAT,
         study_id=parent.tags[STUDY_ID],

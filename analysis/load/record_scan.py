@@ -6,13 +6,12 @@ that is not as it must be is handed to the slow reader, whose error names file a
 """
 
 import gc
-import lzma
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn
 
 import orjson
 
@@ -22,27 +21,21 @@ from study.tracking.records import (
     SCHEMA,
     Evaluation,
     Record,
-    Status,
     TrialBuilt,
     TrialEnded,
     TrialStarted,
     check_seq,
     open_records,
     parse_line,
+    raw_lines,
+    restore_returns,
 )
+from study.tracking.shapes import is_moment, misfit
 
 _BEGINNING = b'{"schema":'
 """How every line begins."""
 _NUM_HEAD, _NUM_FIELDS = 4, 6
 """Entries of an iteration's line: schema, seq, time and kind, and the fields of the record."""
-_SHAPES: Mapping[str, type] = {
-    **dict.fromkeys(("trial", "attempt", "session", "num_trials"), int),
-    **dict.fromkeys(("setting", "proposed", "rule", "effective", "processes_per_node", "summary"), dict),
-    **dict.fromkeys(("cluster", "provenance", "evidence", "settings"), dict),
-    "returns": list,
-}
-"""Types without which nothing could be made of a record; those of single values are checked by their columns."""
-_STATUSES = frozenset(get_args(Status))
 _FIELDS = itemgetter("trial", "attempt", "iteration", "env_steps", "wall_time_s", "metrics")
 
 OnIteration = Callable[[int, int, int, int, float, dict[str, Any]], None]
@@ -104,13 +97,12 @@ class Scan:
         moment = content.pop("time", None)
         for name in ("schema", "seq", "kind"):
             del content[name]
+        restore_returns(content)
         try:
             record = KINDS[kind](**content)
         except (KeyError, TypeError):
             self._refuse(raw, number)
-        shaped = all(type(value) is _SHAPES.get(name, type(value)) for name, value in content.items())
-        known = not isinstance(record, TrialEnded) or record.status in _STATUSES
-        if not (shaped and known) or type(moment) not in (int, float):
+        if misfit(type(record), content) or not is_moment(moment):
             self._refuse(raw, number)
         slot = -1
         if isinstance(record, TrialStarted):
@@ -138,10 +130,9 @@ class Scan:
             RecordError: Always.
         """
         where = f"{self.path}: line {number}"
-        with suppress(TypeError):  # a list where a name must be
-            check_seq(parse_line(raw, where, 0), number - 1, where)
+        check_seq(parse_line(raw, where, 0), number - 1, where)
         raise RecordError(
-            f"{where}: a record must have the fields of its kind, each of its type, got {raw[:200].decode()}…. "
+            f"{where}: a record must have the fields of its kind, each of its type, got {raw[:200]!r}…. "
             "Fix: restore the file from a backup, or start a new study with --name."
         )
 
@@ -151,26 +142,16 @@ class Scan:
         Raises:
             RecordError: The file cannot be read, or ends with what no record begins with.
         """
-        number = 0
-        try:
-            with open_records(self.path) as file:
-                for number, raw in enumerate(file, start=1):
-                    if not raw.endswith(b"\n"):
-                        self._keep_torn(raw, number)
-                        return
-                    yield raw
-        except (EOFError, lzma.LZMAError) as error:
-            raise RecordError(
-                f"{self.path}: must be a complete compressed file, got one that is cut or damaged after line {number} "
-                f"({error}). Fix: copy it again."
-            ) from error
-        except OSError as error:
-            raise RecordError(
-                f"{self.path}: must be readable ({error.strerror}). Fix: check its permissions."
-            ) from error
+        with open_records(self.path) as file:
+            for number, raw in enumerate(raw_lines(file, self.path), start=1):
+                if not raw.endswith(b"\n"):
+                    self._keep_torn(raw, number)
+                    return
+                yield raw
 
     def _keep_torn(self, raw: bytes, number: int) -> None:
-        if not _BEGINNING.startswith(raw[: len(_BEGINNING)]):
+        written = raw.rstrip(b"\0") if number > 1 else raw  # a power cut leaves zeros in place of what was lost
+        if not _BEGINNING.startswith(written[: len(_BEGINNING)]):
             raise RecordError(
                 f"{self.path}: line {number}: the last line must be a record or its beginning, got {raw[:40]!r}. "
                 "Fix: restore the file from a backup, or start a new study with --name."

@@ -6,12 +6,13 @@ from typing import TypeVar
 
 import pandas as pd
 
-from study.errors import AnalysisError
+from study.errors import AnalysisError, RecordError
 from study.metrics import METRICS
 from study.space.parameters import PARAMETERS
 from study.tracking.folder import StudyFolder
-from study.tracking.ledger import Ledger, fold, table_row
+from study.tracking.ledger import Ledger, table_row
 from study.tracking.records import Evaluation, Iteration, read_lines
+from study.tracking.state import ledger_of
 
 TEXT = (
     "status",
@@ -47,7 +48,13 @@ def trials(study: str | Path) -> pd.DataFrame:
     for name in METRICS:
         if METRICS[name].grain == "trial" and name not in frame:
             frame[name] = None  # no trial has ended yet
-    return frame.astype({name: _dtype(str(name)) for name in frame})
+    try:
+        return frame.astype({name: _dtype(str(name)) for name in frame})
+    except (TypeError, ValueError) as error:
+        raise RecordError(
+            f"{study}: every column must hold values of one type, got others ({error}). "
+            "Fix: restore the records from a backup."
+        ) from error
 
 
 def curves(study: str | Path) -> pd.DataFrame:
@@ -59,11 +66,11 @@ def curves(study: str | Path) -> pd.DataFrame:
     """
     rows = [
         {
+            **record.metrics,
             "trial": record.trial,
             "iteration": record.iteration,
             "env_steps": record.env_steps,
             "wall_time_s": record.wall_time_s,
-            **record.metrics,
         }
         for record in _latest(study, Iteration)
     ]
@@ -114,7 +121,7 @@ def _ledger(study: str | Path) -> Ledger:
         raise AnalysisError(
             f"{study}: must be the folder of a study, got none. Fix: give for instance studies/quickstart."
         )
-    return fold((line.record, line.time) for line in read_lines(folder.records))
+    return ledger_of(folder.records)
 
 
 def _dtype(name: str) -> str:

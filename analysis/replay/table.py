@@ -18,8 +18,8 @@ from study.planning.plan import grid_values
 from study.space.parameters import SCALE, Value
 from study.space.spec import StudySpec
 from study.tracking.folder import StudyFolder
-from study.tracking.ledger import TrialRow, fold
-from study.tracking.records import read_lines
+from study.tracking.ledger import TrialRow
+from study.tracking.state import ledger_of
 
 TARGET, SMALL = 0, 1
 """Index of the scales in the arrays of a table."""
@@ -100,7 +100,7 @@ def score_table(study: str | Path, *, target: int, small: int, complete_seeds_on
     if not folder.exists():
         raise AnalysisError(f"{study}: must be the folder of a study, got none. Fix: give one with a complete table.")
     spec = folder.identity().parse()
-    rows = fold((line.record, line.time) for line in read_lines(folder.records)).rows.values()
+    rows = ledger_of(folder.records).rows.values()
     if target == small or not {target, small} <= set(spec.scales):
         law = f"must be two different scales of the study ({', '.join(map(str, spec.scales))})"
         raise AnalysisError(f"target, small: {law}, got {target} and {small}. Fix: name two of them.")

@@ -3,19 +3,16 @@
 Looks without touching: a driver that starts at this moment must not find its lock taken by an onlooker.
 """
 
-import contextlib
-import fcntl
-import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from study.errors import RecordError
 from study.planning.timing import PRESSURE_LIMIT
 from study.tracking.folder import StudyFolder, StudyIdentity
 from study.tracking.ledger import Ledger, TrialRow
+from study.tracking.lock import at_work
 from study.tracking.mirror_cursor import CursorFile, count_behind
 from study.tracking.tracking_uri import mask_credentials
 
@@ -62,40 +59,11 @@ class Advice:
     command: str = ""
 
 
-def is_locked(lock: Path) -> bool:
-    """Return whether a process holds a lock file.
-
-    Asks the kernel's list first, which disturbs nobody; it does not know holders on other machines or in other
-    containers, so a shared lock is then tried for an instant.
-    """
-    try:
-        status = lock.stat()
-    except OSError:
-        return False
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    with contextlib.suppress(OSError):
-        if any(place in line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line):
-            return True
-    try:
-        handle = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # a file system without locks
-    finally:
-        os.close(handle)
-    return False
-
-
 def driver_of(folder: StudyFolder, ledger: Ledger) -> Driver:
     """Return what has become of the driver."""
     if folder.records in (folder.packed_records, folder.packed_results):
         return "packed"
-    if is_locked(folder.path / ".lock"):
+    if at_work(folder.path):
         return "working"
     return "ended" if ledger.closed is not None else "gone"
 

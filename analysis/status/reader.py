@@ -24,6 +24,8 @@ FEWEST_DURATIONS = 3
 """Trials of the present stage from which on their own median, not that of all, predicts the rest."""
 PLACED = ("train_batch_size", "minibatch_size", "lr")
 """What rules of a hold-up space turn into numbers; with the parameters that were proposed, all that is tuned."""
+_DAMAGE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, TypeError, ValueError, lzma.LZMAError)
+"""What reading damaged records can raise."""
 TIMINGS: tuple[Timing, ...] = get_args(Timing)
 
 
@@ -65,7 +67,7 @@ class StatusReader:
         try:
             for line in read_lines(self.folder.records, offset=self._end, first_seq=self._seq):
                 self._take(line)
-        except (RecordError, KeyError, OSError, EOFError, lzma.LZMAError) as error:
+        except (RecordError, *_DAMAGE) as error:
             what = (
                 str(error) if isinstance(error, RecordError) else f"{self.folder.records}: cannot be read ({error!r})."
             )

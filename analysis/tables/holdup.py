@@ -52,6 +52,17 @@ def hold_up(data: StudyData, results: Results | None = None) -> Table:
     content = _certificate(data)
     if isinstance(content, str):
         return without_rows("T11", TITLE, content, definitions=SAID, n_failed=failed)
+    try:
+        return _table(content, data, failed)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        damage = (
+            f"No certificate. certificate.json must be one, got a damaged file ({type(error).__name__}: {error}). "
+            f"Fix: python -m study certificate write {data.source}"
+        )
+        return without_rows("T11", TITLE, damage, definitions=SAID, n_failed=failed)
+
+
+def _table(content: Mapping[str, Any], data: StudyData, failed: int) -> Table:
     arms = content["arms"]
     frame: dict[str, list[Any]] = {
         "arm": [f"{name}, folded" if arm["folded"] else name for name, arm in arms.items()],
@@ -102,7 +113,7 @@ def _certificate(data: StudyData) -> dict[str, Any] | str:
             content: dict[str, Any] = json.loads(folder.certificate.read_text())
             return content
         return make_certificate(folder).to_json()
-    except (StudyError, OSError, ValueError) as error:
+    except (StudyError, OSError, ValueError, RecursionError) as error:
         return f"No certificate. {error}"
 
 

@@ -18,8 +18,9 @@ from study.errors import RecordError
 from study.protocol.stages import STAGES
 from study.space.spec import StudySpec
 from study.tracking.folder import StudyFolder, StudyIdentity
-from study.tracking.ledger import Ledger, fold
+from study.tracking.ledger import Ledger
 from study.tracking.records import Line, open_records, read_lines
+from study.tracking.state import fold_lines
 
 __all__ = ["Certificate", "make_certificate", "verify"]
 
@@ -56,22 +57,30 @@ def verify(path: str | Path) -> None:
         written = json.loads(file.read_text())
     except FileNotFoundError as error:
         raise RecordError(f"{file}: no certificate here. {fix}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RecordError(f"{file}: must be a certificate, got a damaged file ({error}). {fix}") from error
     if not isinstance(written, dict) or written.get("format") != FORMAT:
         got = written.get("format") if isinstance(written, dict) else type(written).__name__
         raise RecordError(f"{file}: this version reads format {FORMAT}, got {got!r}. {fix}")
     folder = StudyFolder(file.parent)
-    certificate = make_certificate(folder)
+    certificate = Maker(*_read(folder, certified=file.name)).certificate()
     differing = list(_differences(written, certificate.to_json(), ""))
     page = folder.certificate_page
-    if not differing and page.exists() and page.read_text() != certificate.to_markdown():
+    if not differing and page.exists() and _text(page) != certificate.to_markdown():
         differing = [f"{page.name}: must be the page of these figures, got another text"]
     if differing:
         count = "1 figure differs" if len(differing) == 1 else f"{len(differing)} figures differ"
         listed = differing[:AT_MOST] + [f"… and {len(differing) - AT_MOST} more"] * (len(differing) > AT_MOST)
         lines = "\n".join(f"  {line}" for line in listed)
         raise RecordError(f"{file}: must say what the records say, {count}:\n{lines}\n{fix}")
+
+
+def _text(page: Path) -> str | None:
+    """Return the page as it is; None when it is no text that can be read."""
+    try:
+        return page.read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _differences(written: Any, recomputed: Any, place: str) -> Iterator[str]:
@@ -101,8 +110,12 @@ def _equal(first: Any, second: Any) -> bool:
     return type(first) is type(second) and bool(first == second)
 
 
-def _read(folder: StudyFolder) -> tuple[StudyIdentity, StudySpec, list[Line], str]:
+def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, StudySpec, list[Line], str]:
     """Return identity, spec, lines and digest of the records of a study that may be certified.
+
+    Args:
+        folder: The study.
+        certified: Name of the certificate that it has already, if there is one.
 
     Raises:
         RecordError: As `make_certificate`.
@@ -119,7 +132,13 @@ def _read(folder: StudyFolder) -> tuple[StudyIdentity, StudySpec, list[Line], st
     if spec.digest() != identity.digest:
         law = f"digest of the spec must be {spec.digest()}, got {identity.digest}"
         raise RecordError(f"{folder.identity_file}: {law}. Fix: restore the file from a backup.")
-    broken = list(broken_laws(lines, spec))
+    try:
+        broken = list(broken_laws(lines, spec))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RecordError(
+            f"{folder.records}: the records must obey the protocol, got some that nothing follows from "
+            f"({type(error).__name__}: {error}). Fix: restore the file from a backup."
+        ) from error
     if broken:
         listed = "\n".join(f"  {law}" for law in broken[:AT_MOST])
         more = f"\n  … and {len(broken) - AT_MOST} more" if len(broken) > AT_MOST else ""
@@ -128,19 +147,24 @@ def _read(folder: StudyFolder) -> tuple[StudyIdentity, StudySpec, list[Line], st
             f"{folder.records}: the records must obey the protocol, {count} broken:\n{listed}{more}\n"
             "Fix: restore the file from a backup; without one, this study proves nothing and has to be run again."
         )
-    _check_confirmed(folder, identity, fold((line.record, line.time) for line in lines))
+    _check_confirmed(folder, identity, fold_lines(lines, folder.records), certified)
     with open_records(folder.records) as file:
         content = file.read(lines[-1].end)
     return identity, spec, lines, hashlib.sha256(content).hexdigest()
 
 
-def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, ledger: Ledger) -> None:
+def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, ledger: Ledger, certified: str) -> None:
     planned = planned_cells(ledger.decisions)
     ended = {cell_of(row) for row in ledger.rows.values() if row.stage == "confirm" and row.ended}
     if planned and not set(planned) - ended and confirmation_is_over(ledger):
         return
     stage = (ledger.decisions[-1].next_stage if ledger.decisions else None) or STAGES[0]
     progress = f" ({len(ended & set(planned))} of {len(planned)} trials)" if stage == "confirm" else ""
+    if certified:
+        raise RecordError(
+            f"{folder.records}: must hold the confirmation that {certified} speaks of, got a study at the stage "
+            f"{stage}{progress}: the records were cut. Fix: restore the file from a backup."
+        )
     space, out = shlex.quote(str(folder.space_file)), shlex.quote(str(folder.path.parent))
     raise RecordError(
         f"{folder.path}: a certificate needs a confirmed study, got one at the stage {stage}{progress}. Fix: go on "

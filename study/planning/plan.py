@@ -209,8 +209,8 @@ def _throughput_plan(spec: StudySpec, cluster: ClusterShape) -> Plan:
 
 
 def _hours(scales: Iterable[ScalePlan], cluster: ClusterShape) -> float:
-    work = sum(min(scale.num_cpus, cluster.capacity) * scale.hours * scale.num_trials for scale in scales)
-    return work / cluster.capacity
+    held = ((scale, cluster.capacity if scale.alone else min(scale.num_cpus, cluster.capacity)) for scale in scales)
+    return sum(cpus * scale.hours * scale.num_trials for scale, cpus in held) / cluster.capacity
 
 
 def _staged_plan(spec: StudySpec, holdup: HoldUpSpec, cluster: ClusterShape, decisions: Sequence[StageDecided]) -> Plan:

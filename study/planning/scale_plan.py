@@ -25,6 +25,8 @@ class ScalePlan:
     """Guess of one trial's duration."""
     label: Label
     """What its rows will say of their times."""
+    alone: bool = False
+    """Whether its trials take the whole cluster while they run."""
 
 
 def scale_plan(
@@ -37,6 +39,7 @@ def scale_plan(
     """
     check_fit(spec, num_env_runners, cluster)
     execution = execution_of(spec, num_env_runners, cluster)
+    label = label_at_start(spec, cluster, num_env_runners=num_env_runners, execution=execution)
     return ScalePlan(
         num_env_runners=num_env_runners,
         num_trials=num_trials,
@@ -45,5 +48,6 @@ def scale_plan(
         num_cpus=num_cpus(spec, num_env_runners, execution),
         memory_mb=memory_mb(spec, num_env_runners, execution),
         hours=guess_seconds(spec, num_env_runners, cluster, execution=execution, iterations=iterations) / 3600,
-        label=label_at_start(spec, cluster, num_env_runners=num_env_runners, execution=execution),
+        label=label,
+        alone=spec.exclusive and label.timing == "measured",
     )

@@ -4,7 +4,7 @@ Every timing is `measured`, `oversubscribed`, `emulated` or `tainted`, with the 
 anything about scaling.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from study.planning.needs import num_cpus, num_sampling_processes
@@ -75,7 +75,15 @@ def _shared_cores(cluster: ClusterShape, reserved: int, processes_per_node: Mapp
 
 
 def label_at_end(
-    label: Label, *, failed: bool, num_dropped_samples: int, num_lost_runners: int, cpu_pressure: float | None
+    label: Label,
+    *,
+    failed: bool,
+    num_dropped_samples: int,
+    num_lost_runners: int,
+    cpu_pressure: float | None,
+    lost: str = "",
+    num_restarts: int = 0,
+    disturbances: Sequence[str] = (),
 ) -> Label:
     """Return the label that a trial ends with.
 
@@ -85,12 +93,18 @@ def label_at_end(
         num_dropped_samples: Samples that were lost or came too late, over the whole trial.
         num_lost_runners: Runners that were missing in the worst iteration.
         cpu_pressure: Mean share of the training time in which some task waited for a CPU; None when unknown.
+        lost: `node` or `process`: what died under the trial; empty when nothing did.
+        num_restarts: Runner processes that were started anew.
+        disturbances: What others did on its nodes beyond the limits, by `study.planning.node_load.disturbances`.
     """
     if label.timing != "measured":
         return label
     losses = ["the trial failed"] if failed else []
+    losses += [f"a {lost} of the trial died"] if lost else []
     losses += [f"{_count(num_lost_runners, 'runner')} lost"] if num_lost_runners > 0 else []
+    losses += [f"{_count(num_restarts, 'runner')} restarted"] if num_restarts > 0 else []
     losses += [f"{_count(num_dropped_samples, 'sample')} dropped"] if num_dropped_samples > 0 else []
+    losses += disturbances
     if losses:
         return Label(timing="tainted", reason=", ".join(losses))
     if not label.provisional:

@@ -25,6 +25,7 @@ class Waiting:
     """A trial in the queue."""
 
     num_cpus: int
+    """Those of the whole cluster, where it must have no other trial beside it."""
     duration: float
     """Expected duration in seconds."""
 

@@ -5,10 +5,9 @@ kill at any moment leaves either nothing or a trial that can be found again; it 
 """
 
 import contextlib
-import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.storages import JournalStorage
@@ -18,15 +17,12 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from study.errors import RecordError
 from study.planning.plan import Slot
 from study.search import proposals
-from study.search.constraints import constraint_attributes, constraints_of
-from study.search.distributions import distributions, fixed_by
-from study.search.merit import merit
+from study.search.constraints import constraints_of
+from study.search.distributions import fixed_by
+from study.search.outcome import CANCELLED, TRIAL, Outcomes, attributes, directions_of
 from study.space.parameters import SCALE, Value
 from study.space.spec import StudySpec
 from study.tracking.ledger import TrialRow
-
-TRIAL = "trial"
-"""User attribute that holds the number in the plan."""
 
 
 class OptunaStudy:
@@ -44,9 +40,12 @@ class OptunaStudy:
         Raises:
             RecordError: The journal is damaged, or knows an end that the records do not.
         """
-        self._spec, self._distributions, self._rows = spec, distributions(spec), rows
+        self._spec, self._rows, self._outcomes = spec, rows, Outcomes(spec, rows)
+        self._distributions = self._outcomes.distributions
         self._study = _open(journal, study_id, directions_of(spec))
         self._trials: dict[int, Trial] = {}
+        self.num_rebuilt = 0
+        """Trials on record that the journal lacked: it was lost, whole or in part, and has them again."""
         self._reconcile(rows, journal)
 
     def _reconcile(self, rows: Mapping[int, TrialRow], journal: Path) -> None:
@@ -60,8 +59,9 @@ class OptunaStudy:
                     self._study.tell(frozen.number, state=TrialState.FAIL, skip_if_finished=True)
                 continue
             seen.add(number)
+            self._check(frozen, row, journal)
             if frozen.state.is_finished():
-                if not ended:
+                if not ended and CANCELLED not in frozen.user_attrs:
                     raise RecordError(
                         f"{journal.parent}: trial {number} has ended in optuna.journal but not in records.jsonl: the "
                         "records were cut. Fix: restore records.jsonl from a backup, or start a new study with --name."
@@ -72,47 +72,47 @@ class OptunaStudy:
             elif frozen.state == TrialState.RUNNING:
                 self._trials[number] = Trial(self._study, frozen._trial_id)
         for number, row in rows.items():
-            if row.ended and number not in seen and row.optuna_number is not None:
-                self._study.add_trial(self._from_record(row))
+            if number not in seen and row.optuna_number is not None:
+                self._add(number, self._outcomes.trial(row))
+                self.num_rebuilt += 1
 
-    def _from_record(self, row: TrialRow) -> FrozenTrial:
-        """Return a finished Optuna trial rebuilt from a record (the journal was lost)."""
-        known: dict[str, Value] = {**row.proposed, SCALE: int(row.setting[SCALE])}
-        if "iterations" in self._distributions and row.iterations is not None:
-            known["iterations"] = row.iterations
-        distributions = {name: self._distributions[name] for name in known if name in self._distributions}
-        state, values = self._outcome(row)
-        return create_trial(
-            state=state,
-            values=values,
-            params={name: known[name] for name in distributions},
-            distributions=distributions,
-            user_attrs={TRIAL: row.trial, **_attributes(row)},
-            system_attrs=constraint_attributes(constraints_of(self._spec, row)),
-        )
+    def _check(self, frozen: FrozenTrial, row: TrialRow | None, journal: Path) -> None:
+        """Refuse a journal whose lines are Optuna's and whose values are not those of the study."""
+        known = {} if row is None else {**row.proposed, SCALE: row.num_env_runners}
+        if any(frozen.params.get(name) != value for name, value in known.items()) or not all(
+            isinstance(value, (int, float)) for value in (*frozen.params.values(), *(frozen.values or ()))
+        ):
+            raise RecordError(
+                f"{journal}: must propose what ran, got other values for trial {frozen.user_attrs[TRIAL]}. "
+                "Fix: remove it; --resume rebuilds it from the records."
+            )
+
+    def _add(self, number: int, frozen: FrozenTrial) -> None:
+        """Enter a trial by one atomic write."""
+        self._study.add_trial(frozen)
+        if not frozen.state.is_finished():
+            entered = self._study.get_trials(deepcopy=False)[-1]
+            self._trials[number] = Trial(self._study, entered._trial_id)
 
     def forget(self, trials: Iterable[int]) -> None:
         """Give up trials that will not be run: as RUNNING they would repel the sampler for ever."""
         for number in trials:
             if (trial := self._trials.pop(number, None)) is not None:
+                trial.set_user_attr(CANCELLED, True)
                 self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
     def propose(self, slot: Slot) -> tuple[int, dict[str, Value]]:
         """Return Optuna's trial number and all values for `slot`; the same values when it was proposed before."""
         trial = self._trials.get(slot.trial)
         if trial is None:
-            values = self._values(slot)
-            attributes = {TRIAL: slot.trial, "seed": slot.seed, "anchor": slot.anchor}
-            self._study.add_trial(
-                create_trial(
-                    state=TrialState.RUNNING,
-                    params=values,
-                    distributions=self._distributions,
-                    user_attrs=attributes,
-                )
+            frozen = create_trial(
+                state=TrialState.RUNNING,
+                params=self._values(slot),
+                distributions=self._distributions,
+                user_attrs={TRIAL: slot.trial, "seed": slot.seed, "anchor": slot.anchor},
             )
-            frozen = self._study.get_trials(deepcopy=False)[-1]
-            trial = self._trials[slot.trial] = Trial(self._study, frozen._trial_id)
+            self._add(slot.trial, frozen)
+            trial = self._trials[slot.trial]
         return trial.number, dict(trial.params)
 
     def _values(self, slot: Slot) -> dict[str, Value]:
@@ -124,23 +124,29 @@ class OptunaStudy:
             num_env_runners=slot.num_env_runners,
             given={name: value for name, value in values.items() if name in tuned},
             space=tuned,
-            looks=self._looks(list(tuned)),
+            looks=self._looks(list(tuned)) if self._spec.search.sampler in proposals.MODELLING else [],
             index=slot.index_at_scale,
             seed=self._spec.search.sampler_seed,
             directions=directions_of(self._spec),
         )
 
     def _looks(self, names: list[str]) -> list[proposals.Look]:
-        return [
-            proposals.Look(
-                num_env_runners=trial.params[SCALE],
-                params={name: trial.params[name] for name in names},
-                values=None if trial.state == TrialState.RUNNING else tuple(trial.values or self._failed),
-                constraints=trial.constraints,
-            )
-            for trial in self._study.get_trials(deepcopy=False)
-            if TRIAL in trial.user_attrs and {SCALE, *names} <= trial.params.keys()
-        ]
+        """Return what is known at each scale of the latest trials, oldest first; the sampler looks at no more."""
+        failed, wanted = self._failed, {SCALE, *names}
+        looks: list[proposals.Look] = []
+        at_scale: Counter[int] = Counter()
+        for trial in reversed(self._study.get_trials(deepcopy=False)):
+            if TRIAL not in trial.user_attrs or not wanted <= trial.params.keys():
+                continue
+            at_scale[trial.params[SCALE]] += 1
+            if at_scale[trial.params[SCALE]] <= proposals.AT_MOST:
+                values = None if trial.state == TrialState.RUNNING else tuple(trial.values or failed)
+                params = {name: trial.params[name] for name in names}
+                look = proposals.Look(
+                    num_env_runners=trial.params[SCALE], params=params, values=values, constraints=trial.constraints
+                )
+                looks.append(look)
+        return looks[::-1]
 
     @property
     def _failed(self) -> tuple[float, ...]:
@@ -156,72 +162,50 @@ class OptunaStudy:
         trial = self._trials.pop(row.trial, None)
         if trial is None:
             return
-        for name, value in _attributes(row).items():
+        for name, value in attributes(row).items():
             trial.set_user_attr(name, value)
         for name, value in constraints_of(self._spec, row).items():
             trial.set_constraint(name, value)
-        state, values = self._outcome(row)
+        state, values = self._outcomes.of(row)
         self._study.tell(trial, values, state=state, skip_if_finished=True)
-
-    def _outcome(self, row: TrialRow) -> tuple[TrialState, list[float] | None]:
-        """Return what a trial's end is to Optuna: values that are numbers, or a failure; never a silence.
-
-        In a hold-up study the value is a lower confidence bound over the looks at the setting so far, so that a lucky
-        first look does not draw the search to it.
-        """
-        score = row.summary.get("score")
-        if row.status != "finished" or score is None or not math.isfinite(score):
-            return TrialState.FAIL, None
-        value = merit(self._spec, row)
-        if row.stage is not None:
-            value = self._lower_bound(row)
-        if self._spec.search.objective == "return_and_cpu_s":
-            return TrialState.COMPLETE, [value, row.summary.get("cpu_s_spent") or 0.0]
-        return TrialState.COMPLETE, [value]
-
-    def _lower_bound(self, row: TrialRow) -> float:
-        """Return the bound after this look: of the numbers up to its own, so that a rebuilt study is told the same."""
-        from analysis.statistics import lower_bound, pooled_sd  # SciPy: only hold-up studies need it
-
-        past = [each for trial, each in sorted(self._rows.items()) if trial <= row.trial and each.ended]
-        noise: dict[str, list[float]] = {}
-        for each in past:
-            if each.stage == "calibrate" and each.iterations is None:
-                noise.setdefault(each.digest, []).append(merit(self._spec, each))
-        looks = [
-            merit(self._spec, each)
-            for each in past
-            if (each.digest, each.num_env_runners, each.stage) == (row.digest, row.num_env_runners, "search")
-        ]
-        return lower_bound(looks, pooled_sd(list(noise.values())))
-
-
-def directions_of(spec: StudySpec) -> list[proposals.Direction]:
-    """Return Optuna's directions of the space's objective."""
-    return ["maximize", "minimize"] if spec.search.objective == "return_and_cpu_s" else ["maximize"]
-
-
-def _attributes(row: TrialRow) -> dict[str, Any]:
-    if row.status == "finished":
-        return {"final_return": row.summary.get("final_return")}
-    return {"reason": row.reason}
 
 
 def _open(journal: Path, study_id: str, directions: list[proposals.Direction]) -> optuna.Study:
     """Open the journal as its only user (the study folder is locked) and mend what a kill left in it."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with contextlib.suppress(FileNotFoundError):
-        # A driver killed while it held the journal's own lock would make us wait for half a minute.
-        journal.with_name(journal.name + ".lock").unlink()
-    _cut_torn_line(journal)
     try:
+        with contextlib.suppress(FileNotFoundError):
+            # A driver killed while it held the journal's own lock would make us wait for half a minute.
+            journal.with_name(journal.name + ".lock").unlink()
+        _cut_torn_line(journal)
         storage = JournalStorage(JournalFileBackend(str(journal)))
-        return optuna.create_study(storage=storage, study_name=study_id, load_if_exists=True, directions=directions)
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        study = optuna.create_study(storage=storage, study_name=study_id, load_if_exists=True, directions=directions)
+        study.get_trials(deepcopy=False)
+    except OSError as error:
         raise RecordError(
-            f"{journal}: must be Optuna's journal, got a damaged file ({error}). "
+            f"{journal}: must be a file that can be written, and so must the folder, got none ({error.strerror}). "
+            "Fix: free some space, check the permissions, or remove what is in the file's place or in that of "
+            f"{journal.name}.lock; --resume rebuilds the journal from the records."
+        ) from error
+    except _DAMAGE as error:
+        raise RecordError(
+            f"{journal}: must be Optuna's journal, got a damaged file ({type(error).__name__}: {error}). "
             "Fix: remove it; --resume rebuilds it from the records."
         ) from error
+    return study
+
+
+_DAMAGE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    optuna.exceptions.OptunaError,
+)
+"""What Optuna raises on lines that it did not write."""
 
 
 def _cut_torn_line(journal: Path) -> None:

@@ -27,7 +27,8 @@ ENOUGH = 20
 """Scored trials below which neighbouring scales help out; TPE and GP draw their first 10 at random."""
 AT_MOST = 200
 """Scored trials beyond which the oldest are left out."""
-
+MODELLING: frozenset[Sampler] = frozenset({"tpe", "gp"})
+"""Samplers that learn from the trials so far."""
 
 Direction = Literal["maximize", "minimize"]
 
@@ -63,7 +64,7 @@ def propose(
         num_env_runners: The dealt scale.
         given: Parameters that an anchor or the grid fixes.
         space: The tuned parameters.
-        looks: All trials so far, oldest first.
+        looks: All trials so far, oldest first; none for a sampler that is not among `MODELLING`.
         index: Number of this trial among those of its scale, from 0: no proposal is ever made twice.
         seed: Of the study.
         directions: Optuna's, one for each objective.
@@ -72,7 +73,7 @@ def propose(
         return dict(given)
     if sampler == "qmc":
         return _sobol(space, index=index, seed=_mixed(seed, num_env_runners)) | dict(given)
-    modelled = nearest(looks, num_env_runners) if sampler in ("tpe", "gp") else []
+    modelled = nearest(looks, num_env_runners) if sampler in MODELLING else []
     medians = _medians(modelled)
     # A seed for each proposal, so that a resumed study neither repeats nor changes any.
     study = optuna.create_study(

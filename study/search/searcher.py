@@ -5,7 +5,6 @@ ends the study early and is reported by `study.run`.
 """
 
 import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from study.conductor import Conductor
-from study.errors import StudyError, TrialError
-from study.tracking.records import Status, TrialStarted
+from study.errors import StudyError
+from study.search.losses import loss_of, reason_of
+from study.tracking.records import TrialStarted
 
 logger = logging.getLogger(__name__)
 TRIAL_KEY = "trial"
@@ -96,21 +96,28 @@ class StudyCallback(_Stateless, Callback):
     ) -> None:
         """Record a result; its bulky parts are taken out, so that Tune does not keep them."""
         records, policy = result.pop("records", []), result.pop("policy", None)
+        node_loads = result.pop("node_loads", [])
         number = trial.config[TRIAL_KEY]
         try:
             self._conductor.report(number, records, progress=result.get("progress", 0.0))
             if result.get("done"):
-                self._conductor.finish(number, policy)
+                self._conductor.finish(number, policy, node_loads)
         except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
             _end_early(self._conductor, error)
         self._on_change()
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Record a failure with its reason."""
+        """Record a failure with its reason; a trial that lost its node or a process is taken back."""
         try:
-            # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
-            status: Status = "failed" if self._conductor.stop is None else "interrupted"
-            self._conductor.end(trial.config[TRIAL_KEY], status, reason_of(_error_text(trial)))
+            number, text = trial.config[TRIAL_KEY], _error_text(trial)
+            loss, reason = loss_of(text), reason_of(text, address=(trial.last_result or {}).get("node_ip", ""))
+            if self._conductor.stop is not None:
+                # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
+                self._conductor.end(number, "interrupted", reason)
+            elif loss is not None:
+                self._conductor.lose(number, loss, reason)
+            else:
+                self._conductor.end(number, "failed", reason)
         except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
             _end_early(self._conductor, error)
         self._on_change()
@@ -149,23 +156,3 @@ def _error_text(trial: Trial) -> str:
     except (OSError, TypeError):
         return ""
     return "\n".join(line for line in text.splitlines() if not line.startswith("Failure # "))
-
-
-def reason_of(text: str) -> str:
-    """Return in one line why a trial failed, as near to the cause as Ray tells.
-
-    Ray hands over the tracebacks of every process on the way, the cause last. A `TrialError` was written for people
-    and stands for itself; of any other exception the name is told too.
-    """
-    text = _ANSI.sub("", text)
-    raised = list(_RAISED.finditer(text))
-    if not raised:
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return lines[0][:500] if lines else "a process of the trial ended without a word"
-    name, message = raised[-1].group(1).rpartition(".")[2], raised[-1].group(2).strip()
-    return (message if name == TrialError.__name__ else f"{name}: {message}")[:500]
-
-
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)): ?(.*)$", re.MULTILINE)
-"""The line of a traceback that names what was raised."""

@@ -1,5 +1,6 @@
 """What a space may say about one parameter: a value, a list of choices, or a range. Pure."""
 
+import math
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, create_model, model_validator
@@ -76,7 +77,8 @@ class Range(Model, Generic[T]):
 
 def is_multiple(length: float, step: float) -> bool:
     """Return whether `length` is a whole number of steps, up to rounding."""
-    return abs(length / step - round(length / step)) < 1e-6
+    steps = length / step
+    return math.isfinite(steps) and abs(steps - round(steps)) < 1e-6
 
 
 Domain = Value | Choices[int] | Choices[float] | Range[int] | Range[float]

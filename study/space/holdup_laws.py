@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING
 
 from study.space.holdup import HoldUpSpec
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE
+from study.space.plain import MAX_TRIALS
 
 if TYPE_CHECKING:
     from study.space.spec import StudySpec
 
 Broken = Iterator[tuple[str, str, str]]
+
+ROLES = 4
+"""Settings after which the kinds of scale repeat (`HoldUpSpec.role_of`)."""
+MAX_SEED = 2**31 - 1
+"""The largest that every random number generator takes."""
 
 
 def holdup_laws(spec: "StudySpec") -> Broken:
@@ -24,7 +30,11 @@ def holdup_laws(spec: "StudySpec") -> Broken:
 
 def num_proposed(holdup: HoldUpSpec, *, small: bool) -> int:
     """Return how many settings the search proposes at the small scale, or at all the others."""
-    return sum((holdup.role_of(index) == "small") == small for index in range(holdup.num_settings))
+    rounds, rest = divmod(holdup.num_settings, ROLES)
+    per_round, more = (
+        sum((holdup.role_of(index) == "small") == small for index in range(number)) for number in (ROLES, rest)
+    )
+    return rounds * per_round + more
 
 
 def _scales(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
@@ -58,9 +68,13 @@ def _scales(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
 def _seeds(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
     sets = {"tune_seeds": holdup.tune_seeds, "rank_seeds": holdup.rank_seeds, "test_seeds": holdup.test_seeds}
     for (first, ours), (second, theirs) in itertools.combinations(sets.items(), 2):
-        if common := sorted(set(ours.seeds) & set(theirs.seeds)):
-            got = f"must share no seed with {first}, got {common[0]}{f' to {common[-1]}' if len(common) > 1 else ''}."
+        least, end = max(ours.first, theirs.first), min(ours.first + ours.count, theirs.first + theirs.count)
+        if least < end:
+            got = f"must share no seed with {first}, got {least}{f' to {end - 1}' if end - least > 1 else ''}."
             yield f"holdup.{second}", got, f"Begin at {ours.first + ours.count} or later."
+    for name, each in sets.items():
+        if each.first + each.count - 1 > MAX_SEED:
+            yield f"holdup.{name}", f"seeds go up to {MAX_SEED}, got {each.first + each.count - 1}.", "Lower count."
     needs = {
         "tune_seeds": (max(holdup.calibrate.num_seeds, 2), "calibration"),
         "rank_seeds": (max(sum(holdup.race.blocks), holdup.stress.num_seeds), "race and stress"),
@@ -77,6 +91,8 @@ def _seeds(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
 
 
 def _sizes(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
+    if holdup.num_settings > MAX_TRIALS:
+        yield "holdup.num_settings", f"at most {MAX_TRIALS}, got {holdup.num_settings}.", "Lower it."
     proposed = num_proposed(holdup, small=False)
     if proposed < holdup.race.num_settings:
         enough = math.ceil(holdup.race.num_settings * 4 / 3)

@@ -9,6 +9,7 @@ from study.errors import Fault
 from study.space.domains import Choices, Domain, Range, is_multiple
 from study.space.holdup_laws import holdup_laws
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
+from study.space.plain import MAX_TRIALS
 from study.space.rules import batch_domain, bounds, minibatch_bounds
 from study.space.throughput_laws import throughput_laws
 
@@ -62,6 +63,9 @@ OVERRIDES_REFUSED = {
 }
 """What `rllib:` may not set for another reason."""
 
+MAX_SCALES = 200
+"""The other laws look at every scale with every number of environments."""
+
 
 def smallest(domain: Domain) -> Value:
     """Return the least value that `domain` can take."""
@@ -85,6 +89,10 @@ def contains(domain: Domain, value: Value) -> bool:
 
 def broken_laws(spec: "StudySpec", line_of: Callable[[str], int | None]) -> Iterator[Fault]:
     """Yield a fault for every law between keys that `spec` breaks."""
+    if len(spec.scales) > MAX_SCALES:
+        law, place = f"at most {MAX_SCALES} scales, got {len(spec.scales)}.", f"parameters.{SCALE}"
+        yield Fault(place=place, law=law, fix="List fewer.", line=line_of(place))
+        return
     laws = _THROUGHPUT_LAWS if spec.kind == "throughput" else _LAWS
     for place, law, fix in (broken for law_of in laws for broken in law_of(spec)):
         yield Fault(place=place, law=law, fix=fix, line=line_of(place))
@@ -134,15 +142,18 @@ def _batches(spec: "StudySpec") -> Broken:
         least = lanes if rule == "train_batch_size" else lanes // last
         yield f"parameters.{rule}", got, f"Raise it to {least} or more, or use fewer lanes."
         return
-    for scale, envs in itertools.product(spec.scales, values(spec.domain("num_envs_per_env_runner"))):
-        batch, unit = batch_domain(spec, scale), batch_unit(spec, scale * int(envs))
-        if isinstance(batch, Range) and batch.step is None and _holds_no_multiple(batch, unit):
+    for scale in spec.scales:
+        batch = batch_domain(spec, scale)
+        if not isinstance(batch, Range) or batch.step is not None:
+            return
+        units = (batch_unit(spec, scale * int(envs)) for envs in values(spec.domain("num_envs_per_env_runner")))
+        if (unit := next((unit for unit in units if _holds_no_multiple(batch, unit)), None)) is not None:
             got = (
                 f"a multiple of {unit} (the lanes at {scale} runners, and the learners) must lie in {batch.low} to "
                 f"{batch.high}."
             )
             yield f"parameters.{rule}", got, "Widen the range."
-            break
+            return
 
 
 def batch_unit(spec: "StudySpec", lanes: int) -> int:
@@ -233,8 +244,10 @@ def _holds_no_multiple(domain: Range[int] | Range[float], unit: int) -> bool:
 
 def _not_divisible(domain: Domain, unit: int) -> Value | None:
     """Return the first value of a whole-number domain that is no multiple of `unit`; a sampled range is rounded."""
-    if isinstance(domain, Range) and domain.step is None:
-        return None
+    if isinstance(domain, Range):
+        # All are multiples where the first and the step are: there may be too many to look at each.
+        first = () if domain.step is None else (domain.low, domain.low + domain.step)
+        return next((value for value in first if value % unit), None)
     return next((value for value in values(domain) if value % unit), None)
 
 
@@ -255,6 +268,12 @@ def _objective(spec: "StudySpec") -> Broken:
         yield "search.objective", got, "Use env_steps_to_target, or execution: real."
 
 
+def _exclusive(spec: "StudySpec") -> Broken:
+    measures = spec.holdup is not None and spec.holdup.measure is not None
+    if spec.exclusive and spec.execution == "emulated" and not measures:
+        yield "exclusive", "protects a clock, and emulated trials have none.", "Remove it, or set execution: real."
+
+
 def _search(spec: "StudySpec") -> Broken:
     search = spec.search
     if len(set(search.seeds)) != len(search.seeds):
@@ -269,7 +288,13 @@ def _search(spec: "StudySpec") -> Broken:
         yield from _grid(spec)
     elif spec.holdup is not None:
         return
-    elif search.num_trials is None:
+    else:
+        yield from _num_trials(spec)
+
+
+def _num_trials(spec: "StudySpec") -> Broken:
+    search = spec.search
+    if search.num_trials is None:
         yield "search.num_trials", f"must be given with sampler {search.sampler}.", "Add for instance num_trials: 40."
     elif (needed := _num_anchored(spec)) > search.num_trials:
         got = f"must cover the anchors ({needed} trials, one per scale where they name none), got {search.num_trials}."
@@ -278,6 +303,8 @@ def _search(spec: "StudySpec") -> Broken:
         cells = len(spec.scales) * len(spec.iterations_axis)
         got = f"must give every scale a trial ({cells} cells), got {search.num_trials}."
         yield "search.num_trials", got, f"Raise it to {cells} or list fewer scales."
+    elif search.num_trials > MAX_TRIALS:
+        yield "search.num_trials", f"at most {MAX_TRIALS}, got {search.num_trials}.", "Lower it."
 
 
 def _anchor(spec: "StudySpec", place: str, name: str, value: Value) -> Broken:
@@ -315,10 +342,21 @@ def _grid(spec: "StudySpec") -> Broken:
                 f"must be a list, or a range with a step, with sampler grid, got low={domain.low}, high={domain.high}."
             )
             yield f"parameters.{name}", got, "List the values."
+    sizes = [_size(domain) for domain in spec.tuned.values()]
+    total = math.prod([len(spec.scales), len(spec.iterations_axis), len(spec.search.seeds), *sizes])
+    if total > MAX_TRIALS:
+        yield "search.sampler", f"a grid has at most {MAX_TRIALS} trials, got {total}.", "List fewer values."
     if spec.search.num_trials is not None:
         yield "search.num_trials", "a grid counts itself.", "Remove it, or use another sampler."
     if spec.search.anchors:
         yield "search.anchors", "a grid has no anchors.", "Remove them, or use another sampler."
+
+
+def _size(domain: Choices[int] | Choices[float] | Range[int] | Range[float]) -> int:
+    """Return how many values a grid takes of a domain; 1 where it takes none."""
+    if isinstance(domain, Choices):
+        return len(domain.choices)
+    return 1 if domain.step is None else round((domain.high - domain.low) / domain.step) + 1
 
 
 def _rllib(spec: "StudySpec") -> Broken:
@@ -334,6 +372,6 @@ def _throughput(spec: "StudySpec") -> Broken:
     yield from throughput_laws(spec, (_batches, _shares))
 
 
-_COMMON = (_environment, _engine, _rules, _throughput)
+_COMMON = (_environment, _engine, _exclusive, _rules, _throughput)
 _LAWS = (*_COMMON, _batches, _shares, _budget, _objective, _search, holdup_laws, _rllib)
 _THROUGHPUT_LAWS = (*_COMMON, _rllib)

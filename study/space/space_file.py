@@ -4,7 +4,8 @@ import contextlib
 import copy
 import difflib
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
@@ -15,20 +16,23 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq, TaggedScalar
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.scalarbool import ScalarBoolean
 
 from study.errors import Fault, SpaceError
+from study.space.plain import MAX_DEPTH, MAX_VALUES, MAX_WHOLE, Place, shown
 
 SHIPPED = Path(__file__).resolve().parents[2] / "search_spaces"
-MAX_BYTES = 1_000_000
-"""No space needs more; a larger file is a mistake."""
-MAX_NODES = 20_000
-"""Guards against aliases that expand without end."""
+MAX_BYTES = 64_000
+"""No space needs more: shipped ones have 2,000, and the parser takes a second for so many."""
+MAX_FAULTS = 100
+"""Faults of one file that are told."""
 PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null"))
 """The tags that plain YAML values have."""
 UNION_TAGS = frozenset({"value", "choices", "range", "list", "int", "float", "list[int]", "constrained-int"})
 """Parts of a pydantic location that name a form of a value, not a key."""
-
-Place = tuple[str | int, ...]
+_STUMBLES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What ruamel's loader raises, besides its own errors, where a malformed document makes its code stumble: an empty
+`!!int` is an IndexError there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +92,14 @@ def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
     """
     file = find_space(path)
     try:
-        raw = file.read_bytes()
+        with file.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise _error(str(file), "file", f"cannot be read ({error.strerror}).", "Check its permissions.") from error
     if len(raw) > MAX_BYTES:
-        raise _error(str(file), "file", f"at most {MAX_BYTES} bytes, got {len(raw)}.", "Is this a space file?")
+        raise _error(str(file), "file", f"at most {MAX_BYTES} bytes, got more.", "Is this a space file?")
     try:
-        text = raw.decode("utf-8")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _error(str(file), "file", "must be UTF-8 text.", "Is this a space file?") from error
     source = read_text(text, name=str(file))
@@ -107,66 +112,113 @@ def read_text(text: str, *, name: str) -> Source:
     Raises:
         SpaceError: The text is not one plain YAML mapping with distinct keys.
     """
+    # The round-trip loader keeps lines and leaves tags as tags; it constructs no objects.
+    loader = YAML(typ="rt")
+    loader.max_depth = MAX_DEPTH + 2
     try:
-        # The round-trip loader keeps lines and leaves tags as tags; it constructs no objects.
-        tree = YAML(typ="rt").load(io.StringIO(text))
+        with warnings.catch_warnings(action="ignore"):  # on anchors that are named twice
+            tree = loader.load(io.StringIO(text))
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        problem = (error.problem or "duplicate key").split(" with value")[0]
+        problem = _printable(error.problem or "duplicate key").split(" with value")[0]
         fault = Fault(place="file", law=f"keys must be distinct, {problem}.", fix="Remove one of the two.", line=line)
         raise SpaceError(name, [fault]) from error
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
-        problem = error.problem or str(error).splitlines()[0]
+        problem = _printable(error.problem or _first_line(error))
         fault = Fault(place="file", law=f"must be YAML, {problem}.", fix="Check the indentation and quotes.", line=line)
         raise SpaceError(name, [fault]) from error
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise _error(name, "file", f"must be YAML, {str(error).splitlines()[0]}.", "Check the file.") from error
+    except (YAMLError, *_STUMBLES) as error:
+        raise _error(name, "file", f"must be YAML, {_first_line(error)}.", "Check the file.") from error
     if not isinstance(tree, CommentedMap):
         got = "nothing" if tree is None else type(tree).__name__
         raise _error(name, "file", f"must be a mapping of keys to values, got {got}.", "See `python -m study schema`.")
-    lines: dict[str, int] = {}
-    faults: list[Fault] = []
-    content = _plain(tree, (), lines, faults, iter(range(MAX_NODES)))
-    if faults:
-        raise SpaceError(name, faults)
-    return Source(name=name, content=content, lines=lines)
+    plain = _Plain()
+    content = plain.of(tree)
+    if plain.faults:
+        raise SpaceError(name, plain.faults[:MAX_FAULTS])
+    return Source(name=name, content=content, lines=plain.lines)
 
 
-def _plain(node: Any, place: Place, lines: dict[str, int], faults: list[Fault], count: Iterator[int]) -> Any:
-    """Return `node` as plain Python values, noting lines, tags and keys that are not text."""
-    if next(count, None) is None:
-        if not any(fault.place == "file" for fault in faults):
-            faults.append(Fault(place="file", law=f"at most {MAX_NODES} values.", fix="Do not nest aliases."))
+class _Plain:
+    """Turns ruamel's values into plain ones, noting lines, and what no space has."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, int] = {}
+        self.faults: list[Fault] = []
+        self._count = 0
+
+    def of(self, node: Any, place: Place = ()) -> Any:
+        """Return `node` as plain Python values."""
+        self._count += 1
+        if self._count > MAX_VALUES:
+            if self._count == MAX_VALUES + 1:
+                self.faults.append(Fault(place="file", law=f"at most {MAX_VALUES} values.", fix="Do not nest aliases."))
+            return None
+        tag = getattr(getattr(node, "tag", None), "value", None)
+        if len(place) > MAX_DEPTH:  # an alias of what holds it
+            self._refuse(place, f"at most {MAX_DEPTH} levels.", "Do not nest aliases.")
+        elif tag is not None and str(tag) not in PLAIN_TAGS:
+            self._refuse(place, f"tags are not allowed, got {str(tag)!r}.", "Write a plain value.")
+        elif isinstance(node, CommentedMap):
+            return self._mapping(node, place)
+        elif isinstance(node, CommentedSeq):
+            return [self.of(value, (*place, index)) for index, value in enumerate(node)]
+        else:
+            return self._scalar(node, place)
         return None
-    tag = getattr(getattr(node, "tag", None), "value", None)
-    if tag is not None and str(tag) not in PLAIN_TAGS:
-        where = ".".join(map(str, place)) or "file"
-        line = _line(lines, place)
-        faults.append(
-            Fault(place=where, law=f"tags are not allowed, got '{tag}'.", fix="Write a plain value.", line=line)
-        )
-        return None
-    if isinstance(node, TaggedScalar):
-        return node.value
-    if isinstance(node, CommentedMap):
-        result = {}
+
+    def _mapping(self, node: CommentedMap, place: Place) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        own = node.lc.data or {}  # a key that `<<` brings along has no line here
         for key, value in node.items():
-            inner = (*place, str(key))
-            lines[".".join(map(str, inner))] = node.lc.key(key)[0] + 1 if key in node.lc.data else 0
-            result[str(key)] = _plain(value, inner, lines, faults, count)
+            if (text := _key(key)) is None or text in result:
+                law = "keys must be text" if text is None else "keys must be distinct as text"
+                self._refuse(place, f"{law}, got {_printable(text or type(key).__name__)!r}.", "Write another key.")
+                continue
+            inner = (*place, text)
+            self.lines[_dotted(inner)] = node.lc.key(key)[0] + 1 if key in own else 0
+            result[text] = self.of(value, inner)
         return result
-    if isinstance(node, CommentedSeq):
-        return [_plain(value, (*place, index), lines, faults, count) for index, value in enumerate(node)]
-    for kind in (bool, int, float, str):
-        if isinstance(node, kind):
-            return kind(node)  # ruamel's scalars remember their spelling
-    return node
+
+    def _scalar(self, node: Any, place: Place) -> Any:
+        if isinstance(node, TaggedScalar):
+            return node.value
+        for kind, plain in _SCALARS:
+            if isinstance(node, kind):
+                return plain(node)  # ruamel's scalars remember their spelling
+        if node is not None:
+            got = f"must be text, a number, true, false or null, got a {type(node).__name__}."
+            self._refuse(place, got, "Put it in quotes.")
+        return None
+
+    def _refuse(self, place: Place, law: str, fix: str) -> None:
+        where = _dotted(place) or "file"
+        self.faults.append(Fault(place=where, law=law, fix=fix, line=self.lines.get(where)))
 
 
-def _line(lines: Mapping[str, int], place: Place) -> int | None:
-    return lines.get(".".join(map(str, place)))
+_SCALARS = ((ScalarBoolean, bool), (bool, bool), (int, int), (float, float), (str, str))
+
+
+def _dotted(place: Place) -> str:
+    return ".".join(map(str, place))
+
+
+def _key(key: Any) -> str | None:
+    """Return a key as text; None where it is a list, a date or a number without end."""
+    if isinstance(key, int) and not -MAX_WHOLE <= key <= MAX_WHOLE:
+        return None
+    return str(key) if isinstance(key, (str, int, float, NoneType)) else None
+
+
+def _printable(text: str) -> str:
+    """Return the text without what could command a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def _first_line(error: Exception) -> str:
+    return _printable(next(iter(str(error).splitlines()), type(error).__name__))
 
 
 def _override(source: Source, overrides: Sequence[str]) -> Source:
@@ -199,14 +251,16 @@ def _error(name: str, place: str, law: str, fix: str) -> SpaceError:
 
 def faults_of(error: ValidationError, source: Source) -> list[Fault]:
     """Return pydantic's errors as faults with place, law, value and fix."""
-    faults = []
-    for item in error.errors(include_url=False):
+    faults, items = [], error.errors(include_url=False)
+    for item in items[:MAX_FAULTS]:
         known = _known_keys(error, item["loc"])
         parts = [str(part) for part in item["loc"] if str(part) not in UNION_TAGS]
         # `choices.1` of a bare list has no key of its own in the file.
         place = ".".join(parts) or "file"
         law, fix = _words(item, parts[-1] if parts else "", known)
         faults.append(Fault(place=place, law=law, fix=fix, line=source.line_of(place)))
+    if len(items) > MAX_FAULTS:
+        faults.append(Fault(place="file", law=f"{len(items) - MAX_FAULTS} more faults.", fix="Mend these first."))
     seen: dict[tuple[str, str], Fault] = {(fault.place, fault.law): fault for fault in faults}
     return list(seen.values())
 
@@ -263,4 +317,4 @@ def _words(item: Any, name: str, known: Sequence[str]) -> tuple[str, str]:
     law = message[0].lower() + message[1:].replace("Input ", "input ")
     law = law.removeprefix("input ")
     fix = _FIXES.get(kind, "Change the value.")
-    return f"{law}, got {got!r}.", fix
+    return f"{law}, got {shown(got)}.", fix

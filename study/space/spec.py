@@ -14,8 +14,9 @@ from study.space.domains import Choices, Domain, ParametersSpec, Range
 from study.space.holdup import HoldUpSpec
 from study.space.laws import broken_laws
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
+from study.space.plain import unfit
 from study.space.section import Section
-from study.space.space_file import Source, faults_of, read_space
+from study.space.space_file import MAX_FAULTS, Source, faults_of, read_space
 from study.space.throughput import ThroughputSpec, without_absent
 
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
@@ -183,6 +184,9 @@ emulated."""
     """How a policy is judged."""
     resources: ResourcesSpec = ResourcesSpec()  # type: ignore[call-arg]
     """What a trial reserves."""
+    exclusive: bool = False
+    """Trials whose clock is `measured` run alone: no other trial beside them, and whatever else Ray runs on their \
+nodes meanwhile counts as foreign load. Trials of a throughput study always run one after another."""
     rllib: dict[str, dict[str, Any]] = Field({})
     """`AlgorithmConfig` method -> arguments, for what this schema does not name."""
 
@@ -250,10 +254,12 @@ emulated."""
     def to_json(self) -> dict[str, Any]:
         """Return the complete spec, defaults included, as JSON values that `parse_space` reads back.
 
-        What only a throughput study says is left out elsewhere: the identity of a study begun before there was such a
-        thing stays as it was.
+        What only a throughput study says is left out elsewhere, and so is `exclusive: false`: the identity of a study
+        begun before there were such things stays as it was.
         """
         content = self.model_dump(mode="json", by_alias=True)
+        if not self.exclusive:
+            del content["exclusive"]
         if self.kind == "search" and self.throughput is None:
             del content["kind"], content["throughput"]
         elif content["throughput"] is not None:
@@ -305,7 +311,13 @@ def parse_space(source: Source) -> StudySpec:
     Raises:
         SpaceError: With every fault found.
     """
-    faults: list[Fault] = []
+    faults = [
+        Fault(place=place, law=law, fix=fix, line=source.line_of(place))
+        for where, law, fix in unfit(source.content)
+        for place in (".".join(map(str, where)) or "file",)
+    ]
+    if faults:  # nothing behind is made for such values
+        raise SpaceError(source.name, faults[:MAX_FAULTS])
     try:
         spec: StudySpec | None = StudySpec.model_validate(source.content)
     except ValidationError as error:

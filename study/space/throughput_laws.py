@@ -1,17 +1,24 @@
 """Laws of a throughput study: one base cell, cells that run as they are written, nothing about learning. Pure."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
 
 from study.space.cells import ANCHOR, Cell, cells_of, shares, spec_of_cell
 from study.space.domains import Choices, Range
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE
+from study.space.plain import MAX_TRIALS
 from study.space.throughput import AXES, LEARNERS, ThroughputSpec
 
 if TYPE_CHECKING:
     from study.space.spec import StudySpec
 
 Broken = Iterator[tuple[str, str, str]]
+
+MAX_CELLS = 1_000
+"""More than anybody can time; the plan looks at each of them."""
 
 
 def throughput_laws(spec: "StudySpec", laws_of_batches: Sequence[Callable[["StudySpec"], Broken]]) -> Broken:
@@ -30,7 +37,7 @@ def throughput_laws(spec: "StudySpec", laws_of_batches: Sequence[Callable[["Stud
         yield "throughput", "must be given with kind: throughput.", "Add throughput.grids."
         return
     yield from _foreign(spec)
-    broken = [*_base(spec), *_grids(section), *_allocation(spec, section)]
+    broken = [*_base(spec), *_grids(section), *_allocation(spec, section), *_number(section)]
     yield from broken
     if not broken:
         yield from _cells(spec, laws_of_batches)
@@ -70,6 +77,18 @@ def _grids(section: ThroughputSpec) -> Broken:
                 yield f"{place}.{rule}", f"takes the place of {parameter}, got both.", "Remove one of the two."
 
 
+def _number(section: ThroughputSpec) -> Broken:
+    sizes = {f"throughput.grids.{name}": math.prod(map(len, axes.values())) for name, axes in section.axes().items()}
+    if section.allocation is not None:
+        sizes["throughput.allocation.trials"] = len(section.allocation.trials)
+    if (total := sum(sizes.values())) > MAX_CELLS:
+        got = f"at most {MAX_CELLS} cells in all, got {total}."
+        yield max(sizes, key=lambda place: sizes[place]), got, "List fewer values."
+    elif total * section.blocks > MAX_TRIALS:
+        got = f"at most {MAX_TRIALS} trials in all, got {section.blocks} blocks of {total} cells."
+        yield "throughput.blocks", got, "Lower it."
+
+
 def _allocation(spec: "StudySpec", section: ThroughputSpec) -> Broken:
     allocation, place = section.allocation, "throughput.allocation"
     if allocation is None:
@@ -102,7 +121,13 @@ def _cells(spec: "StudySpec", laws_of_batches: Sequence[Callable[["StudySpec"], 
     """Every cell runs as it is written: nothing is rounded or clipped, or it would be another workload."""
     told: set[tuple[str, str]] = set()
     for cell in cells_of(spec):
-        alone = spec_of_cell(spec, cell)
+        try:
+            alone = spec_of_cell(spec, cell)
+        except ValidationError as error:  # a rule can lead beyond what a parameter may be
+            name, values = str(error.errors()[0]["loc"][0]), {**cell.setting, SCALE: cell.num_env_runners}
+            got = f"{name} in cell {_name(cell)}: must be one that the parameter may have, got {values[name]}."
+            yield cell.places[0], got, "Change the rule, or list other values."
+            return
         for place, law, fix in (broken for law_of in laws_of_batches for broken in law_of(alone)):
             where = cell.places[0]
             if (where, place) in told:

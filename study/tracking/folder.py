@@ -10,14 +10,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from study.errors import RecordError
+from study.space.plain import unfit
 from study.space.space_file import Source
 from study.space.spec import StudySpec, parse_space
+from study.tracking import lock
+from study.tracking.shapes import misfit
+from study.tracking.trust import check_own
 
 FORMAT = 1
 """Version of the folder's layout."""
+MAX_IDENTITY = 1_000_000
+"""Bytes of `study.json`; a space has at most a tenth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +42,16 @@ class StudyIdentity:
     """The complete spec, defaults included."""
     digest: str
     """`StudySpec.digest()` of `spec`."""
+    optuna_storage: str | None = None
+    """Database that shows the ended trials to `optuna-dashboard`, as a URL; None: only the journal in the folder."""
 
     def parse(self) -> StudySpec:
         """Return the spec."""
         return parse_space(Source(name=f"{self.name}/study.json", content=self.spec))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values; what is not set is left out, so that earlier versions can read the rest."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +147,21 @@ class StudyFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            foreign = [entry.name for entry in self.path.iterdir() if entry.name not in (".lock", "space.yaml")]
+            ours = (*lock.NAMES, "space.yaml")
+            foreign = [
+                entry.name
+                for entry in self.path.iterdir()
+                if entry.name not in ours and not entry.name.startswith(f".{lock.OWNER}.")
+            ]
         except OSError as error:
             raise RecordError(
                 f"{self.path}: must be writable ({error.strerror}). Fix: choose another folder with --out."
             ) from error
         if foreign:
+            lost = "restore study.json from a backup to resume, or " if self.records.name in foreign else ""
             raise RecordError(
                 f"{self.path}: a new study needs an empty folder, got one with {', '.join(sorted(foreign)[:5])}. "
-                "Fix: choose another --name or --out."
+                f"Fix: {lost}choose another --name or --out."
             )
 
     def create(self, identity: StudyIdentity, space_text: str) -> None:
@@ -156,7 +172,7 @@ class StudyFolder:
         """
         try:
             self.space_file.write_text(space_text)
-            write_atomically(self.identity_file, json.dumps(asdict(identity), indent=1))
+            write_atomically(self.identity_file, json.dumps(identity.to_json(), indent=1))
         except OSError as error:
             raise RecordError(
                 f"{self.path}: must be writable ({error.strerror}). Fix: choose another folder with --out."
@@ -173,7 +189,7 @@ class StudyFolder:
             "mirror.log",
             "trials.csv",
         )
-        for name in (*names, ".mirror.lock", ".lock"):
+        for name in (*names, ".mirror.lock", ".optuna-mirror.lock", *lock.NAMES):
             (self.path / name).unlink(missing_ok=True)
         for folder in (self.path, self.path.parent):
             with contextlib.suppress(OSError):  # not empty
@@ -188,56 +204,43 @@ class StudyFolder:
         file = self.identity_file
         fix = "Fix: restore it from a backup, or start a new study with --name."
         try:
-            content = json.loads(file.read_text())
+            content = json.loads(_small_text(file))
+            if not isinstance(content, dict) or (wrong := misfit(StudyIdentity, content)) is not None:
+                raise ValueError(wrong if isinstance(content, dict) else f"{str(content)[:40]!r}")
             identity = StudyIdentity(**content)
+            if (wrong := next((law for _, law, _ in unfit(identity.spec)), None)) is not None:
+                raise ValueError(f"spec: {wrong}")
         except FileNotFoundError as error:
+            way_out = "restore it from a backup" if self.records.exists() else "check --out and --name"
+            raise RecordError(f"{self.path}: no study here (study.json is missing). Fix: {way_out}.") from error
+        except OSError as error:
             raise RecordError(
-                f"{self.path}: no study here (study.json is missing). Fix: check --out and --name."
+                f"{file}: must be a file that you can read ({error.strerror}). "
+                "Fix: check its permissions, or restore it from a backup."
             ) from error
-        except (OSError, ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise RecordError(f"{file}: must be a study's identity, got a damaged file ({error}). {fix}") from error
         if identity.format != FORMAT:
             raise RecordError(f"{file}: this version reads format {FORMAT}, got {identity.format!r}. {fix}")
         return identity
 
     def check_owner(self) -> None:
-        """Refuse a folder that somebody else could have prepared: checkpoints and journals are trusted input.
+        """Refuse a folder that somebody else could have prepared: a resume trusts what is in it.
 
         Raises:
-            RecordError: The folder belongs to another user or anybody may write to it.
+            RecordError: It, or a file in it, belongs to another user, or others may write to it or exchange it.
         """
-        status = self.path.stat()
-        if status.st_uid != os.getuid():
-            raise RecordError(
-                f"{self.path}: must belong to you (uid {os.getuid()}), got uid {status.st_uid}. "
-                "Fix: copy the folder and resume the copy with --out."
-            )
-        if status.st_mode & 0o002:
-            raise RecordError(f"{self.path}: must not be writable by everybody. Fix: chmod o-w '{self.path}'.")
+        check_own(self.path)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the study for one driver.
 
         Raises:
-            RecordError: Another process holds it.
+            RecordError: Another process holds it, or may hold it.
         """
-        lock = FileLock(self.path / ".lock", mode=0o600)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            raise RecordError(
-                f"{self.path}: another driver is working on this study. "
-                "Fix: wait for it, or start your own with --name."
-            ) from error
-        except OSError as error:
-            raise RecordError(
-                f"{self.path}: must be writable ({error.strerror}). Fix: free some space, or check its permissions."
-            ) from error
-        try:
+        with lock.held(self.path):
             yield
-        finally:
-            lock.release()
 
 
 def unpack_policy(archive: bytes, folder: Path) -> None:
@@ -250,6 +253,22 @@ def unpack_policy(archive: bytes, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BytesIO(archive)) as content:
         content.extractall(folder, filter="data")
+
+
+def _small_text(file: Path) -> str:
+    """Read a file of no more than `MAX_IDENTITY` bytes.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is larger, no text, or no file at all but for instance a pipe.
+    """
+    if file.exists() and not file.is_file():
+        raise ValueError("not a file")
+    with file.open("rb") as stream:
+        raw = stream.read(MAX_IDENTITY + 1)
+    if len(raw) > MAX_IDENTITY:
+        raise ValueError(f"more than {MAX_IDENTITY} bytes")
+    return raw.decode()
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
+from study.errors import RecordError
 from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
+from study.planning.node_load import NodeLoad, reserved_on
 from study.space.parameters import SCALE, Value
 from study.space.spec import Execution, StudySpec
 from study.tracking.records import (
@@ -71,6 +73,16 @@ class TrialRow:
     num_dropped_samples: int = 0
     num_lost_runners: int = 0
     """Runners that were missing in the worst iteration."""
+    num_restarts: int = 0
+    """Runner processes that were started anew."""
+    cpus_per_host: dict[str, int] = field(default_factory=dict)
+    """Host -> CPUs that the trial reserves there, once its processes are up."""
+    node_loads: list[NodeLoad] = field(default_factory=list)
+    """What else its nodes did in the timed part."""
+    timed_from: float | None = None
+    """When the warm-up was over, by the driver's clock, seconds since the epoch."""
+    timed_to: float | None = None
+    """When the latest iteration was recorded, by the same clock."""
     _warm_steps: int = 0
     _warm_time_s: float = 0.0
     _pressure_s: float | None = 0.0
@@ -102,8 +114,9 @@ class TrialRow:
                 self.timing, self.timing_reason = record.timing, record.timing_reason
                 self.provisional = record.provisional
                 self.startup_time_s = record.startup_time_s
+                self.cpus_per_host = reserved_on(record.placement)
             case Iteration():
-                self._apply_iteration(record)
+                self._apply_iteration(record, moment)
             case Evaluation():
                 self.last_evaluation = record
                 self.progress = record.progress
@@ -118,17 +131,22 @@ class TrialRow:
             case TrialEnded():
                 self.status, self.reason, self.ended_at = record.status, record.reason, moment
                 self.summary, self.checkpoint = record.summary, record.checkpoint
+                self.node_loads = [NodeLoad(**load) for load in record.node_loads]
                 if record.timing is not None:
                     self.timing, self.timing_reason, self.provisional = record.timing, record.timing_reason, False
 
-    def _apply_iteration(self, record: Iteration) -> None:
+    def _apply_iteration(self, record: Iteration, moment: float) -> None:
         self._warm_steps, self._warm_time_s = self._warm_totals(record.iteration, record.metrics)
         self._cpu_s += record.metrics.get("cpu_time_s") or 0.0
         if record.iteration > WARMUP_ITERATIONS:
             self._note_pressure(record.metrics)
-        # RLlib counts dropped samples since the start of the trial.
+            self.timed_to = moment
+        else:
+            self.timed_from = moment
+        # RLlib counts dropped samples and restarts since the start of the trial.
         dropped, healthy = record.metrics.get("num_dropped_samples"), record.metrics.get("num_healthy_env_runners")
         self.num_dropped_samples = max(self.num_dropped_samples, int(dropped or 0))
+        self.num_restarts = max(self.num_restarts, int(record.metrics.get("num_env_runner_restarts") or 0))
         if healthy is not None:
             self.num_lost_runners = max(self.num_lost_runners, int(self.setting[SCALE]) - int(healthy))
         self.last_iteration = record
@@ -190,6 +208,8 @@ class TrialRow:
             "time_to_target_s": reached.wall_time_s if reached else None,
             "cpu_s_to_target": reached.cpu_s if reached else None,
             "peak_return": max((each.mean for each in self._evaluations), default=None),
+            "foreign_cores": max((load.foreign_cores for load in self.node_loads), default=None),
+            "stolen_cores": max((load.stolen_cores for load in self.node_loads), default=None),
         }
 
     def _first_at(self, target: float) -> "_Evaluated | None":
@@ -232,7 +252,11 @@ class Ledger:
     """The settings that a hold-up study confirms, once they are fixed."""
 
     def apply(self, record: Record, moment: float) -> TrialRow | None:
-        """Take in one record; return the trial that it is about, if any."""
+        """Take in one record; return the trial that it is about, if any.
+
+        Raises:
+            RecordError: It is about a trial that has not started.
+        """
         match record:
             case StudyOpened():
                 self.sessions, self.num_trials, self.closed = record.session, record.num_trials, None
@@ -250,7 +274,11 @@ class Ledger:
                 self.rows[record.trial] = _row(record, moment)
                 return self.rows[record.trial]
             case TrialBuilt() | Iteration() | Evaluation() | TrialEnded():
-                row = self.rows[record.trial]
+                if (row := self.rows.get(record.trial)) is None:
+                    raise RecordError(
+                        f"records: a trial must have started before, got {record.kind} of trial {record.trial}. "
+                        "Fix: restore the file from a backup, or start a new study with --name."
+                    )
                 row.apply(record, moment)
                 return row
         return None
@@ -332,14 +360,14 @@ TABLE_COLUMNS = (
 def table_row(row: TrialRow) -> dict[str, Any]:
     """Return one line of the table of trials, all columns."""
     line: dict[str, Any] = {
+        **row.setting,
+        **row.summary,
         "trial": row.trial,
         "status": row.status,
         "seed": row.seed,
         "execution": row.execution,
         # A label that the whole trial has yet to settle is none so far.
         "timing": None if row.provisional and row.status == "running" else row.timing,
-        **row.setting,
-        **row.summary,
     }
     rest = {
         "iterations": row.iterations,

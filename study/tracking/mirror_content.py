@@ -5,8 +5,8 @@ Everything here depends on the record alone, never on the moment of sending: a r
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from study.metrics import METRICS
@@ -31,6 +31,7 @@ SUPERSEDED, DUPLICATE = "superseded", "duplicate"
 """Tags on deleted runs: why they were deleted."""
 PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
+_URIS = ("tracking_uri", "optuna_storage")
 _NONE = "none"
 """Stands for an empty text where a tag must replace an earlier one."""
 _LONGEST_TAG = 5000
@@ -109,8 +110,9 @@ def closed_tags(record: StudyClosed) -> dict[str, str]:
 
 
 def identity_text(identity: StudyIdentity) -> str:
-    """Return the study's identity with its complete spec, for people; without a password in its URI."""
-    return json.dumps({**asdict(identity), "tracking_uri": mask_credentials(identity.tracking_uri)}, indent=1)
+    """Return the study's identity with its complete spec, for people; without the passwords in its URIs."""
+    masked = {name: mask_credentials(value) for name, value in identity.to_json().items() if name in _URIS}
+    return json.dumps({**identity.to_json(), **masked}, indent=1)
 
 
 def opened_text(record: StudyOpened) -> str:
@@ -147,8 +149,38 @@ def built_tags(record: TrialBuilt) -> dict[str, str]:
             "timing": record.timing,
             "timing_reason": record.timing_reason,
             "nodes": ", ".join(sorted(record.processes_per_node)),
+            "placement": _placement(record.placement),
         }
     )
+
+
+def _placement(places: Sequence[Mapping[str, Any]]) -> str:
+    """Return in words which processes each node has, such as `gros-12: main, runners 1-3; gros-13: runners 4-6`."""
+    hosts = {place["node"]: place["host"] for place in places}
+    shared = len(set(hosts.values())) < len(hosts)  # several nodes of Ray on one machine
+    words = []
+    for node, host in hosts.items():
+        here = [place for place in places if place["node"] == node]
+        kinds = ["main"] if any(place["process"] == "main" for place in here) else []
+        for kind, numbers in (
+            ("runner", sorted(number for place in here for number in place["runners"])),
+            ("learner", sorted(place["number"] for place in here if place["process"] == "learner")),
+        ):
+            if numbers:
+                kinds.append(f"{kind}{'s' if len(numbers) > 1 else ''} {_spans(numbers)}")
+        words.append(f"{f'{node} ({host})' if shared else host}: {', '.join(kinds)}")
+    return "; ".join(words)
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Return ascending numbers with runs shortened: 1-3, 7."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _staged_params(record: TrialStarted) -> dict[str, Any]:

@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
+from study.errors import RecordError
 from study.tracking.folder import StudyFolder, write_atomically
+from study.tracking.shapes import misfit
 from study.tracking.tracking_uri import mask_credentials
 
 _FORMAT = 1
@@ -73,13 +75,21 @@ class CursorFile:
             content = json.loads(self.path.read_text())
             if content.pop("format") != _FORMAT or content.pop("tracking_uri") != self._shown_uri:
                 return None
+            if misfit(Cursor, content) is not None or min(content["offset"], content["seq"]) < 0:
+                return None
             attempts = {int(trial): Attempt(**attempt) for trial, attempt in content.pop("open").items()}
             return Cursor(**content, open=attempts)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
     def write(self, cursor: Cursor) -> None:
-        """Replace the file."""
+        """Replace the file.
+
+        Raises:
+            RecordError: Something else is in its place.
+        """
+        if self.path.is_dir():
+            raise RecordError(f"{self.path}: must be a file, got a folder. Fix: remove it; the file is made anew.")
         content = {"format": _FORMAT, "tracking_uri": self._shown_uri, **asdict(cursor)}
         write_atomically(self.path, json.dumps(content))
 
@@ -93,12 +103,13 @@ class CursorFile:
 
 
 def count_behind(records: Path, cursor: Cursor | None) -> int:
-    """Return how many complete records lie after `cursor`; None counts all."""
+    """Return how many complete records lie after `cursor`; None counts all, and so does one beyond their end."""
     if not records.exists():
         return 0
     behind = 0
     with records.open("rb") as file:
-        file.seek(cursor.offset if cursor is not None else 0)
+        offset = 0 if cursor is None else cursor.offset
+        file.seek(offset if offset <= records.stat().st_size else 0)
         while block := file.read(1 << 20):
             behind += block.count(b"\n")
     return behind

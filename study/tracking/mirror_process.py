@@ -1,7 +1,7 @@
-"""The mirror as the driver sees it: a process to start, to wait for once, and to finish. Imports no MLflow.
+"""A mirror as the driver sees it: a process to start, to wait for once, and to finish. Imports no MLflow, no Optuna.
 
-The driver never calls MLflow. What it records, the process `study.tracking.mirror_worker` sends. That process
-can hang or be killed without harm to the driver: the records hold all that is still to be sent.
+The driver calls neither MLflow nor a database. What it records, the process `study.tracking.mirror_worker` sends; one
+process for each place. It can hang or be killed without harm to the driver: the records hold all that is to be sent.
 """
 
 import contextlib
@@ -13,11 +13,11 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from study.errors import TrackingError
+from study.errors import RecordError, TrackingError
 from study.tracking.folder import StudyFolder
-from study.tracking.mirror_cursor import CursorFile, count_behind
+from study.tracking.mirror_target import MLFLOW, Target
 from study.tracking.tracking_uri import mask_credentials
 
 READY_TIMEOUT_S = 60.0
@@ -35,29 +35,30 @@ class MirrorReport:
     """How the mirroring of a study ended."""
 
     behind: int
-    """Records that MLflow has not got."""
+    """What the place has not got, in its units: records for MLflow, trials for Optuna's storage."""
     reason: str
     """Why; empty when nothing is missing."""
 
     @property
     def drained(self) -> bool:
-        """Whether MLflow has got everything."""
+        """Whether the place has got everything."""
         return self.behind == 0 and not self.reason
 
 
 class MirrorProcess:
-    """The mirror of one study. It ends with `finish`, and also when the driver ends in any other way."""
+    """One mirror of one study. It ends with `finish`, and also when the driver ends in any other way."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target = MLFLOW) -> None:
+        self._target = target
         self._child: _Child | None = None
         self._report = MirrorReport(behind=0, reason="")
 
-    def start(self, folder: StudyFolder, tracking_uri: str) -> None:
-        """Start the process; `tracking_uri` comes from `check_tracking_uri`. Returns at once."""
+    def start(self, folder: StudyFolder, uri: str) -> None:
+        """Start the process; `uri` has been checked, as by `check_tracking_uri`. Returns at once."""
         if self._child is not None:
             self._child.dispose()
-        self._folder, self._uri = folder, tracking_uri
-        self._child = _Child(folder, tracking_uri)
+        self._folder, self._uri = folder, uri
+        self._child = _Child(folder, uri, self._target)
 
     @property
     def pid(self) -> int | None:
@@ -65,7 +66,7 @@ class MirrorProcess:
         return None if self._child is None else self._child.pid
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until experiment and parent run exist in MLflow.
+        """Wait until the study exists in the place, as experiment and parent run in MLflow.
 
         For a first start, where a wrong address should end the command. A resume need not insist: the process
         goes on trying by itself.
@@ -79,8 +80,8 @@ class MirrorProcess:
                 return
             reason = message.get("reason") or reason
         raise TrackingError(
-            f"tracking URI {mask_credentials(self._uri)}: MLflow must accept the study, got {reason}. "
-            f"Fix: see to MLflow, or give another --tracking-uri; more is in {self._folder.mirror_log}."
+            f"{self._target.place} {mask_credentials(self._uri)}: {self._target.name} must accept the study, got "
+            f"{reason}. Fix: see to it, or give another {self._target.option}; more is in {self._folder.mirror_log}."
         )
 
     def finish(self, timeout_s: float = FINISH_TIMEOUT_S) -> MirrorReport:
@@ -95,7 +96,7 @@ class MirrorProcess:
         for life in range(_LIVES):
             if life > 0:
                 self._child.dispose()
-                self._child = _Child(self._folder, self._uri)
+                self._child = _Child(self._folder, self._uri, self._target)
             self._child.write(json.dumps({"finish_s": max(deadline - time.monotonic(), 0.0)}))
             while (message := self._child.next_message(deadline + _GRACE_S)) is not None and "behind" not in message:
                 reason = message.get("reason", reason)
@@ -105,8 +106,7 @@ class MirrorProcess:
         self._child.dispose()
         self._child = None
         if message is None:
-            cursor = CursorFile.of(self._folder, self._uri).read()
-            message = {"behind": count_behind(self._folder.records, cursor), "reason": reason}
+            message = {"behind": self._target.count_behind(self._folder, self._uri), "reason": reason}
         self._report = MirrorReport(behind=message["behind"], reason=message["reason"])
         return self._report
 
@@ -114,13 +114,14 @@ class MirrorProcess:
 class _Child:
     """The process and its two pipes: orders go to its standard input, messages come back."""
 
-    def __init__(self, folder: StudyFolder, tracking_uri: str) -> None:
+    def __init__(self, folder: StudyFolder, uri: str, target: Target) -> None:
+        log = _open_log(folder.mirror_log)
         self._messages, report_fd = os.pipe()
         self._unread = b""
         command = [sys.executable, "-P", "-m", "study.tracking.mirror_worker", str(folder.path)]
-        options = ["--parent-pid", str(os.getpid()), "--report-fd", str(report_fd)]
+        options = ["--target", target.key, "--parent-pid", str(os.getpid()), "--report-fd", str(report_fd)]
         path = os.pathsep.join(filter(None, [str(_SOURCES), os.environ.get("PYTHONPATH")]))
-        with folder.mirror_log.open("ab") as log:
+        with log:
             self._process = subprocess.Popen(
                 [*command, *options],
                 stdin=subprocess.PIPE,
@@ -131,7 +132,7 @@ class _Child:
                 env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
             )
         os.close(report_fd)
-        self.write(tracking_uri)  # not as an argument: it can hold a password
+        self.write(uri)  # not as an argument: it can hold a password
 
     @property
     def pid(self) -> int:
@@ -168,3 +169,13 @@ class _Child:
             self._process.kill()
             self._process.wait()
         os.close(self._messages)
+
+
+def _open_log(path: Path) -> IO[bytes]:
+    try:
+        return path.open("ab")
+    except OSError as error:
+        raise RecordError(
+            f"{path}: must be a file that can be written ({error.strerror}). "
+            "Fix: check its permissions, or remove what is in its place."
+        ) from error

@@ -1,8 +1,8 @@
-"""The background process that keeps MLflow up to date while a driver works; started by `MirrorProcess`.
+"""The background process that keeps one place up to date while a driver works; started by `MirrorProcess`.
 
-`python -m study.tracking.mirror_worker FOLDER --parent-pid PID --report-fd FD`. Standard input carries the
-tracking URI as a line and later `{"finish_s": SECONDS}`; its end means that the driver is gone. JSON lines go
-back through FD: `{"ready": true}`, `{"reason": …}` when MLflow is away, at last `{"behind": N, "reason": …}`.
+`python -m study.tracking.mirror_worker FOLDER --target NAME --parent-pid PID --report-fd FD`. Standard input
+carries the URI as a line and later `{"finish_s": SECONDS}`; its end means that the driver is gone. JSON lines
+go back through FD: `{"ready": true}`, `{"reason": …}` when the place is away, at last `{"behind": N, "reason": …}`.
 Everything else is in the records, so this process may be killed at any time.
 """
 
@@ -17,24 +17,22 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from study.errors import RecordError
 from study.tracking.folder import StudyFolder
-from study.tracking.mirror_cursor import CursorFile, count_behind
-from study.tracking.mlflow_mirror import open_mirror, reason_of
-
-if TYPE_CHECKING:
-    from study.tracking.mirror import Mirror
+from study.tracking.mirror_target import TARGETS, AnyMirror, Target
+from study.tracking.mlflow_mirror import reason_of
+from study.tracking.tracking_uri import mask_credentials
 
 _log = logging.getLogger("study.tracking.mirror_worker")
 
 POLL_S = 1.0
 """Seconds between two looks at the records."""
 LONGEST_DELAY_S = 15.0
-"""Seconds between two attempts at an MLflow that stays away."""
+"""Seconds between two attempts at a place that stays away."""
 ORPHAN_DRAIN_S = 10.0
 """Seconds that a mirror whose driver is gone goes on, before it leaves the study to that of a resume."""
 _NICENESS = 10
@@ -75,15 +73,14 @@ class Driver:
 
 
 class Worker:
-    """The loop: look at the records, send, wait; and while MLflow is away, try again ever more rarely."""
+    """The loop: look at the records, send, wait; and while the place is away, try again ever more rarely."""
 
-    def __init__(self, folder: StudyFolder, tracking_uri: str, driver: Driver, report_fd: int) -> None:
-        self._folder = folder
-        self._file = CursorFile.of(folder, tracking_uri)
-        self._lock = FileLock(self._file.lock)
+    def __init__(self, folder: StudyFolder, target: Target, uri: str, driver: Driver, report_fd: int) -> None:
+        self._folder, self._target, self._uri = folder, target, uri
+        self._lock = FileLock(target.lock(folder, uri))
         self._driver = driver
         self._report_fd = report_fd
-        self._mirror: Mirror | None = None
+        self._mirror: AnyMirror | None = None
         self._delay = 0.0
         self._failures = 0
         self._reason = ""
@@ -95,7 +92,7 @@ class Worker:
             self._driver.wait(self._delay)
             self._turn()
         self._lock.release()
-        behind = self._mirror.behind if self._mirror else count_behind(self._folder.records, self._file.read())
+        behind = self._mirror.behind if self._mirror else self._target.count_behind(self._folder, self._uri)
         self._tell({"behind": behind, "reason": self._reason})
 
     def _turn(self) -> None:
@@ -107,21 +104,21 @@ class Worker:
         except Timeout:
             self._done = self._driver.gone
             self._away("the mirror of an earlier driver has not let go yet", POLL_S)
-        except Exception as error:  # noqa: BLE001 (MLflow, its databases and proxies raise every kind)
+        except Exception as error:  # noqa: BLE001 (MLflow, databases and proxies raise every kind)
             self._failures += 1
             self._done = self._driver.gone
             delay = POLL_S if self._driver.finishing else min(2.0 ** (self._failures - 1), LONGEST_DELAY_S)
             self._away(reason_of(error), delay, error)
         else:
             if self._reason:
-                _log.info("MLflow answers again")
+                _log.info("%s answers again", self._target.name)
             self._failures, self._reason = 0, ""
 
     def _work(self) -> None:
         """Send the next records; at the end of the records, finish if that was asked for."""
         if self._mirror is None:
             self._lock.acquire(timeout=0)
-            self._mirror = open_mirror(self._folder, self._file)
+            self._mirror = self._target.open(self._folder, self._uri)
         if not self._mirror.attached:
             self._mirror.attach()
             self._mirror.set_running()
@@ -146,10 +143,19 @@ class Worker:
             os.write(self._report_fd, json.dumps(message).encode() + b"\n")
 
 
+class _WithoutCredentials(logging.Formatter):
+    """Masks passwords: MLflow's exceptions, and so their tracebacks, name the whole URI."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, or the lines of a traceback."""
+        return mask_credentials(super().format(record))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the process."""
     parser = argparse.ArgumentParser(prog="python -m study.tracking.mirror_worker")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--target", choices=sorted(TARGETS), required=True)
     parser.add_argument("--parent-pid", type=int, required=True)
     parser.add_argument("--report-fd", type=int, required=True)
     options = parser.parse_args(arguments)
@@ -159,11 +165,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICENESS)
     os.set_blocking(options.report_fd, False)
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
+    to_log = logging.StreamHandler(sys.stderr)
+    to_log.setFormatter(_WithoutCredentials("%(asctime)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[to_log])
     logging.getLogger("study").setLevel(logging.INFO)
     with open(_STDIN, "rb", buffering=0, closefd=False) as stdin:
-        tracking_uri = stdin.readline().decode().strip()
-    Worker(StudyFolder(options.folder), tracking_uri, Driver(options.parent_pid), options.report_fd).run()
+        uri = stdin.readline().decode().strip()
+    folder, driver = StudyFolder(options.folder), Driver(options.parent_pid)
+    Worker(folder, TARGETS[options.target], uri, driver, options.report_fd).run()
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from study.errors import RecordError, TrackingError
+from study.errors import StudyError, TrackingError
 from study.tracking.folder import StudyFolder
+from study.tracking.lock import at_work
 from study.tracking.mirror_cursor import CursorFile
 from study.tracking.tracking_uri import check_tracking_uri, mask_credentials
 
@@ -88,6 +89,8 @@ def reason_of(error: Exception) -> str:
     root: BaseException = error
     while (deeper := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
         root = deeper
+    if isinstance(root, StudyError):  # written for people
+        return mask_credentials(str(root))
     lines = str(root).strip().splitlines() or str(error).strip().splitlines() or [""]
     return mask_credentials(f"{type(root).__name__}: {lines[0]}")[:_LONGEST_REASON]
 
@@ -101,9 +104,9 @@ def _catch_up(folder: StudyFolder, mirror: "Mirror", where: str, timeout_s: floa
                 mirror.attach()
             while count := mirror.step():
                 sent, deadline = sent + count, time.monotonic() + timeout_s
-            if not _has_driver(folder):
+            if not at_work(folder.path):
                 mirror.close()
-        except RecordError:
+        except StudyError:
             raise
         except Exception as error:  # MLflow, its databases and proxies raise every kind
             if time.monotonic() > deadline:
@@ -115,11 +118,3 @@ def _catch_up(folder: StudyFolder, mirror: "Mirror", where: str, timeout_s: floa
             time.sleep(_PAUSE_S)
         else:
             return sent
-
-
-def _has_driver(folder: StudyFolder) -> bool:
-    try:
-        with folder.locked():
-            return False
-    except RecordError:
-        return True

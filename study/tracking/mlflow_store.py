@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
+from study.tracking.database import reach
 from study.tracking.folder import StudyIdentity
 from study.tracking.mirror_content import (
     ATTEMPT,
@@ -29,7 +30,7 @@ from study.tracking.mirror_content import (
     study_key,
     trial_key,
 )
-from study.tracking.tracking_uri import sqlite_path
+from study.tracking.tracking_uri import sqlite_path, with_time_limits
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +55,8 @@ class StudyStore:
         """Connect; creates the tables of a new SQLite database."""
         self._uri = tracking_uri
         self._identity = identity
-        self._client = MlflowClient(tracking_uri=tracking_uri)
+        reach(with_time_limits(tracking_uri), "tracking URI")
+        self._client = MlflowClient(tracking_uri=with_time_limits(tracking_uri))
         self.restored = False
         """Whether the study had been deleted in MLflow, so that records sent meanwhile were refused."""
         self.experiment_id = self._find_or_create_experiment()

@@ -7,7 +7,7 @@ training iterations all but their first digits. Host names and the reasons of fa
 import json
 import lzma
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ import orjson
 
 from study.errors import RecordError
 from study.tracking.folder import StudyFolder
-from study.tracking.ledger import fold
 from study.tracking.records import Iteration, StudyOpened, open_records, read_lines
+from study.tracking.state import fold_lines
 from study.tracking.table import write_table
 
 PUBLISHED_URI = "sqlite:///mlflow.db"
@@ -43,12 +43,13 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
         RecordError: There is no study, its records cannot be trusted, or the target holds something already.
     """
     identity = folder.identity()
-    lines = list(read_lines(folder.records))
+    lines, space = list(read_lines(folder.records)), _space_of(folder)
+    ledger = fold_lines(lines, folder.records)
     packed = StudyFolder(target)
     packed.prepare()
-    content = asdict(replace(identity, tracking_uri=PUBLISHED_URI, space=Path(identity.space).name))
-    packed.identity_file.write_text(json.dumps(content, indent=1))
-    packed.space_file.write_text(folder.space_file.read_text())
+    published = replace(identity, tracking_uri=PUBLISHED_URI, optuna_storage=None, space=Path(identity.space).name)
+    packed.identity_file.write_text(json.dumps(published.to_json(), indent=1))
+    packed.space_file.write_text(space)
     file = packed.packed_results if results_only else packed.packed_records
     with open_records(folder.records) as source, lzma.open(file, "wb", preset=9) as sink:
         kept = 0
@@ -60,8 +61,18 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
                 raw = _published(raw, seq=kept, digits=digits if shorter else None)
             sink.write(raw)
             kept += 1
-    write_table(packed.table, fold((line.record, line.time) for line in lines).rows.values())
+    write_table(packed.table, ledger.rows.values())
     return packed
+
+
+def _space_of(folder: StudyFolder) -> str:
+    try:
+        return folder.space_file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(
+            f"{folder.space_file}: must be the space as it was written, got none that can be read ({error}). "
+            "Fix: put the space file that the study was started with in its place."
+        ) from error
 
 
 def unpacked(folder: StudyFolder) -> StudyFolder:

@@ -7,6 +7,7 @@ a file that is not ours are told apart. One driver writes at a time (`study.trac
 
 import contextlib
 import lzma
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -19,12 +20,15 @@ import orjson
 
 from study.errors import RecordError
 from study.space.spec import Execution
+from study.tracking.shapes import is_moment, misfit
 
 SCHEMA = 1
 """Version of the line format. Raise it with a migration in `_MIGRATIONS`."""
 
 _BEGINNING = b'{"schema":'
 """How every line begins."""
+MAX_LINE = 64_000_000
+"""Bytes of a line: a decision on a hundred thousand trials has fewer, and a file that never ends a line has more."""
 
 Status = Literal["finished", "failed", "interrupted"]
 Timing = Literal["measured", "oversubscribed", "emulated", "tainted"]
@@ -106,12 +110,15 @@ class TrialBuilt(Record):
     effective: dict[str, Any]
     """Configuration read back from the built algorithm."""
     processes_per_node: dict[str, int]
-    """Node address -> processes of this trial there (main and runners)."""
+    """Node address -> processes of this trial there (main, runners and learners)."""
     timing: Timing
     timing_reason: str
     """Why the timing is labelled so."""
     provisional: bool = False
     """Whether the CPU pressure of the whole trial will decide between `measured` and `oversubscribed`."""
+    placement: list[dict[str, Any]] = field(default_factory=list)
+    """Every process of the trial, `Place.to_json()`: what it is, its runners, its node, the CPUs it reserves. Empty in
+    lines of a time when only their number was kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +175,8 @@ class TrialEnded(Record):
     timing: Timing | None = None
     """The label that stays; None when the trial was never built, and in lines of a time when labels never changed."""
     timing_reason: str = ""
+    node_loads: list[dict[str, Any]] = field(default_factory=list)
+    """What else each node of the trial did in its timed part: `NodeLoad.to_json()`; empty when that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,8 +263,42 @@ class Line:
 
 
 def open_records(path: Path) -> IO[bytes]:
-    """Open a records file for reading; a packed one as if it were not."""
-    return lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb")
+    """Open a records file for reading; a packed one as if it were not.
+
+    Raises:
+        RecordError: It may not be read, or is no file, but for instance a pipe that somebody would have to fill.
+    """
+    if not path.is_file():
+        raise RecordError(f"{path}: must be a file, got something else. Fix: restore it from a backup.")
+    try:
+        return lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb")
+    except OSError as error:
+        raise RecordError(f"{path}: must be readable ({error.strerror}). Fix: check its permissions.") from error
+
+
+def raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    """Yield the lines of an open records file, the last one perhaps torn.
+
+    Raises:
+        RecordError: A packed file is damaged, the file cannot be read, or a line does not end.
+    """
+    number = 0
+    try:
+        while raw := file.readline(MAX_LINE):
+            if len(raw) == MAX_LINE:
+                raise RecordError(
+                    f"{path}: line {number + 1}: a record has fewer than {MAX_LINE} bytes. "
+                    "Fix: restore the file from a backup, or start a new study with --name."
+                )
+            number += 1
+            yield raw
+    except (EOFError, lzma.LZMAError) as error:
+        raise RecordError(
+            f"{path}: must be a complete compressed file, got one that is cut or damaged after line {number} "
+            f"({error}). Fix: copy it again."
+        ) from error
+    except OSError as error:
+        raise RecordError(f"{path}: must be readable ({error.strerror}). Fix: check its permissions.") from error
 
 
 def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Iterator[Line]:
@@ -274,7 +317,7 @@ def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Ite
     expected = first_seq
     with open_records(path) as file:
         file.seek(offset)
-        for number, raw in enumerate(file, start=1):
+        for number, raw in enumerate(raw_lines(file, path), start=1):
             offset += len(raw)
             if not raw.endswith(b"\n"):
                 return
@@ -299,6 +342,13 @@ def check_seq(line: Line, expected: int, where: str) -> None:
         )
 
 
+def restore_returns(content: dict[str, Any]) -> None:
+    """Put NaN back for returns that are no numbers, which JSON does not have: it holds null."""
+    returns = content.get("returns")
+    if type(returns) is list and None in returns:
+        content["returns"] = [math.nan if each is None else each for each in returns]
+
+
 def parse_line(raw: bytes, where: str, end: int) -> Line:
     """Return the record in a complete line.
 
@@ -320,16 +370,22 @@ def parse_line(raw: bytes, where: str, end: int) -> Line:
     schema, seq, moment, kind = (content.pop(key) for key in ("schema", "seq", "time", "kind"))
     if schema != SCHEMA:
         raise RecordError(
-            f"{where}: this version reads schema {SCHEMA}, got {schema!r}. "
+            f"{where}: this version reads schema {SCHEMA}, got {str(schema)[:60]}. "
             "Fix: use the version of this project that wrote the study."
         )
-    if kind not in KINDS or not isinstance(seq, int) or not isinstance(moment, (int, float)):
-        raise RecordError(f"{where}: unknown record, got kind {kind!r}. {fix}")
+    if type(kind) is not str or kind not in KINDS or type(seq) is not int or not is_moment(moment):
+        raise RecordError(f"{where}: unknown record, got kind {str(kind)[:60]!r}. {fix}")
     try:
-        return Line(seq=seq, time=moment, record=KINDS[kind](**content), end=end)
+        restore_returns(content)
+        line = Line(seq=seq, time=moment, record=KINDS[kind](**content), end=end)
     except TypeError as error:
         wanted = ", ".join(item.name for item in fields(KINDS[kind]))
-        raise RecordError(f"{where}: a {kind} record has {wanted}, got {', '.join(content)}. {fix}") from error
+        raise RecordError(f"{where}: a {kind} record has {wanted}, got {', '.join(content)[:500]}. {fix}") from error
+    if wrong := misfit(KINDS[kind], content):
+        raise RecordError(
+            f"{where}: a record must have the fields of its kind, each of its type, got {kind} with {wrong}. {fix}"
+        )
+    return line
 
 
 class RecordLog:
@@ -346,7 +402,7 @@ class RecordLog:
         for line in read_lines(path):
             self._next_seq, end = line.seq + 1, line.end
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._end = end
+        self._end, self._inode = end, os.fstat(self._file).st_ino
         self.torn_bytes = max(os.fstat(self._file).st_size - end, 0)
         """Bytes of a torn last line that were cut off."""
         if self.torn_bytes:
@@ -362,6 +418,8 @@ class RecordLog:
         with self.path.open("rb") as file:
             file.seek(end)
             torn = file.read(len(_BEGINNING))
+        if end:
+            torn = torn.rstrip(b"\0")  # what a power cut leaves of bytes that never reached the disk
         if not _BEGINNING.startswith(torn):
             os.close(self._file)
             raise RecordError(
@@ -373,8 +431,10 @@ class RecordLog:
         """Write one record.
 
         Raises:
-            RecordError: The disk is full or failing; the file ends with the last complete line.
+            RecordError: The disk is full or failing; the file ends with the last complete line. Or somebody else has
+                written to it: then nothing is written.
         """
+        self._check_alone(asking_anew=record.durable)
         moment = time.time()
         content = {"schema": SCHEMA, "seq": self._next_seq, "time": moment, "kind": record.kind, **asdict(record)}
         raw = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
@@ -395,6 +455,30 @@ class RecordLog:
         line = Line(seq=self._next_seq, time=moment, record=record, end=self._end)
         self._next_seq += 1
         return line
+
+    def _check_alone(self, *, asking_anew: bool) -> None:
+        """Refuse to write behind another driver, whatever became of the lock: its session's records are in the file.
+
+        Args:
+            asking_anew: Open the file for it, so that a file server is asked; else its last answer may do.
+
+        Raises:
+            RecordError: The file is not as this driver left it.
+        """
+        try:
+            if asking_anew:
+                os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
+            status = self.path.stat()
+            got = f"{status.st_size} bytes" if status.st_ino == self._inode else "another file"
+            if status.st_ino == self._inode and status.st_size == self._end:
+                return
+        except OSError as error:
+            got = f"none that can be read ({error.strerror})"
+        raise RecordError(
+            f"{self.path}: only one driver may write, and this one left it at {self._end} bytes, got {got}: another "
+            "driver has taken the study over, or the file was changed. Fix: let one driver alone go on, with --resume; "
+            "nothing recorded is lost."
+        )
 
     def close(self) -> None:
         """Close the file."""

@@ -9,14 +9,25 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from study.errors import TrackingError
 
 _SERVERS = ("http", "https")
 _DATABASES = ("postgresql", "mysql", "mssql")
+_OPTUNA_DATABASES = ("postgresql", "mysql", "mariadb")
+_TIME_LIMITS = {
+    "connect_timeout": "10",  # seconds, like the next two
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",  # milliseconds
+}
+"""libpq's, for a mirror that should notice an outage."""
 _PROBE = "/api/2.0/mlflow/experiments/search"
 """A route that reads the database; `/health` answers while the database is gone."""
+_LARGEST_ANSWER = 1_000_000
+"""Bytes; one experiment has far fewer."""
 _DATABASE_FIX = "Fix: name a database file, such as sqlite:///mlflow.db."
 
 
@@ -58,11 +69,12 @@ def absolute_uri(uri: str) -> str:
     return uri.rstrip("/") if _scheme(uri) in _SERVERS else uri
 
 
-def _scheme(uri: str) -> str:
+def _scheme(uri: str, place: str = "tracking URI") -> str:
     try:
         return urlsplit(uri).scheme.split("+")[0].lower()
     except ValueError as error:
-        raise TrackingError(f"tracking URI: must be a URI, got {uri!r} ({error}). Fix: check brackets.") from error
+        got = mask_credentials(uri)
+        raise TrackingError(f"{place}: must be a URI, got {got!r} ({error}). Fix: check brackets.") from error
 
 
 def is_probed(uri: str) -> bool:
@@ -77,37 +89,78 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def mask_credentials(text: str) -> str:
-    """Return `text` with the user and password of every URL replaced by `***`."""
+    """Return `text` with the user and password of every URL replaced by `***`.
+
+    A database's password may hold what should have been written as %2F or %40, and may stand in the query.
+    """
+    text = re.sub(r"((?:postgres\w*|mysql|mariadb|mssql|oracle)(?:\+\w+)?)://[^\s'\"]*@", r"\1://***@", text)
+    text = re.sub(r"([?&]\w*password=)[^&\s'\"]+", r"\1***", text)
     return re.sub(r"://[^/@\s'\"]+@", "://***@", text)
 
 
-def _check_sqlite(uri: str) -> str:
+def check_optuna_storage(uri: str) -> str:
+    """Return the absolute form of a database that Optuna can use; a server is not contacted.
+
+    Raises:
+        TrackingError: It is none; says what to do.
+    """
+    scheme = _scheme(uri, "Optuna storage")
+    if scheme == "sqlite":
+        return _check_sqlite(uri, "Optuna storage")
+    if scheme in _OPTUNA_DATABASES:
+        return uri
+    raise TrackingError(
+        f"Optuna storage: must be a database, one of sqlite, {', '.join(_OPTUNA_DATABASES)}, got "
+        f"{mask_credentials(uri)!r}. Fix: use postgresql://user@host/database; without the option the study's own "
+        "optuna.journal is all there is."
+    )
+
+
+def is_database_server(uri: str) -> bool:
+    """Return whether `uri` is that of a database on a server, without an MLflow server in front of it."""
+    return _scheme(uri) in (*_DATABASES, *_OPTUNA_DATABASES)
+
+
+def with_time_limits(uri: str) -> str:
+    """Return a PostgreSQL URI that gives a lost connection up after half a minute; any other one as it is.
+
+    Without limits of its own a client waits for a host that was cut off as long as TCP does, up to two hours.
+    """
+    if not re.match(r"postgresql(\+psycopg2?)?://", uri):
+        return uri
+    given = parse_qs(urlsplit(uri).query)
+    added = urlencode({name: value for name, value in _TIME_LIMITS.items() if name not in given})
+    return f"{uri}{'&' if '?' in uri else '?'}{added}" if added else uri
+
+
+def _check_sqlite(uri: str, place: str = "tracking URI") -> str:
     path = sqlite_path(uri)
     if path is None:
-        raise TrackingError(f"tracking URI: SQLite must keep its data in a file, got {uri!r}. {_DATABASE_FIX}")
+        raise TrackingError(f"{place}: SQLite must keep its data in a file, got {uri!r}. {_DATABASE_FIX}")
     absolute = path.absolute()
     if absolute.is_dir():
-        raise TrackingError(f"tracking URI: must name a file, got the folder {absolute}. {_DATABASE_FIX}")
+        raise TrackingError(f"{place}: must name a file, got the folder {absolute}. {_DATABASE_FIX}")
     if not absolute.parent.is_dir():
-        raise TrackingError(f"tracking URI: the database's folder must exist, got {absolute.parent}. Fix: create it.")
-    for place in (absolute.parent, *([absolute] if absolute.exists() else [])):
-        if not os.access(place, os.W_OK):  # SQLite writes its journal beside the database
-            raise TrackingError(f"tracking URI: must be writable, got {place}. Fix: chmod it, or choose another place.")
+        raise TrackingError(f"{place}: the database's folder must exist, got {absolute.parent}. Fix: create it.")
+    for each in (absolute.parent, *([absolute] if absolute.exists() else [])):
+        if not os.access(each, os.W_OK):  # SQLite writes its journal beside the database
+            raise TrackingError(f"{place}: must be writable, got {each}. Fix: chmod it, or choose another place.")
     return absolute_uri(uri)
 
 
 def _probe(uri: str, timeout_s: float) -> None:
     """Ask the server for one experiment."""
+    address, user = _apart(uri)
     request = urllib.request.Request(
-        uri + _PROBE,
+        address + _PROBE,
         data=b'{"max_results": 1}',
-        headers={"Content-Type": "application/json", **_authorization()},
+        headers={"Content-Type": "application/json", **(_basic(user) if user else _authorization())},
         method="POST",
     )
     where = f"tracking URI {mask_credentials(uri)}"
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            body = answer.read()
+            body = answer.read(_LARGEST_ANSWER)
     except urllib.error.HTTPError as error:
         with error:
             _refuse_status(where, error.code, error.read(500).decode(errors="replace"))
@@ -159,11 +212,22 @@ def _refuse_stranger(where: str, got: str) -> None:
     )
 
 
+def _apart(uri: str) -> tuple[str, str]:
+    """Return the URI without user and password, which urllib does not know, and `user:password`, if given."""
+    parts = urlsplit(uri)
+    user, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=host).geturl(), unquote(user)
+
+
+def _basic(user_and_password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + b64encode(user_and_password.encode()).decode()}
+
+
 def _authorization() -> dict[str, str]:
     """Return the header that MLflow's client would send with the same environment."""
     user, password = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_PASSWORD")
     if user and password:
-        return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
+        return _basic(f"{user}:{password}")
     if token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
         return {"Authorization": f"Bearer {token}"}
     return {}

@@ -61,6 +61,8 @@ class StepMeasurement:
     rounds: tuple[tuple[RunnerMeasurement, ...], ...]
     """Measurements of each round of sampling, in the order of the runners."""
     num_dropped_samples: int
+    num_restarts: int = 0
+    """Runner processes that were started anew since the start of the trial."""
     num_gradient_updates: int | None
     """Steps that the optimizer took; minibatches that it had to leave out are not among them."""
     learners_cpu_time_s: float = 0.0
@@ -115,6 +117,7 @@ def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[s
         "num_sampling_rounds": len(step.rounds),
         "num_healthy_env_runners": sum(sample.num_runners for sample in step.rounds[-1]),
         "num_dropped_samples": step.num_dropped_samples,
+        "num_env_runner_restarts": step.num_restarts,
         "episode_return_sum": returns,
         "num_episodes": episodes,
         "episode_len_sum": sum(sample.episode_len_sum for sample in samples),

@@ -9,8 +9,8 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import ray
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
@@ -27,13 +27,16 @@ from ray.rllib.utils.metrics import (
     TIMERS,
 )
 
-from study.errors import TrialError
+from study.errors import TrialError, TrialLostError
 from study.space.spec import Standardization
 from study.trial.deadline import SteadyThread
-from study.trial.failures import described, original
+from study.trial.failures import described, original, was_lost
 from study.trial.measure import RunnerMeasurement, StepMeasurement, read_peak_rss_mb
+from study.trial.places import NODE_DEATH_S, Place, lost
 from study.trial.sampling.lanes import LaneLayout
 from study.trial.sampling.runner import Sample
+
+Result = TypeVar("Result")
 
 _LEARNER_KEYS: Mapping[str, str] = {
     "kl": "mean_kl_loss",
@@ -70,6 +73,8 @@ class MeasuredPPO(PPO):
     _learners_cpu_s = 0.0
     thread: SteadyThread
     """Made the environments of the main process, and steps and closes them."""
+    places: Sequence[Place] = ()
+    """Where the processes of the trial are, once they are up."""
 
     @classmethod
     def get_default_config(cls) -> StudyPPOConfig:
@@ -107,6 +112,7 @@ class MeasuredPPO(PPO):
             sync_time_s=sync_time_s,
             rounds=tuple(tuple(measurement for _, _, measurement in runners) for runners in rounds),
             num_dropped_samples=self.env_runner_group.num_env_runners_dropped_lifetime(),
+            num_restarts=self.env_runner_group.num_remote_worker_restarts(),
             num_gradient_updates=updates - updates_before if updates is not None else None,
             learners_cpu_time_s=learners_cpu_time_s,
             learners_peak_rss_mb=learners_peak_rss_mb,
@@ -116,14 +122,40 @@ class MeasuredPPO(PPO):
     def _update(self, episodes: list[Any]) -> list[dict[str, Any]]:
         sampled = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
         trained = self.metrics.peek((LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME), default=0)
-        results: list[dict[str, Any]] = self.learner_group.update(
-            episodes=episodes,
-            timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: sampled, NUM_MODULE_STEPS_TRAINED_LIFETIME: trained},
-            num_epochs=self.config.num_epochs,
-            minibatch_size=self.config.minibatch_size,
-            shuffle_batch_per_epoch=self.config.shuffle_batch_per_epoch,
-        )
+        try:
+            results: list[dict[str, Any]] = self.learner_group.update(
+                episodes=episodes,
+                timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: sampled, NUM_MODULE_STEPS_TRAINED_LIFETIME: trained},
+                num_epochs=self.config.num_epochs,
+                minibatch_size=self.config.minibatch_size,
+                shuffle_batch_per_epoch=self.config.shuffle_batch_per_epoch,
+            )
+        except ray.exceptions.RayError as error:
+            if not was_lost(error):
+                raise
+            raise self._dead(error, self._all_learners) from error
+        self._check_learners(len(results))
         return results
+
+    @property
+    def _all_learners(self) -> str:
+        return f"learners: all {self.config.num_learners}"
+
+    def _ask_learners(self, function: Callable[[Learner], Result]) -> list[Result]:
+        """Return what `function` returns in each learner; RLlib leaves out those that have died."""
+        answers = list(self.learner_group.foreach_learner(function).result_or_errors)
+        for answer in answers:
+            if not answer.ok and was_lost(answer.get()):
+                raise self._dead(answer.get(), self._all_learners) from answer.get()
+        self._check_learners(len(answers))
+        return [answer.get() for answer in answers]
+
+    def _check_learners(self, num_answers: int) -> None:
+        if num_answers < max(self.config.num_learners, 1):
+            raise TrialLostError(
+                f"{self._all_learners} must stay alive, got {num_answers} answers. "
+                "Fix: look for memory shortage, or a crash, on their nodes."
+            )
 
     def _sample_batch(self) -> list[list[Sample]]:
         """Return rounds of samples, each in the order of the runners, until the batch is full."""
@@ -157,10 +189,7 @@ class MeasuredPPO(PPO):
                 "measured_sample", local_env_runner=False, timeout_seconds=timeout_s
             )
         except ray.exceptions.RayError as error:
-            raise TrialError(
-                f"env runners: all {self.config.num_env_runners} must stay alive, got "
-                f"{described(original(error))}. Fix: look for memory shortage, or a crash, on that node."
-            ) from error
+            raise self._dead(error, f"env runners: all {self.config.num_env_runners}") from error
         samples.sort(key=lambda sample: sample[2].runner)
         for _, _, measurement in samples:
             _check_runner(measurement)
@@ -169,17 +198,40 @@ class MeasuredPPO(PPO):
             raise TrialError(f"env runner {', '.join(map(str, sorted(missing)))}: {late}")
         return samples
 
+    def _dead(self, error: ray.exceptions.RayError, who: str) -> TrialError:
+        """Return what to say of a runner or learner that died: by itself, or with its node."""
+        # A process that crashed is reported by its node; where nobody reports, the node may be gone.
+        silent = isinstance(error, (ray.exceptions.ActorUnavailableError, ray.exceptions.NodeDiedError))
+        gone = lost(self.places, wait_s=NODE_DEATH_S if silent else 1.0)
+        what = f"{gone}: its node has died" if gone else described(original(error))
+        fix = "see why that node went" if gone else "look for memory shortage, or a crash, on that node"
+        return TrialError(f"{who} must stay alive, got {what}. Fix: {fix}.")
+
+    def actor_of(self, place: Place) -> Any:
+        """Return RLlib's actor of a runner or learner process."""
+        if place.process == "learner":
+            return self.learner_group._worker_manager.actors()[place.number - 1]
+        return self.env_runner_group._worker_manager.actors()[place.number]
+
+    def of_learners(self, function: Callable[[int], Result]) -> list[Result]:
+        """Return what `function` of its number (from 1) returns in each learner process; empty where there is none."""
+        if not self.config.num_learners:
+            return []
+        calls = [
+            self.learner_group.foreach_learner(lambda _, number=number: function(number), remote_actor_ids=[number - 1])
+            for number in range(1, self.config.num_learners + 1)
+        ]
+        return [call.result_or_errors[0].get() for call in calls]
+
     def _num_gradient_updates(self) -> int | None:
         """Return the updates since the start, by the optimizer's own count; None when it keeps none."""
-        updates: int | None = self.learner_group.foreach_learner(_optimizer_steps).result_or_errors[0].get()
-        return updates
+        return self._ask_learners(_optimizer_steps)[0]
 
     def learners_used(self) -> tuple[float, float]:
         """Return CPU time since the last call, and peak memory in MB, of learners in processes of their own."""
         if not self.config.num_learners:
             return 0.0, 0.0  # the main process counts itself
-        answers = self.learner_group.foreach_learner(_usage).result_or_errors
-        cpu_s, peaks_mb = zip(*(answer.get() for answer in answers), strict=True)
+        cpu_s, peaks_mb = zip(*self._ask_learners(_usage), strict=True)
         before, self._learners_cpu_s = self._learners_cpu_s, math.fsum(cpu_s)
         return self._learners_cpu_s - before, math.fsum(peaks_mb)
 

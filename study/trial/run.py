@@ -19,6 +19,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
+from study.metrics import WARMUP_ITERATIONS
 from study.space.parameters import Value
 from study.space.spec import Execution, StudySpec
 from study.tracking.records import Evaluation, Iteration
@@ -33,6 +34,7 @@ from study.trial.kept_runners import in_processes_of, stop, taken_from
 from study.trial.measure import Watch, iteration_metrics
 from study.trial.measured_ppo import MeasuredPPO
 from study.trial.meeting import meet
+from study.trial.places import NodeWatch, places_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +51,13 @@ class TrialConfig:
     attempt: int
     company: tuple[str, int] | None = None
     """Name of the group of trials that are timed side by side, and how many they are; None for a trial by itself."""
+    driver: tuple[str, int] | None = None
+    """Host and process of the driver."""
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any]) -> "TrialConfig":
         """Return the configuration that Tune hands over."""
+        driver = config.get("driver")
         return cls(
             spec=StudySpec.model_validate(config["spec"]),
             setting=config["setting"],
@@ -62,6 +67,7 @@ class TrialConfig:
             trial=config["trial"],
             attempt=config["attempt"],
             company=config.get("company"),
+            driver=None if driver is None else (driver[0], driver[1]),
         )
 
 
@@ -86,6 +92,7 @@ class TrialRun:
         self._budget = trial_budget(spec.budget, config.iterations)
         torch.set_num_threads(resources.num_cpus_for_main_process)
         self._node: str = ray.get_runtime_context().get_node_id()
+        self._node_loads: list[dict[str, Any]] = []
         spaces = probe(spec.environment, "space")
         ppo = build_config(spec, setting=config.setting, seed=config.seed, spaces=spaces, execution=config.execution)
         self._thread = SteadyThread()
@@ -97,7 +104,7 @@ class TrialRun:
             self._algorithm = _build(ppo, self._thread, timeout_s=resources.startup_timeout_s)
         try:
             self._built: dict[str, Any] | None = self._check_built(self._algorithm, started_s)
-            if config.company is not None and config.company[1] > 1:
+            if self._has_company and config.company is not None:
                 name, size = config.company
                 self._meeting = meet(name, size, trial=config.trial, timeout_s=resources.startup_timeout_s)
         except BaseException:
@@ -116,17 +123,21 @@ class TrialRun:
         startup_time_s = time.perf_counter() - started_s
         effective = read_effective(algorithm, reports)
         _check_effective({**self._config.setting, "seed": self._config.seed}, effective)
-        addresses = [ray.util.get_node_ip_address(), *(report.node_address for report in reports if report.process)]
-        if algorithm.config.num_learners:
-            algorithm.learners_used()  # start-up is no training
-            learners = algorithm.learner_group.foreach_learner(lambda learner: ray.util.get_node_ip_address())
-            addresses += [answer.get() for answer in learners.result_or_errors]
+        algorithm.learners_used()  # start-up is no training
+        algorithm.places = places_of(algorithm, reports, self._config.spec.resources)
+        self._nodes = NodeWatch(
+            algorithm.places,
+            algorithm.actor_of,
+            driver=self._config.driver,
+            alone=self._config.spec.exclusive and not self._has_company,
+        )
         return {
             "kind": "trial_built",
             **self._identity,
             "startup_time_s": None if self._goes_on else startup_time_s,
             "effective": effective,
-            "processes_per_node": dict(Counter(addresses)),
+            "processes_per_node": dict(Counter(place.address for place in algorithm.places)),
+            "placement": [place.to_json() for place in algorithm.places],
         }
 
     @property
@@ -139,7 +150,8 @@ class TrialRun:
         Returns:
             `records`: fields of the new records, each with its `kind`; `progress` in [0, 1]; `done`;
             `policy`: with `done`, a tar archive of the final policy's RLModule checkpoint, else None. A trial of a
-            throughput study has neither evaluations nor a policy.
+            throughput study has neither evaluations nor a policy. `node_loads`: with `done`, what else the nodes did
+            in the timed part, as far as it is known.
 
         Raises:
             TrialError: The trial cannot go on.
@@ -153,10 +165,13 @@ class TrialRun:
             records.append(self._evaluate())
         done = self._progress >= 1
         policy = pack_policy(self._module) if done and learns else None
-        return {"records": records, "progress": self._progress, "done": done, "policy": policy}
+        loads = self._node_loads
+        return {"records": records, "progress": self._progress, "done": done, "policy": policy, "node_loads": loads}
 
     def _train(self) -> dict[str, Any]:
         assert self._algorithm is not None
+        if self._iteration == WARMUP_ITERATIONS:
+            self._nodes.begin()
         self._watch.skip()  # an evaluation is no training
         self._watch.start()
         self._algorithm.train()
@@ -171,6 +186,8 @@ class TrialRun:
         self._progress = self._budget.progress(
             env_steps=self._env_steps, iterations=self._iteration, time_s=self._wall_time_s
         )
+        if self._progress >= 1:
+            self._node_loads = [load.to_json() for load in self._nodes.end()]
         return _fields(
             Iteration(
                 **self._identity,
@@ -210,10 +227,14 @@ class TrialRun:
         return self._algorithm.get_module()
 
     @property
+    def _has_company(self) -> bool:
+        """Whether other trials are timed beside this one."""
+        return self._config.company is not None and self._config.company[1] > 1
+
+    @property
     def keeps_runners(self) -> bool:
         """Whether another trial may go on in this one's runner processes: those that are timed alone."""
-        alone = self._config.company is None or self._config.company[1] == 1
-        return self._config.spec.kind == "throughput" and alone
+        return self._config.spec.kind == "throughput" and not self._has_company
 
     def close_but_runners(self) -> list[Any]:
         """Stop the trial; return its runner processes, which live on for another one."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ray.tune import PlacementGroupFactory, Trainable
 
-from study.errors import StudyError, TrialError
+from study.errors import StudyError, TrialError, TrialLostError
 from study.planning.needs import processes
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
-from study.trial.failures import described, original
+from study.trial.failures import described, original, was_lost
 from study.trial.measure import forget_peak_rss
 
 if TYPE_CHECKING:
@@ -71,14 +71,15 @@ class StudyTrial(Trainable):
                 self._ended = True
                 self._end()  # Tune does not do so where the next trial gets this process
             return result
-        except TrialError:
+        except TrialError as error:
+            if was_lost(error):
+                raise TrialLostError(str(error)) from error
             raise
         except StudyError as error:
             raise TrialError(" ".join(str(error).split())) from error
         except Exception as error:
-            raise TrialError(
-                f"trial: must not fail, got {described(original(error))}. Fix: see the traceback."
-            ) from error
+            kind = TrialLostError if was_lost(error) else TrialError
+            raise kind(f"trial: must not fail, got {described(original(error))}. Fix: see the traceback.") from error
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Begin another trial in this process, where RLlib and torch are imported already.

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.testbed.fixtures import oar, slurm, ssh_hosts  # noqa: F401 (fixtures: their names are all that is used)
+
 BROWSER_FLAGS = [
     "--headless",
     "--no-sandbox",

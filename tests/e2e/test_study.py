@@ -54,10 +54,14 @@ def test_environments_that_wait_scale_on_few_cores(place):
     sampling = {}
     for row in table(place, "waiting"):
         assert row["execution"] == "real"
-        assert row["timing"] in ("measured", "oversubscribed")  # that depends on what else this machine does
+        # That depends on what else this machine does.
+        assert row["timing"] in ("measured", "oversubscribed", "tainted")
         shares_cores = int(row["num_cpus"]) > len(os.sched_getaffinity(0))
-        assert row["timing_reason"].startswith("environments wait 4 ms a step") == shares_cores
-        assert ("CPU pressure" in row["timing_reason"]) == shares_cores
+        if row["timing"] == "tainted":
+            assert row["timing_reason"].startswith(("foreign load on", "stolen time on"))
+        else:
+            assert row["timing_reason"].startswith("environments wait 4 ms a step") == shares_cores
+            assert ("CPU pressure" in row["timing_reason"]) == shares_cores
         times = [
             record.metrics["sampling_time_s"]
             for record in records(place / "studies" / "waiting")

@@ -76,7 +76,7 @@ def test_a_throughput_study_is_killed_resumed_and_keeps_its_processes(place):
         # The lanes wait one after another, runners side by side.
         least = batch * 0.005 / setting["num_env_runners"]
         assert all(each.metrics["sampling_time_s"] >= least for each in iterations)
-        assert record.timing in ("measured", "oversubscribed")  # that depends on what else this machine does
+        assert record.timing in ("measured", "oversubscribed", "tainted")  # by what else this machine does
 
     # Of two trials of two runners, the second goes on in the first one's processes; nobody else does.
     kept = [trial for trial in sorted(built) if built[trial].startup_time_s is None]

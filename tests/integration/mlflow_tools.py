@@ -4,13 +4,17 @@ import json
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import sqlalchemy
 
 from study.errors import TrackingError
 from study.tracking.folder import StudyFolder
@@ -39,33 +43,44 @@ class Seen:
         return tuple(self.tags.get(f"study.{name}", "") for name in ("id", "role", "trial", "attempt"))
 
 
-def look(database: Path, name: str = "demo") -> list[Seen]:
+Database = Path | str
+"""File of an SQLite database, or URI of one on a server."""
+
+
+@contextmanager
+def _queries(database: Database) -> Iterator[Callable[[str], Any]]:
+    uri = database if isinstance(database, str) else f"sqlite:///file:{database}?mode=ro&uri=true"
+    engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool)
+    with engine.connect() as connection:
+        yield lambda query, **values: connection.execute(sqlalchemy.text(query), values)
+
+
+def look(database: Database, name: str = "demo") -> list[Seen]:
     """Return all runs of experiment `name`, deleted ones too."""
-    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+    with _queries(database) as ask:
         columns = "run_uuid, r.name, status, r.lifecycle_stage, start_time, end_time"
         runs = {
             row[0]: Seen(row[1], row[2], row[3] == "active", row[4], row[5])
-            for row in connection.execute(
-                f"select {columns} from runs r join experiments e using (experiment_id) where e.name = ?",
-                (name,),
+            for row in ask(
+                f"select {columns} from runs r join experiments e using (experiment_id) where e.name = :name",
+                name=name,
             )
         }
         for table in ("params", "tags"):
-            for run, key, value in connection.execute(f"select run_uuid, key, value from {table}"):
+            for run, key, value in ask(f"select run_uuid, key, value from {table}"):
                 if run in runs:
                     getattr(runs[run], table)[key] = value
-        for run, *point in connection.execute("select run_uuid, key, timestamp, step, value from metrics"):
+        for run, *point in ask("select run_uuid, key, timestamp, step, value from metrics"):
             if run in runs:
                 assert tuple(point[1:]) not in runs[run].points[point[0]]
                 runs[run].points[point[0]].add(tuple(point[1:]))
-        for run, key, value in connection.execute("select run_uuid, key, value from latest_metrics"):
+        for run, key, value in ask("select run_uuid, key, value from latest_metrics"):
             if run in runs:
                 runs[run].latest[key] = value
-    connection.close()
     return list(runs.values())
 
 
-def children(database: Path, name: str = "demo") -> dict[tuple[int, int], Seen]:
+def children(database: Database, name: str = "demo") -> dict[tuple[int, int], Seen]:
     """Return the trials' runs by (trial, attempt); fails when one is there twice."""
     runs = [run for run in look(database, name) if run.tags["study.role"] == "trial"]
     found = {(int(run.tags["study.trial"]), int(run.tags["study.attempt"])): run for run in runs}
@@ -73,7 +88,7 @@ def children(database: Path, name: str = "demo") -> dict[tuple[int, int], Seen]:
     return found
 
 
-def parent(database: Path, name: str = "demo") -> Seen:
+def parent(database: Database, name: str = "demo") -> Seen:
     """Return the study's run; fails when there are two."""
     (run,) = [run for run in look(database, name) if run.tags["study.role"] == "study"]
     return run
@@ -117,10 +132,10 @@ HIDDEN = {"rest_time_s", "episode_return_sum"}
 
 
 class Server:
-    """`mlflow server` on a free port of the loopback interface, with its own SQLite database."""
+    """`mlflow server` on a free port of the loopback interface, with its own SQLite database or another `store`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.database = folder / "server.db"
+    def __init__(self, folder: Path, store: str | None = None) -> None:
+        self.database: Database = store or folder / "server.db"
         self._folder = folder
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
@@ -130,7 +145,8 @@ class Server:
     def start(self, timeout_s: float = 60.0) -> None:
         command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--backend-store-uri", f"sqlite:///{self.database}"]
+        store = self.database if isinstance(self.database, str) else f"sqlite:///{self.database}"
+        command += ["--backend-store-uri", store]
         command += ["--artifacts-destination", str(self._folder / "artifacts")]
         settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         with (self._folder / "server.log").open("ab") as log:

@@ -14,6 +14,7 @@ from study.conductor import Conductor
 from study.errors import RecordError
 from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.search.losses import TAKEN_BACK
 from study.search.optuna_study import OptunaStudy
 from study.tracking.folder import StudyFolder
 from study.tracking.ledger import fold, table_row
@@ -264,6 +265,41 @@ def test_a_failed_trial_is_a_row_with_score_zero_and_a_failure_in_optuna(tmp_pat
     row = fold((line.record, line.time) for line in read_lines(tmp_path / "records.jsonl")).rows[first]
     assert (row.status, row.reason, row.summary["score"], row.summary["final_return"]) == ("failed", "boom", 0.0, None)
     assert row.summary["env_steps"] == 100
+
+
+@pytest.mark.parametrize("loss", ["node", "process"])
+def test_a_trial_that_is_lost_runs_again_with_the_same_setting_and_fails_after_so_many_times(tmp_path, loss):
+    session, times = Session(tmp_path), TAKEN_BACK[loss]
+    began = []
+    for _ in range(times + 1):
+        started = session.conductor.next_trial()
+        began.append(started)
+        assert session.conductor.ledger.rows[started.trial].status == "running"
+        session.iterate(started.trial)
+        session.conductor.lose(started.trial, loss, "its node has died")
+    assert [(each.trial, each.attempt) for each in began] == [(began[0].trial, n) for n in range(1, times + 2)]
+    assert all((each.setting, each.seed) == (began[0].setting, began[0].seed) for each in began)
+    row = session.conductor.ledger.rows[began[0].trial]
+    assert (row.status, row.reason) == ("failed", f"its node has died (lost {times + 1} times)")
+    assert session.run_all().reason == "complete"
+    assert_whole(tmp_path, 6, failed=[began[0].trial])
+
+
+def test_a_trial_that_is_lost_last_is_not_the_end(tmp_path):
+    session = Session(tmp_path)
+    while session.conductor.num_left:
+        started = session.conductor.next_trial()
+        if session.conductor.num_left:
+            session.finish(started.trial)
+    assert not session.conductor.exhausted  # Tune would not ask again
+    assert session.conductor.next_trial() is None
+    session.conductor.lose(started.trial, "node", "its node has died")
+    session.conductor.lose(started.trial, "node", "told twice")
+    assert session.conductor.next_trial().attempt == 2
+    session.finish(started.trial)
+    assert session.conductor.exhausted
+    assert session.conductor.close().reason == "complete"
+    assert_whole(tmp_path, 6)
 
 
 def test_a_trial_that_ends_without_an_evaluation_has_failed(tmp_path):

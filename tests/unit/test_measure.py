@@ -43,6 +43,7 @@ def step(*rounds: tuple[RunnerMeasurement, ...], **learner: float) -> StepMeasur
         sync_time_s=0.5,
         rounds=rounds,
         num_dropped_samples=0,
+        num_restarts=3,
         num_gradient_updates=80,
         learner={**LEARNER, **learner},
     )
@@ -66,6 +67,7 @@ def test_every_metric_of_an_iteration_is_there_and_raw() -> None:
         "num_sampling_rounds": 1,
         "num_healthy_env_runners": 2,
         "num_dropped_samples": 0,
+        "num_env_runner_restarts": 3,
         "episode_return_sum": 120.0,
         "num_episodes": 6,
         "episode_len_sum": 120,

@@ -1,11 +1,32 @@
 """What MLflow gets of a record: values worked out by hand."""
 
 import math
+from dataclasses import replace
 
 from study.tracking import mirror_content as content
 from study.tracking.records import Evaluation, Iteration, StudyOpened, TrialEnded
 from tests.spaces import spec
 from tests.synthetic import built, ended, evaluation, iteration, opened, started
+
+
+def place(process, number, node, host, *runners):
+    return {
+        "process": process,
+        "number": number,
+        "runners": list(runners),
+        "node": node,
+        "host": host,
+        "num_cpus": 1,
+    }
+
+
+PLACEMENT = [
+    place("main", 0, "n0", "gros-12"),
+    *(place("runner", number, "n0", "gros-12", number) for number in (1, 2, 3, 7)),
+    place("runner", 4, "n1", "gros-13", 4),
+    place("learner", 1, "n1", "gros-13"),
+    place("learner", 2, "n1", "gros-13"),
+]
 
 
 def values(points) -> dict[str, float]:
@@ -89,6 +110,11 @@ def test_tags():
         "timing": "oversubscribed",
         "timing_reason": "3 processes on 2 cores",
     }
+    placed = replace(built(0), placement=PLACEMENT)
+    assert content.built_tags(placed)["placement"] == "gros-12: main, runners 1-3, 7; gros-13: runner 4, learners 1-2"
+    same = [{**place, "host": "here"} for place in PLACEMENT]
+    text = content.built_tags(replace(built(0), placement=same))["placement"]
+    assert text == "n0 (here): main, runners 1-3, 7; n1 (here): runner 4, learners 1-2"
     tags = content.opened_tags(opened())
     assert tags["provenance.git.commit"] == "abc"
     assert tags["cluster.num_nodes"] == "1"

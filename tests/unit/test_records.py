@@ -1,6 +1,7 @@
 """The records file: whole after every kill, and refused when it is not what was written."""
 
 import json
+import math
 import os
 import resource
 import signal
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from study.errors import RecordError
 from study.tracking.folder import StudyFolder
 from study.tracking.ledger import fold
-from study.tracking.records import RecordLog, read_lines
+from study.tracking.records import Evaluation, RecordLog, read_lines
 from tests.synthetic import append, closed, iteration, opened, started, whole_trial
 
 RECORDS = [opened(), *whole_trial(0), *whole_trial(1, "failed"), closed()]
@@ -174,3 +175,17 @@ def test_any_prefix_of_a_file_reads_as_a_prefix_of_its_records(tmp_path, whole, 
         assert log.torn_bytes == length - (whole[:length].rfind(b"\n") + 1)
         log.append(opened(2))
     assert records(path) == [*RECORDS[: whole[:length].count(b"\n")], opened(2)]
+
+
+def test_a_return_that_is_no_number_is_read_back_as_one_that_is_none(tmp_path):
+    path = tmp_path / "records.jsonl"
+    with RecordLog(path) as log:
+        log.append(
+            Evaluation(
+                trial=0, attempt=1, iteration=1, env_steps=1, wall_time_s=1.0, progress=1.0,
+                returns=[float("nan"), 2.0], num_cut=0, eval_time_s=0.1,
+            )
+        )  # fmt: skip
+    (line,) = read_lines(path)
+    assert math.isnan(line.record.returns[0])
+    assert line.record.returns[1] == 2.0

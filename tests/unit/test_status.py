@@ -12,10 +12,11 @@ from rich.console import Console
 
 from analysis.status import StatusReader, read_status
 from analysis.status.efficiency import efficiency_so_far
-from analysis.status.health import is_locked, quiet_after_s
+from analysis.status.health import quiet_after_s
 from study.errors import RecordError
 from study.status_view import show
 from study.tracking.ledger import fold
+from study.tracking.lock import is_locked
 from study.tracking.mirror_cursor import Cursor, CursorFile
 from study.tracking.packing import pack
 from study.tracking.records import StageDecided, read_lines
@@ -231,7 +232,7 @@ def test_records_of_a_newer_version_are_refused(folder):
 def test_a_record_of_an_unknown_trial_is_damage(folder):
     synthetic.append(folder, synthetic.opened(), synthetic.iteration(7, 1))
     (problem,) = read_status(folder.path).problems
-    assert "cannot be read" in problem
+    assert "a trial must have started before, got iteration of trial 7" in problem
 
 
 def test_reading_on_gives_what_reading_anew_gives(at_work):

@@ -18,8 +18,16 @@ def start(cluster=SMALL, *, scale=4, execution="real", nodes=None, **changes):
     )
 
 
-def end(label, *, failed=False, dropped=0, lost=0, pressure=0.0):
-    return label_at_end(label, failed=failed, num_dropped_samples=dropped, num_lost_runners=lost, cpu_pressure=pressure)
+def end(label, *, failed=False, dropped=0, lost=0, pressure=0.0, restarts=0, disturbances=()):
+    return label_at_end(
+        label,
+        failed=failed,
+        num_dropped_samples=dropped,
+        num_lost_runners=lost,
+        cpu_pressure=pressure,
+        num_restarts=restarts,
+        disturbances=disturbances,
+    )
 
 
 def test_the_times_of_a_failed_trial_are_never_measured():
@@ -84,5 +92,16 @@ def test_a_lost_runner_or_a_dropped_sample_is_never_measured():
         assert end(label, dropped=1) == Label(timing="tainted", reason="1 sample dropped")
         assert end(label, lost=2) == Label(timing="tainted", reason="2 runners lost")
         assert end(label, lost=1, dropped=3).reason == "1 runner lost, 3 samples dropped"
+        assert end(label, restarts=1) == Label(timing="tainted", reason="1 runner restarted")
     emulated = Label(timing="emulated", reason="x")
     assert end(emulated, dropped=1) == emulated
+
+
+def test_what_others_did_on_a_node_is_the_reason_whatever_the_pressure():
+    load = "foreign load on gros-12: 1.7 of 36 cores busy with other processes"
+    for label, pressure in ((MEASURED, None), (PROVISIONAL, 0.01), (PROVISIONAL, 0.4)):
+        assert end(label, pressure=pressure, disturbances=[load]) == Label(timing="tainted", reason=load)
+    assert end(MEASURED, lost=1, disturbances=[load, "more"]).reason == f"1 runner lost, {load}, more"
+    for timing in ("oversubscribed", "emulated"):
+        label = Label(timing=timing, reason="x")
+        assert end(label, disturbances=[load]) == label

@@ -12,7 +12,14 @@ from contextlib import contextmanager
 import pytest
 
 from study.errors import TrackingError
-from study.tracking.tracking_uri import check_tracking_uri, mask_credentials, sqlite_path
+from study.tracking.tracking_uri import (
+    check_optuna_storage,
+    check_tracking_uri,
+    is_database_server,
+    mask_credentials,
+    sqlite_path,
+    with_time_limits,
+)
 
 
 @contextmanager
@@ -159,6 +166,51 @@ def test_a_token_is_sent_as_mlflow_sends_it(monkeypatch):
 def test_credentials_are_masked():
     assert mask_credentials("see postgresql://me:pw@host/db now") == "see postgresql://***@host/db now"
     assert mask_credentials("http://host:5000/a@b") == "http://host:5000/a@b"
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("postgresql://me:p/w@host/db", "postgresql://***@host/db"),
+        ("postgresql+psycopg://me:p@w@host:5432/db", "postgresql+psycopg://***@host:5432/db"),
+        ("mysql+pymysql://me:pw@host/db", "mysql+pymysql://***@host/db"),
+        ("postgresql://host/db?user=me&password=pw&connect_timeout=5", None),
+        ("postgresql://host/db?sslpassword=pw", None),
+        ("'postgresql://me:p/w@h/d' and 'postgresql://me:pw@h'", "'postgresql://***@h/d' and 'postgresql://***@h'"),
+    ],
+)
+def test_passwords_of_databases_are_masked_however_they_are_written(uri, shown):
+    masked = mask_credentials(uri)
+    assert "pw" not in masked
+    assert "p/w" not in masked
+    assert "p@w" not in masked
+    assert shown is None or masked == shown
+
+
+def test_an_optuna_storage_is_a_database(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert check_optuna_storage("sqlite:///optuna.db") == f"sqlite:///{tmp_path}/optuna.db"
+    assert check_optuna_storage("postgresql://team@db/optuna") == "postgresql://team@db/optuna"
+    for uri in (
+        "http://127.0.0.1:5000",
+        "optuna.journal",
+        "mssql://db/optuna",
+        "sqlite:///:memory:",
+        "postgresql://[db",
+    ):
+        with pytest.raises(TrackingError, match=r"Optuna storage: .*Fix: "):
+            check_optuna_storage(uri)
+
+
+def test_a_lost_connection_to_postgresql_is_given_up_in_time():
+    limited = with_time_limits("postgresql://team@db/mlflow?connect_timeout=3&sslmode=require")
+    assert limited.startswith("postgresql://team@db/mlflow?connect_timeout=3&sslmode=require&keepalives_idle=")
+    assert limited.count("connect_timeout") == 1
+    assert "?connect_timeout=10&" in with_time_limits("postgresql+psycopg2://team@db/mlflow")
+    for uri in ("sqlite:////x.db", "http://db:5000", "mysql://db/x", "postgresql+pg8000://db/x"):
+        assert with_time_limits(uri) == uri
+    assert is_database_server("postgresql://db/x")
+    assert not is_database_server("sqlite:////x.db")
 
 
 def test_sqlite_path():

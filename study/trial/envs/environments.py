@@ -95,10 +95,11 @@ def make_env(spec: EnvironmentSpec) -> gymnasium.Env:
     maker = _find(spec.id)
     if maker is None:
         return observed(_registered(spec))
+    # Nothing else is called: any function of any module would do what its name in a space file says.
+    if not isinstance(maker, type) or not issubclass(maker, gymnasium.Env):
+        got = f"must make a gymnasium.Env, got {getattr(maker, '__name__', type(maker).__name__)}."
+        raise Unusable(ID, got, "Name a class that is derived from gymnasium.Env.")
     env = maker(**spec.kwargs)
-    if not isinstance(env, gymnasium.Env):
-        got = f"must make a gymnasium.Env, got {type(env).__name__}."
-        raise Unusable(ID, got, "Derive the class from gymnasium.Env.")
     if spec.max_episode_steps is not None:
         env = TimeLimit(env, spec.max_episode_steps)
     return observed(env)

@@ -1,0 +1,102 @@
+"""`python -m study sync`: everything outside of the folder that shows a study is brought up to date. Imports no engine.
+
+One place that is away does not keep the other from its part.
+"""
+
+import time
+
+from filelock import FileLock, Timeout
+
+from study.errors import StudyError, TrackingError
+from study.tracking.folder import StudyFolder
+from study.tracking.mirror_target import OPTUNA
+from study.tracking.mlflow_mirror import reason_of
+from study.tracking.mlflow_mirror import sync as sync_mlflow
+from study.tracking.packing import unpacked
+from study.tracking.state import check_files
+from study.tracking.tracking_uri import check_optuna_storage, check_tracking_uri, mask_credentials
+
+TIMEOUT_S = 30.0
+"""Seconds for which a place may be away."""
+_PAUSE_S = 1.0
+
+
+def sync_study(
+    folder: StudyFolder,
+    *,
+    tracking_uri: str | None = None,
+    optuna_storage: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> list[str]:
+    """Bring MLflow, and Optuna's storage where the study has one, up to date with the records.
+
+    Args:
+        folder: The study.
+        tracking_uri: Another MLflow than the study's own, where the whole study is rebuilt.
+        optuna_storage: Another Optuna storage, likewise.
+        timeout_s: Seconds without progress after which to give a place up.
+
+    Returns:
+        A sentence for each place.
+
+    Raises:
+        StudyError: A place does not answer, or the records cannot be trusted; the others have got what they lacked.
+    """
+    storage = optuna_storage or folder.identity().optuna_storage
+    check_files(unpacked(folder))
+    said: list[str] = []
+    failed: list[StudyError] = []
+    if tracking_uri is not None or optuna_storage is None:
+        try:
+            uri = None if tracking_uri is None else check_tracking_uri(tracking_uri)
+            report = sync_mlflow(folder, tracking_uri=uri, timeout_s=timeout_s)
+            said.append(f"MLflow is up to date: {report.records} records sent, {report.runs} trials there.")
+        except StudyError as error:
+            failed.append(error)
+    if storage is not None and (optuna_storage is not None or tracking_uri is None):
+        try:
+            sent, there = sync_optuna(folder, check_optuna_storage(storage), timeout_s=timeout_s)
+            said.append(f"Optuna's storage is up to date: {sent} trials sent, {there} there.")
+        except StudyError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+    return said
+
+
+def sync_optuna(folder: StudyFolder, storage: str, *, timeout_s: float = TIMEOUT_S) -> tuple[int, int]:
+    """Enter into an Optuna storage the trials that it lacks; return their number, and that of all that are there.
+
+    Raises:
+        TrackingError: It does not answer, or another mirror is at work.
+        RecordError: The records cannot be trusted, or the storage shows trials that are not on record.
+    """
+    from study.search.optuna_mirror import OptunaMirror
+
+    where = f"Optuna storage {mask_credentials(storage)}"
+    try:
+        held = FileLock(OPTUNA.lock(folder, storage)).acquire(timeout=timeout_s)
+    except Timeout as error:
+        raise TrackingError(
+            f"{where}: only one mirror may send to it, got another one at work. "
+            "Fix: none while the study runs, its own mirror keeps the storage up to date; afterwards try again."
+        ) from error
+    with held:
+        mirror, sent, deadline = OptunaMirror(folder, storage), 0, time.monotonic() + timeout_s
+        while True:
+            try:
+                if not mirror.attached:
+                    mirror.attach()
+                while count := mirror.step():
+                    sent, deadline = sent + count, time.monotonic() + timeout_s
+                mirror.close()
+                return sent, mirror.count_trials()
+            except StudyError:
+                raise
+            except Exception as error:  # databases raise every kind
+                if time.monotonic() > deadline:
+                    raise TrackingError(
+                        f"{where}: must take the study's trials, got {reason_of(error)} for {timeout_s:g} s; "
+                        f"{mirror.behind} are behind. Fix: see to the database, then run the same command again."
+                    ) from error
+                time.sleep(_PAUSE_S)

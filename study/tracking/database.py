@@ -1,0 +1,40 @@
+"""Whether a database on a server can be used, told at once. Imports SQLAlchemy, which MLflow and Optuna bring."""
+
+import sqlalchemy
+
+from study.errors import TrackingError
+from study.tracking.tracking_uri import is_database_server, mask_credentials
+
+
+def reach(uri: str, place: str) -> None:
+    """Connect to a database once, if `uri` is that of a server.
+
+    MLflow would try for two minutes, without a word, before it says why it cannot; and neither MLflow nor Optuna says
+    what is wrong where Python lacks the driver or the database an encoding.
+
+    Args:
+        uri: Of any place; only databases on servers are asked.
+        place: What the URI is called, for the message.
+
+    Raises:
+        TrackingError: Python has no driver for the database, or it is not encoded in UTF8.
+        SQLAlchemyError: It does not answer, or knows neither user nor database.
+    """
+    if not is_database_server(uri):
+        return
+    where = f"{place} {mask_credentials(uri)}"
+    try:
+        engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool)
+    except ModuleNotFoundError as error:
+        raise TrackingError(
+            f"{where}: Python must have the database's driver, got none ({error}). "
+            "Fix: pip install 'runner-scaling-study[postgresql]', or the driver of your database."
+        ) from None
+    try:
+        with engine.connect():
+            pass
+    except TypeError:  # psycopg gives bytes for the texts of a database whose encoding is SQL_ASCII
+        raise TrackingError(
+            f"{where}: the database must be encoded in UTF8, got another one. "
+            "Fix: create it anew with `createdb -E UTF8 -T template0`."
+        ) from None

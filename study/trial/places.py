@@ -1,0 +1,178 @@
+"""Where the processes of a trial are, which of them are gone, and what else their nodes do. Imports Ray, no RLlib.
+
+One process on each host looks at it: the main process at its own, elsewhere a runner or a learner of the trial. Nobody
+looks while an iteration is timed.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from study.planning.node_load import NodeLoad
+from study.trial.foreign_load import Look, Ours, load_between, look
+
+if TYPE_CHECKING:
+    from study.space.spec import ResourcesSpec
+    from study.trial.measured_ppo import MeasuredPPO
+    from study.trial.sampling.runner import RunnerReport
+
+LOOK_TIMEOUT_S = 60.0
+"""A look takes milliseconds; without its answer the load is not known."""
+NODE_DEATH_S = 30.0
+"""How long Ray takes to notice that a node is gone, at the most: by its health check, or at once by a broken line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A process of a trial and where it is."""
+
+    process: str
+    """`main`, `runner` or `learner`."""
+    number: int
+    """Among the processes of its kind, from 1; 0 for the main process."""
+    runners: tuple[int, ...]
+    """Runners of the trial, from 1, whose lanes it steps: several when they are emulated."""
+    node: str
+    """Identity of the node, as Ray knows it."""
+    address: str
+    host: str
+    pid: int
+    num_cpus: int
+    """CPUs that it reserves."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the records."""
+        return {
+            "process": self.process,
+            "number": self.number,
+            "runners": list(self.runners),
+            "node": self.address,
+            "host": self.host,
+            "num_cpus": self.num_cpus,
+        }
+
+
+def here(process: str, *, number: int = 0, runners: tuple[int, ...] = (), num_cpus: int) -> Place:
+    """Return where the calling process is."""
+    return Place(
+        process=process,
+        number=number,
+        runners=runners,
+        node=ray.get_runtime_context().get_node_id(),
+        address=ray.util.get_node_ip_address(),
+        host=os.uname().nodename,
+        pid=os.getpid(),
+        num_cpus=num_cpus,
+    )
+
+
+def places_of(algorithm: "MeasuredPPO", reports: Sequence["RunnerReport"], resources: "ResourcesSpec") -> list[Place]:
+    """Return where the processes of a trial are, the main one first.
+
+    Args:
+        algorithm: What was built.
+        reports: What the processes that step lanes say of themselves.
+        resources: What each process reserves.
+    """
+    sampling = {report.process: tuple(sorted({runner for runner, _ in report.lanes})) for report in reports}
+    main = here("main", runners=sampling.get(0, ()), num_cpus=resources.num_cpus_for_main_process)
+    runners = [
+        Place(
+            process="runner",
+            number=report.process,
+            runners=sampling[report.process],
+            node=report.node,
+            address=report.node_address,
+            host=report.hostname,
+            pid=report.pid,
+            num_cpus=resources.num_cpus_per_env_runner,
+        )
+        for report in reports
+        if report.process
+    ]
+    cpus = resources.num_cpus_per_learner
+    learners = algorithm.of_learners(lambda number: here("learner", number=number, num_cpus=cpus))
+    return [main, *runners, *learners]
+
+
+def lost(places: Iterable[Place], *, wait_s: float) -> str:
+    """Return in words which processes of a trial went with their nodes; empty when all nodes are there.
+
+    Args:
+        places: Of the trial's processes.
+        wait_s: Seconds to wait for Ray to notice.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        gone = [place for place in places if place.node not in alive]
+        if gone or time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    lines = []
+    for address, host in dict.fromkeys((place.address, place.host) for place in gone):
+        there = [f"{place.process} {place.number}".removesuffix(" 0") for place in gone if place.address == address]
+        lines.append(f"{', '.join(there)} on {address} ({host})")
+    return "; ".join(lines)
+
+
+class NodeWatch:
+    """Looks at every host of a trial when its timed part begins and when it ends."""
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        actor_of: Callable[[Place], Any],
+        *,
+        driver: tuple[str, int] | None,
+        alone: bool,
+    ) -> None:
+        """Choose who looks where.
+
+        Args:
+            places: The trial's processes, the main one first.
+            actor_of: Returns RLlib's actor of a process other than the main one.
+            driver: Host and process of the driver; None when the trial was not told.
+            alone: Whether other work in this Ray is foreign.
+        """
+        first_at = {place.host: place for place in reversed(places)}
+        self._lookers = [actor_of(place) for host, place in first_at.items() if host != places[0].host]
+        pids = {host: tuple(place.pid for place in places if place.host == host) for host in first_at}
+        self._ours = Ours(session=_session(), driver=driver, trial=pids, alone=alone)
+        self._first: list[Look | None] = []
+
+    def begin(self) -> None:
+        """Look for the first time."""
+        self._first = self._look(last=False)
+
+    def end(self) -> list[NodeLoad]:
+        """Look again; return the load of every host in between, as far as it is known."""
+        if not self._first:
+            return []
+        loads = [load_between(*pair) for pair in zip(self._first, self._look(last=True), strict=True)]
+        return [load for load in loads if load is not None]
+
+    def _look(self, *, last: bool) -> list[Look | None]:
+        asked = [actor.apply.remote(_look, self._ours, last) for actor in self._lookers]
+        own = _look(None, self._ours, last)
+        try:
+            return [own, *ray.get(asked, timeout=LOOK_TIMEOUT_S)]
+        except ray.exceptions.RayError:
+            return [own, *[None] * len(asked)]  # who is gone will be missed when it is to sample
+
+
+def _look(_: Any, ours: Ours, last: bool) -> Look | None:
+    """Look, in any process: RLlib ends a process in which something is raised."""
+    try:
+        return look(ours, last=last)
+    except Exception:  # noqa: BLE001 (a load that is not known ends no trial)
+        return None
+
+
+def _session() -> str:
+    """Return the name of the Ray session that this process belongs to."""
+    return str(ray._private.worker._global_node.session_name)

@@ -1,0 +1,190 @@
+"""Where runners are on a cluster of several nodes, what a lost node or a busy neighbour does, and trials alone."""
+
+import contextlib
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from study.tracking.folder import StudyFolder
+from study.tracking.records import TrialBuilt, TrialEnded, TrialStarted, read_lines
+from tests.e2e.commands import SPACE, command, records, run, start
+from tests.e2e.test_live_cluster import Cluster, wait_for
+
+THREE = SPACE.replace("num_env_runners: [1, 2]", "num_env_runners: 3")
+WAITS = """
+environment: {id: CartPole-v1, floor: 0, reference: 500, target: 450, step_wait_ms: 2}
+parameters: {num_env_runners: 2, num_envs_per_env_runner: 2, train_batch_size: 400, minibatch_size: 100}
+budget: {env_steps: 8000}
+search: {sampler: random, num_trials: 1}
+evaluation: {episodes: 2, num_evaluations: 1}
+"""
+"""A trial of three CPUs and eight seconds of waiting."""
+SMALL = """
+environment: {id: CartPole-v1, floor: 0, reference: 500, target: 450, step_wait_ms: 1}
+parameters: {num_env_runners: 1, num_envs_per_env_runner: 2, train_batch_size: 400, minibatch_size: 100}
+budget: {env_steps: 2000}
+search: {sampler: random, num_trials: 4}
+evaluation: {episodes: 2, num_evaluations: 1}
+"""
+"""Trials of two CPUs."""
+
+
+class NamedCluster(Cluster):
+    """A cluster whose nodes have host names of their own, where this user may give them."""
+
+    def _ray_start(self, *words: object) -> None:
+        address = str(words[words.index("--node-ip-address") + 1])
+        name = f"node-{address.rpartition('.')[2]}"
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name]
+        program = [*self.settings, str(Path(sys.executable).parent / "ray"), "start", "--disable-usage-stats"]
+        done = run([*named, *program, *map(str, words)], self.folder, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def kill_node(self, address: str) -> None:
+        """End all processes of a node at once, as a power cut would."""
+        (raylet,) = [
+            process
+            for process in self.processes()
+            if process.name() == "raylet" and any(word.endswith(f"={address}") for word in process.cmdline())
+        ]
+        for process in (raylet, *raylet.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def may_name_hosts() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    tried = subprocess.run(["unshare", "--uts", "sh", "-c", "hostname elsewhere"], capture_output=True)
+    return tried.returncode == 0
+
+
+@contextlib.contextmanager
+def cluster_of(*cpus: int, kind: type[Cluster] = Cluster):
+    """Start as many nodes, the head first, with so many CPUs each."""
+    cluster = kind()
+    try:
+        cluster.start_head(cpus[0])
+        for number, count in enumerate(cpus[1:], start=2):
+            cluster.add_node(count, f"127.0.0.{number}")
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def wide():
+    with cluster_of(4, 4, 4) as cluster:
+        yield cluster
+
+
+def study_of(place, name):
+    return place / "studies" / name
+
+
+def of_kind(place, name, kind):
+    return [record for record in records(study_of(place, name)) if isinstance(record, kind)]
+
+
+@pytest.mark.parametrize(("placement", "nodes"), [("spread", 3), pytest.param("pack", 1, marks=pytest.mark.heavy)])
+def test_a_trial_is_packed_or_spread_as_the_space_says(tmp_path, wide, placement, nodes):
+    (tmp_path / "space.yaml").write_text(THREE)
+    words = ["--trials", "1", "--set", f"resources.placement={placement}", "--address", wide.address]
+    done = run([*wide.settings, *command("--space", "space.yaml", *words)], tmp_path, timeout=180)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = of_kind(tmp_path, "space", TrialBuilt)
+    assert [(each["process"], each["number"], each["runners"]) for each in built.placement] == [
+        ("main", 0, []),
+        *(("runner", number, [number]) for number in (1, 2, 3)),
+    ]
+    assert len({each["node"] for each in built.placement}) == nodes
+    addresses = {wide.address.rpartition(":")[0], "127.0.0.2", "127.0.0.3"}
+    assert {each["node"] for each in built.placement} <= addresses
+    counts = {node: sum(each["node"] == node for each in built.placement) for node in addresses}
+    assert built.processes_per_node == {node: count for node, count in counts.items() if count}
+    assert {each["host"] for each in built.placement} == {os.uname().nodename}
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not may_name_hosts(), reason="this user may not give host names (unshare --uts)")
+def test_a_lost_node_is_named_and_the_trial_runs_again_elsewhere(tmp_path):
+    (tmp_path / "space.yaml").write_text(WAITS)
+    folder = study_of(tmp_path, "space")
+    with cluster_of(1, 1, 1, 1, kind=NamedCluster) as cluster, (tmp_path / "log").open("w") as log:
+        words = command("--space", "space.yaml", "--address", cluster.address)
+        process = start([*cluster.settings, *words], tmp_path, log)
+
+        def trains():
+            return (folder / "records.jsonl").exists() and "iteration" in [each.kind for each in records(folder)]
+
+        wait_for(trains, process)
+        head = cluster.address.rpartition(":")[0]
+        (built,) = of_kind(tmp_path, "space", TrialBuilt)
+        victim = next(each for each in built.placement if each["process"] == "runner" and each["node"] != head)
+        cluster.kill_node(victim["node"])
+        assert process.wait(timeout=180) == 0, (tmp_path / "log").read_text()
+    lost, finished = of_kind(tmp_path, "space", TrialEnded)
+    assert (lost.attempt, lost.status, finished.attempt, finished.status) == (1, "interrupted", 2, "finished")
+    where = f"runner {victim['number']} on {victim['node']} ({victim['host']})"
+    assert f"got {where}: its node has died" in lost.reason
+    assert (lost.timing, lost.timing_reason) == ("tainted", "a node of the trial died")
+    again = of_kind(tmp_path, "space", TrialBuilt)[-1]
+    assert victim["node"] not in {each["node"] for each in again.placement}
+    # Every host was looked at, by the trial's own processes there.
+    assert {load["host"] for load in finished.node_loads} == {each["host"] for each in again.placement}
+    assert len(finished.node_loads) == 3
+    assert all(load["seconds"] > 4 for load in finished.node_loads)
+
+
+@contextlib.contextmanager
+def busy_cores():
+    """Keep all cores but one busy with programs that belong to no study: a trial of two CPUs lacks one."""
+    count = max(len(os.sched_getaffinity(0)) - 1, 1)
+    burning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in burning:
+            process.kill()
+            process.wait()
+
+
+def test_a_busy_neighbour_taints_the_times(tmp_path):
+    (tmp_path / "space.yaml").write_text(SMALL)
+    with busy_cores():
+        done = run(command("--space", "space.yaml", "--trials", "1"), tmp_path, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (ended,) = of_kind(tmp_path, "space", TrialEnded)
+    (load,) = ended.node_loads
+    assert load["foreign_cores"] > 0.3
+    assert ended.summary["foreign_cores"] == load["foreign_cores"]
+    if load["num_cores"] >= 2:
+        assert ended.timing == "tainted"
+        assert ended.timing_reason.startswith(f"foreign load on {os.uname().nodename}: ")
+        assert "tainted" in done.stdout
+
+
+def intervals(place, name):
+    """Return [start, end] of every trial, by the driver's clock."""
+    lines = list(read_lines(StudyFolder(study_of(place, name)).records))
+    begun = {line.record.trial: line.time for line in lines if isinstance(line.record, TrialStarted)}
+    return sorted((begun[line.record.trial], line.time) for line in lines if isinstance(line.record, TrialEnded))
+
+
+@pytest.mark.heavy
+def test_trials_of_an_exclusive_study_run_alone_on_a_cluster(tmp_path):
+    (tmp_path / "space.yaml").write_text(SMALL)
+    with cluster_of(1, 1, 1, 1) as cluster:
+        for name, flag in (("shared", "false"), ("alone", "true")):
+            words = ["--name", name, "--set", f"exclusive={flag}", "--address", cluster.address]
+            done = run([*cluster.settings, *command("--space", "space.yaml", *words)], tmp_path, timeout=240)
+            assert done.returncode == 0, done.stdout + done.stderr
+    assert any(later < end for (_, end), (later, _) in itertools.pairwise(intervals(tmp_path, "shared")))
+    assert all(later >= end for (_, end), (later, _) in itertools.pairwise(intervals(tmp_path, "alone")))
+    assert len(intervals(tmp_path, "alone")) == 4

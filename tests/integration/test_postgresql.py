@@ -1,0 +1,341 @@
+"""Stores for teams on a real PostgreSQL: MLflow directly and behind its server, Optuna's storage, and a crash between.
+
+PostgreSQL ends as in a crash, in the middle of a study, and comes back: no trial fails, and everything is there once.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+import psutil
+import pytest
+
+from study.errors import TrackingError
+from study.syncing import sync_study
+from study.tracking.database import reach
+from study.tracking.folder import StudyFolder, StudyIdentity
+from study.tracking.mirror_process import MirrorProcess
+from study.tracking.mirror_target import OPTUNA
+from study.tracking.records import TrialEnded, TrialStarted, read_lines
+from study.tracking.tracking_uri import mask_credentials
+from tests import postgresql
+from tests.e2e.commands import SPACE, environment
+from tests.integration.mlflow_tools import Server, children, expected_points, parent, wait_until
+from tests.spaces import spec
+from tests.synthetic import append, closed, opened
+from tests.synthetic import whole_trial as synthetic_trial
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def database():
+    with postgresql.running() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mlflow_uri(database):
+    """A database that MLflow has made its tables in, which takes longer than most tests."""
+    return database.create("mlflow")
+
+
+def make_folder(path, tracking_uri, storage=None, name="demo"):
+    space, folder = spec(), StudyFolder(path)
+    folder.prepare()
+    identity = StudyIdentity(
+        format=1,
+        study_id=f"id-{name}",
+        name=name,
+        created=time.time(),
+        tracking_uri=tracking_uri,
+        space="test.yaml",
+        spec=space.to_json(),
+        digest=space.digest(),
+        optuna_storage=storage,
+    )
+    folder.create(identity, "environment: {}\n")
+    folder.table.write_text("trial,status\n")
+    return folder
+
+
+def whole_trial(trial, status="finished", *, length=3):
+    """Yield the records of a trial whose proposal lies in the space."""
+    for record in synthetic_trial(trial, status, length=length):
+        if isinstance(record, TrialStarted):
+            record = replace(record, proposed={"train_batch_size": 400, "lr": 0.00025})
+        yield record
+
+
+def assert_mirrored(folder, database, name):
+    expected = expected_points(folder)
+    runs = children(database, name)
+    assert {key: dict(run.points) for key, run in runs.items()} == {key: dict(each) for key, each in expected.items()}
+    assert all(run.active for run in runs.values())
+
+
+def numbers_in(storage, name):
+    trials = optuna.load_study(study_name=name, storage=storage).trials
+    assert all(trial.state.is_finished() for trial in trials)
+    return sorted(trial.user_attrs["trial"] for trial in trials)
+
+
+def test_a_crash_of_postgresql_in_mid_study_loses_and_doubles_nothing(database, mlflow_uri, tmp_path, monkeypatch):
+    """MLflow's tables and Optuna's, directly, while a driver writes; the driver never waits for either."""
+    monkeypatch.chdir(tmp_path)  # MLflow keeps artifacts in the working directory when no server does
+    storage = database.create("optuna_crash")
+    folder = make_folder(tmp_path / "demo", mlflow_uri, storage, name="crash")
+    append(folder, opened())
+    mirrors = [MirrorProcess(), MirrorProcess(OPTUNA)]
+    for mirror, uri in zip(mirrors, (mlflow_uri, storage), strict=True):
+        mirror.start(folder, uri)
+    for mirror in mirrors:
+        mirror.wait_ready()
+        assert "s3cr" not in " ".join(psutil.Process(mirror.pid).cmdline())
+    slowest = [0.0]
+
+    def write():
+        for trial in range(14):
+            for record in whole_trial(trial, "failed" if trial == 3 else "finished", length=8):
+                begun = time.monotonic()
+                append(folder, record)
+                slowest[0] = max(slowest[0], time.monotonic() - begun)
+                time.sleep(0.05)
+        append(folder, closed())
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    wait_until(lambda: len(list(read_lines(folder.records))) > 40)
+    database.stop()
+    time.sleep(3)
+    meanwhile = writer.is_alive()
+    database.start()
+    writer.join()
+    reports = [mirror.finish(60) for mirror in mirrors]
+    assert all(report.drained for report in reports), reports
+    assert meanwhile, "the crash came after the study"
+    assert slowest[0] < 2, "the driver waited for a database"
+    assert_mirrored(folder, mlflow_uri, "crash")
+    assert parent(mlflow_uri, "crash").status == "FINISHED"
+    assert numbers_in(storage, "crash-id-crash") == list(range(14))
+    assert "OperationalError" in folder.mirror_log.read_text()
+    assert_no_password(tmp_path, folder)
+
+
+def assert_no_password(place, folder):
+    """The password stands in one file, which nobody else may read."""
+    for file in place.rglob("*"):
+        if file.is_file() and file != folder.identity_file:
+            assert b"s3cr" not in file.read_bytes(), file
+    assert "s3cr" in folder.identity_file.read_text()
+    assert folder.identity_file.stat().st_mode & 0o077 == 0
+    assert folder.path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda uri: uri.replace("s3cr", "wrong"), "password authentication failed"),
+        pytest.param(lambda uri: uri.replace("/postgres", "/nowhere"), "does not exist", marks=pytest.mark.heavy),
+        pytest.param(lambda uri: uri.replace("127.0.0.1:", "127.0.0.1:1"), ".", marks=pytest.mark.heavy),
+    ],
+    ids=["password", "database", "port"],
+)
+def test_a_first_start_with_a_wrong_uri_is_refused_at_once_with_the_reason(database, tmp_path, change, reason):
+    """MLflow by itself would try for minutes and say nothing."""
+    uri = change(database.uri())
+    folder = make_folder(tmp_path / "demo", uri, uri)
+    append(folder, opened())
+    mirrors = [MirrorProcess(), MirrorProcess(OPTUNA)]
+    for mirror in mirrors:
+        mirror.start(folder, uri)
+    wait_until(lambda: folder.mirror_log.read_text().count("Error") > 1, 90)
+    time.sleep(2)  # the other one's log, while MLflow is imported
+    for mirror in mirrors:
+        with pytest.raises(TrackingError, match=rf"must accept the study, got .*{reason}") as error:
+            mirror.wait_ready(1)
+        assert "no answer within" not in str(error.value)
+        assert mask_credentials(uri) in str(error.value)
+        assert "s3cr" not in str(error.value)
+        mirror.finish(0)
+
+
+def test_a_sync_catches_up_with_what_was_missed_while_the_database_was_away(
+    database, mlflow_uri, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    storage = database.create("optuna_sync")
+    folder = make_folder(tmp_path / "demo", mlflow_uri, storage, name="sync")
+    append(folder, opened(), *whole_trial(0), *whole_trial(1, "failed"), closed())
+    database.stop()
+    with pytest.raises(TrackingError, match=r"MLflow must take.*records are behind\. Fix: "):
+        sync_study(folder, timeout_s=1)
+    with pytest.raises(TrackingError, match=r"must take the study's trials.*2 are behind\. Fix: "):
+        sync_study(folder, optuna_storage=storage, timeout_s=1)
+    database.start()
+    count = len(list(read_lines(folder.records)))
+    assert sync_study(folder) == [
+        f"MLflow is up to date: {count} records sent, 2 trials there.",
+        "Optuna's storage is up to date: 2 trials sent, 2 there.",
+    ]
+    assert_mirrored(folder, mlflow_uri, "sync")
+    assert numbers_in(storage, "sync-id-sync") == [0, 1]
+
+
+@pytest.mark.heavy
+def test_a_server_on_postgresql_keeps_artifacts_too_and_survives_a_crash_behind_it(database, tmp_path):
+    """The store that the README names for teams: artifacts go through the server, nobody else needs its disk."""
+    store = database.create("mlflow_server")
+    place = tmp_path / "server"
+    place.mkdir()
+    server = Server(place, store)
+    server.start(120)
+    try:
+        folder = make_folder(tmp_path / "demo", server.uri, name="served")
+        append(folder, opened(), *whole_trial(0))
+        mirror = MirrorProcess()
+        mirror.start(folder, server.uri)
+        mirror.wait_ready()
+        database.stop()
+        append(folder, *whole_trial(1))
+        time.sleep(2)
+        database.start()
+        append(folder, *whole_trial(2), closed())
+        assert mirror.finish(60).drained
+        assert_mirrored(folder, store, "served")
+        artifacts = {file.name for file in (place / "artifacts").rglob("*") if file.is_file()}
+        assert artifacts >= {"space.yaml", "study.json", "trials.csv"}
+    finally:
+        server.stop()
+
+
+# --- whole studies ---------------------------------------------------------------------------------------------------
+
+STUDY = """
+import sys
+from pathlib import Path
+from study import RunOptions, load_space, run_study
+tracking, storage = (None if word == "-" else word for word in sys.argv[1:3])
+options = RunOptions(name="space", out=Path("studies"), tracking_uri=tracking, optuna_storage=storage, resume=True,
+                     or_start=True, space_text=Path("space.yaml").read_text())
+result = run_study(load_space("space.yaml"), options)
+sys.exit(result.exit_code)
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("way", "seconds"), [("directly", 20), ("by a server", 20), ("by a server", 0)])
+def test_a_whole_study_does_not_notice_a_crash_of_postgresql(database, tmp_path, way, seconds):
+    name = f"{way}_{seconds}".replace(" ", "_")
+    store, storage = database.create(f"mlflow_{name}"), database.create(f"optuna_{name}")
+    place, work = tmp_path / "server", tmp_path / "work"
+    place.mkdir()
+    work.mkdir()
+    server = Server(place, store)
+    if way == "by a server":
+        server.start(120)
+    try:
+        uri = server.uri if way == "by a server" else store
+        (work / "space.yaml").write_text(SPACE.replace("env_steps: 800", "env_steps: 8000"))
+        code, said = run_and_crash(work, uri, storage, database, seconds)
+        assert code == 0, said
+        assert "Traceback" not in said
+        assert "behind" not in said
+        assert "lacks up to" not in said
+        folder = StudyFolder(work / "studies" / "space")
+        ends = [line.record for line in read_lines(folder.records) if isinstance(line.record, TrialEnded)]
+        assert sorted((end.trial, end.status) for end in ends) == [(number, "finished") for number in range(4)]
+        assert numbers_in(storage, f"space-{folder.identity().study_id}") == list(range(4))
+        shown = children(store, "space")
+        assert sorted(shown) == [(number, 1) for number in range(4)]
+        for key, points in expected_points(folder).items():
+            for metric in ("iteration_time_s", "eval_return", "final_return"):
+                assert shown[key].points[metric] == points[metric], (key, metric)
+        assert parent(store, "space").status == "FINISHED"
+    finally:
+        server.stop()
+
+
+def run_and_crash(work, uri, storage, database, seconds):
+    """Run a study, end PostgreSQL in its middle for so long, and return exit code and output."""
+    with (work / "log").open("w") as log:
+        command = [sys.executable, "-c", STUDY, uri, storage]
+        process = subprocess.Popen(command, cwd=work, env=environment(), stdout=log, stderr=subprocess.STDOUT)
+        try:
+            records = work / "studies" / "space" / "records.jsonl"
+
+            def come_so_far():
+                assert process.poll() is None, (work / "log").read_text()
+                return records.exists() and records.read_bytes().count(b'"kind":"iteration"') > 10
+
+            wait_until(come_so_far, 240)
+            database.stop()
+            time.sleep(seconds)
+            database.start()
+            return process.wait(timeout=400), (work / "log").read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(900)
+def test_a_study_starts_not_at_all_with_a_storage_that_refuses_and_resumes_with_one_that_is_away(database, tmp_path):
+    (tmp_path / "space.yaml").write_text(SPACE)
+    storage = database.create("optuna_resume")
+
+    def run(uri):
+        command = [sys.executable, "-c", STUDY, f"sqlite:///{tmp_path}/mlflow.db", uri]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=400, check=False
+        )
+
+    refused = run(storage.replace("s3cr", "wrong"))
+    assert refused.returncode != 0
+    assert "password authentication failed" in refused.stderr
+    assert not (tmp_path / "studies").exists()
+    assert run(storage).returncode == 0
+    (tmp_path / "studies" / "space" / "optuna.journal").unlink()
+    database.stop()
+    try:
+        resumed = run("-")
+    finally:
+        database.start()
+    assert resumed.returncode == 0, resumed.stderr
+    assert "Optuna's storage does not answer; the study goes on" in resumed.stderr + resumed.stdout
+    assert "rebuilt from the records" in resumed.stderr + resumed.stdout
+    assert numbers_in(storage, f"space-{StudyFolder(tmp_path / 'studies' / 'space').identity().study_id}") == [
+        0,
+        1,
+        2,
+        3,
+    ]
+
+
+def test_what_a_database_lacks_is_named(database, monkeypatch):
+    reach(database.uri(), "tracking URI")
+    ascii_uri = database.create("ascii", "ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+    with pytest.raises(TrackingError, match=r"must be encoded in UTF8.*Fix: .*createdb -E UTF8") as error:
+        reach(ascii_uri, "tracking URI")
+    assert "s3cr" not in str(error.value)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(TrackingError, match=r"must have the database's driver.*\[postgresql\]"):
+        reach(database.uri(), "Optuna storage")
+
+
+def test_nothing_of_it_listens_beyond_loopback(database):
+    if not hasattr(os, "getuid"):
+        pytest.skip("needs Linux")
+    listening = [
+        connection.laddr.ip
+        for process in (psutil.Process(database._process.pid),)
+        for connection in process.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert set(listening) == {"127.0.0.1"}

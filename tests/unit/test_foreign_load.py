@@ -1,0 +1,172 @@
+"""Two looks at /proc: the difference by hand, and a real one beside a process that burns a known time."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from study.trial.foreign_load import CpuTimes, Look, Ours, ProcessTimes, _study, load_between, look
+
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def cpu(busy, *, passed=100.0, stolen=0.0, interrupts=0.0):
+    return CpuTimes(idle_s=passed - busy - stolen - interrupts, stolen_s=stolen, interrupts_s=interrupts, all_s=passed)
+
+
+def process(own, *, ours=True, parent=1, children=0.0, name="python"):
+    return ProcessTimes(parent=parent, name=name, own_s=own, children_s=children, ours=ours)
+
+
+def looks(cpus, before, after, *, seconds=100.0):
+    """Return two looks at a machine whose CPUs did `cpus` in between."""
+    nothing = {number: CpuTimes(idle_s=0, stolen_s=0, interrupts_s=0, all_s=0) for number in range(len(cpus))}
+    first = Look(host="h", moment_s=5.0, num_cores=len(cpus), cpus=nothing, processes=before)
+    last = Look(host="h", moment_s=5.0 + seconds, num_cores=len(cpus), cpus=dict(enumerate(cpus)), processes=after)
+    return first, last
+
+
+def load(*arguments, **words):
+    return load_between(*looks(*arguments, **words))
+
+
+def test_what_is_not_ours_is_foreign():
+    before = {(1, 0.0): process(7.0), (2, 0.0): process(50.0, ours=False, name="stress")}
+    after = {(1, 0.0): process(67.0), (2, 0.0): process(80.0, ours=False, name="stress")}
+    found = load([cpu(60.0), cpu(40.0)], before, after)
+    # 100 busy seconds of which 60 are ours, less a tick for our process and for each CPU; half of it can be seen.
+    assert found.foreign_cores == pytest.approx((40.0 - 3 * TICK) / 100)
+    assert (found.host, found.num_cores, found.seconds, found.largest) == ("h", 2, 100.0, "stress")
+
+
+def test_hidden_and_short_lived_processes_of_others_count():
+    after = {(1, 0.0): process(10.0)}
+    assert load([cpu(50.0)], {(1, 0.0): process(0.0)}, after).foreign_cores == pytest.approx(0.4, abs=0.001)
+    assert load([cpu(50.0)], {(1, 0.0): process(0.0)}, after).largest == ""
+
+
+def test_stolen_and_interrupt_time_are_not_foreign():
+    found = load([cpu(10.0, stolen=20.0, interrupts=5.0)], {(1, 0.0): process(0.0)}, {(1, 0.0): process(10.0)})
+    assert (found.foreign_cores, found.stolen_cores) == (0.0, pytest.approx(0.2))
+
+
+def test_clocks_that_do_not_agree_make_no_negative_load():
+    assert load([cpu(10.0)], {(1, 0.0): process(0.0)}, {(1, 0.0): process(11.0)}).foreign_cores == 0.0
+
+
+def test_a_process_that_began_in_between_counts_whole_and_one_whose_number_was_used_again_is_another():
+    before, after = {(1, 0.0): process(90.0)}, {(1, 0.0): process(90.0), (9, 3.0): process(30.0, children=10.0)}
+    assert load([cpu(40.0)], before, after).foreign_cores == 0.0
+    again = {(1, 0.0): process(90.0), (9, 3.0): process(30.0)}
+    assert load([cpu(30.0)], {**before, (9, 1.0): process(500.0)}, again).foreign_cores == 0.0
+
+
+def test_a_child_that_ended_brings_its_time_to_its_parent_once():
+    # The child had used 20 s at the first look and 50 s at its end: 30 s of the interval.
+    before = {(1, 0.0): process(5.0), (2, 0.0): process(20.0, parent=1)}
+    after = {(1, 0.0): process(15.0, children=50.0)}
+    assert load([cpu(40.0)], before, after).foreign_cores == 0.0
+    found = load([cpu(60.0)], before, after)
+    assert found.foreign_cores == pytest.approx(0.2, abs=0.001)
+
+
+def test_a_whole_family_that_ended_brings_its_time_once():
+    before = {(1, 0.0): process(5.0), (2, 0.0): process(20.0, parent=1), (3, 0.0): process(7.0, parent=2)}
+    after = {(1, 0.0): process(5.0, children=20.0 + 7.0 + 10.0)}
+    assert load([cpu(40.0)], before, after).foreign_cores == pytest.approx(0.3, abs=0.001)
+
+
+def test_a_child_that_ended_unseen_takes_nothing_from_its_parent():
+    before = {(1, 0.0): process(5.0), (2, 0.0): process(20.0, parent=1)}
+    found = load([cpu(10.0)], before, {(1, 0.0): process(15.0)})
+    assert found.foreign_cores == 0.0
+
+
+@pytest.mark.parametrize("passed", [0.0, 70.0, 130.0])
+def test_clocks_that_are_not_those_of_the_cores_say_nothing(passed):
+    assert load([CpuTimes(idle_s=passed / 2, stolen_s=0, interrupts_s=0, all_s=passed)], {}, {}) is None
+
+
+def test_no_look_no_load():
+    first, last = looks([cpu(1.0)], {}, {})
+    assert load_between(None, last) is None
+    assert load_between(first, None) is None
+    assert load_between(first, replace(last, cpus={})) is None  # a CPU was taken away
+    assert load_between(last, first) is None
+
+
+def info(parent, name, *words):
+    return {"ppid": parent, "name": name, "cmdline": list(words)}
+
+
+SESSION = "session_2026-01-01_00-00-00_000000_77"
+MACHINE = {
+    1: info(0, "systemd", "/sbin/init"),
+    10: info(1, "python", "python", "run_study.py"),
+    11: info(10, "python", "python", "-m", "study.tracking.mirror_worker"),
+    20: info(1, "gcs_server", "gcs_server", f"--session-name={SESSION}"),
+    21: info(1, "raylet", "raylet", f"--session_dir=/tmp/ray/{SESSION}"),
+    22: info(21, "python", "python", "agent.py", f"--session-dir=/tmp/ray/{SESSION}"),
+    30: info(21, "ray::StudyTrial", "ray::StudyTrial.train()"),
+    31: info(21, "ray::BatchedEnv", "ray::BatchedEnvRunner.apply()"),
+    32: info(31, "simulator", "./simulator"),
+    33: info(21, "ray::StudyTrial", "ray::StudyTrial.train()"),
+    34: info(33, "simulator", "./simulator"),
+    35: info(21, "ray::IDLE", "ray::IDLE"),
+    40: info(1, "raylet", "raylet", "--session_dir=/tmp/ray/session_of_somebody_else"),
+    41: info(40, "ray::Other", "ray::Other"),
+    50: info(1, "make", "make", "-j"),
+    51: info(50, "cc1", "cc1"),
+    52: info(2, "kworker/0:1"),
+}
+
+
+def ours(**changes):
+    base = Ours(session=SESSION, driver=("here", 10), trial={"here": (30, 31), "there": (50,)})
+    return _study(MACHINE, replace(base, **changes), "here")
+
+
+def test_the_study_is_its_driver_its_ray_and_what_they_started():
+    assert ours() == {10, 11, 20, 21, 22, 30, 31, 32, 33, 34, 35}
+
+
+def test_a_driver_on_another_host_is_not_looked_for_here():
+    assert not {10, 11} & ours(driver=("there", 10))
+    assert not {10, 11} & ours(driver=None)
+
+
+def test_of_a_trial_that_is_to_be_alone_other_work_in_the_same_ray_is_foreign():
+    assert ours() - ours(alone=True) == {33, 34}
+
+
+def burn(seconds):
+    """Start a process that uses so much CPU time."""
+    code = f"import time\nwhile time.process_time() < {seconds}: pass\ntime.sleep(60)"
+    return subprocess.Popen([sys.executable, "-c", code])
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")
+def test_a_real_process_is_foreign_or_ours_by_whose_it_is():
+    nobody = Ours(session="no such session", driver=None, trial={})
+    first = look(nobody)
+    burning = burn(1.1)
+    try:
+        deadline, process = time.monotonic() + 60, psutil.Process(burning.pid)
+        while process.cpu_times().user + process.cpu_times().system < 1.0:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        last = look(replace(nobody, trial={os.uname().nodename: (burning.pid,)}), last=True)
+    finally:
+        burning.kill()
+        burning.wait()
+    assert {key[0] for key, each in last.processes.items() if each.ours} == {burning.pid}
+    strangers = {key: replace(each, ours=False) for key, each in last.processes.items()}
+    ours, foreign = load_between(first, last), load_between(first, replace(last, processes=strangers))
+    assert foreign.num_cores >= 1
+    assert foreign.foreign_cores * foreign.seconds > 1.0  # others may have worked too
+    assert (foreign.foreign_cores - ours.foreign_cores) * foreign.seconds == pytest.approx(1.1, abs=0.1)

@@ -1,0 +1,307 @@
+"""One driver at a time: real processes that race, die, stop, and leave their names behind."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from study.errors import RecordError
+from study.tracking import lock, owner
+from study.tracking.folder import StudyFolder
+from study.tracking.owner import Owner, is_gone, locks_reach_all_hosts, oar_says_over, slurm_says_over
+from study.tracking.records import RecordLog, read_lines
+from tests.synthetic import append, closed, iteration, opened, started
+
+ROOT = Path(__file__).resolve().parents[2]
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+from study.errors import RecordError
+from study.tracking.folder import StudyFolder
+folder, go = StudyFolder(Path(sys.argv[1])), Path(sys.argv[2])
+print("ready", flush=True)
+while not go.exists():
+    time.sleep(0.001)
+try:
+    with folder.locked():
+        print("held", flush=True)
+        sys.stdin.read()
+except RecordError as error:
+    print("refused", error, flush=True)
+"""
+WITHOUT_FLOCK = """
+import errno, fcntl
+def flock(*_):
+    raise OSError(errno.ENOSYS, "Function not implemented")
+fcntl.flock = flock
+"""
+
+
+@contextmanager
+def drivers(folder, count, before=""):
+    """Start processes that all ask for the study at the same moment; end them afterwards."""
+    go = folder.parent / f"go-{time.monotonic_ns()}"
+    command = [sys.executable, "-c", before + DRIVER, str(folder), str(go)]
+    processes = [
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(count)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout.readline() == "ready\n"
+        go.touch()
+        yield [(process, process.stdout.readline()) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def refusal(folder):
+    with pytest.raises(RecordError) as error, StudyFolder(folder).locked():
+        pass
+    return str(error.value)
+
+
+@pytest.fixture
+def study(tmp_path):
+    folder = tmp_path / "study"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("before", ["", WITHOUT_FLOCK], ids=["flock", "no flock"])
+def test_of_processes_that_race_one_wins_and_the_others_are_told_its_name(study, before):
+    with drivers(study, 4, before) as answers:
+        winners = [process for process, answer in answers if answer == "held\n"]
+        assert len(winners) == 1
+        for process, answer in answers:
+            if process is not winners[0]:
+                assert f"another driver, pid {winners[0].pid} on {os.uname().nodename} (" in answer
+                assert "since 20" in answer
+                assert "Fix: " in answer
+        assert json.loads((study / "driver.json").read_text())["pid"] == winners[0].pid
+        assert sorted(file.name for file in study.iterdir()) == sorted(lock.NAMES)
+
+
+@pytest.mark.parametrize("before", ["", WITHOUT_FLOCK], ids=["flock", "no flock"])
+def test_a_killed_owner_frees_the_study_at_once_and_a_stopped_one_does_not(study, before, monkeypatch):
+    if before:
+        monkeypatch.setattr(lock.fcntl, "flock", no_flock)
+    with drivers(study, 1, before) as [(process, answer)]:
+        assert answer == "held\n"
+        process.send_signal(signal.SIGSTOP)
+        assert f"pid {process.pid} " in refusal(study)
+        assert f"pid {process.pid} " in lock.at_work(study)
+        process.kill()
+        process.wait()
+        assert (study / "driver.json").exists()
+        assert lock.at_work(study) == ""
+        with StudyFolder(study).locked():
+            assert f"pid {os.getpid()} " in lock.at_work(study)
+    assert not (study / "driver.json").exists()
+
+
+def no_flock(*_):
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+
+@pytest.fixture
+def me():
+    return Owner.of_this_process()
+
+
+def elsewhere(me, **changes):
+    """Return the driver of another host."""
+    return replace(me, host="node7", machine="other", boot="other", pid=4711, token="theirs", **changes)
+
+
+def leave(study, who):
+    (study / "driver.json").write_text(who.to_text())
+
+
+def test_a_driver_of_another_host_is_believed_gone_only_where_its_lock_would_be_felt(study, me, monkeypatch):
+    leave(study, elsewhere(me))
+    monkeypatch.setattr(owner, "_mount_of", lambda path: ("nfs4", ["rw", "local_lock=all"]))
+    said = refusal(study)
+    assert "pid 4711 on node7" in said
+    assert "`ssh node7 ps -fp 4711`" in said
+    assert f"remove {study / 'driver.json'}" in said
+    assert "pid 4711 on node7" in lock.at_work(study)
+    (study / "driver.json").unlink()
+    with StudyFolder(study).locked():
+        pass
+    leave(study, elsewhere(me))
+    monkeypatch.setattr(owner, "_mount_of", lambda path: ("nfs4", ["rw", "local_lock=none"]))
+    with StudyFolder(study).locked():
+        assert Owner.of_text((study / "driver.json").read_text()).pid == os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("mount", "reach"),
+    [
+        (("ext4", ["rw"]), True),
+        (("tmpfs", ["rw"]), True),
+        (("nfs", ["rw", "vers=3", "local_lock=none"]), True),
+        (("nfs", ["rw", "vers=3", "nolock", "local_lock=all"]), False),
+        (("nfs4", ["rw", "local_lock=flock"]), False),
+        (("lustre", ["rw", "flock", "lazystatfs"]), True),
+        (("lustre", ["rw", "localflock"]), False),
+        (("lustre", ["rw"]), False),
+        (("fuse.sshfs", ["rw"]), False),
+        (("", []), False),
+    ],
+)
+def test_which_file_systems_tell_other_hosts_of_a_lock(mount, reach, monkeypatch, tmp_path):
+    monkeypatch.setattr(owner, "_mount_of", lambda path: mount)
+    assert locks_reach_all_hosts(tmp_path) == reach
+
+
+def test_the_mount_of_a_folder_is_found(tmp_path):
+    if not Path("/proc/self/mounts").exists():
+        pytest.skip("needs /proc")
+    kind, options = owner._mount_of(Path("/proc/self"))
+    assert kind == "proc"
+    assert "rw" in options
+    assert owner._mount_of(tmp_path)[0]
+
+
+def test_what_proves_that_a_driver_is_gone(me, tmp_path, monkeypatch):
+    monkeypatch.setattr(owner, "_mount_of", lambda path: ("fuse.sshfs", []))
+
+    def gone(theirs, *, free, mine=me):
+        return is_gone(theirs, mine, tmp_path, lock_is_free=free)
+
+    assert not gone(me, free=False)
+    assert gone(me, free=True)
+    assert gone(replace(me, began=me.began - 60), free=False)  # its number belongs to another process now
+    assert not gone(replace(me, began=me.began - 60, namespace="pid:[1]"), free=False)  # numbers of another container
+    restarted = replace(me, boot="before")
+    assert gone(replace(restarted, machine="m"), mine=replace(me, machine="m"), free=False)
+    assert not gone(replace(restarted, machine=""), mine=replace(me, machine=""), free=False)
+    assert not gone(elsewhere(me), free=True)
+    ours = replace(me, scheduler="slurm", cluster="c", job="12", restart=1)
+    theirs = elsewhere(me, scheduler="slurm", cluster="c", job="12", restart=0)
+    assert gone(theirs, mine=ours, free=False)  # the same job, started again by the scheduler
+    assert not gone(replace(theirs, restart=1), mine=ours, free=False)  # another node of the same run of the job
+    assert not gone(replace(theirs, cluster="d"), mine=ours, free=False)
+
+
+def test_the_scheduler_is_asked_about_another_job_of_its_own(me, study, tmp_path, monkeypatch):
+    """A stand-in for squeue: what it prints for a job that is over is SLURM 22.05's."""
+    monkeypatch.setattr(owner, "_mount_of", lambda path: ("fuse.sshfs", []))
+    for name, value in {"SLURM_JOB_ID": "13", "SLURM_CLUSTER_NAME": "c"}.items():
+        monkeypatch.setenv(name, value)
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    leave(study, elsewhere(me, scheduler="slurm", cluster="c", job="12", restart=0))
+    squeue.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho RUNNING\n')
+    squeue.chmod(0o755)
+    assert "SLURM job 12" in refusal(study)
+    assert (tmp_path / "asked").read_text() == "--noheader --format=%T --jobs 12\n"
+    squeue.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1\n")
+    with StudyFolder(study).locked():
+        assert json.loads((study / "driver.json").read_text())["job"] == "13"
+
+
+def test_what_schedulers_say():
+    assert not slurm_says_over(0, "RUNNING\n", "")
+    assert not slurm_says_over(0, "COMPLETING\n", "")
+    assert slurm_says_over(0, "", "")
+    assert slurm_says_over(0, "PENDING\n", "")  # requeued, not started yet
+    assert slurm_says_over(1, "", "slurm_load_jobs error: Invalid job id specified")
+    assert not slurm_says_over(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    assert oar_says_over(0, "42: Terminated\n", "")
+    assert oar_says_over(0, "42: Error\n", "")
+    assert not oar_says_over(0, "42: Running\n", "")
+    assert not oar_says_over(1, "", "no such job")
+
+
+def test_the_owner_is_named_without_passwords_and_for_its_user_alone(study, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["run_study.py", "--tracking-uri", "postgresql://me:secret@db/mlflow"])
+    with StudyFolder(study).locked():
+        text = (study / "driver.json").read_text()
+        assert (study / "driver.json").stat().st_mode & 0o077 == 0
+    assert "secret" not in text
+    assert "***@db" in text
+    assert str(Owner.of_text(text)).endswith("run_study.py --tracking-uri 'postgresql://***@db/mlflow'")
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 100, b"garbage", b"[]", b"5", b'{"pid": "x"}', b"[" * 100_000])
+def test_a_damaged_name_is_replaced_where_the_lock_proves_enough_and_else_named(study, damage, monkeypatch):
+    (study / "driver.json").write_bytes(damage)
+    monkeypatch.setattr(owner, "_mount_of", lambda path: ("fuse.sshfs", []))
+    said = refusal(study)
+    assert "driver.json: must say who works on the study" in said
+    assert "Fix: " in said
+    monkeypatch.setattr(owner, "_mount_of", lambda path: ("xfs", []))
+    with StudyFolder(study).locked():
+        assert lock.at_work(study)
+
+
+@pytest.mark.parametrize("name", lock.NAMES)
+def test_a_folder_in_place_of_a_lock_file_is_named(study, name):
+    (study / name).mkdir()
+    said = refusal(study)
+    assert str(study / name) in said
+    assert "Fix: " in said
+
+
+def test_a_lock_file_that_somebody_removed_leaves_the_study_held_by_name(study):
+    with drivers(study, 1) as [(process, answer)]:
+        assert answer == "held\n"
+        (study / ".lock").unlink()  # the kernel's lock is on a file that is gone
+        assert f"pid {process.pid} " in refusal(study)
+        assert f"pid {process.pid} " in lock.at_work(study)
+
+
+def test_a_driver_whose_study_was_taken_over_can_write_no_more(tmp_path):
+    """However the lock was lost: the records of the next session are in the file."""
+    folder = StudyFolder(tmp_path)
+    append(folder, opened(1), started(0))
+    with RecordLog(folder.records) as first:
+        first.append(iteration(0, 1))
+        with RecordLog(folder.records) as second:
+            second.append(opened(2))
+            for record in (iteration(0, 2), closed("stopped")):
+                with pytest.raises(RecordError, match=r"another driver has taken the study over.*Fix: "):
+                    first.append(record)
+            second.append(closed(session=2))
+    assert [line.record.kind for line in read_lines(folder.records)] == [
+        *("study_opened", "trial_started", "iteration", "study_opened", "study_closed")
+    ]
+
+
+def test_a_taker_whose_predecessor_still_writes_can_write_nothing(tmp_path):
+    folder = StudyFolder(tmp_path)
+    append(folder, opened(1), started(0))
+    with RecordLog(folder.records) as first, RecordLog(folder.records) as second:
+        first.append(iteration(0, 1))
+        with pytest.raises(RecordError, match="another driver"):
+            second.append(opened(2))
+        first.append(iteration(0, 2))
+    assert len(list(read_lines(folder.records))) == 4
+
+
+def test_records_that_were_exchanged_under_a_driver_are_not_written_to(tmp_path):
+    folder = StudyFolder(tmp_path)
+    append(folder, opened(1))
+    with RecordLog(folder.records) as log:
+        copy = folder.records.read_bytes()
+        folder.records.unlink()
+        with pytest.raises(RecordError, match="none that can be read"):
+            log.append(started(0))
+        folder.records.write_bytes(copy)
+        with pytest.raises(RecordError, match="another file"):
+            log.append(started(0))
+    assert folder.records.read_bytes() == copy

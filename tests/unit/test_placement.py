@@ -1,0 +1,201 @@
+"""Where processes are, who else is there, and trials that run alone: records, labels and admission without Ray."""
+
+import itertools
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from study.errors import SpaceError
+from study.planning.plan import make_plan
+from study.planning.shape import ClusterShape, NodeShape
+from study.space.spec import StudySpec
+from study.tracking import records as records_module
+from study.tracking.ledger import fold, table_row
+from study.tracking.records import TrialBuilt, TrialEnded, read_lines
+from tests.spaces import spec
+from tests.throughput import throughput_spec
+from tests.unit.test_conductor import Session
+
+CLUSTER = ClusterShape(
+    nodes=tuple(NodeShape(address=name, num_cpus=4, physical_cpus=4, memory_mb=64_000) for name in ("n0", "n1"))
+)
+ALL = [1, 2, 4]
+
+
+def place(process, number, host, *runners):
+    return {
+        "process": process,
+        "number": number,
+        "runners": list(runners),
+        "node": f"10.0.0.{host}",
+        "host": host,
+        "num_cpus": 1,
+    }
+
+
+def built(*placement):
+    return {
+        "kind": "trial_built",
+        "startup_time_s": 1.0,
+        "effective": {},
+        "processes_per_node": {"n0": len(placement)},
+        "placement": list(placement),
+    }
+
+
+def node_load(host, foreign, *, cores=4, stolen=0.0):
+    return {
+        "host": host,
+        "num_cores": cores,
+        "seconds": 10.0,
+        "foreign_cores": foreign,
+        "stolen_cores": stolen,
+        "largest": "make",
+    }
+
+
+def begin(session, runners):
+    """Start trials until one of so many runners comes, whose processes are all on n0."""
+    while (started := session.conductor.next_trial()).setting["num_env_runners"] != runners:
+        session.conductor.end(started.trial, "failed", "not this one")
+    return come_up(session, started)
+
+
+def come_up(session, started, host="n0"):
+    count = int(started.setting["num_env_runners"])
+    runners = [place("runner", number, host, number) for number in range(1, count + 1)]
+    session.conductor.report(started.trial, [built(place("main", 0, host), *runners)], progress=0.0)
+    return started.trial
+
+
+def train(session, trial):
+    for number in (1, 2, 3):
+        metrics = {"train_batch_size_actual": 100, "iteration_time_s": 2.0}
+        iteration = {"kind": "iteration", "iteration": number, "env_steps": 100 * number, "wall_time_s": 2.0 * number}
+        session.conductor.report(trial, [{**iteration, "metrics": metrics}], progress=number / 3)
+
+
+def finish(session, trial, *loads):
+    train(session, trial)
+    session.evaluate(trial, 250.0)
+    session.conductor.finish(trial, None, loads)
+    return session.conductor.ledger.rows[trial]
+
+
+def test_a_foreign_load_taints_a_row_and_is_on_record(tmp_path):
+    session = Session(tmp_path, cluster=CLUSTER)
+    row = finish(session, begin(session, 2), node_load("n0", 1.3, stolen=0.01), node_load("n1", 0.05))
+    # Three of four cores are the trial's: one is free for others.
+    reason = "foreign load on n0: 1.3 of 4 cores busy with other processes (most by make)"
+    assert (row.timing, row.timing_reason) == ("tainted", reason)
+    assert (row.summary["foreign_cores"], row.summary["stolen_cores"]) == (1.3, 0.01)
+    assert table_row(row)["foreign_cores"] == 1.3
+    session.log.close()
+    again = fold((line.record, line.time) for line in read_lines(tmp_path / "records.jsonl")).rows[row.trial]
+    assert again == row
+
+
+@pytest.mark.parametrize("loads", [[node_load("n0", 0.9)], []])
+def test_a_load_that_finds_room_changes_nothing_and_an_unknown_one_neither(tmp_path, loads):
+    session = Session(tmp_path, cluster=CLUSTER)
+    row = finish(session, begin(session, 2), *loads)
+    assert (row.timing, row.timing_reason) == ("measured", "3 CPUs reserved of 8 cores")
+    assert row.summary["foreign_cores"] == (0.9 if loads else None)
+
+
+def test_what_another_trial_holds_is_not_free_for_others(tmp_path, monkeypatch):
+    clock = itertools.count(1000.0, 10.0)
+    monkeypatch.setattr(records_module, "time", SimpleNamespace(time=lambda: next(clock)))
+    session = Session(tmp_path, spec(execution="real", parameters__num_env_runners=1), cluster=CLUSTER)
+    first, second = (come_up(session, session.conductor.next_trial()) for _ in range(2))
+    row = finish(session, first, node_load("n0", 0.9))
+    assert row.timing == "tainted"  # two CPUs each: nothing is free on a host of four
+    # The second one was alone while it was timed.
+    assert finish(session, second, node_load("n0", 0.9)).timing == "measured"
+
+
+def test_an_attempt_that_was_killed_has_no_load(tmp_path):
+    session = Session(tmp_path, cluster=CLUSTER)
+    trial = begin(session, 2)
+    train(session, trial)
+    session.log.close()
+    row = Session(tmp_path, cluster=CLUSTER).conductor.ledger.rows[trial]
+    assert (row.status, row.timing, row.node_loads) == ("interrupted", "measured", [])
+
+
+def test_lines_of_a_version_without_placement_are_read(tmp_path):
+    session = Session(tmp_path, cluster=CLUSTER)
+    row = finish(session, begin(session, 2), node_load("n0", 0.0))
+    session.log.close()
+    file = tmp_path / "records.jsonl"
+    lines = [json.loads(line) for line in file.read_bytes().splitlines()]
+    for line in lines:
+        line.pop("placement", None)
+        line.pop("node_loads", None)
+    file.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    found = [line.record for line in read_lines(file)]
+    assert [record.placement for record in found if isinstance(record, TrialBuilt)] == [[]]
+    assert [record.node_loads for record in found if isinstance(record, TrialEnded)][-1] == []
+    again = fold((line.record, line.time) for line in read_lines(file)).rows[row.trial]
+    assert (again.timing, again.cpus_per_host) == (row.timing, {})
+
+
+# --- trials that run alone -------------------------------------------------------------------------------------------
+
+
+def together(path, space):
+    """Run a study; return the sets of scales that ran side by side, in their order."""
+    session = Session(path, space, cluster=CLUSTER)
+    seen = []
+    while not session.conductor.exhausted:
+        started = []
+        while (one := session.conductor.next_trial()) is not None:
+            started.append(one)
+        seen.append(sorted(int(each.setting["num_env_runners"]) for each in started))
+        for each in started:
+            session.finish(each.trial)
+    assert session.conductor.close().reason == "complete"
+    session.log.close()
+    return seen
+
+
+def test_trials_share_a_cluster_unless_the_space_says_exclusive(tmp_path):
+    assert max(map(len, together(tmp_path / "shared", spec(execution="real")))) > 1
+    alone = together(tmp_path / "alone", spec(execution="real", exclusive=True))
+    assert sorted(alone) == [[1], [1], [2], [2], [4], [4]]
+
+
+def test_only_trials_whose_clock_is_measured_run_alone(tmp_path):
+    scales = {"parameters__num_env_runners": [1, 40, 50], "parameters__train_batch_size": 800}
+    seen = together(tmp_path, spec(exclusive=True, **scales))
+    assert all(len(trials) == 1 for trials in seen if 1 in trials)
+    assert max(map(len, seen)) > 1  # emulated ones beside each other: their clock is nobody's
+    assert sorted(scale for trials in seen for scale in trials) == [1, 1, 40, 40, 50, 50]
+
+
+def test_environments_that_wait_run_alone_too(tmp_path):
+    seen = together(tmp_path, spec(exclusive=True, environment__step_wait_ms=5, parameters__num_env_runners=[1, 2]))
+    assert max(map(len, seen)) == 1
+
+
+def test_the_plan_reckons_with_it():
+    shared, alone = (
+        make_plan(spec(execution="real"), CLUSTER),
+        make_plan(spec(execution="real", exclusive=True), CLUSTER),
+    )
+    assert alone.hours == pytest.approx(sum(scale.hours * scale.num_trials for scale in alone.scales))
+    assert alone.hours > shared.hours
+
+
+def test_it_is_part_of_a_study_s_identity_only_where_it_is_set():
+    assert "exclusive" not in spec().to_json()
+    assert spec(exclusive=False).digest() == spec().digest() != spec(exclusive=True).digest()
+    again = StudySpec.model_validate(spec(exclusive=True).to_json())
+    assert again.exclusive
+    assert throughput_spec(exclusive=True).to_json()["exclusive"] is True
+
+
+def test_it_is_refused_where_there_is_no_clock():
+    with pytest.raises(SpaceError, match="exclusive: protects a clock, and emulated trials have none"):
+        spec(exclusive=True, execution="emulated")
