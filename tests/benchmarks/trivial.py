@@ -1,0 +1,72 @@
+"""Trials that do nothing but report what real ones report, for benchmarks of what surrounds trials. Imports Ray Tune.
+
+A trial sleeps and reports: with such trials CPUs are only numbers, and a laptop stands for a cluster.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from ray.tune import PlacementGroupFactory, Trainable
+
+from study.metrics import METRICS
+from study.trial.trainable import StudyTrial
+
+EFFECTIVE = {f"parameter_{number}": 0.1 * number for number in range(30)}
+"""As many values as a built algorithm is asked for."""
+MEASURED = {name: 1.0 for name, metric in METRICS.items() if metric.grain == "iteration"}
+
+
+def report(number: int, count: int) -> dict[str, Any]:
+    """Return what a trial hands to Tune after iteration `number` of `count`: see `study.trial.run.TrialRun.advance`."""
+    steps, progress = 400 * number, number / count
+    records: list[dict[str, Any]] = []
+    if number == 1:
+        built = {"startup_time_s": 1.0, "effective": EFFECTIVE, "processes_per_node": {"local": 1}}
+        records.append({"kind": "trial_built", **built})
+    metrics = {**MEASURED, "train_batch_size_actual": 400, "iteration_time_s": 0.1, "num_healthy_env_runners": None}
+    common = {"iteration": number, "env_steps": steps, "wall_time_s": 0.1 * number}
+    records.append({"kind": "iteration", **common, "metrics": metrics})
+    if number == count:
+        found = {"progress": progress, "returns": [100.0] * 4, "num_cut": 0, "eval_time_s": 0.01}
+        records.append({"kind": "evaluation", **common, **found})
+    return {"records": records, "progress": progress, "done": number == count, "policy": None}
+
+
+class TrivialTrial(Trainable):
+    """Stands for `study.trial.trainable.StudyTrial`: takes `TRIVIAL_SECONDS` and reports `TRIVIAL_RESULTS` times.
+
+    With `TRIVIAL_TIMES` it notes its begin and end in a file of that folder. A study gives it a trial's configuration,
+    a bare Tuner a `job` with `trial` and `num_cpus`.
+    """
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
+        """Return what a real trial of a study reserves."""
+        if "job" in config:
+            return PlacementGroupFactory([{"CPU": 1}] * config["job"]["num_cpus"])
+        return StudyTrial.default_resource_request(config)
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self._number, self._began = 0, time.time()
+        self._seconds, self._count = float(os.environ["TRIVIAL_SECONDS"]), int(os.environ["TRIVIAL_RESULTS"])
+
+    def step(self) -> dict[str, Any]:
+        time.sleep(self._seconds / self._count)
+        self._number += 1
+        result = report(self._number, self._count)
+        if result["done"] and (folder := os.environ.get("TRIVIAL_TIMES")):
+            self._note(Path(folder))
+        return result
+
+    def _note(self, folder: Path) -> None:
+        number = self.config["job"]["trial"] if "job" in self.config else self.config["trial"]
+        cpus = sum(bundle["CPU"] for bundle in self.default_resource_request(self.config).bundles)
+        span = {"trial": number, "num_cpus": cpus, "began": self._began, "ended": time.time()}
+        (folder / f"{number}.json").write_text(json.dumps(span))
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.setup(new_config)
+        return True

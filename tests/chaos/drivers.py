@@ -1,0 +1,128 @@
+"""A study's driver as a process that tests watch and kill, and the laws that its records keep whatever happened."""
+
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from study.tracking.records import Iteration, Record, TrialEnded, TrialStarted
+from tests.chaos.clusters import kill_all, workers_below
+from tests.e2e import commands
+
+TRIAL = """
+environment: {id: CartPole-v1, floor: 0, reference: 500, target: 450}
+parameters: {num_env_runners: 1, num_envs_per_env_runner: 2, train_batch_size: 400, minibatch_size: 64, num_epochs: 2,
+             lr: {low: 1.0e-4, high: 1.0e-2, log: true}}
+budget: {env_steps: 2000}
+search: {sampler: random, num_trials: 1}
+evaluation: {episodes: 2, num_evaluations: 1}
+execution: real
+"""
+"""A trial of a main process and a runner, over in seconds."""
+
+
+def lasting(seconds: float) -> list[str]:
+    """Return the options that let trials of real runners train so long, on however slow a machine."""
+    return setting(budget__env_steps=10**9, budget__time_s=seconds)
+
+
+def setting(**values: object) -> list[str]:
+    """Return the options that change the space, a dot written `__`."""
+    return [word for name, value in values.items() for word in ("--set", f"{name.replace('__', '.')}={value}")]
+
+
+class Driver:
+    """`run_study.py` in a folder of its own, which it resumes whenever it is started again."""
+
+    def __init__(self, place: Path, *, settings: Sequence[str] = (), name: str = "space") -> None:
+        self.place, self.folder, self.settings = place, place / "studies" / name, list(settings)
+        self.uri = f"sqlite:///{place}/mlflow.db"
+        self.process: subprocess.Popen[bytes] | None = None
+        (place / "space.yaml").write_text(TRIAL)
+
+    def start(self, *options: object) -> None:
+        """Start the driver."""
+        words = commands.command("--space", "space.yaml", "--resume-or-start", *options)
+        with (self.place / "log").open("a") as log:
+            self.process = commands.start([*self.settings, *words], self.place, log)
+
+    def run(self, *options: object, timeout: float = 300.0) -> int:
+        """Start the driver and return how it ends."""
+        self.start(*options)
+        return self.end(timeout)
+
+    def end(self, timeout: float = 300.0) -> int:
+        """Wait for the driver and return its exit code."""
+        assert self.process is not None
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            commands.kill(self.process)
+            pytest.fail(f"the driver did not end within {timeout:.0f} s:\n{self.said}")
+
+    def kill(self) -> None:
+        """End the driver as a power cut would."""
+        assert self.process is not None
+        commands.kill(self.process)
+
+    def stop(self) -> None:
+        """End a driver that still runs, and wait until the Ray that it started is gone."""
+        if self.process is not None and self.process.poll() is None:
+            below = psutil.Process(self.process.pid).children(recursive=True)
+            self.kill()
+            kill_all(below)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def workers(self, title: str = "") -> list[psutil.Process]:
+        """Return the processes of trials on a Ray of the driver's own, by the beginning of what Ray calls them."""
+        return workers_below(psutil.Process(self.pid), title)
+
+    @property
+    def said(self) -> str:
+        return (self.place / "log").read_text()
+
+    def records(self) -> list[Record]:
+        return commands.records(self.folder) if (self.folder / "records.jsonl").exists() else []
+
+    def count(self, kind: str) -> int:
+        return sum(record.kind == kind for record in self.records())
+
+    def wait_for(self, kind: str, count: int = 1, seconds: float = 180.0) -> None:
+        """Wait until so many records of a kind are written."""
+        self.wait_until(lambda: self.count(kind) >= count, f"{count} x {kind}", seconds)
+
+    def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 180.0) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert self.process is not None
+            assert self.process.poll() is None, f"the driver ended by itself before {what}:\n{self.said}"
+            assert time.monotonic() < end, f"no {what} within {seconds:.0f} s:\n{self.said}"
+            time.sleep(0.1)
+
+    def attempts(self, status: str) -> list[TrialEnded]:
+        """Return the ends of attempts with a status."""
+        return [record for record in self.records() if isinstance(record, TrialEnded) and record.status == status]
+
+    def assert_whole(self, num_trials: int, failed: Sequence[int] = ()) -> None:
+        """Every trial ended exactly once, and every attempt began once and counts its iterations from 1."""
+        commands.assert_whole(self.folder, self.uri, num_trials, failed=failed)
+        records = self.records()
+        started = [(record.trial, record.attempt) for record in records if isinstance(record, TrialStarted)]
+        assert len(set(started)) == len(started), "an attempt began twice"
+        numbers = Counter(record.trial for record in records if isinstance(record, TrialStarted))
+        assert sorted(started) == [(trial, each) for trial in sorted(numbers) for each in range(1, numbers[trial] + 1)]
+        for key in started:
+            done = [
+                record.iteration
+                for record in records
+                if isinstance(record, Iteration) and (record.trial, record.attempt) == key
+            ]
+            assert done == list(range(1, len(done) + 1)), f"attempt {key} began anew without saying so"

@@ -1,0 +1,80 @@
+"""Nothing that a study starts by itself can be reached from another machine, nor used without its token."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from study.cluster.address import _find_running
+from study.errors import ClusterError
+from tests.security.rpc import OK, UNAUTHENTICATED
+from tests.security.watching import METHODS, watch
+
+
+def test_a_study_with_a_ray_of_its_own_listens_on_loopback_only(run):
+    seen = run.watched
+    assert seen.code == 0, seen.output
+    kinds = {each.process.partition("::")[0] for each in seen.listeners}
+    assert {"gcs_server", "raylet", "ray"} <= kinds, "the look at the sockets is blind"
+    assert not {each for each in seen.listeners if not each.is_local}
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_ray_answers_nobody_without_its_token(run, kind):
+    answers = {token: run.watched.answers.get((kind, token)) for token in ("none", "wrong", "right")}
+    assert answers == {"none": {UNAUTHENTICATED}, "wrong": {UNAUTHENTICATED}, "right": {OK}}
+
+
+@pytest.fixture
+def fake_raylet(tmp_path):
+    """Start something that looks like a raylet, as a user; its address is nobody's."""
+    place = Path(tempfile.mkdtemp(dir="/tmp", prefix="raylet-"))
+    place.chmod(0o755)
+    (place / "raylet").write_text("#!/bin/sh\nsleep 60\n")
+    (place / "raylet").chmod(0o755)
+    processes = []
+
+    def start(address: str, **user: int) -> None:
+        words = [str(place / "raylet"), f"--gcs-address={address}"]
+        processes.append(subprocess.Popen(words, cwd="/", start_new_session=True, **user))
+        while psutil.Process(processes[-1].pid).name() != "raylet":
+            time.sleep(0.01)
+
+    yield start
+    for process in processes:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    shutil.rmtree(place)
+
+
+def running() -> str:
+    """Return the address of this user's Ray, or the message that names all of them."""
+    try:
+        return _find_running()
+    except ClusterError as error:
+        return str(error)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a process of another user can only be started by root")
+def test_auto_joins_no_ray_of_another_user(fake_raylet):
+    fake_raylet("10.255.255.1:1")
+    fake_raylet("10.255.255.2:2", user=65534, group=65534)
+    assert "10.255.255.1:1" in running()
+    assert "10.255.255.2:2" not in running()
+
+
+@pytest.mark.heavy
+def test_learner_processes_open_torch_s_meeting_place_and_nothing_else(tmp_path):
+    """PyTorch's TCPStore listens everywhere, whatever one asks; the README says so."""
+    options = ["--set", "resources.num_learners=2", "--set", "parameters.train_batch_size=200"]
+    seen = watch(tmp_path, *options, secret_environment={})
+    assert seen.code == 0, seen.output
+    beyond = {each for each in seen.listeners if not each.is_local}
+    assert len({each.port for each in beyond}) <= 1
+    assert all(each.process.startswith("ray::_W") for each in beyond)

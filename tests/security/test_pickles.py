@@ -1,0 +1,281 @@
+"""Nothing is unpickled or run that came with a folder: not in one's own, and a stranger's is not even resumed."""
+
+import ast
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from study.errors import RecordError, SpaceError
+from study.tracking.folder import StudyFolder
+from study.tracking.trust import check_own
+from study.trial.envs.environments import probe
+from tests.e2e.commands import ROOT, command
+from tests.e2e.commands import run as run_command
+from tests.security.bombs import bomb, plant
+from tests.spaces import spec
+
+STRANGER = 65534
+"""User id of `nobody`."""
+EXAMPLE = ROOT / "analysis" / "example_study"
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="files of another user can only be made by root")
+
+LOADERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+CALLS = {"from_checkpoint", "restore_from_path", "read_pickle", "load_model"}
+"""Names of functions that run what a file says, whoever they belong to; `load` is looked at by its owner."""
+
+UNDER_AUDIT = """
+import json, os, sys
+seen = []
+def hook(event, arguments):
+    if event == "pickle.find_class":
+        seen.append(str(arguments[:2]))
+    elif event == "open" and isinstance(arguments[0], str) and any(arguments[0].endswith(each) for each in SUFFIXES):
+        seen.append(f"opened {arguments[0]}")
+SUFFIXES = (".pkl", ".pt", ".pth")
+from study.cli import app
+sys.addaudithook(hook)
+for words in json.loads(sys.argv[1]):
+    try:
+        app(words, standalone_mode=False)
+    except SystemExit as end:
+        assert not end.code, (words, end.code)
+if len(sys.argv) > 2:
+    from pathlib import Path
+    from study.search.optuna_study import OptunaStudy
+    from study.tracking.folder import StudyFolder
+    from study.tracking.ledger import fold
+    from study.tracking.records import read_lines
+    folder = StudyFolder(Path(sys.argv[2]))
+    ledger = fold((line.record, line.time) for line in read_lines(folder.records))
+    identity = folder.identity()
+    journal = Path("own.journal")
+    OptunaStudy(identity.parse(), study_id=identity.study_id, journal=journal, rows=ledger.rows)
+    OptunaStudy(identity.parse(), study_id=identity.study_id, journal=journal, rows=ledger.rows)
+    assert journal.stat().st_size > 0
+print("SEEN " + json.dumps(seen))
+"""
+"""Runs commands, then opens an Optuna journal twice, and prints what was unpickled or opened as a pickle meanwhile."""
+
+
+def test_no_module_of_ours_imports_or_calls_what_would_run_the_content_of_a_file():
+    found = []
+    for package in ("study", "analysis"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            loaders = _loaders(ast.parse(file.read_text()))
+            found += [f"{file.relative_to(ROOT)}:{line}: {what}" for line, what in loaders]
+    assert found == []
+
+
+def _loaders(tree: ast.AST):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, each.name) for each in node.names if each.name.partition(".")[0] in LOADERS)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in LOADERS:
+            yield node.lineno, node.module
+        elif isinstance(node, ast.Call):
+            owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            of_torch_or_numpy = isinstance(owner, ast.Name) and owner.id in ("torch", "np", "numpy")
+            built_in = owner is None and name in ("eval", "exec", "compile")
+            if built_in or name in CALLS or (name == "load" and of_torch_or_numpy):
+                yield node.lineno, name
+            if any(word.arg == "allow_pickle" for word in node.keywords):
+                yield node.lineno, "allow_pickle"
+
+
+def test_the_bombs_of_these_tests_go_off(tmp_path):
+    import pickle
+
+    mark = tmp_path / "mark"
+    pickle.loads(bomb(mark)).close()
+    assert mark.exists()
+
+
+@pytest.fixture
+def published(tmp_path) -> Path:
+    """A published study with bombs in it, of another user where that is possible."""
+    folder = tmp_path / "published"
+    shutil.copytree(EXAMPLE, folder)
+    plant(folder, tmp_path / "mark")
+    if os.getuid() == 0:
+        give_away(folder)
+    return folder
+
+
+def give_away(path: Path) -> None:
+    for each in (path, *path.rglob("*")):
+        os.chown(each, STRANGER, STRANGER, follow_symlinks=False)
+
+
+def unpickled(published: Path, tmp_path: Path, commands: list[list[object]], *more: object) -> str:
+    """Run commands one after another in a process under audit; return what was unpickled."""
+    words = json.dumps([[str(word) for word in each] for each in commands])
+    place = tmp_path / "place"
+    place.mkdir()
+    done = run_command([sys.executable, "-c", UNDER_AUDIT, words, *map(str, more)], place, timeout=500)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def test_commands_on_a_stranger_s_study_unpickle_nothing(published, tmp_path):
+    commands = [
+        ["certificate", "verify", published],
+        ["export", published, "--scale", "46"],
+        ["report", published, "--format", "md", "--out", tmp_path / "report"],
+        ["status", published],
+    ]
+    assert unpickled(published, tmp_path, commands) == "SEEN []"
+    assert list((tmp_path / "report").iterdir())
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.heavy
+def test_neither_do_a_whole_report_a_copy_optuna_s_journal_and_importance(published, tmp_path):
+    commands = [
+        ["report", published, "--out", tmp_path / "report"],
+        ["importance", published],
+        ["pack", published, tmp_path / "packed"],
+    ]
+    assert unpickled(published, tmp_path, commands, published) == "SEEN []"
+    assert (tmp_path / "report" / "report.html").exists()
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.fixture
+def own(tmp_path) -> Path:
+    """A study of this user's."""
+    folder = tmp_path / "studies" / "mine"
+    folder.mkdir(parents=True, mode=0o700)
+    for name in ("study.json", "records.jsonl", "optuna.journal"):
+        (folder / name).write_text("{}")
+    return folder
+
+
+def test_one_s_own_study_is_trusted_wherever_others_cannot_exchange_it(own, tmp_path):
+    check_own(own)
+    tmp_path.chmod(0o1777)  # as /tmp: only the owner of a folder may move it
+    check_own(own)
+    link = tmp_path / "link"
+    link.symlink_to(own)
+    check_own(link)
+    (own / "big").symlink_to(tmp_path)
+    tmp_path.chmod(0o700)
+    check_own(own)
+
+
+@pytest.mark.parametrize(
+    ("change", "law"),
+    [
+        (lambda own: own.chmod(0o777), "everybody"),
+        (lambda own: (own / "optuna.journal").chmod(0o666), "everybody"),
+        (lambda own: own.parent.chmod(0o777), "everybody"),
+        (lambda own: own.parent.parent.chmod(0o777), "everybody"),
+    ],
+)
+def test_a_study_that_others_can_change_or_exchange_is_not_trusted(own, change, law):
+    change(own)
+    with pytest.raises(RecordError, match=rf"{law}.*Fix: chmod"):
+        check_own(own)
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda own: os.chown(own, STRANGER, -1),
+        lambda own: os.chown(own / "optuna.journal", STRANGER, -1),
+        lambda own: (own / "link").symlink_to(_of_a_stranger(own)),
+        lambda own: _stranger_s_link(own),
+    ],
+)
+def test_what_another_user_owns_is_not_trusted(own, change):
+    change(own)
+    with pytest.raises(RecordError, match=r"must belong to you.*Fix: copy the folder"):
+        check_own(own)
+
+
+@needs_root
+def test_what_a_group_may_write_is_trusted_only_where_the_group_is_the_user_s_own(own):
+    own.chmod(0o770)
+    os.chown(own, -1, 0)  # the group `root` of the user `root`
+    check_own(own)
+    os.chown(own, -1, STRANGER)
+    with pytest.raises(RecordError, match=r"your group.*Fix: chmod g-w"):
+        check_own(own)
+
+
+def _of_a_stranger(own: Path) -> Path:
+    file = own.parent.parent / "elsewhere"
+    file.write_text("")
+    os.chown(file, STRANGER, STRANGER)
+    return file
+
+
+def _stranger_s_link(own: Path) -> None:
+    (own / "link").symlink_to(own / "study.json")
+    os.chown(own / "link", STRANGER, STRANGER, follow_symlinks=False)
+
+
+@needs_root
+def test_a_study_behind_a_link_into_a_stranger_s_folder_is_not_trusted(own, tmp_path):
+    give_away(own)
+    (tmp_path / "studies" / "link").symlink_to(own)
+    with pytest.raises(RecordError, match="must belong to you"):
+        StudyFolder(tmp_path / "studies" / "link").check_owner()
+
+
+@needs_root
+def test_a_stranger_s_study_is_not_resumed_and_its_bombs_stay_cold(tmp_path):
+    place, mark = tmp_path / "place", tmp_path / "mark"
+    folder = place / "studies" / "space"
+    shutil.copytree(EXAMPLE, folder)
+    plant(folder, mark)
+    give_away(folder)
+    shutil.copy(folder / "space.yaml", place / "space.yaml")
+    done = run_command(command("--space", "space.yaml", "--resume"), place)
+    assert (done.returncode, "must belong to you" in done.stderr) == (2, True), done.stderr
+    assert not mark.exists()
+
+
+@needs_root
+def test_an_ordinary_user_does_not_resume_root_s_study_either(own, tmp_path):
+    """The same from the other side: the reader has no rights, and the folder is root's."""
+    for folder in (own, *(each for each in own.parents if each.is_relative_to(tmp_path.parents[1]))):
+        folder.chmod(0o755)
+    assert as_stranger(lambda: check_own(own)) == f"must belong to you (uid {STRANGER}), got uid 0"
+
+
+def as_stranger(call) -> str:
+    """Return what a call refuses when it is made by a process without rights: the words between `: ` and `.`."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setgid(STRANGER)
+        os.setuid(STRANGER)
+        try:
+            call()
+            said = "nothing"
+        except RecordError as error:
+            said = str(error).partition(": ")[2].partition(". Fix")[0]
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading, "rb") as pipe:
+        return pipe.read().decode()
+
+
+@pytest.mark.parametrize("maker", ["os:system", "subprocess:Popen", "builtins:open", "pathlib:Path"])
+def test_a_space_calls_nothing_but_classes_of_environments(tmp_path, maker):
+    mark = tmp_path / "mark"
+    arguments = {"command": f"touch {mark}", "args": ["touch", str(mark)], "file": str(mark), "mode": "w"}
+    wanted = {"os:system": ["command"], "subprocess:Popen": ["args"], "builtins:open": ["file", "mode"]}.get(maker, [])
+    changes = {"environment__id": maker, "environment__kwargs": {name: arguments[name] for name in wanted}}
+    with pytest.raises(SpaceError, match=r"must make a gymnasium\.Env"):
+        probe(spec(**changes).environment, "space.yaml")
+    assert not mark.exists()
