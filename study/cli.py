@@ -380,8 +380,8 @@ def _print_end(result: Any, again: str) -> None:
 
 def _guarded(command: Callable[[], None]) -> NoReturn:
     """Run a command; a person's mistake is told without a traceback."""
-    if Path.cwd() not in map(Path, sys.path):
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109 (environments of the person's own, as `python` itself does)
+    if not sys.flags.safe_path and Path.cwd() not in map(Path, sys.path):
+        sys.path.append(os.getcwd())  # noqa: PTH109 (environments of the person's own)
     try:
         command()
     except StudyError as error:

@@ -84,8 +84,9 @@ class RayCluster:
         for host in allocation.workers:
             self._workers.append(self._launch(host, self._task(host, peer=ip, address=self.address)))
         nodes = self._await_started(self._workers, at_least=self._at_least() - 1)
-        self._await_registered([self._head, *nodes])
-        self._write_address([self._head, *nodes])
+        what = self._await_registered([self._head, *nodes])
+        self._write_address([self._head, *nodes])  # before it is said to be up
+        self._note(what)
 
     def _at_least(self) -> int:
         return self._job.min_nodes or len(self._allocation.hosts)
@@ -207,8 +208,10 @@ class RayCluster:
         where = f" Its logs are in {said.agent.host}:{said.event['logs']}." if "logs" in said.event else ""
         return f"{reason}{noise}.{where}".replace("..", ".")
 
-    def _await_registered(self, agents: list[Agent]) -> None:
-        """Wait until Ray's head has counted all: a node whose ports are taken never registers and says nothing.
+    def _await_registered(self, agents: list[Agent]) -> str:
+        """Wait until Ray's head has counted all, and say what is there.
+
+        A node whose ports are taken never registers and says nothing.
 
         Raises:
             LaunchError: Some did not register in time.
@@ -228,8 +231,7 @@ class RayCluster:
                 if said.agent is waiter and said.event["event"] == "line":
                     said_last = str(said.event["text"])
                 elif said.agent is waiter and said.event["event"] == "exited" and said.event["code"] == 0:
-                    self._note(said_last)
-                    return
+                    return said_last
                 elif said.agent is waiter and said.event["event"] in ("exited", "failed", "gone"):
                     raise LaunchError(said_last or self._why(said))
         finally:

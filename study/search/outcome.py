@@ -86,10 +86,15 @@ class Outcomes:
         return trial
 
     def _lower_bound(self, row: TrialRow) -> float:
-        """Return the bound after this look: of the numbers up to its own, so that a rebuilt study is told the same."""
+        """Return the bound after this look: of the numbers up to its own that had ended, whenever it is asked for."""
         from analysis.statistics import lower_bound, pooled_sd  # SciPy: only hold-up studies need it
 
-        past = [each for trial, each in sorted(self._rows.items()) if trial <= row.trial and each.ended]
+        end = row.ended_at or math.inf
+        past = [
+            each
+            for trial, each in sorted(self._rows.items())
+            if trial <= row.trial and each.ended and (each.ended_at or 0.0) <= end
+        ]
         noise: dict[str, list[float]] = {}
         for each in past:
             if each.stage == "calibrate" and each.iterations is None:

@@ -123,6 +123,11 @@ def test_learners_of_their_own_share_the_batch(learners: int) -> None:
     )
     assert (effective["learner_class"], effective["torch_threads_learner"]) == ("LeanPPOLearner", 1)
     assert sum(built["processes_per_node"].values()) == 1 + learners
+    main, *others = built["placement"]
+    assert (main["process"], main["runners"]) == ("main", [1, 2, 3, 4])
+    assert [(place["process"], place["number"]) for place in others] == [
+        ("learner", number) for number in range(1, learners + 1)
+    ]
     for record in of_kind(played, "iteration"):
         assert record["metrics"]["train_batch_size_actual"] == 1000
         assert record["metrics"]["num_gradient_updates"] == pytest.approx(4 * 1000 / 128, abs=1)

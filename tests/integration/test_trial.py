@@ -1,6 +1,7 @@
 """Real trials: what is measured is what happened, and what goes wrong is said."""
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -120,6 +121,16 @@ def test_records_are_complete(results: list[dict[str, Any]]) -> None:
     assert [Evaluation(**_without_kind(record)).iteration for record in evaluations] == [1, 2]
     assert {(record["trial"], record["attempt"]) for record in (built, *iterations, *evaluations)} == {(3, 1)}
     assert sum(built["processes_per_node"].values()) == 3
+    assert [(place["process"], place["number"], place["runners"]) for place in built["placement"]] == [
+        ("main", 0, []),
+        ("runner", 1, [1]),
+        ("runner", 2, [2]),
+    ]
+    assert {place["node"] for place in built["placement"]} == set(built["processes_per_node"])
+    assert [result["node_loads"] == [] for result in results] == [True, False]
+    (load,) = results[-1]["node_loads"]  # of the one timed iteration
+    assert 0 < load["seconds"] < 60
+    assert 0 <= load["foreign_cores"] <= os.cpu_count()
     assert 0 < built["startup_time_s"] < 120
     assert evaluations[-1]["progress"] == 1
     assert [len(record["returns"]) for record in evaluations] == [3, 3]

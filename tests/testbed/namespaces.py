@@ -306,9 +306,10 @@ def _prepare(hosts: Hosts) -> None:
         os.chown(etc / name, original.stat().st_uid, original.stat().st_gid)
     for user, uid in USERS.items():
         home = hosts.folder / "home" / user
-        home.mkdir()
+        shutil.copytree("/etc/skel", home)
         home.chmod(0o755)  # as on most clusters: what others may not read must say so itself
-        os.chown(home, uid, uid)
+        for path in (home, *home.rglob("*")):
+            os.chown(path, uid, uid)
 
 
 def _plan(
