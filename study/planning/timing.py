@@ -104,7 +104,10 @@ def label_at_end(
     losses += [f"{_count(num_lost_runners, 'runner')} lost"] if num_lost_runners > 0 else []
     losses += [f"{_count(num_restarts, 'runner')} restarted"] if num_restarts > 0 else []
     losses += [f"{_count(num_dropped_samples, 'sample')} dropped"] if num_dropped_samples > 0 else []
-    losses += disturbances
+    # Where processes share cores because their environments wait, the pressure tells whether any of them had to wait for
+    # one, whoever held it.
+    calm = label.provisional and cpu_pressure is not None and cpu_pressure < PRESSURE_LIMIT
+    losses += [] if calm else disturbances
     if losses:
         return Label(timing="tainted", reason=", ".join(losses))
     if not label.provisional:

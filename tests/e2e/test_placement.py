@@ -155,6 +155,7 @@ def busy_cores():
             process.wait()
 
 
+@pytest.mark.heavy
 def test_a_busy_neighbour_taints_the_times(tmp_path):
     (tmp_path / "space.yaml").write_text(SMALL)
     with busy_cores():

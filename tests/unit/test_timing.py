@@ -97,9 +97,10 @@ def test_a_lost_runner_or_a_dropped_sample_is_never_measured():
     assert end(emulated, dropped=1) == emulated
 
 
-def test_what_others_did_on_a_node_is_the_reason_whatever_the_pressure():
+def test_what_others_did_on_a_node_is_the_reason_where_somebody_had_to_wait():
     load = "foreign load on gros-12: 1.7 of 36 cores busy with other processes"
-    for label, pressure in ((MEASURED, None), (PROVISIONAL, 0.01), (PROVISIONAL, 0.4)):
+    assert end(PROVISIONAL, pressure=0.01, disturbances=[load]).timing == "measured"  # waiting, and nobody had to
+    for label, pressure in ((MEASURED, None), (MEASURED, 0.01), (PROVISIONAL, None), (PROVISIONAL, 0.4)):
         assert end(label, pressure=pressure, disturbances=[load]) == Label(timing="tainted", reason=load)
     assert end(MEASURED, lost=1, disturbances=[load, "more"]).reason == f"1 runner lost, {load}, more"
     for timing in ("oversubscribed", "emulated"):
