@@ -34,6 +34,7 @@ def attempts_started(driver: Driver) -> list[tuple[int, int]]:
     return [(each.trial, each.attempt) for each in driver.records() if isinstance(each, TrialStarted)]
 
 
+@pytest.mark.heavy
 def test_a_trial_whose_process_is_killed_runs_again(driver: Driver) -> None:
     driver.start(*setting(execution="emulated", budget__env_steps=2000))
     driver.wait_for("trial_built")

@@ -201,6 +201,7 @@ def test_a_time_budget_ends_the_study_and_starts_nothing_in_vain(place):
     assert "trial_started" not in kinds(place)
 
 
+@pytest.mark.heavy
 def test_damaged_records_are_mended_or_named_and_never_overwritten(place):
     words = command("--space", "space.yaml", "--set", "search.num_trials=2")
     assert run(words, place).returncode == 0

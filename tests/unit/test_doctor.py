@@ -363,7 +363,8 @@ def test_cpus_that_others_hold_are_counted(cluster):
     assert_says(ray.idle(cluster(num_free_cpus=3)), "warn", "5 of 8")
 
 
-def test_authentication_must_be_decided_and_the_same_everywhere(cluster, private):
+def test_authentication_must_be_decided_and_the_same_everywhere(cluster, private, monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)  # a Ray that this process has joined may have set it
     unset = {"authentication": {"mode": None}}
     assert_says(ray.authentication(cluster()), "ok", "RAY_AUTH_MODE=token everywhere")
     assert_says(ray.authentication(cluster({}, unset)), "warn", "not set on 10.0.0.2")
