@@ -104,8 +104,8 @@ def label_at_end(
     losses += [f"{_count(num_lost_runners, 'runner')} lost"] if num_lost_runners > 0 else []
     losses += [f"{_count(num_restarts, 'runner')} restarted"] if num_restarts > 0 else []
     losses += [f"{_count(num_dropped_samples, 'sample')} dropped"] if num_dropped_samples > 0 else []
-    # Where processes share cores because their environments wait, the pressure tells whether any of them had to wait for
-    # one, whoever held it.
+    # Where processes share cores because their environments wait, the pressure tells whether any of them had to wait
+    # for one, whoever held it.
     calm = label.provisional and cpu_pressure is not None and cpu_pressure < PRESSURE_LIMIT
     losses += [] if calm else disturbances
     if losses:
