@@ -11,7 +11,6 @@ from pathlib import Path
 
 import optuna
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from study.errors import RecordError
@@ -19,6 +18,7 @@ from study.planning.plan import Slot
 from study.search import proposals
 from study.search.constraints import constraints_of
 from study.search.distributions import fixed_by
+from study.search.journal import SoleWriterBackend
 from study.search.outcome import CANCELLED, TRIAL, Outcomes, attributes, directions_of
 from study.space.parameters import SCALE, Value
 from study.space.spec import StudySpec
@@ -178,7 +178,7 @@ def _open(journal: Path, study_id: str, directions: list[proposals.Direction]) -
             # A driver killed while it held the journal's own lock would make us wait for half a minute.
             journal.with_name(journal.name + ".lock").unlink()
         _cut_torn_line(journal)
-        storage = JournalStorage(JournalFileBackend(str(journal)))
+        storage = JournalStorage(SoleWriterBackend(str(journal)))
         study = optuna.create_study(storage=storage, study_name=study_id, load_if_exists=True, directions=directions)
         study.get_trials(deepcopy=False)
     except OSError as error:

@@ -62,7 +62,7 @@ def content(trials):
     }
 
 
-@pytest.mark.parametrize("objective", ["final_return", "return_and_cpu_s"])
+@pytest.mark.parametrize("objective", [pytest.param("final_return", marks=pytest.mark.heavy), "return_and_cpu_s"])
 def test_the_storage_shows_what_the_journal_knows(tmp_path, storage, objective):
     folder, space = make(tmp_path / "demo", storage, spec(execution="real", search__objective=objective))
     session = Session(folder.path, space)
@@ -145,6 +145,7 @@ def test_a_storage_that_knows_more_than_the_records_is_not_followed(tmp_path, st
     assert sent == there < 6
 
 
+@pytest.mark.heavy
 def test_a_process_follows_the_study_and_survives_kills(tmp_path, storage):
     folder, space = make(tmp_path / "demo", storage)
     session = Session(folder.path, space)
@@ -161,6 +162,7 @@ def test_a_process_follows_the_study_and_survives_kills(tmp_path, storage):
     assert content(shown(storage)) == content(optuna_trials(folder.path))
 
 
+@pytest.mark.heavy
 def test_a_storage_that_is_away_is_named_and_caught_up_with(tmp_path):
     """A folder in place of the database stands for a server that refuses."""
     place = tmp_path / "optuna.db"

@@ -35,11 +35,11 @@ class Watch:
         for host in self._hosts.by_name.values():
             for process in host.processes():
                 with contextlib.suppress(psutil.Error, OSError):
-                    line = " ".join(process.cmdline())
+                    line, settings = " ".join(process.cmdline()), process.environ()
                     self.command_lines.add(line)
-                    if process.name() in RAY_SERVERS:
+                    if process.name() in RAY_SERVERS and settings:  # empty when it is about to end
                         self.ray_ran_on.add(host.name)
-                        self._take_token(host, line, process.environ())
+                        self._take_token(host, line, settings)
 
     def _take_token(self, host: Host, line: str, environment: dict[str, str]) -> None:
         token = environment.get("RAY_AUTH_TOKEN", "")

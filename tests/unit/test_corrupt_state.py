@@ -279,7 +279,9 @@ def every(names):
 
 
 def is_short(name, damage):
-    return damage == "garbage" if name in SILENT else damage in SHORT
+    if name in SILENT:
+        return damage == "garbage"
+    return damage in (SHORT if name in (*TRUTH, "optuna.journal") else SHORT[::2])
 
 
 def damage_file(study, name, damage):
