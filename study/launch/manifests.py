@@ -21,6 +21,10 @@ from study.space.spec import StudySpec
 from study.tracking.folder import write_atomically
 
 
+LONGEST_NAME = 24
+"""Of a cluster: its name is a part of socket paths."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What a person asked for of a program that starts Ray itself, checked."""
@@ -72,7 +76,7 @@ def ray_up_files(asked: Manifest) -> Files:
     bare = [replace(host, num_cpus=asked.cpus_per_node or host.num_cpus) for host in bare]
     token = asked.folder / "ray.token"
     cluster = ray_up.RayUp(
-        name=re.sub(r"[^a-z0-9-]+", "-", asked.name.lower()).strip("-") or "study",
+        name=_plain(asked.name),
         study=asked.name,
         space_file=str(asked.space.resolve()),
         token_file=str(token),
@@ -81,7 +85,7 @@ def ray_up_files(asked: Manifest) -> Files:
         workers=tuple(bare[1:]),
         arguments=asked.arguments,
         ssh_user=hosts[0].name.rpartition("@")[0] or getpass.getuser(),
-        ssh_key=str(asked.ssh_key or ""),
+        ssh_key="" if asked.ssh_key is None else str(asked.ssh_key.resolve()),
         ssh_proxy=f"ssh -W %h:%p {asked.jump}" if asked.jump else "",
         python=asked.python,
         activate=asked.activate,
@@ -109,7 +113,7 @@ def kuberay_files(asked: Manifest) -> Files:
     assert asked.cpus_per_node is not None
     worker = kuberay.Pod(num_cpus=asked.cpus_per_node, memory_gb=asked.memory_gb or asked.cpus_per_node + 2)
     job = kuberay.KubeRay(
-        name=re.sub(r"[^a-z0-9-]+", "-", asked.name.lower()).strip("-") or "study",
+        name=_plain(asked.name),
         study=asked.name,
         space_text=asked.space.read_text(),
         image=asked.image,
@@ -151,6 +155,12 @@ def show_manifest(console: Console, files: Files, *, only_print: bool) -> int:
     for step in files.steps:
         say(f"\n{step}")
     return 0
+
+
+def _plain(name: str) -> str:
+    """Return a name as Ray's autoscaler and Kubernetes take it: a letter first, then letters, digits, dashes."""
+    plain = re.sub(r"[^a-z0-9-]+", "-", name.lower())
+    return (plain if plain[:1].isalpha() else f"s-{plain}")[:LONGEST_NAME].strip("-")
 
 
 def _address_of(host: str) -> str:

@@ -117,3 +117,17 @@ def test_kuberay_writes_a_manifest_and_recipes(place):
     folder = place / "studies" / "quickstart.launch"
     assert {file.name for file in folder.iterdir()} == {"rayjob.yaml", "Containerfile", "apptainer.def"}
     assert "kubectl" in result.output
+
+
+def test_a_name_that_kubernetes_would_not_take_is_made_one(place):
+    words = (
+        "--image",
+        "registry.example.org/study:1",
+        "--cpus-per-node",
+        "8",
+        "--name",
+        "2026_A.very-long-name-of-a-study",
+    )
+    result = launch("launch", "kuberay", "quickstart.yaml", *words, "--print")
+    assert result.exit_code == 0, result.output
+    assert 'name: "s-2026-a-very-long-name"' in result.output or "s-2026-a-very-long-name" in result.output
