@@ -20,7 +20,6 @@ from study.launch.ssh import parse_hosts
 from study.space.spec import StudySpec
 from study.tracking.folder import write_atomically
 
-
 LONGEST_NAME = 24
 """Of a cluster: its name is a part of socket paths."""
 
