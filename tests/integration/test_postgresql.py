@@ -153,14 +153,12 @@ def test_a_first_start_with_a_wrong_uri_is_refused_at_once_with_the_reason(datab
     uri = change(database.uri())
     folder = make_folder(tmp_path / "demo", uri, uri)
     append(folder, opened())
-    mirrors = [MirrorProcess(), MirrorProcess(OPTUNA)]
-    for mirror in mirrors:
+    for mirror in (MirrorProcess(), MirrorProcess(OPTUNA)):
+        folder.mirror_log.write_text("")
         mirror.start(folder, uri)
-    wait_until(lambda: folder.mirror_log.read_text().count("Error") > 1, 90)
-    time.sleep(2)  # the other one's log, while MLflow is imported
-    for mirror in mirrors:
+        wait_until(lambda: "Error" in folder.mirror_log.read_text(), 90)
         with pytest.raises(TrackingError, match=rf"must accept the study, got .*{reason}") as error:
-            mirror.wait_ready(1)
+            mirror.wait_ready(2)
         assert "no answer within" not in str(error.value)
         assert mask_credentials(uri) in str(error.value)
         assert "s3cr" not in str(error.value)
