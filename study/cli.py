@@ -230,12 +230,11 @@ def importance(study: Study) -> None:
     """Print which parameters mattered at each scale (PED-ANOVA)."""
     from study.search.importance import FEWEST, importance_per_scale
     from study.tracking.folder import StudyFolder
-    from study.tracking.ledger import fold
-    from study.tracking.records import read_lines
+    from study.tracking.state import ledger_of
 
     folder = StudyFolder(study)
     spec = folder.identity().parse()
-    rows = fold((line.record, line.time) for line in read_lines(folder.records)).rows.values()
+    rows = ledger_of(folder.records).rows.values()
     from study.display import print_importance
 
     print_importance(console, importance_per_scale(spec, rows), fewest=FEWEST)

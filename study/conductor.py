@@ -197,8 +197,10 @@ class Conductor:
 
     def next_trial(self) -> TrialStarted | None:
         """Record and return the trial to start now; None when all have to wait."""
+        if self.stop is not None or self._is_full():
+            return None
         startable = self._startable()
-        if self.stop is not None or not startable or not self._gpus_are_free():
+        if not startable or not self._gpus_are_free():
             return None
         now = time.monotonic()
         held, expected = self._cpus_held, self._durations.expected
@@ -209,6 +211,13 @@ class Conductor:
         capacity = cluster.capacity if startable[0].group is None else cluster.num_cpus
         index = admit(queue, running, capacity=capacity, now=now)
         return None if index is None else self._start(startable[index])
+
+    def _is_full(self) -> bool:
+        """Return whether running trials hold every CPU; Tune asks so often that a closer look would cost it."""
+        slots = [self._slots[trial] for trial in self._running]
+        cluster = self.plan.cluster
+        capacity = cluster.capacity if all(slot.group is None for slot in slots) else cluster.num_cpus
+        return bool(slots) and sum(map(self._cpus_held, slots)) >= capacity
 
     def _cpus_held(self, slot: Slot) -> int:
         """Return the CPUs that no other trial gets while this one runs: all of them where it is to run alone."""

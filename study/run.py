@@ -1,6 +1,7 @@
 """`run_study`: folder, records, Ray, Tune and MLflow wired together. Ray is imported only after every cheap check."""
 
 import contextlib
+import json
 import os
 import time
 from dataclasses import dataclass
@@ -309,14 +310,14 @@ def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: D
     from study.search.searcher import StudyCallback, StudySearcher, StudyStopper
     from study.trial.trainable import StudyTrial
 
-    specs = {variant: spec_of(conductor.spec, variant).to_json() for variant in get_args(Variant)}
+    specs = {variant: json.dumps(spec_of(conductor.spec, variant).to_json()) for variant in get_args(Variant)}
 
     def to_config(started: TrialStarted) -> dict[str, Any]:
         learners = started.setting.get(LEARNERS)
-        varied = None if learners is None else spec_of(conductor.spec, "study", num_learners=int(learners)).to_json()
+        varied = None if learners is None else spec_of(conductor.spec, "study", num_learners=int(learners))
         company = conductor.company_of(started.trial) if started.stage == THROUGHPUT else None
         return {
-            "spec": varied or specs[started.variant],
+            "spec": json.dumps(varied.to_json()) if varied else specs[started.variant],
             "driver": (os.uname().nodename, os.getpid()),
             "company": company,
             "setting": started.setting,

@@ -33,12 +33,16 @@ def binaries() -> Path | None:
     return next((place for place in found if (place / "initdb").exists()), None)
 
 
+def _others_may_enter(folder: Path) -> bool:
+    return all(place.stat().st_mode & 0o001 for place in (folder, *folder.parents))
+
+
 class PostgreSQL:
     """One server with its data in a folder of its own; PostgreSQL refuses to run as root, so `nobody` runs it then."""
 
     def __init__(self, programs: Path) -> None:
-        self._programs = programs
         self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+        self._programs = programs
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
@@ -50,6 +54,12 @@ class PostgreSQL:
         if self._user:
             shutil.chown(self.folder, "nobody")
             shutil.chown(password, "nobody")
+            # A virtual environment in a folder that only root enters: `nobody` gets the wheel's programs for itself.
+            if not _others_may_enter(programs):
+                wheel = programs.parents[1]
+                for part in (wheel, wheel.with_name(f"{wheel.name}.libs")):
+                    shutil.copytree(part, self.folder / "wheel" / part.name)
+                self._programs = self.folder / "wheel" / programs.relative_to(wheel.parent)
         self._run(
             "initdb", "-D", self._data, "-U", "team", "-A", "scram-sha-256", f"--pwfile={password}", "-E", "UTF8", "-N"
         )

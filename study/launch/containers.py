@@ -78,7 +78,10 @@ def apptainer_commands(file: str, image: str) -> tuple[Step, ...]:
     """
     program = shlex.join(["apptainer", "exec", image, "python"])
     return (
-        Step(shlex.join(["apptainer", "build", "--fakeroot", image, file]), "in the project's folder"),
+        Step(
+            shlex.join(["apptainer", "build", "--fakeroot", image, file]),
+            "for a cluster without Docker, instead of all above; in the project's folder",
+        ),
         Step(f"{program} -m study run --space quickstart.yaml --dry-run", "try it"),
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from study.errors import LaunchError
-from study.launch import containers, kuberay, ray_up
+from study.launch import containers, kuberay, ray_up, tunnels
 from study.launch.command import Teller
 from study.launch.manifest import Step
 from study.launch.ports import LOWEST
@@ -62,6 +62,8 @@ class Files:
     shown: str
     """The one to look at."""
     steps: tuple[Step, ...]
+    tunnels: tuple[str, ...] = ()
+    """`ssh -L` lines for what listens on the head."""
 
 
 def ray_up_files(asked: Manifest) -> Files:
@@ -100,6 +102,12 @@ def ray_up_files(asked: Manifest) -> Files:
         texts={file.name: ray_up.render(cluster), token.name: secrets.token_urlsafe(32)},
         shown=file.name,
         steps=ray_up.commands(cluster, str(file)),
+        tunnels=tunnels.lines(
+            bare[0].name,
+            jump=asked.jump,
+            user=cluster.ssh_user,
+            ports=tunnels.Ports(dashboard=cluster.dashboard_port if asked.dashboard else None),
+        ),
     )
 
 
@@ -132,7 +140,11 @@ def kuberay_files(asked: Manifest) -> Files:
             apptainer.name: containers.render_apptainer(),
         },
         shown=file.name,
-        steps=(*containers.containerfile_commands(str(recipe), asked.image), *kuberay.commands(job, str(file))),
+        steps=(
+            *containers.containerfile_commands(str(recipe), asked.image),
+            *kuberay.commands(job, str(file)),
+            *containers.apptainer_commands(str(apptainer), f"{job.name}.sif"),
+        ),
     )
 
 
@@ -153,6 +165,10 @@ def show_manifest(console: Console, files: Files, *, only_print: bool) -> int:
         say(f"Wrote {', '.join(str(files.folder / name) for name in files.texts)}. Now type:")
     for step in files.steps:
         say(f"\n{step}")
+    if files.tunnels:
+        say("\nFrom your own machine, once it runs:")
+    for line in files.tunnels:
+        say(f"  {line}")
     return 0
 
 

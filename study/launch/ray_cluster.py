@@ -1,5 +1,6 @@
 """Ray on the hosts of an allocation: head first, then the workers, and down in the reverse order."""
 
+import collections
 import json
 import queue
 import secrets
@@ -18,6 +19,8 @@ from study.launch.tasks import CommandTask, RayTask
 from study.tracking.folder import write_atomically
 
 STOP_TIMEOUT_S = 45.0
+REPLACE_AFTER_S = (5.0, 20.0, 60.0, 300.0)
+"""How long a host is left alone after its node of Ray was lost, the first time and those after it; then for good."""
 TOKEN_FILE, ADDRESS_FILE = "ray.token", "ray.json"
 
 
@@ -52,6 +55,9 @@ class RayCluster:
         self._token = secrets.token_urlsafe(32)
         self._head: Agent | None = None
         self._workers: list[Agent] = []
+        self._lost: list[Agent] = []
+        self._losses: collections.Counter[Host] = collections.Counter()
+        self._due: dict[Host, float] = {}
         self._deadline = 0.0
 
     @property
@@ -102,6 +108,34 @@ class RayCluster:
         )
         return self._launch(self._allocation.head, task)
 
+    @property
+    def next_start_at(self) -> float | None:
+        """When a lost worker is to be started again, on the monotonic clock."""
+        return min(self._due.values(), default=None)
+
+    def replace(self, agent: Agent) -> float | None:
+        """Plan a lost worker's return; return in how many seconds that is, or None: its host is given up."""
+        self._workers.remove(agent)
+        self._lost.append(agent)
+        host = next(host for host in self._allocation.workers if host.name == agent.host)
+        self._losses[host] += 1
+        if self._losses[host] > len(REPLACE_AFTER_S):
+            return None
+        wait_s = REPLACE_AFTER_S[self._losses[host] - 1]
+        self._due[host] = time.monotonic() + wait_s
+        return wait_s
+
+    def start_due(self) -> None:
+        """Start the workers again whose time has come; how that went is in the inbox."""
+        assert self._head is not None and self._head.started is not None
+        for host in [host for host, at in self._due.items() if at <= time.monotonic()]:
+            del self._due[host]
+            task = self._task(host, peer=str(self._head.started["ip"]), address=self.address)
+            try:
+                self._workers.append(self._launch(host, task))
+            except LaunchError as error:
+                self._note(str(error))
+
     def is_ours(self, agent: Agent) -> bool:
         """Return whether the agent runs a node of this cluster."""
         return agent is self._head or agent in self._workers
@@ -112,7 +146,7 @@ class RayCluster:
 
     def stop(self) -> None:
         """Take it down: workers first, since without a head they wait for half a minute."""
-        for group in (self._workers, [self._head] if self._head else []):
+        for group in ([*self._lost, *self._workers], [self._head] if self._head else []):
             for agent in group:
                 agent.stop()
             for agent in group:

@@ -103,6 +103,11 @@ class RayUp:
         return f"{self.head_ip}:{self.port_base}"
 
     @property
+    def dashboard_port(self) -> int:
+        """Where the head's dashboard listens, on loopback only."""
+        return self.port_base + 7
+
+    @property
     def temp_dir(self) -> str:
         """Folder on every host's own disk: closed to others, and the mark of this cluster's processes."""
         return f"/tmp/ru-{self.name}"
@@ -239,7 +244,7 @@ def _start_head(cluster: RayUp) -> str:
         f"--node-ip-address={cluster.head_ip}",
         f"--num-cpus={cpus}",
         f"--include-dashboard={str(cluster.dashboard).lower()}",
-        f"--dashboard-host=127.0.0.1 --dashboard-port={cluster.port_base + 7}",
+        f"--dashboard-host=127.0.0.1 --dashboard-port={cluster.dashboard_port}",
         *_common(cluster),
         "--autoscaling-config=~/ray_bootstrap_config.yaml",
         "$client",

@@ -113,10 +113,13 @@ class Supervisor:
         """Pass on what the driver prints until it ends; end it when a signal comes, or Ray's head dies."""
         give_up_at: float | None = None
         while True:
+            wake_at = ray.next_start_at if give_up_at is None else give_up_at
             try:
-                timeout = None if give_up_at is None else max(give_up_at - time.monotonic(), 0.01)
-                said = self._inbox.get(timeout=timeout)
+                said = self._inbox.get(timeout=None if wake_at is None else max(wake_at - time.monotonic(), 0.01))
             except queue.Empty:
+                if give_up_at is None:
+                    ray.start_due()
+                    continue
                 driver.stop()
                 driver.wait(10)
                 return ExitCode.STOPPED
@@ -130,6 +133,8 @@ class Supervisor:
                 driver.stop()
                 driver.wait(10)
                 return code
+            elif ray.is_ours(said.agent) and said.event["event"] == "started":
+                note(f"{said.agent.host}: a node of Ray is back.")
             elif ray.is_ours(said.agent) and said.event["event"] in ("failed", "gone"):
                 self._lost(said, ray)
                 if ray.is_head(said.agent) and give_up_at is None:
@@ -157,12 +162,22 @@ class Supervisor:
         return None
 
     def _lost(self, said: Said, ray: RayCluster) -> None:
+        """Say that a node of Ray is gone; a worker is started again, unless the study ends."""
         if said.event["event"] == "failed" or not said.agent.noise:
             why = str(said.event.get("reason", "its agent ended"))
         else:
             why = said.agent.noise
-        what = "Ray's head" if ray.is_head(said.agent) else "a node of Ray"
-        note(f"{said.agent.host}: {what} is lost: {why}")
+        if ray.is_head(said.agent):
+            note(f"{said.agent.host}: Ray's head is lost: {why}")
+            return
+        wait_s = ray.replace(said.agent)
+        if self._signal:
+            then = ""
+        elif wait_s is None:
+            then = " It was lost too often and is not started again."
+        else:
+            then = f" It is started again in {wait_s:.0f} s."
+        note(f"{said.agent.host}: a node of Ray is lost: {why.rstrip('.')}.{then}")
 
     # --- the end -----------------------------------------------------------------------------------------------
 

@@ -3,9 +3,10 @@
 The driver imports this module, and a driver without RLlib starts two seconds earlier.
 """
 
+import functools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray.tune import PlacementGroupFactory, Trainable
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 class StudyTrial(Trainable):
     """One trial of a study.
 
-    Its configuration holds JSON values only: `spec` (`StudySpec.to_json()`), `setting` (every parameter with
-    its value), `seed`, `iterations` (or None), `execution`, `trial`, `attempt`. Each result has `records`, `progress`,
-    `done` and `policy` (see `TrialRun.advance`).
+    Its configuration holds JSON values only: `spec` (`StudySpec.to_json()`, or the same as text), `setting` (every
+    parameter with its value), `seed`, `iterations` (or None), `execution`, `trial`, `attempt`. Each result has
+    `records`, `progress`, `done` and `policy` (see `TrialRun.advance`).
     """
 
     _run: "TrialRun | None" = None
@@ -36,7 +37,7 @@ class StudyTrial(Trainable):
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
         """Return one bundle for each process: the main one, those that step environments, the learners."""
-        spec = StudySpec.model_validate(config["spec"])
+        spec = spec_in(config)
         wanted = processes(spec, config["setting"][SCALE], config["execution"])
         return PlacementGroupFactory([process.bundle for process in wanted], strategy=spec.resources.placement.upper())
 
@@ -50,7 +51,7 @@ class StudyTrial(Trainable):
         self._started_s = time.perf_counter()
         self._ended = False
         # Before torch is imported: OpenMP reads it once.
-        os.environ["OMP_NUM_THREADS"] = str(config["spec"]["resources"]["num_cpus_for_main_process"])
+        os.environ["OMP_NUM_THREADS"] = str(spec_in(config).resources.num_cpus_for_main_process)
 
     def step(self) -> dict[str, Any]:
         """Train one iteration and return its records.
@@ -65,7 +66,8 @@ class StudyTrial(Trainable):
                 from study.trial.run import TrialConfig, TrialRun
 
                 runners, self._runners = self._runners, ()
-                self._run = TrialRun(TrialConfig.from_json(self.config), started_s=self._started_s, runners=runners)
+                config = TrialConfig.from_json({**self.config, "spec": spec_in(self.config)})
+                self._run = TrialRun(config, started_s=self._started_s, runners=runners)
             result = self._run.advance()
             if result["done"]:
                 self._ended = True
@@ -111,3 +113,18 @@ class StudyTrial(Trainable):
             from study.trial.kept_runners import stop
 
             stop(runners)
+
+
+def spec_in(config: Mapping[str, Any]) -> StudySpec:
+    """Return the space in a trial's configuration.
+
+    As text it costs the driver nothing: Tune copies a configuration, flattens it and makes JSON of it, for each trial
+    and each result.
+    """
+    spec = config["spec"]
+    return _parsed(spec) if isinstance(spec, str) else StudySpec.model_validate(spec)
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(text: str) -> StudySpec:
+    return StudySpec.model_validate_json(text)

@@ -77,7 +77,7 @@ def test_a_besteffort_study_makes_way_for_a_normal_job_and_resumes_under_another
 
 def test_a_besteffort_study_that_has_no_time_to_end_resumes(oar, uninterrupted):
     study = LaunchedStudy(oar.hosts, "killed", num_trials=5)
-    job = submit(study, "--besteffort", "--walltime", "0:40:00", scheduler_options=["--checkpoint", "1"])
+    job = submit(study, "--besteffort", "--walltime", "0:40:00", scheduler_options=["--checkpoint", "0"])
     study.wait_until_midway()
     normal = oar.submit("-l", "/host=2/core=4,walltime=0:01:00", command="sleep 3", user="other")
     oar.wait_for_state(job, *ENDED, timeout_s=120)

@@ -138,6 +138,26 @@ def test_a_killed_driver_is_started_again(place):
     assert_whole(place / "studies" / "s", f"sqlite:///{place}/mlflow.db", 4)
 
 
+@pytest.mark.heavy
+def test_a_killed_raylet_is_started_again(place):
+    process = launch(place)
+    read_until(process, "trial 0")
+    folder = json.loads((place / "studies" / "s.launch" / "ray.json").read_text())["hosts"][1]["folder"]
+    raylets = [
+        each.pid
+        for each in psutil.process_iter(["name", "cmdline"])
+        if each.info["name"] == "raylet" and f"{folder}/" in " ".join(each.info["cmdline"] or [])
+    ]
+    assert len(raylets) == 1
+    os.kill(raylets[0], signal.SIGKILL)
+    said = process.stdout.read()
+    assert process.wait() == 0, said
+    assert "there: a node of Ray is lost" in said
+    assert "there: a node of Ray is back." in said
+    assert_whole(place / "studies" / "s", f"sqlite:///{place}/mlflow.db", 4)
+    assert not await_nothing(place)
+
+
 def test_ray_that_cannot_start_is_an_error_with_its_reason(place):
     began = time.monotonic()
     process = launch(place, "--temp-root", "/proc")
