@@ -21,8 +21,9 @@ PREDICTION = (
     "machine, this network and this environment."
 )
 MEASURED = (
-    "`measured` means that the study gave every process a core of its own, or that its environments wait. A foreign "
-    "load on the machine is not noticed; the recorded CPU pressure shows it."
+    "`measured` means that the study gave every process a core of its own, or that its environments wait, and that "
+    "nobody else used those cores (studies before 0.5.0 did not look). Who shares memory, caches or the network is not "
+    "seen."
 )
 GREEDY = (
     "Returns are those of greedy evaluations on fixed seeds. A study compares the settings that it ran; it does not "
