@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
 from study.space.spec import StudySpec
+from study.tracking.folder import StudyFolder
 
 Kind = Literal["search", "holdup", "throughput", "foreign"]
 """What a study is: an ordinary search, in stages, short trials for the clock, or written by other people's scripts."""
@@ -38,6 +40,16 @@ class StudyData:
     """Reads what `iterations` returns."""
     read_evaluations: Callable[[], pd.DataFrame] = field(repr=False)
     """Reads what `evaluations` returns."""
+
+    @property
+    def space_file(self) -> str | None:
+        """The space file for a command that runs more of this: the study's own copy, which holds what `--set` changed.
+
+        Without a folder, the file that the study was started with; None where that is not known.
+        """
+        if "://" not in self.source and (copy := StudyFolder(Path(self.source)).space_file).exists():
+            return str(copy)
+        return self.sheet.get("space") or None
 
     def iterations(self) -> pd.DataFrame:
         """Read one row per training iteration, the columns of `ITERATION_COLUMNS`.

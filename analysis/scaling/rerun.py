@@ -17,7 +17,7 @@ class Rerun:
     """How to run cells of a study."""
 
     space: str
-    """Space file that the study came from."""
+    """Space file that the study came from, as a shell takes it."""
     study: str
     """Its name."""
 

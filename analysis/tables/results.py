@@ -39,14 +39,14 @@ class Results:
         """Strong scaling, batch fixed."""
         from analysis.scaling.speed_up import strong_scaling
 
-        return attempt(lambda: strong_scaling(self.data.runs))
+        return attempt(lambda: strong_scaling(self.data.runs, space=self.data.space_file))
 
     @cached_property
     def weak(self) -> Scaling | str:
         """Weak scaling, steps per runner fixed."""
         from analysis.scaling.speed_up import weak_scaling
 
-        return attempt(lambda: weak_scaling(self.data.runs))
+        return attempt(lambda: weak_scaling(self.data.runs, space=self.data.space_file))
 
     @cached_property
     def phases(self) -> Phases | str:

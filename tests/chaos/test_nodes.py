@@ -1,6 +1,7 @@
 """Nodes, raylets, heads and processes of trials that die under a study: what each does to it. Real raylets."""
 
 import itertools
+import math
 import os
 import random
 import signal
@@ -22,6 +23,8 @@ MAIN, RUNNER, LEARNER = "StudyTrial", "BatchedEnvRunner", "_WrappedExecutable"
 """What Ray calls the processes of a trial."""
 MINUTES = float(os.environ.get("CHAOS_MINUTES", "10"))
 """How long the chaos is to last."""
+START_UP_S = 20.0
+"""What a trial takes to start, about."""
 Tell = Callable[..., None]
 A, B, C = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 
@@ -236,8 +239,11 @@ def test_nodes_that_are_killed_every_minute(driver: Driver, cluster: Cluster, te
     for host in hosts:
         cluster.add_node(2, host)
     driver.settings = cluster.settings
-    trial_s = MINUTES * 60 * len(hosts) / 40 - 20  # what is left of its share after start-up
-    options = [*lasting(max(trial_s, 5)), *setting(search__num_trials=40)]
+    # A trial loses its node at this rate, and begins anew: its share of the time is (exp(rate x length) - 1) / rate.
+    rate, share_s = 1 / (60 * len(hosts)), MINUTES * 60 * len(hosts) / 40
+    trial_s = math.log(1 + rate * share_s) / rate - START_UP_S
+    # Environments that wait leave the cores to the start of processes, which is most of the work here.
+    options = [*lasting(max(trial_s, 5)), *setting(search__num_trials=40, environment__step_wait_ms=20)]
     driver.start("--address", cluster.address, *options)
     assert driver.process is not None
     driver.wait_for("iteration")

@@ -89,6 +89,8 @@ def test_our_study_is_the_same_as_from_its_folder(mirrored, uri):
     assert mine.runs["timing"].tolist() == truth.runs["timing"].tolist()
     assert (mine.name, mine.kind, mine.source) == ("demo", "search", uri)
     assert mine.spec == truth.spec
+    assert truth.space_file == str(mirrored.space_file)  # a command reads what the study was run with, `--set` included
+    assert mine.space_file == mirrored.identity().space
     assert mine.runs["learner_threads"].isna().all()
     assert mine.runs["num_cpus"].tolist() == truth.runs["num_cpus"].tolist() == [3] * 4
     assert mine.runs.loc[0, "rest_time_s"] == pytest.approx(np.mean([2.5, 3.5, 4.5]) - 0.45)
