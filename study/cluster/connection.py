@@ -238,6 +238,7 @@ def _remove_dead_sessions(folder: Path) -> None:
 def tune_storage() -> Iterator[str]:
     """Yield a folder for what Tune writes; nothing is ever read back, and after a kill the next study removes it."""
     folder = _session_folder() / "r" / f"session_tune_{os.getpid()}"
+    _remove_dead_sessions(folder.parent)
     try:
         yield str(folder)
     finally:

@@ -19,7 +19,7 @@ import psutil
 from study.cluster.connection import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
 from study.cluster.machine import machine
 from study.errors import LaunchError
-from study.launch.ports import take_block
+from study.launch.ports import claim, take_block
 from study.launch.tasks import RayTask
 
 STOP_TIMEOUT_S = 40.0
@@ -170,6 +170,7 @@ def _folder(temp_root: str, base: int) -> Path:
     Raises:
         LaunchError: Somebody else has it.
     """
+    _remove_dead(Path(temp_root))
     folder = Path(temp_root) / f"rl-{os.getuid()}-{base}"
     if folder.is_symlink() or (folder.exists() and folder.lstat().st_uid != os.getuid()):
         raise LaunchError(f"{socket.gethostname()}: {folder} must be yours. Fix: choose another --temp-root.")
@@ -182,6 +183,15 @@ def _folder(temp_root: str, base: int) -> Path:
             "--temp-root on this host's own disk."
         ) from error
     return folder
+
+
+def _remove_dead(root: Path) -> None:
+    """Remove what nodes that were killed have left: folders named after a block of ports that nobody owns."""
+    for folder in root.glob(f"rl-{os.getuid()}-*"):
+        base = folder.name.rpartition("-")[2]
+        if base.isdigit() and int(base) < 65_536 and (lock := claim(int(base))):
+            with lock:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _processes_of(folder: Path) -> list[psutil.Process]:

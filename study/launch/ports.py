@@ -68,7 +68,7 @@ def take_block(job: str, *, num_cpus: int, port_base: int | None = None) -> Port
     first = 0 if port_base is not None else zlib.crc32(job.encode()) % max(count, 1)
     for index in range(count):
         base = lowest + (first + index) % count * size
-        if (lock := _listen(base)) is None:
+        if (lock := claim(base)) is None:
             continue
         if all(map(_is_free, range(base + 1, base + size))):
             return PortBlock(base=base, num_workers=num_workers, lock=lock)
@@ -79,11 +79,11 @@ def take_block(job: str, *, num_cpus: int, port_base: int | None = None) -> Port
     )
 
 
-def _listen(port: int) -> socket.socket | None:
-    """Listen on loopback, where no other host sees it."""
+def claim(base: int) -> socket.socket | None:
+    """Return the lock of the block from `base` on; None where a process has it. It listens where no other host sees it."""
     lock = socket.socket()
     try:
-        lock.bind(("127.0.0.1", port))
+        lock.bind(("127.0.0.1", base))
         lock.listen(1)
     except OSError:
         lock.close()

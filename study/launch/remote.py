@@ -3,7 +3,9 @@
 import collections
 import contextlib
 import json
+import os
 import queue
+import signal
 import subprocess
 import threading
 from dataclasses import dataclass
@@ -80,7 +82,7 @@ class Agent:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(OSError):  # oarsh belongs to another user
-                self._process.kill()
+                os.killpg(self._process.pid, signal.SIGKILL)  # srun has a process of its own below
             return False
         return True
 
