@@ -80,7 +80,7 @@ def take_block(job: str, *, num_cpus: int, port_base: int | None = None) -> Port
 
 
 def claim(base: int) -> socket.socket | None:
-    """Return the lock of the block from `base` on; None where a process has it. It listens where no other host sees it."""
+    """Return the lock of the block from `base` on, which listens on loopback; None where another process has it."""
     lock = socket.socket()
     try:
         lock.bind(("127.0.0.1", base))
