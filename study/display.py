@@ -87,8 +87,8 @@ class PlainDisplay:
         if self._conductor is None:
             return
         rows = self._conductor.ledger.rows
-        new = itertools.islice(rows, self._num_seen, None)  # rows are never removed
-        for number in [*self._open, *new]:
+        new = list(itertools.islice(reversed(rows), len(rows) - self._num_seen))  # rows are never removed
+        for number in [*self._open, *reversed(new)]:
             row = rows[number]
             state = (row.attempt, row.status)
             if self._open.get(number) != state:

@@ -1,6 +1,7 @@
 """How long the next trials will take: by experience with trials of their kind, else by a guess. Pure."""
 
 import statistics
+from collections import deque
 
 from study.planning.guess import guess_seconds
 from study.planning.plan import Plan, Slot
@@ -10,6 +11,9 @@ from study.tracking.ledger import TrialRow
 Kind = tuple[int, int | None, Execution, str]
 """What trials of about the same duration have in common: scale, iterations, execution, variant or cell."""
 
+REMEMBERED = 100
+"""Trials of a kind whose durations count: the last ones, so that the cost of asking does not grow with a study."""
+
 
 class Durations:
     """The durations of the trials that finished."""
@@ -17,7 +21,7 @@ class Durations:
     def __init__(self, spec: StudySpec, plan: Plan) -> None:
         """Begin without experience."""
         self._spec, self._plan = spec, plan
-        self._past: dict[Kind, list[float]] = {}
+        self._past: dict[Kind, deque[float]] = {}
         self._expected: dict[Kind, float] = {}
 
     def note(self, row: TrialRow) -> None:
@@ -25,7 +29,7 @@ class Durations:
         if row.status == "finished" and row.duration_s is not None:
             cell = row.anchor if row.stage == "throughput" else None
             kind = row.num_env_runners, row.iterations, row.execution, cell or row.variant
-            self._past.setdefault(kind, []).append(row.duration_s)
+            self._past.setdefault(kind, deque(maxlen=REMEMBERED)).append(row.duration_s)
             self._expected.pop(kind, None)
 
     def known(self, slot: Slot) -> bool:

@@ -50,7 +50,9 @@ class OptunaStudy:
 
     def _reconcile(self, rows: Mapping[int, TrialRow], journal: Path) -> None:
         seen: set[int] = set()
-        for frozen in self._study.get_trials(deepcopy=False):
+        entered = self._study.get_trials(deepcopy=False)
+        self._num_entered = len(entered)
+        for frozen in entered:
             number = frozen.user_attrs.get(TRIAL)
             row = rows.get(number) if isinstance(number, int) else None
             ended = row is not None and row.ended
@@ -91,8 +93,12 @@ class OptunaStudy:
         """Enter a trial by one atomic write."""
         self._study.add_trial(frozen)
         if not frozen.state.is_finished():
-            entered = self._study.get_trials(deepcopy=False)[-1]
-            self._trials[number] = Trial(self._study, entered._trial_id)
+            # By its number: to read all trials for the last one would cost more with each of them.
+            storage, study = self._study._storage, self._study._study_id
+            self._trials[number] = Trial(
+                self._study, storage.get_trial_id_from_study_id_trial_number(study, self._num_entered)
+            )
+        self._num_entered += 1
 
     def forget(self, trials: Iterable[int]) -> None:
         """Give up trials that will not be run: as RUNNING they would repel the sampler for ever."""
