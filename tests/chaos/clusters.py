@@ -33,7 +33,7 @@ class Cluster(test_live_cluster.Cluster):
 
     def _ray_start(self, *words: object, within: Sequence[str] = ()) -> None:
         program = [*within, *self.settings, str(Path(sys.executable).parent / "ray"), "start", "--disable-usage-stats"]
-        done = run([*program, *map(str, words)], self.folder, timeout=60)
+        done = run([*program, *map(str, words)], self.folder, timeout=180)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def raylet(self, host: str) -> psutil.Process:

@@ -23,7 +23,7 @@ MAIN, RUNNER, LEARNER = "StudyTrial", "BatchedEnvRunner", "_WrappedExecutable"
 """What Ray calls the processes of a trial."""
 MINUTES = float(os.environ.get("CHAOS_MINUTES", "10"))
 """How long the chaos is to last."""
-START_UP_S = 20.0
+START_UP_S = 40.0
 """What a trial takes to start, about."""
 Tell = Callable[..., None]
 A, B, C = "127.0.0.2", "127.0.0.3", "127.0.0.4"
