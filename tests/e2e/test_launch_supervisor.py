@@ -77,6 +77,7 @@ def read_until(process, text):
     raise AssertionError("".join(lines))
 
 
+@pytest.mark.heavy  # with real SLURM the same runs by default
 def test_a_study_on_two_hosts_from_start_to_end(place):
     process = launch(place)
     seen_token = None

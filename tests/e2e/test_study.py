@@ -141,11 +141,16 @@ def test_a_failing_trial_is_a_row_and_the_others_go_on(place):
     assert_whole(place / "studies" / "space", uri(place), 4, failed=tuple(failed))
 
 
-def test_signals_end_the_study_cleanly_and_a_resume_finishes_it(place):
+def on_request(*numbers):
+    return [pytest.param([number], marks=pytest.mark.heavy) for number in numbers]
+
+
+@pytest.mark.parametrize("numbers", [[signal.SIGTERM, signal.SIGINT], *on_request(signal.SIGUSR1)])
+def test_signals_end_the_study_cleanly_and_a_resume_finishes_it(place, numbers):
     (place / "space.yaml").write_text(LONGER)
     words = command("--space", "space.yaml", "--resume-or-start", "--set", "search.num_trials=2")
     file = place / "studies" / "space" / "records.jsonl"
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+    for number in numbers:
         seen = kinds(place).count("iteration") if file.exists() else 0
         with (place / "log").open("w") as log:
             process = start(words, place, log)
