@@ -33,7 +33,8 @@ def launched(hosts, study):
 
 
 def supervisors(hosts):
-    return [process for process in hosts.ctl.processes("tester") if "launch" in " ".join(process.cmdline())]
+    """Return the processes of `study launch`, without the ssh clients below them."""
+    return [process for process in hosts.ctl.processes("tester") if "launch" in process.cmdline()]
 
 
 @contextlib.contextmanager
@@ -82,8 +83,8 @@ def test_a_killed_launch_leaves_no_ray_on_the_hosts_and_can_be_resumed(ssh_hosts
         before = servers()
         with launched(ssh_hosts, study):
             study.wait_until_midway()
-            for process in supervisors(ssh_hosts):
-                process.send_signal(signal.SIGKILL)
+            (supervisor,) = supervisors(ssh_hosts)
+            supervisor.send_signal(signal.SIGKILL)
             assert_nothing_runs(ssh_hosts.nodes, timeout_s=30)
         assert servers() == before
     with launched(ssh_hosts, study) as (process, log):
@@ -97,8 +98,8 @@ def test_an_interrupted_launch_ends_cleanly(ssh_hosts):
     study = LaunchedStudy(ssh_hosts, "interrupted", num_trials=5)
     with launched(ssh_hosts, study) as (process, log):
         study.wait_until_midway()
-        for each in supervisors(ssh_hosts):
-            each.send_signal(signal.SIGINT)
+        (supervisor,) = supervisors(ssh_hosts)
+        supervisor.send_signal(signal.SIGINT)
         assert process.wait(timeout=300) == 75, log.read_text()
         assert study.records()[-1].kind == "study_closed"
         assert_nothing_left(ssh_hosts.nodes)
