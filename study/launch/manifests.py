@@ -20,9 +20,6 @@ from study.launch.ssh import parse_hosts
 from study.space.spec import StudySpec
 from study.tracking.folder import write_atomically
 
-LONGEST_NAME = 24
-"""Of a cluster: its name is a part of socket paths."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
@@ -175,7 +172,7 @@ def show_manifest(console: Console, files: Files, *, only_print: bool) -> int:
 def _plain(name: str) -> str:
     """Return a name as Ray's autoscaler and Kubernetes take it: a letter first, then letters, digits, dashes."""
     plain = re.sub(r"[^a-z0-9-]+", "-", name.lower())
-    return (plain if plain[:1].isalpha() else f"s-{plain}")[:LONGEST_NAME].strip("-")
+    return (plain if plain[:1].isalpha() else f"s-{plain}")[: ray_up.LONGEST_NAME].strip("-")
 
 
 def _address_of(host: str) -> str:

@@ -16,7 +16,7 @@ from study.launch.allocation import Host
 from study.launch.manifest import Step, fill
 from study.launch.ports import LOWEST
 
-_LONGEST_NAME = 24
+LONGEST_NAME = 24
 """With Ray's own names behind it, a socket's path stays below 107 bytes."""
 _CORES = "from study.cluster.machine import machine; print(max(machine().num_cores - {left_out}, 1))"
 _STOP_TIMEOUT_S = 40
@@ -78,7 +78,7 @@ class RayUp:
             LaunchError: A name, an address or a path is not plain.
         """
         for place, value, pattern, fix in (
-            ("cluster name", self.name, rf"[a-z][a-z0-9-]{{0,{_LONGEST_NAME - 1}}}", "For instance lab-study."),
+            ("cluster name", self.name, rf"[a-z][a-z0-9-]{{0,{LONGEST_NAME - 1}}}", "For instance lab-study."),
             ("study name", self.study, r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "Give another --name."),
             ("--head-ip", self.head_ip, r"\d+(\.\d+){3}", "Give the address at which the others reach the head."),
             ("ssh user", self.ssh_user, r"[A-Za-z0-9_][\w.-]*", "Give --ssh-user."),

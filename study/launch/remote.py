@@ -42,7 +42,8 @@ class Agent:
         """
         self.host = host
         self.started: Event | None = None
-        self.ended = False
+        self.failed = False
+        """Whether it has said so itself, before it ended."""
         self._inbox = inbox
         self._noise: collections.deque[str] = collections.deque(maxlen=6)
         self._process = subprocess.Popen(
@@ -101,9 +102,9 @@ class Agent:
                 continue
             if event["event"] == "started":
                 self.started = event
+            self.failed = self.failed or event["event"] == "failed"
             self._inbox.put(Said(self, event))
         self._threads[1].join(2)
-        self.ended = True
         self._inbox.put(Said(self, {"event": "gone", "code": self._process.wait()}))
 
     def _overhear(self) -> None:

@@ -163,21 +163,20 @@ class Supervisor:
 
     def _lost(self, said: Said, ray: RayCluster) -> None:
         """Say that a node of Ray is gone; a worker is started again, unless the study ends."""
-        if said.event["event"] == "failed" or not said.agent.noise:
-            why = str(said.event.get("reason", "its agent ended"))
-        else:
-            why = said.agent.noise
-        if ray.is_head(said.agent):
-            note(f"{said.agent.host}: Ray's head is lost: {why}")
+        is_head, told = ray.is_head(said.agent), "reason" in said.event
+        if told or not said.agent.failed:
+            what = "Ray's head" if is_head else "a node of Ray"
+            why = str(said.event["reason"]) if told else said.agent.noise or "its agent ended"
+            note(f"{said.agent.host}: {what} is lost: {why}")
+        # An agent whose node failed still takes down what is left of it: before it is gone, nothing may start there.
+        if is_head or said.event["event"] != "gone":
             return
         wait_s = ray.replace(said.agent)
-        if self._signal:
-            then = ""
-        elif wait_s is None:
-            then = " It was lost too often and is not started again."
-        else:
-            then = f" It is started again in {wait_s:.0f} s."
-        note(f"{said.agent.host}: a node of Ray is lost: {why.rstrip('.')}.{then}")
+        if not self._signal:
+            when = (
+                "was lost too often, and is not started again" if wait_s is None else f"starts again in {wait_s:.0f} s"
+            )
+            note(f"{said.agent.host}: the node {when}.")
 
     # --- the end -----------------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ class Durations:
         return self._kind(slot) in self._past
 
     def expected(self, slot: Slot) -> float:
-        """Return the seconds that a trial should take: the median of finished ones like it, else a guess."""
+        """Return the seconds that a trial should take: the median of the last finished ones like it, else a guess."""
         kind = self._kind(slot)
         if kind not in self._expected:
             scale, iterations, execution, _ = kind
