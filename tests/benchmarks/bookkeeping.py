@@ -4,11 +4,13 @@ Two measurements:
 
 - `tune`: 1,000 trials that report three times within `--seconds` run under `run_study` (searcher, records, Optuna,
   MLflow on SQLite) and under a bare Tuner, in alternating order, each in a process of its own with as many trials side
-  by side and with actors reused. Ratio of the seconds that `Tuner.fit` takes.
+  by side (one for each core) and with actors reused. Ratio of the seconds that `Tuner.fit` takes. With several trials
+  for each core their first processes, which all start at once, come up more slowly than such short trials end; a study
+  then loses the advantage of reuse (Tune gives ended trials' processes to waiting ones and ends those that start).
 - `driver`: the searcher and callback over a real conductor, records and Optuna journal, without Ray: CPU time of the
   driver for each trial, and its memory, around trials 100, 1,000 and 10,000. Optuna's part is told apart.
 
-    python -m tests.benchmarks.bookkeeping [--trials 1000] [--repetitions 5] [--seconds 1] [--concurrency 8]
+    python -m tests.benchmarks.bookkeeping [--trials 1000] [--repetitions 5] [--seconds 1] [--concurrency 2]
 """
 
 import argparse
@@ -245,7 +247,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--concurrency", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--child", choices=["ours", "bare"])
     parser.add_argument("--only", choices=["tune", "driver"])
     options = parser.parse_args()
