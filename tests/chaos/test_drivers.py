@@ -45,7 +45,8 @@ def test_a_driver_killed_ten_times_takes_at_most_twice_as_long(tmp_path: Path, t
             end = time.monotonic() + 30
             while any(map(is_alive, below)) and time.monotonic() < end:
                 time.sleep(0.1)
-            assert not any(map(is_alive, below)), "a killed driver left processes behind"
+            left = [" ".join(each.cmdline())[:120] for each in below if is_alive(each)]
+            assert not left, f"a killed driver left processes behind: {left}"
         began = time.monotonic()
         assert killed.run(*OPTIONS, timeout=2 * usual_s - spent_s) == 0, killed.said
         spent_s += time.monotonic() - began
