@@ -40,7 +40,8 @@ _ALL = (
         unit="s",
         grain="iteration",
         source="measured",
-        meaning="The whole iteration: sampling, learning, synchronisation and the rest; no evaluation.",
+        meaning="The whole iteration: sampling, learning, synchronisation and the rest; no evaluation. Of APPO and "
+        "IMPALA, at least a second and one train batch.",
     ),
     Metric(
         name="sampling_time_s",
@@ -87,11 +88,33 @@ _ALL = (
         mirrored=False,
     ),
     Metric(
+        name="learner_busy_time_s",
+        unit="s",
+        grain="iteration",
+        source="measured",
+        meaning="Where sampling and learning overlap (APPO, IMPALA): time of updates, by the learner's own clock.",
+    ),
+    Metric(
+        name="overlap_time_s",
+        unit="s",
+        grain="iteration",
+        source="computed",
+        meaning="mean_runner_time_s + learner_busy_time_s - iteration_time_s, at least 0: for so long at the least "
+        "runners sampled while the learner learnt.",
+    ),
+    Metric(
+        name="policy_lag",
+        unit="1",
+        grain="iteration",
+        source="counted",
+        meaning="Updates between the policy that sampled and the one that learnt from it (APPO, IMPALA).",
+    ),
+    Metric(
         name="train_batch_size_actual",
         unit="env steps",
         grain="iteration",
         source="counted",
-        meaning="Environment steps that this iteration trained on.",
+        meaning="Environment steps that this iteration trained on; of APPO and IMPALA, that arrived for training.",
     ),
     Metric(
         name="num_sampling_rounds",

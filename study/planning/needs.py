@@ -86,8 +86,8 @@ def execution_of(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -
         return spec.execution
     if spec.kind == "throughput":
         return "real"  # or not at all: the plan refuses cells whose clock would mean nothing
-    if spec.runner == "stock" or spec.environment.step_wait_ms > 0:
-        return "real"  # stock runners cannot be emulated, and environments that wait can share a core
+    if spec.runner == "stock" or spec.environment.step_wait_ms > 0 or spec.traits.asynchronous:
+        return "real"  # these cannot be emulated; and environments that wait can share a core
     cores = [_Room(node.capacity, node.memory_mb, node.num_gpus) for node in cluster.nodes]
     return "real" if _placeable(processes(spec, num_env_runners, "real"), cores) else "emulated"
 

@@ -66,10 +66,11 @@ def rounded(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collecti
         written: Parameters that an anchor gave.
     """
     # A complete setting stands for itself: where it has no rule, the space's own does not apply to it either.
-    setting = dict(proposed) if is_complete(proposed) else overlay(spec.fixed, proposed)
+    setting = dict(proposed) if is_complete(spec, proposed) else overlay(spec.fixed, proposed)
     setting.pop(ITERATIONS, None)
     scale = int(setting[SCALE])
-    unit = batch_unit(spec, scale * int(setting["num_envs_per_env_runner"]))
+    fragment = int(setting.get("rollout_fragment_length", 1))
+    unit = batch_unit(spec, scale, int(setting["num_envs_per_env_runner"]), fragment)
     units = {
         "train_batch_size": unit,
         "steps_per_env_runner": unit // math.gcd(unit, scale),

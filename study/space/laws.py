@@ -63,6 +63,7 @@ OVERRIDES_REFUSED = {
 }
 """What `rllib:` may not set for another reason."""
 
+FRAGMENT = "rollout_fragment_length"
 MAX_SCALES = 200
 """The other laws look at every scale with every number of environments."""
 
@@ -116,8 +117,36 @@ def _environment(spec: "StudySpec") -> Broken:
         yield "environment.target", got, "A target is a return worth reaching."
 
 
+def _algorithm(spec: "StudySpec") -> Broken:
+    """What an algorithm does not have, and what it needs."""
+    name, traits = spec.algorithm, spec.traits
+    taken = {*traits.parameters, *(RULES.keys() - traits.rules.keys())}
+    for parameter in (each for each in (*PARAMETERS, *RULES) if each in spec.given_parameters and each not in taken):
+        got = f"{name} has no such parameter{_own_value(spec, parameter)}."
+        yield f"parameters.{parameter}", got, f"Remove it; {name} has: {', '.join(sorted(traits.parameters))}."
+    if spec.holdup is not None and name != "PPO":
+        yield "holdup", f"a hold-up study is of PPO, got algorithm: {name}.", "Remove holdup:, or set algorithm: PPO."
+    if name == "A2C" and spec.learner != "lean":
+        yield "learner", f"A2C needs `lean`, got {spec.learner}, which always uses Adam.", "Set learner: lean."
+    if name != "PPO" and spec.standardization not in (None, "none"):
+        got = f"{name} standardises no advantages, got {spec.standardization}."
+        yield "standardization", got, "Remove it."
+    if traits.asynchronous and spec.learner != "rllib":
+        yield "learner", f"`lean` is PPO's update, got algorithm: {name}.", "Remove it, or set learner: rllib."
+    if traits.asynchronous and spec.execution == "emulated":
+        got = f"how old a policy {name} learns from depends on the clock, and emulation has none."
+        yield "execution", got, "Set execution: real, or algorithm: PPO."
+
+
+def _own_value(spec: "StudySpec", parameter: str) -> str:
+    if parameter in ("minibatch_size", "num_minibatches"):
+        return " (every batch is one minibatch)"
+    said = spec.traits.given.get(parameter)
+    return "" if said is None else f" (it is always {said:g})"
+
+
 def _rules(spec: "StudySpec") -> Broken:
-    given = spec.parameters.model_fields_set  # type: ignore[attr-defined]
+    given = spec.given_parameters
     for rule, parameter in REPLACED.items():
         if rule in given and parameter in given:
             got = f"takes the place of {parameter}, got both."
@@ -131,6 +160,8 @@ def _batches(spec: "StudySpec") -> Broken:
     if minibatch > largest(batch):
         got = f"`minibatch_size <= train_batch_size` must hold, got {minibatch} > {largest(batch)}."
         yield "parameters.minibatch_size", got, f"Lower minibatch_size or raise {rule}."
+    if spec.traits.asynchronous:
+        return  # the runners' fragments make up batches as they come
     lanes = last * int(largest(spec.domain("num_envs_per_env_runner")))
     # A sampled batch is moved up to the number of lanes; one that a person wrote down is run as it is, or refused.
     steps = largest(batch) if isinstance(batch, Range) else smallest(batch)
@@ -146,19 +177,37 @@ def _batches(spec: "StudySpec") -> Broken:
         batch = batch_domain(spec, scale)
         if not isinstance(batch, Range) or batch.step is not None:
             return
-        units = (batch_unit(spec, scale * int(envs)) for envs in values(spec.domain("num_envs_per_env_runner")))
-        if (unit := next((unit for unit in units if _holds_no_multiple(batch, unit)), None)) is not None:
-            got = (
-                f"a multiple of {unit} (the lanes at {scale} runners, and the learners) must lie in {batch.low} to "
-                f"{batch.high}."
-            )
+        if unit := next((unit for unit in _batch_units(spec, scale) if _holds_no_multiple(batch, unit)), None):
+            got = f"a multiple of {unit} ({_unit_is(spec, scale)}) must lie in {batch.low} to {batch.high}."
             yield f"parameters.{rule}", got, "Widen the range."
             return
 
 
-def batch_unit(spec: "StudySpec", lanes: int) -> int:
-    """Return what a sampled batch is a multiple of: the lanes, and the learners that share it."""
-    return math.lcm(lanes, max(spec.resources.num_learners, 1))
+def batch_unit(spec: "StudySpec", num_env_runners: int, num_envs: int, fragment: int) -> int:
+    """Return what a batch is a multiple of, so that every lane and every learner has the same share of it.
+
+    Args:
+        spec: The space.
+        num_env_runners: The scale.
+        num_envs: Environments of each runner.
+        fragment: Steps that each environment takes before an asynchronous runner sends them; else without meaning.
+    """
+    learners = max(spec.resources.num_learners, 1)
+    if spec.traits.asynchronous:
+        return num_envs * fragment * learners
+    return math.lcm(num_env_runners * num_envs, learners)
+
+
+def _batch_units(spec: "StudySpec", scale: int) -> Iterator[int]:
+    fragments = values(spec.domain(FRAGMENT)) if spec.traits.asynchronous else (1,)
+    for envs, fragment in itertools.product(values(spec.domain("num_envs_per_env_runner")), fragments):
+        yield batch_unit(spec, scale, int(envs), int(fragment))
+
+
+def _unit_is(spec: "StudySpec", scale: int) -> str:
+    if spec.traits.asynchronous:
+        return "num_envs_per_env_runner x rollout_fragment_length x learners"
+    return f"the lanes at {scale} runners, and the learners"
 
 
 def _engine(spec: "StudySpec") -> Broken:
@@ -168,8 +217,8 @@ def _engine(spec: "StudySpec") -> Broken:
         yield "execution", got, "Set runner: batched, or execution: real."
     if spec.runner == "stock" and spec.environment.backend == "envpool":
         yield "environment.backend", "`envpool` needs runner: batched, got stock.", "Set runner: batched."
-    if spec.learner == "rllib" and spec.standardization == "steps":
-        got = "`steps` needs learner: lean, got rllib, which standardises over phantom rows too."
+    if spec.algorithm == "PPO" and spec.learner == "rllib" and spec.standardization in ("steps", "none"):
+        got = f"`{spec.standardization}` needs learner: lean, got rllib, which standardises over phantom rows too."
         yield "standardization", got, "Remove it, or set learner: lean."
     gpus = spec.resources.num_gpus_per_learner
     if gpus > 1 and not gpus.is_integer():
@@ -187,9 +236,10 @@ def _shares(spec: "StudySpec") -> Broken:
             break
     if spec.rule("num_minibatches") is None:
         yield from _shared_by_learners(spec, "parameters.minibatch_size", spec.domain("minibatch_size"))
-    elif spec.resources.num_learners > 1:
+    elif spec.resources.num_learners > 1 and not spec.traits.rules:
         got = f"cannot be shared evenly by learners, got {spec.resources.num_learners}."
         yield "parameters.num_minibatches", got, "Give minibatch_size instead, or one learner."
+    yield from _made_of_fragments(spec, f"parameters.{rule}")
     envs = spec.domain("num_envs_per_env_runner")
     for scale in spec.scales:
         broken = list(_stepped_whole(spec, f"parameters.{rule}", batch_domain(spec, scale), (scale,), envs))
@@ -218,8 +268,19 @@ def _shared_by_learners(spec: "StudySpec", place: str, sizes: Domain) -> Broken:
         )
 
 
+def _made_of_fragments(spec: "StudySpec", place: str) -> Broken:
+    """Asynchronous runners send fragments, and a batch holds whole ones."""
+    for scale in spec.scales if spec.traits.asynchronous else ():
+        batch = batch_domain(spec, scale)
+        for unit in _batch_units(spec, scale):
+            if (size := _not_divisible(batch, unit)) is not None:
+                got = f"a batch holds whole fragments ({_unit_is(spec, scale)} = {unit} steps), got {size}."
+                yield place, got, f"Use multiples of {unit}, or a range without a step: it is rounded to them."
+                return
+
+
 def _stepped_whole(spec: "StudySpec", place: str, batch: Domain, scales: Iterable[int], envs: Domain) -> Broken:
-    if spec.environment.backend != "envpool":
+    if spec.environment.backend != "envpool" or spec.traits.asynchronous:
         return
     for scale, num_envs in itertools.product(scales, values(envs)):
         lanes = scale * int(num_envs)
@@ -372,6 +433,6 @@ def _throughput(spec: "StudySpec") -> Broken:
     yield from throughput_laws(spec, (_batches, _shares))
 
 
-_COMMON = (_environment, _engine, _exclusive, _rules, _throughput)
+_COMMON = (_algorithm, _environment, _engine, _exclusive, _rules, _throughput)
 _LAWS = (*_COMMON, _batches, _shares, _budget, _objective, _search, holdup_laws, _rllib)
 _THROUGHPUT_LAWS = (*_COMMON, _rllib)

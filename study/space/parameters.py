@@ -16,7 +16,7 @@ SCALE = "num_env_runners"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A quantity of one PPO training run that a space may fix or tune.
+    """A quantity of one training run that a space may fix or tune.
 
     Attributes:
         name: RLlib's name (`lambda` for RLlib's `lambda_`).
@@ -163,6 +163,50 @@ _ALL = (
         minimum=0,
         open_minimum=True,
         meaning="KL per iteration that the adapted penalty aims at.",
+    ),
+    Parameter(
+        name="rollout_fragment_length",
+        kind=int,
+        default=50,
+        minimum=1,
+        meaning="Steps that each environment of a runner takes before they are sent to the learner.",
+    ),
+    Parameter(
+        name="vtrace_clip_rho_threshold",
+        kind=float,
+        default=1.0,
+        minimum=0,
+        open_minimum=True,
+        meaning="V-trace: largest importance weight in the value targets.",
+    ),
+    Parameter(
+        name="vtrace_clip_pg_rho_threshold",
+        kind=float,
+        default=1.0,
+        minimum=0,
+        open_minimum=True,
+        meaning="V-trace: largest importance weight in the policy gradient.",
+    ),
+    Parameter(
+        name="circular_buffer_num_batches",
+        kind=int,
+        default=8,
+        minimum=1,
+        meaning="Train batches that the learner's buffer holds.",
+    ),
+    Parameter(
+        name="circular_buffer_iterations_per_batch",
+        kind=int,
+        default=2,
+        minimum=1,
+        meaning="How often a train batch is learnt from before it leaves that buffer, at the most.",
+    ),
+    Parameter(
+        name="target_network_update_freq",
+        kind=int,
+        default=2,
+        minimum=1,
+        meaning="Fillings of that buffer, learnt from, after which the target network follows.",
     ),
 )
 

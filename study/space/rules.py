@@ -33,7 +33,7 @@ def resolve(setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Val
     values["minibatch_size"] = min(int(values["minibatch_size"]), int(values["train_batch_size"]))
     if exponent := setting.get("lr_scaling_exponent", 0):
         values["lr"] = values["lr"] * (values["minibatch_size"] / REFERENCE_MINIBATCH) ** exponent
-    return {name: PARAMETERS[name].kind(values[name]) for name in PARAMETERS}
+    return {name: PARAMETERS[name].kind(values[name]) for name in PARAMETERS if name in values}
 
 
 def fitted(spec: "StudySpec", setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Value]:
@@ -43,6 +43,8 @@ def fitted(spec: "StudySpec", setting: Mapping[str, Value], num_env_runners: int
     is a whole number of steps of every lane: there also a baseline's, which elsewhere runs as it is written.
     """
     resolved = resolve(setting, num_env_runners)
+    if spec.traits.asynchronous:
+        return resolved
     lanes = num_env_runners * int(setting["num_envs_per_env_runner"])
     unit = math.lcm(lanes, max(spec.resources.num_learners, 1))
     if resolved["train_batch_size"] < lanes or (spec.environment.backend == "envpool" and spec.holdup is not None):
@@ -82,7 +84,7 @@ def bounds(domain: Domain) -> tuple[Value, Value]:
     return (domain.low, domain.high) if isinstance(domain, Range) else (domain, domain)
 
 
-def is_complete(setting: Mapping[str, Value]) -> bool:
-    """Return whether a setting has a value, or a rule, for every parameter."""
+def is_complete(spec: "StudySpec", setting: Mapping[str, Value]) -> bool:
+    """Return whether a setting has a value, or a rule, for every parameter of the algorithm."""
     replaced = {REPLACED[name] for name in setting if name in REPLACED}
-    return PARAMETERS.keys() - {SCALE} <= setting.keys() | replaced
+    return set(spec.parameter_names) - {SCALE} <= setting.keys() | replaced

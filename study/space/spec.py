@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from study.errors import Fault, SpaceError
-from study.space.domains import Choices, Domain, ParametersSpec, Range
+from study.space.algorithms import ALGORITHMS, Algorithm, AlgorithmName
+from study.space.domains import Choices, Domain, ParametersSpec, Range, attribute
 from study.space.holdup import HoldUpSpec
 from study.space.laws import broken_laws
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
@@ -20,7 +21,7 @@ from study.space.space_file import MAX_FAULTS, Source, faults_of, read_space
 from study.space.throughput import ThroughputSpec, without_absent
 
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
-Standardization = Literal["steps", "rllib"]
+Standardization = Literal["steps", "rllib", "none"]
 Objective = Literal["final_return", "env_steps_to_target", "time_to_target_s", "cpu_s_to_target", "return_and_cpu_s"]
 Kind = Literal["search", "throughput"]
 Execution = Literal["real", "emulated"]
@@ -154,8 +155,9 @@ class StudySpec(Section):
 `throughput` make, in short trials that evaluate nothing."""
     environment: EnvironmentSpec
     """The environment, and the returns that give a score its meaning."""
-    algorithm: Literal["PPO"] = "PPO"
-    """RLlib's algorithm, on its new API stack."""
+    algorithm: AlgorithmName = "PPO"
+    """RLlib's PPO, APPO or IMPALA, on its new API stack, or A2C as the special case of PPO that it is. Each has \
+parameters of its own."""
     parameters: ParametersSpec  # type: ignore[valid-type]
     """The scale axis, the tuned and the fixed parameters."""
     model: NetworkSpec = NetworkSpec()  # type: ignore[call-arg]
@@ -165,13 +167,14 @@ class StudySpec(Section):
     learner: Literal["lean", "rllib"] = "lean"
     """How a batch is learnt from: `lean`, the same update as RLlib's with less overhead; `rllib`, RLlib's own."""
     standardization: Standardization | None = None
-    """What advantages are standardised over: environment `steps` only, or as RLlib (`rllib`) over the phantom row of \
-every fragment too. None is the learner's own: `steps` for `lean`; `learner: rllib` always does as RLlib."""
+    """What advantages are standardised over: environment `steps` only, as RLlib (`rllib`) over the phantom row of \
+every fragment too, or not at all (`none`). None is the learner's own: `steps` for `lean`; `learner: rllib` always \
+does as RLlib. Algorithms other than PPO do not standardise."""
     execution: Literal["auto", "real", "emulated"] = "auto"
     """`real`: one process for each runner. `emulated`: the lanes of all runners are stepped inside the main process \
 (or `emulation_processes`); learning is the same, the clock is not. `auto`: real where every process gets a core of \
-its own and the memory suffices, where the environments wait (`step_wait_ms`), and with `runner: stock`; else \
-emulated."""
+its own and the memory suffices, where the environments wait (`step_wait_ms`), with `runner: stock`, and for APPO and \
+IMPALA; else emulated."""
     budget: BudgetSpec = BudgetSpec()  # type: ignore[call-arg]
     """When a trial ends. A throughput study counts its iterations itself."""
     search: SearchSpec = SearchSpec()  # type: ignore[call-arg]
@@ -190,20 +193,53 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     rllib: dict[str, dict[str, Any]] = Field({})
     """`AlgorithmConfig` method -> arguments, for what this schema does not name."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_defaults(cls, content: Any) -> Any:
+        """Give parameters the defaults of the algorithm."""
+        if not isinstance(content, dict) or not isinstance(parameters := content.get("parameters"), dict):
+            return content
+        algorithm = ALGORITHMS.get(str(content.get("algorithm", "PPO")))
+        if algorithm is None or not algorithm.defaults:
+            return content
+        replaced = {REPLACED[rule] for rule in REPLACED if rule in parameters}
+        defaults = {name: value for name, value in algorithm.defaults.items() if name not in replaced}
+        learner = {"learner": "rllib"} if algorithm.asynchronous else {}
+        return {**learner, **content, "parameters": {**defaults, **parameters}}
+
+    @property
+    def traits(self) -> Algorithm:
+        """What the algorithm takes, and what it says itself."""
+        return ALGORITHMS[self.algorithm]
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The parameters that the algorithm has, in the order of `study.space.parameters`."""
+        known = {*self.traits.parameters, *self.traits.given, *(REPLACED[rule] for rule in self.traits.rules)}
+        return tuple(name for name in PARAMETERS if name in known)
+
+    @property
+    def given_parameters(self) -> frozenset[str]:
+        """The parameters and rules that the space itself says."""
+        said = self.parameters.model_fields_set  # type: ignore[attr-defined]
+        return frozenset(name for name in (*PARAMETERS, *RULES) if attribute(name) in said)
+
     def domain(self, name: str) -> Domain:
-        """Return what the space says about parameter `name`, or its default."""
+        """Return what the algorithm or the space says about parameter `name`, or its default."""
+        if (given := self.traits.given.get(name)) is not None:
+            return given
         return self.parameters.domain(name)  # type: ignore[attr-defined,no-any-return]
 
     def rule(self, name: str) -> Domain | None:
-        """Return what the space says about rule `name`; None where it is not used."""
-        return self.parameters.rule(name)  # type: ignore[attr-defined,no-any-return]
+        """Return what the algorithm or the space says about rule `name`; None where it is not used."""
+        return self.traits.rules.get(name, self.parameters.rule(name))  # type: ignore[attr-defined]
 
     @property
     def _domains(self) -> dict[str, Domain]:
-        """What the space says about everything but the scale: rules in place of what they replace."""
+        """What is known about everything but the scale: rules in place of what they replace."""
         rules = {name: domain for name in RULES if (domain := self.rule(name)) is not None}
-        replaced = {REPLACED.get(name) for name in rules}
-        return {name: self.domain(name) for name in PARAMETERS if name != SCALE and name not in replaced} | rules
+        left = [name for name in self.parameter_names if name not in {SCALE, *(REPLACED.get(rule) for rule in rules)}]
+        return {name: self.domain(name) for name in left} | rules
 
     @property
     def scales(self) -> tuple[int, ...]:
@@ -230,6 +266,8 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     @property
     def standardization_in_use(self) -> Standardization:
         """What advantages are standardised over, the learner's own choice included."""
+        if self.algorithm != "PPO":
+            return "none"
         return self.standardization or ("steps" if self.learner == "lean" else "rllib")
 
     @property
@@ -265,9 +303,9 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         elif content["throughput"] is not None:
             content["throughput"] = without_absent(content["throughput"])
         parameters = content["parameters"]
-        unused = [name for name in RULES if parameters[name] is None]
-        replaced = [parameter for rule, parameter in REPLACED.items() if rule not in unused]
-        content["parameters"] = {name: value for name, value in parameters.items() if name not in unused + replaced}
+        used = {name for name in RULES if parameters[name] is not None}
+        told = {*self.traits.parameters, *used} - {REPLACED.get(rule) for rule in used}
+        content["parameters"] = {name: value for name, value in parameters.items() if name in told}
         return content
 
     def digest(self) -> str:

@@ -32,6 +32,10 @@ def throughput_laws(spec: "StudySpec", laws_of_batches: Sequence[Callable[["Stud
         if spec.throughput is not None:
             yield "throughput", f"needs kind: throughput, got kind: {spec.kind}.", "Add kind: throughput, or remove it."
         return
+    if spec.traits.asynchronous:
+        got = f"times the phases of an iteration, and those of {spec.algorithm} overlap."
+        yield "algorithm", f"a throughput study {got}", "Use kind: search with budget.time_s, or algorithm: PPO."
+        return
     section = spec.throughput
     if section is None:
         yield "throughput", "must be given with kind: throughput.", "Add throughput.grids."
@@ -57,7 +61,7 @@ def _foreign(spec: "StudySpec") -> Broken:
 
 
 def _base(spec: "StudySpec") -> Broken:
-    for name in (*PARAMETERS, *RULES):
+    for name in (*spec.parameter_names, *RULES):
         domain = spec.domain(name) if name in PARAMETERS else spec.rule(name)
         if isinstance(domain, (Choices, Range)):
             got = f"the base cell has one value, got {'a list' if isinstance(domain, Choices) else 'a range'}."

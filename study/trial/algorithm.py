@@ -1,29 +1,37 @@
-"""The only place where our names become RLlib calls: a setting -> the PPOConfig that runs. Imports RLlib.
+"""The only place where our names become RLlib calls: a setting -> the configuration that runs. Imports RLlib.
 
 What `rllib:` in the space adds is applied last and may not touch what the schema, the timing or the records
 rest on. The batched runner and the lean learner are put in where they can serve the result; where they cannot,
-RLlib's own take their place, and `StudyPPOConfig.fallbacks` says why.
+RLlib's own take their place, and `StudyConfig.fallbacks` says why.
 """
 
 import difflib
 import hashlib
 import inspect
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.tune.registry import register_env
 
 from study.errors import Fault, SpaceError
+from study.space.laws import FRAGMENT
 from study.space.parameters import SCALE, Value
 from study.space.spec import EnvironmentSpec, Execution, NetworkSpec, StudySpec
 from study.trial.envs.environments import Spaces, env_factory
 from study.trial.learning.lean_learner import LeanPPOLearner, lean_obstacle
-from study.trial.measured_ppo import MeasuredPPO, StudyPPOConfig
+from study.trial.measured_algorithm import StudyConfig
+from study.trial.measured_async import (
+    CountingAPPOLearner,
+    CountingIMPALALearner,
+    StudyAPPOConfig,
+    StudyIMPALAConfig,
+)
+from study.trial.measured_ppo import StudyPPOConfig
 from study.trial.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.sampling.lanes import LaneLayout
 from study.trial.sampling.runner import StockEnvRunner
@@ -43,7 +51,7 @@ _METHODS = (
     "rl_module",
     "training",
 )
-"""Methods of `PPOConfig` that `rllib:` may name."""
+"""Methods of `AlgorithmConfig` that `rllib:` may name."""
 
 _OURS = (
     "algo_class",
@@ -70,13 +78,16 @@ _OURS = (
     "min_time_s_per_iteration",
     "min_train_timesteps_per_iteration",
     "min_sample_timesteps_per_iteration",
+    "use_env_runner_state_server",
+    "broadcast_interval",
+    "vtrace",
 )
 """Attributes of the config that `rllib:` may not change: resources, timing and records rest on them."""
 
 
 def build_config(
     spec: StudySpec, *, setting: Mapping[str, Value], seed: int, spaces: Spaces, execution: Execution
-) -> StudyPPOConfig:
+) -> StudyConfig:
     """Return the complete, validated configuration of one trial.
 
     Args:
@@ -92,12 +103,10 @@ def build_config(
     """
     layout = lane_layout(spec, int(setting[SCALE]), int(setting["num_envs_per_env_runner"]), execution)
     config = _base_config(spec, setting, seed, spaces, layout, execution)
-    ours = {name: getattr(config, name) for name in _OURS}
+    ours = {name: getattr(config, name) for name in _OURS if hasattr(config, name)}
     for method, arguments in spec.rllib.items():
         _apply(config, method, arguments)
-    changed = [
-        name for name in _OURS if getattr(config, name) is not ours[name] and getattr(config, name) != ours[name]
-    ]
+    changed = [name for name in ours if getattr(config, name) is not ours[name] and getattr(config, name) != ours[name]]
     if changed:
         got = ", ".join(f"{name}={getattr(config, name)}" for name in changed)
         law = f"must leave what the study itself sets, got {got}."
@@ -122,7 +131,7 @@ def lane_layout(spec: StudySpec, num_env_runners: int, num_envs: int, execution:
     )
 
 
-def _choose_runner(config: StudyPPOConfig, spec: StudySpec, execution: Execution) -> None:
+def _choose_runner(config: StudyConfig, spec: StudySpec, execution: Execution) -> None:
     obstacle = batched_obstacle(config) if spec.runner == "batched" else None
     if obstacle and execution == "emulated":
         fix = "Set execution: real, or remove what it names."
@@ -136,7 +145,11 @@ def _choose_runner(config: StudyPPOConfig, spec: StudySpec, execution: Execution
     config.env_runners(env_runner_cls=BatchedEnvRunner if batched else StockEnvRunner)
 
 
-def _choose_learner(config: StudyPPOConfig, spec: StudySpec) -> None:
+def _choose_learner(config: StudyConfig, spec: StudySpec) -> None:
+    config.standardization = "none"
+    if not isinstance(config, StudyPPOConfig):
+        config.learners(learner_class=CountingAPPOLearner if spec.algorithm == "APPO" else CountingIMPALALearner)
+        return
     obstacle = lean_obstacle(config) if spec.learner == "lean" else None
     if obstacle and spec.standardization == "steps":
         fix = "Leave out standardization, or remove what it names."
@@ -155,10 +168,9 @@ def _base_config(
     spaces: Spaces,
     layout: LaneLayout,
     execution: Execution,
-) -> StudyPPOConfig:
+) -> StudyConfig:
     resources, emulated = spec.resources, execution == "emulated"
-    learners = max(resources.num_learners, 1)
-    config = StudyPPOConfig(algo_class=MeasuredPPO)
+    config = _new_config(spec, setting)
     config.lane_layout = layout
     config.environment(
         env=_registered(spec.environment, waits=not emulated),
@@ -172,28 +184,23 @@ def _base_config(
         num_envs_per_env_runner=max(len(layout.lanes_of(process)) for process in range(layout.num_processes)),
         gym_env_vectorize_mode="sync",
         num_cpus_per_env_runner=resources.num_cpus_per_env_runner,
-        rollout_fragment_length="auto",
+        rollout_fragment_length=int(setting[FRAGMENT]) if FRAGMENT in setting else "auto",
         sample_timeout_s=resources.sample_timeout_s,
-        # Our connectors hold no state: merging and broadcasting it would be two more calls an iteration.
-        merge_env_runner_states=False,
+        # Our connectors hold no state: merging and broadcasting it would be two more calls an iteration. What an
+        # asynchronous algorithm merges is what its runners sent, which is none.
+        merge_env_runner_states=spec.traits.asynchronous,
         broadcast_env_runner_states=False,
     )
     config.training(
         # RLlib's sizes are those of one learner, ours those of the trial.
-        train_batch_size_per_learner=int(setting["train_batch_size"]) // learners,
-        minibatch_size=int(setting["minibatch_size"]) // learners,
+        train_batch_size_per_learner=int(setting["train_batch_size"]) // max(resources.num_learners, 1),
         num_epochs=int(setting["num_epochs"]),
         lr=setting["lr"],
         gamma=setting["gamma"],
-        lambda_=setting["lambda"],
-        clip_param=setting["clip_param"],
         entropy_coeff=setting["entropy_coeff"],
         grad_clip=setting["grad_clip"],
         grad_clip_by="global_norm",
-        vf_clip_param=setting["vf_clip_param"],
         vf_loss_coeff=setting["vf_loss_coeff"],
-        kl_coeff=setting["kl_coeff"],
-        kl_target=setting["kl_target"],
     )
     config.rl_module(model_config=_network(spec.model, spaces))
     config.learners(
@@ -209,6 +216,34 @@ def _base_config(
     config.fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=False)
     # RLlib's thread that watches the machine holds up the end of a trial; the study measures by itself.
     config.debugging(seed=seed, log_level="ERROR", log_sys_usage=False)
+    return config
+
+
+def _new_config(spec: StudySpec, setting: Mapping[str, Value]) -> StudyConfig:
+    """Return the algorithm's configuration with what only this algorithm has."""
+    config: StudyConfig
+    if spec.traits.asynchronous:
+        config = StudyAPPOConfig() if spec.algorithm == "APPO" else StudyIMPALAConfig()
+        own = (spec.traits.parameters.index(FRAGMENT) + 1, None)
+        config.training(**{name: setting[name] for name in spec.traits.parameters[slice(*own)]})
+        if spec.algorithm == "APPO":
+            config.training(clip_param=setting["clip_param"], kl_coeff=setting["kl_coeff"])
+            config.training(kl_target=setting["kl_target"], use_kl_loss=setting["kl_coeff"] > 0)
+        # One iteration is one step, which ends by itself: see `study.trial.measured_async`.
+        config.reporting(min_time_s_per_iteration=None)
+        return config
+    config = StudyPPOConfig()
+    if spec.algorithm == "A2C":
+        config.optimizer = "rmsprop"
+    config.training(
+        minibatch_size=int(setting["minibatch_size"]) // max(spec.resources.num_learners, 1),
+        lambda_=setting["lambda"],
+        # In the one update of A2C no ratio differs from 1, and its squared errors are not clipped.
+        clip_param=setting.get("clip_param", 1.0),
+        vf_clip_param=setting.get("vf_clip_param", math.inf),
+        kl_coeff=setting["kl_coeff"],
+        kl_target=setting.get("kl_target", 1.0),
+    )
     return config
 
 
@@ -235,14 +270,14 @@ def _registered(spec: EnvironmentSpec, *, waits: bool) -> str:
     return name
 
 
-def _apply(config: PPOConfig, method: str, arguments: Mapping[str, Any]) -> None:
-    place = f"rllib.{method}"
+def _apply(config: StudyConfig, method: str, arguments: Mapping[str, Any]) -> None:
+    place, kind = f"rllib.{method}", _rllib_class(config).__name__
     if method not in _METHODS:
-        raise _error(place, f"must be a method of PPOConfig, got '{method}'.", _nearest(method, _METHODS))
-    known = _parameters_of(method)
+        raise _error(place, f"must be a method of {kind}, got '{method}'.", _nearest(method, _METHODS))
+    known = _parameters_of(config, method)
     for name in arguments:
         if name not in known:
-            raise _error(f"{place}.{name}", f"unknown argument of PPOConfig.{method}.", _nearest(name, known))
+            raise _error(f"{place}.{name}", f"unknown argument of {kind}.{method}.", _nearest(name, known))
     try:
         getattr(config, method)(**arguments)
     except Exception as error:
@@ -250,11 +285,17 @@ def _apply(config: PPOConfig, method: str, arguments: Mapping[str, Any]) -> None
         raise _error(place, law, "Change the value.") from error
 
 
-def _parameters_of(method: str) -> tuple[str, ...]:
-    """Return the argument names of a config method, those that it hands to its base class included."""
-    signatures = [inspect.signature(getattr(kind, method)) for kind in (PPOConfig, AlgorithmConfig)]
+def _parameters_of(config: StudyConfig, method: str) -> tuple[str, ...]:
+    """Return the argument names of a config method, those that it hands to its base classes included."""
+    kinds = (kind for kind in type(config).__mro__ if issubclass(kind, AlgorithmConfig))
+    signatures = [inspect.signature(getattr(kind, method)) for kind in kinds]
     names = {name for signature in signatures for name in signature.parameters}
     return tuple(sorted(names - {"self", "kwargs"}))
+
+
+def _rllib_class(config: StudyConfig) -> type:
+    """Return RLlib's own class of a configuration."""
+    return next(kind for kind in type(config).__mro__ if kind.__module__.startswith("ray.rllib.algorithms."))
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:

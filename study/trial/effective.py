@@ -1,22 +1,26 @@
 """Reads back from a built algorithm what will run, and compares it with what was asked. Imports RLlib."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from ray.rllib.algorithms.ppo.ppo_learner import PPOLearner
 from ray.rllib.connectors.learner import GeneralAdvantageEstimation
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 
 from study.errors import TrialError
+from study.space.algorithms import ALGORITHMS
+from study.space.parameters import SCALE
 from study.trial.learning.lean_learner import LeanPPOLearner
-from study.trial.measured_ppo import MeasuredPPO
+from study.trial.measured_algorithm import MeasuredAlgorithm
 from study.trial.sampling.runner import RunnerReport
 
 
-def runner_reports(algorithm: MeasuredPPO, *, timeout_s: float) -> tuple[RunnerReport, ...]:
+def runner_reports(algorithm: MeasuredAlgorithm, *, timeout_s: float) -> tuple[RunnerReport, ...]:
     """Return what each process that steps lanes says about itself, in lane order.
 
     Raises:
@@ -34,7 +38,7 @@ def runner_reports(algorithm: MeasuredPPO, *, timeout_s: float) -> tuple[RunnerR
     return tuple(sorted(reports, key=lambda report: report.process))
 
 
-def read_effective(algorithm: MeasuredPPO, reports: tuple[RunnerReport, ...]) -> dict[str, Any]:
+def read_effective(algorithm: MeasuredAlgorithm, reports: tuple[RunnerReport, ...]) -> dict[str, Any]:
     """Return what will really run, as JSON values.
 
     The keys that are parameters of `study.space.parameters` are comparable with a setting. Each value is read
@@ -48,7 +52,8 @@ def read_effective(algorithm: MeasuredPPO, reports: tuple[RunnerReport, ...]) ->
         "num_env_runners": len(lanes),
         "num_envs_per_env_runner": _one_or_all(list(lanes.values())),
         "train_batch_size": config.total_train_batch_size,
-        "minibatch_size": config.minibatch_size * learners,
+        # Where none is set, a batch is one minibatch.
+        "minibatch_size": config.minibatch_size * learners if config.minibatch_size else config.total_train_batch_size,
         "num_epochs": config.num_epochs,
         **learner,
         "seed": config.seed,
@@ -82,21 +87,14 @@ def _one_or_all(values: list[Any]) -> Any:
 def _learner_values(learner: Learner) -> dict[str, Any]:
     config = learner.config.get_config_for_module(DEFAULT_MODULE_ID)
     optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
-    # The lean learner computes advantages by itself, RLlib's leaves them to a connector.
-    pieces = [] if isinstance(learner, LeanPPOLearner) else [*learner._learner_connector]
-    advantages = next((piece for piece in pieces if isinstance(piece, GeneralAdvantageEstimation)), config)
+    own = _values_of_ppo if isinstance(learner, PPOLearner) else _values_of_asynchronous
     return {
         "lr": float(optimizer.param_groups[0]["lr"]),
-        "gamma": advantages.gamma,
-        "lambda": advantages.lambda_,
-        "clip_param": config.clip_param,
         "entropy_coeff": float(learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()),
         "grad_clip": config.grad_clip,
         "grad_clip_by": config.grad_clip_by,
-        "vf_clip_param": config.vf_clip_param,
         "vf_loss_coeff": config.vf_loss_coeff,
-        "kl_coeff": float(learner.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID].item()),
-        "kl_target": config.kl_target,
+        **own(learner, config),
         "optimizer": type(optimizer).__name__,
         "num_parameters": sum(value.numel() for value in learner.module[DEFAULT_MODULE_ID].parameters()),
         "device": str(learner.device),
@@ -105,6 +103,30 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
         "torch_threads_learner": torch.get_num_threads(),
         "module_class": type(learner.module[DEFAULT_MODULE_ID].unwrapped()).__name__,
     }
+
+
+def _values_of_ppo(learner: Any, config: Any) -> dict[str, Any]:
+    # The lean learner computes advantages by itself, RLlib's leaves them to a connector.
+    pieces = [] if isinstance(learner, LeanPPOLearner) else [*learner._learner_connector]
+    advantages = next((piece for piece in pieces if isinstance(piece, GeneralAdvantageEstimation)), config)
+    return {
+        "gamma": advantages.gamma,
+        "lambda": advantages.lambda_,
+        "clip_param": config.clip_param,
+        "vf_clip_param": config.vf_clip_param if math.isfinite(config.vf_clip_param) else None,
+        "kl_coeff": float(learner.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID].item()),
+        "kl_target": config.kl_target,
+    }
+
+
+def _values_of_asynchronous(learner: Any, config: Any) -> dict[str, Any]:
+    names = {*ALGORITHMS["APPO"].parameters, *ALGORITHMS["IMPALA"].parameters} & vars(config).keys()
+    own = {name: getattr(config, name) for name in sorted(names)}
+    if "kl_coeff" in own and not config.use_kl_loss:
+        own["kl_coeff"] = 0.0  # the term is left out
+    for name in ("lr", "entropy_coeff", SCALE, "num_envs_per_env_runner", "train_batch_size"):
+        own.pop(name, None)  # read where they take effect
+    return {**own, "rollout_fragment_length": config.get_rollout_fragment_length()}
 
 
 def differences(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> list[str]:

@@ -13,10 +13,10 @@ import ray
 from ray.rllib.algorithms import algorithm
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
-from study.trial.measured_ppo import MeasuredPPO
+from study.trial.measured_algorithm import MeasuredAlgorithm
 
 
-def taken_from(finished: MeasuredPPO) -> list[Any]:
+def taken_from(finished: MeasuredAlgorithm) -> list[Any]:
     """Return the runner actors of an algorithm, in their order, and leave it without them."""
     manager = finished.env_runner_group._worker_manager
     return [manager.remove_actor(number) for number in sorted(manager.actor_ids())]

@@ -55,11 +55,12 @@ class RunnerMeasurement:
 class StepMeasurement:
     """What the main process measured about one training step."""
 
-    sampling_time_s: float
-    learning_time_s: float
-    sync_time_s: float
+    sampling_time_s: float | None
+    """None, as the other phases, where sampling goes on while the learner learns."""
+    learning_time_s: float | None
+    sync_time_s: float | None
     rounds: tuple[tuple[RunnerMeasurement, ...], ...]
-    """Measurements of each round of sampling, in the order of the runners."""
+    """Measurements of each round of sampling, in the order of the runners; without phases one round, as they came."""
     num_dropped_samples: int
     num_restarts: int = 0
     """Runner processes that were started anew since the start of the trial."""
@@ -68,6 +69,10 @@ class StepMeasurement:
     learners_cpu_time_s: float = 0.0
     """CPU time of learner processes of their own since the iteration before."""
     learners_peak_rss_mb: float = 0.0
+    learner_busy_time_s: float | None = None
+    """Seconds of updates by the learners' own clocks, their mean; where there are phases, `learning_time_s` says it."""
+    policy_lag: float | None = None
+    """Updates between a policy that sampled and the one that learnt from it, mean over the updates."""
     learner: Mapping[str, float]
     """`LEARNER_METRICS` by name."""
 
@@ -101,21 +106,27 @@ def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[s
             "Fix: lower lr, clip_param or num_epochs."
         )
     per_runner = _total_time_by_runner(step.rounds)
+    last = {sample.runner: sample for runners in step.rounds for sample in runners}
     samples = [sample for runners in step.rounds for sample in runners]
     episodes = sum(sample.num_episodes for sample in samples)
     returns = math.fsum(sample.episode_return_sum for sample in samples)
-    phases = step.sampling_time_s + step.learning_time_s + step.sync_time_s
+    phases = _sum((step.sampling_time_s, step.learning_time_s, step.sync_time_s))
+    mean_runner_time_s = math.fsum(per_runner.values()) / len(per_runner)
+    side_by_side = _sum((mean_runner_time_s, step.learner_busy_time_s))
     values: dict[str, float | None] = {
         "iteration_time_s": main.wall_time_s,
         "sampling_time_s": step.sampling_time_s,
         "slowest_runner_time_s": max(per_runner.values()),
-        "mean_runner_time_s": math.fsum(per_runner.values()) / len(per_runner),
+        "mean_runner_time_s": mean_runner_time_s,
         "learning_time_s": step.learning_time_s,
         "sync_time_s": step.sync_time_s,
-        "rest_time_s": main.wall_time_s - phases,
+        "rest_time_s": None if phases is None else main.wall_time_s - phases,
+        "learner_busy_time_s": step.learner_busy_time_s,
+        "overlap_time_s": None if side_by_side is None else max(side_by_side - main.wall_time_s, 0.0),
+        "policy_lag": step.policy_lag,
         "train_batch_size_actual": step.env_steps,
-        "num_sampling_rounds": len(step.rounds),
-        "num_healthy_env_runners": sum(sample.num_runners for sample in step.rounds[-1]),
+        "num_sampling_rounds": None if phases is None else len(step.rounds),
+        "num_healthy_env_runners": sum(sample.num_runners for sample in last.values()),
         "num_dropped_samples": step.num_dropped_samples,
         "num_env_runner_restarts": step.num_restarts,
         "episode_return_sum": returns,
@@ -125,7 +136,7 @@ def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[s
         "cpu_time_s": main.cpu_time_s + step.learners_cpu_time_s + math.fsum(each.cpu_time_s for each in samples),
         "peak_rss_mb": main.peak_rss_mb
         + step.learners_peak_rss_mb
-        + math.fsum(sample.peak_rss_mb for sample in step.rounds[-1]),
+        + math.fsum(sample.peak_rss_mb for sample in last.values()),
         "cpu_pressure": cpu_pressure(samples, main),
         "training_return": returns / episodes if episodes else None,
         **{name: _finite(step.learner.get(name)) for name in LEARNER_METRICS},
@@ -139,6 +150,12 @@ def _total_time_by_runner(rounds: Sequence[Sequence[RunnerMeasurement]]) -> dict
         for sample in runners:
             times[sample.runner] = times.get(sample.runner, 0.0) + sample.sampling_time_s
     return times
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """Return the sum; None where one of them does not exist."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if len(known) == len(values) else None
 
 
 def _finite(value: float | None) -> float | None:

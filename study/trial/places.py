@@ -17,7 +17,7 @@ from study.trial.foreign_load import Look, Ours, load_between, look
 
 if TYPE_CHECKING:
     from study.space.spec import ResourcesSpec
-    from study.trial.measured_ppo import MeasuredPPO
+    from study.trial.measured_algorithm import MeasuredAlgorithm
     from study.trial.sampling.runner import RunnerReport
 
 LOOK_TIMEOUT_S = 60.0
@@ -70,7 +70,9 @@ def here(process: str, *, number: int = 0, runners: tuple[int, ...] = (), num_cp
     )
 
 
-def places_of(algorithm: "MeasuredPPO", reports: Sequence["RunnerReport"], resources: "ResourcesSpec") -> list[Place]:
+def places_of(
+    algorithm: "MeasuredAlgorithm", reports: Sequence["RunnerReport"], resources: "ResourcesSpec"
+) -> list[Place]:
     """Return where the processes of a trial are, the main one first.
 
     Args:

@@ -15,7 +15,6 @@ from typing import Any
 
 import ray
 import torch
-from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
@@ -32,7 +31,7 @@ from study.trial.evaluation import evaluate
 from study.trial.failures import described, original
 from study.trial.kept_runners import in_processes_of, stop, taken_from
 from study.trial.measure import Watch, iteration_metrics
-from study.trial.measured_ppo import MeasuredPPO
+from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig
 from study.trial.meeting import meet
 from study.trial.places import NodeWatch, places_of
 
@@ -87,21 +86,21 @@ class TrialRun:
                 not up in time, or what was built is not what was asked.
         """
         self._config = config
-        self._algorithm: MeasuredPPO | None = None
+        self._algorithm: MeasuredAlgorithm | None = None
         spec, resources = config.spec, config.spec.resources
         self._budget = trial_budget(spec.budget, config.iterations)
         torch.set_num_threads(resources.num_cpus_for_main_process)
         self._node: str = ray.get_runtime_context().get_node_id()
         self._node_loads: list[dict[str, Any]] = []
         spaces = probe(spec.environment, "space")
-        ppo = build_config(spec, setting=config.setting, seed=config.seed, spaces=spaces, execution=config.execution)
+        built = build_config(spec, setting=config.setting, seed=config.seed, spaces=spaces, execution=config.execution)
         self._thread = SteadyThread()
-        if runners and len(runners) != ppo.num_env_runners:
+        if runners and len(runners) != built.num_env_runners:
             stop(runners)
             runners = ()
         self._goes_on = bool(runners)
         with in_processes_of(runners):
-            self._algorithm = _build(ppo, self._thread, timeout_s=resources.startup_timeout_s)
+            self._algorithm = _build(built, self._thread, timeout_s=resources.startup_timeout_s)
         try:
             self._built: dict[str, Any] | None = self._check_built(self._algorithm, started_s)
             if self._has_company and config.company is not None:
@@ -113,7 +112,7 @@ class TrialRun:
         self._iteration, self._env_steps, self._wall_time_s, self._progress = 0, 0, 0.0, 0.0
         self._watch = Watch()
 
-    def _check_built(self, algorithm: MeasuredPPO, started_s: float) -> dict[str, Any]:
+    def _check_built(self, algorithm: MeasuredAlgorithm, started_s: float) -> dict[str, Any]:
         """Wait for the runners, compare asked with effective, and return the fields of a `TrialBuilt` record.
 
         The timing label is missing: the driver knows it.
@@ -224,7 +223,7 @@ class TrialRun:
     def _module(self) -> RLModule:
         """The policy without its value function, as the runners have it."""
         assert self._algorithm is not None
-        return self._algorithm.get_module()
+        return self._algorithm.policy()
 
     @property
     def _has_company(self) -> bool:
@@ -250,9 +249,9 @@ class TrialRun:
             self._thread.end()
 
 
-def _build(config: PPOConfig, thread: SteadyThread, *, timeout_s: float) -> MeasuredPPO:
-    def build() -> MeasuredPPO:
-        algorithm: MeasuredPPO = config.build_algo()
+def _build(config: StudyConfig, thread: SteadyThread, *, timeout_s: float) -> MeasuredAlgorithm:
+    def build() -> MeasuredAlgorithm:
+        algorithm: MeasuredAlgorithm = config.build_algo()
         # With merging and broadcasting off RLlib leaves the runners at random weights of their own for one
         # iteration.
         algorithm.env_runner_group.sync_weights(

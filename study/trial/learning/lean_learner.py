@@ -55,7 +55,9 @@ _MIN_STD = 1e-4
 _STATE = "lean_learner"
 """Where `get_state` puts what RLlib's state lacks."""
 _KINDS = (TorchCategorical, TorchMultiCategorical, TorchDiagGaussian)
-_STANDARDIZATIONS = ("steps", "rllib")
+_STANDARDIZATIONS = ("steps", "rllib", "none")
+_RMSPROP_ALPHA, _RMSPROP_EPS = 0.99, 1e-5
+"""Of Stable-Baselines3's A2C, with which arXiv 2205.09123 compares PPO."""
 
 
 def lean_obstacle(config: PPOConfig) -> str | None:
@@ -136,7 +138,8 @@ class LeanPPOLearner(PPOTorchLearner):
     - The distributions before the update are computed anew, in one pass over the whole batch, instead of being taken
       from the runners. The update then depends on observations, actions and rewards alone, and not on how many rows a
       runner's forward pass had: a trial learns bit-equally in every layout of processes.
-    - Adam runs fused, which changes the last bits of the weights.
+    - Adam runs fused, which changes the last bits of the weights. With `optimizer = "rmsprop"` it is RMSprop instead,
+      and with `standardization = "none"` advantages stay as they are: A2C has both.
     - `vf_explained_var` is over environment steps; RLlib includes its appended rows.
     - `num_env_steps_trained` counts each environment step once an update; RLlib counts the whole batch once for every
       minibatch.
@@ -179,10 +182,12 @@ class LeanPPOLearner(PPOTorchLearner):
             self._generator.manual_seed(self.config.seed)
 
     def configure_optimizers_for_module(self, module_id: str, config: PPOConfig | None = None) -> None:
-        """Register a fused Adam; RLlib controls its learning rate."""
+        """Register a fused Adam, or A2C's RMSprop; RLlib controls the learning rate."""
         assert config is not None
         parameters = self.get_parameters(self._module[module_id])
-        optimizer = torch.optim.Adam(parameters, fused=True)
+        optimizer: torch.optim.Optimizer = torch.optim.Adam(parameters, fused=True)
+        if getattr(self.config, "optimizer", "adam") == "rmsprop":
+            optimizer = torch.optim.RMSprop(parameters, alpha=_RMSPROP_ALPHA, eps=_RMSPROP_EPS)
         self.register_optimizer(
             module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=config.lr
         )
@@ -313,7 +318,7 @@ class LeanPPOLearner(PPOTorchLearner):
         return torch.cat(inputs), torch.cat(values)
 
     def _advantages(self, values: FloatArray, fragments: Fragments, config: PPOConfig) -> tuple[FloatArray, FloatArray]:
-        """Return standardised advantages and value targets, both of shape (steps,)."""
+        """Return advantages, standardised where they are to be, and value targets, both of shape (steps,)."""
         steps = len(fragments.rewards)
         before, bootstrap = values[:steps], values[steps:]
         discounts = {"gamma": config.gamma, "lambda_": config.lambda_}
@@ -325,6 +330,8 @@ class LeanPPOLearner(PPOTorchLearner):
             terminated=fragments.terminated,
             **discounts,
         )
+        if self._standardization == "none":
+            return advantages, advantages + before
         reference = advantages
         if self._standardization == "rllib":
             phantoms = phantom_advantages(

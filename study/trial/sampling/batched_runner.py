@@ -18,6 +18,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+import ray
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.callbacks.callbacks import RLlibCallback
@@ -176,6 +177,7 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         """
         if num_episodes is not None:
             raise ValueError("BatchedEnvRunner.sample: num_episodes is not offered. Fix: use num_timesteps.")
+        self._pull_weights()
         fragment = self._fragment()
         if num_timesteps is not None:
             steps = math.ceil(num_timesteps / self.num_envs)
@@ -193,6 +195,13 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=env_steps)
         self._increase_sampled_metrics(env_steps, num_ended)
         return episodes
+
+    def _pull_weights(self) -> None:
+        """Take newer weights where an asynchronous algorithm has put some, as RLlib's runner does."""
+        if self._env_runner_state_server is not None:
+            newer = ray.get(self._env_runner_state_server.pull_if_newer.remote(self._weights_seq_no))
+            if newer is not None:
+                self.set_state(newer)
 
     def get_metrics(self) -> Any:
         """Return RLlib's metrics; those of episodes are computed once from all that ended."""
@@ -218,6 +227,9 @@ class BatchedEnvRunner(MeasuredEnvRunner):
     # --- sampling ----------------------------------------------------------------------------------------------
 
     def _fragment(self) -> Fragment:
+        length = self.config.rollout_fragment_length
+        if length != "auto":  # of an asynchronous algorithm, whose batches are made of such fragments as they come
+            return Fragment(num_vector_steps=int(length), num_lanes_in_last_step=self.num_envs)
         return layout_of(self.config).fragment(max(self.worker_index - 1, 0), self.config.total_train_batch_size)
 
     @property

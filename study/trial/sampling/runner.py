@@ -27,6 +27,8 @@ from study.trial.sampling.seeds import lane_seed, noise_seed
 
 Sample = tuple[list[SingleAgentEpisode], dict[str, Any], RunnerMeasurement]
 """Episodes, RLlib's own metrics, raw measurement."""
+SampleReference = tuple["ray.ObjectRef[list[SingleAgentEpisode]]", dict[str, Any], RunnerMeasurement]
+"""The same with the episodes by reference: they go to the learner directly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +168,11 @@ class MeasuredEnvRunner(SingleAgentEnvRunner, abc.ABC):
             pressure_s=measured.pressure_s,
             node=measured.node,
         )
+
+    def referenced_sample(self) -> SampleReference:
+        """Return what `measured_sample` returns, with the episodes in the object store."""
+        episodes, metrics, measurement = self.measured_sample()
+        return ray.put(episodes), metrics, measurement
 
     def report(self) -> RunnerReport:
         """Return what this process really is."""

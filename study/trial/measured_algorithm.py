@@ -1,0 +1,179 @@
+"""What every algorithm of a study has: raw measurements, no loss in silence, an end that does not hang. Imports RLlib.
+
+RLlib smooths its timers, and goes on with fewer samples when a runner dies or is late. The mixins here go before one of
+RLlib's algorithms and its configuration: see `measured_ppo` and `measured_async`.
+"""
+
+import contextlib
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import ray
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.learner.learner import Learner
+from ray.rllib.core.rl_module.rl_module import RLModule
+
+from study.errors import TrialError, TrialLostError
+from study.space.spec import Standardization
+from study.trial.deadline import SteadyThread
+from study.trial.failures import described, original, was_lost
+from study.trial.measure import RunnerMeasurement, StepMeasurement, read_peak_rss_mb
+from study.trial.places import NODE_DEATH_S, Place, lost
+from study.trial.sampling.lanes import LaneLayout
+
+Result = TypeVar("Result")
+
+_STOP_GRACE_S = 2.0
+"""Runners that have not closed their environments after this long are killed."""
+
+
+class StudyConfig(AlgorithmConfig):
+    """RLlib's configuration with what a study adds to it.
+
+    Attributes:
+        lane_layout: The lanes of the trial and the processes that step them; None: one process per runner.
+        standardization: `steps`, `rllib` or `none`: what the lean learner standardises advantages over.
+        optimizer: `adam`, or `rmsprop` as A2C has it: of the lean learner.
+        fallbacks: One line for each of our components that could not serve, and was replaced by RLlib's.
+    """
+
+    def __init__(self, algo_class: type | None = None) -> None:
+        super().__init__(algo_class=algo_class)
+        self.lane_layout: LaneLayout | None = None
+        self.standardization: Standardization = "steps"
+        self.optimizer = "adam"
+        self.fallbacks: list[str] = []
+
+
+class MeasuredAlgorithm(Algorithm):
+    """An algorithm that exposes the raw measurement of its last iteration as `last_step`."""
+
+    last_step: StepMeasurement | None = None
+    _learners_cpu_s = 0.0
+    thread: SteadyThread
+    """Made the environments of the main process, and steps and closes them."""
+    places: Sequence[Place] = ()
+    """Where the processes of the trial are, once they are up."""
+
+    def policy(self) -> RLModule:
+        """Return the policy without its value function, as the runners have it."""
+        module: RLModule = self.get_module()
+        return module
+
+    @property
+    def _all_learners(self) -> str:
+        return f"learners: all {self.config.num_learners}"
+
+    def _ask_learners(self, function: Callable[[Learner], Result]) -> list[Result]:
+        """Return what `function` returns in each learner; RLlib leaves out those that have died."""
+        answers = list(self.learner_group.foreach_learner(function).result_or_errors)
+        for answer in answers:
+            if not answer.ok and was_lost(answer.get()):
+                raise self._dead(answer.get(), self._all_learners) from answer.get()
+        self._check_learners(len(answers))
+        return [answer.get() for answer in answers]
+
+    def _check_learners(self, num_answers: int) -> None:
+        if num_answers < max(self.config.num_learners, 1):
+            raise TrialLostError(
+                f"{self._all_learners} must stay alive, got {num_answers} answers. "
+                "Fix: look for memory shortage, or a crash, on their nodes."
+            )
+
+    def _dead(self, error: ray.exceptions.RayError, who: str) -> TrialError:
+        """Return what to say of a runner or learner that died: by itself, or with its node."""
+        # A process that crashed is reported by its node; where nobody reports, the node may be gone.
+        silent = isinstance(error, (ray.exceptions.ActorUnavailableError, ray.exceptions.NodeDiedError))
+        gone = lost(self.places, wait_s=NODE_DEATH_S if silent else 1.0)
+        what = f"{gone}: its node has died" if gone else described(original(error))
+        fix = "see why that node went" if gone else "look for memory shortage, or a crash, on that node"
+        return TrialError(f"{who} must stay alive, got {what}. Fix: {fix}.")
+
+    def actor_of(self, place: Place) -> Any:
+        """Return RLlib's actor of a runner or learner process."""
+        if place.process == "learner":
+            return self.learner_group._worker_manager.actors()[place.number - 1]
+        return self.env_runner_group._worker_manager.actors()[place.number]
+
+    def of_learners(self, function: Callable[[int], Result]) -> list[Result]:
+        """Return what `function` of its number (from 1) returns in each learner process; empty where there is none."""
+        if not self.config.num_learners:
+            return []
+        calls = [
+            self.learner_group.foreach_learner(lambda _, number=number: function(number), remote_actor_ids=[number - 1])
+            for number in range(1, self.config.num_learners + 1)
+        ]
+        return [call.result_or_errors[0].get() for call in calls]
+
+    def _num_gradient_updates(self) -> int | None:
+        """Return the updates since the start, by the optimizer's own count; None when it keeps none."""
+        return self._ask_learners(_optimizer_steps)[0]
+
+    def learners_used(self) -> tuple[float, float]:
+        """Return CPU time since the last call, and peak memory in MB, of learners in processes of their own."""
+        if not self.config.num_learners:
+            return 0.0, 0.0  # the main process counts itself
+        cpu_s, peaks_mb = zip(*self._ask_learners(_usage), strict=True)
+        before, self._learners_cpu_s = self._learners_cpu_s, math.fsum(cpu_s)
+        return self._learners_cpu_s - before, math.fsum(peaks_mb)
+
+    def cleanup(self) -> None:
+        """Stop everything; a runner that does not answer is killed, so that this never hangs."""
+        group = getattr(self, "env_runner_group", None)
+        if group is not None:
+            self._close_own_environments()
+            # Whatever fails while environments are closed must not keep the processes alive.
+            with contextlib.suppress(Exception):
+                group.foreach_env_runner(
+                    "stop", local_env_runner=False, healthy_only=False, timeout_seconds=_STOP_GRACE_S
+                )
+            group._worker_manager.clear()  # kills them
+        super().cleanup()
+        shutil.rmtree(self.logdir, ignore_errors=True)
+
+    def _close_own_environments(self) -> None:
+        """Close those of the main process in the thread that made them, unless that thread hangs in one of them."""
+        runner = self.env_runner_group.local_env_runner
+        if runner is None or runner.env is None:
+            return
+        with contextlib.suppress(Exception):
+            self.thread.within(_STOP_GRACE_S, runner.stop, otherwise="")
+        runner.env = None  # RLlib would close them again, here
+
+    def _setup_logdir(self) -> None:
+        """Use a folder that goes when the trial goes: RLlib would leave an empty one in the user's home."""
+        self._logdir = tempfile.mkdtemp(prefix="trial-")
+
+
+def check_runner(measurement: RunnerMeasurement) -> None:
+    """Raise what happened in a runner as `TrialError`, with the runner's own traceback as a note."""
+    if measurement.error:
+        where = f"env runner {measurement.runner}" if measurement.runner else "sampling in the main process"
+        error = TrialError(f"{where}: sampling must not fail, got {measurement.error}. Fix: {measurement.fix}.")
+        error.add_note(f"In {where}:\n{measurement.traceback}")
+        raise error
+
+
+def _usage(learner: Learner) -> tuple[float, float]:
+    return time.process_time(), read_peak_rss_mb()
+
+
+def _optimizer_steps(learner: Learner) -> int | None:
+    optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
+    for state in optimizer.state.values():
+        return int(state["step"]) if "step" in state else None
+    return 0  # no update yet
+
+
+def value_of(stats: Any) -> float:
+    """Return the number inside RLlib's statistics object; nan when RLlib did not report it."""
+    if stats is None:
+        return float("nan")
+    value = stats.peek() if hasattr(stats, "peek") else stats
+    return float(value[0] if isinstance(value, list) else value)
