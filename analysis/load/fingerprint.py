@@ -17,7 +17,18 @@ _SCALE_KEYS = frozenset((SCALE, "num_learners", "minibatch_size"))
 """Entries of a setting that are scale or placement, or appear under another name."""
 _PACKAGES = ("python", "ray", "torch", "gymnasium", "numpy", "envpool")
 """Versions that a training step passes through; Optuna and MLflow are in other processes."""
-_ENVIRONMENT = ("id", "kwargs", "step_wait_ms", "max_episode_steps", "backend")
+_ENVIRONMENT = (
+    "id",
+    "kwargs",
+    "step_wait_ms",
+    "max_episode_steps",
+    "backend",
+    "step_cpu_ms",
+    "action_repeat",
+    "frame_stack",
+    "normalize_observations",
+    "normalize_rewards",
+)
 _RUNNER = ("runner_class", "normalize_actions", "clip_actions", "fallbacks")
 _LEARNER = (
     "learner_class",
@@ -58,7 +69,7 @@ class Workload:
         environment = told if isinstance(told, Mapping) else {}
         return {
             "algorithm": spec.get("algorithm"),
-            "environment": {name: environment.get(name) for name in _ENVIRONMENT},
+            "environment": {name: environment[name] for name in _ENVIRONMENT if name in environment},
             "network": spec.get("model"),
             "evaluation": spec.get("evaluation"),
             "runner": spec.get("runner"),

@@ -220,10 +220,28 @@ def _engine(spec: "StudySpec") -> Broken:
     if spec.algorithm == "PPO" and spec.learner == "rllib" and spec.standardization in ("steps", "none"):
         got = f"`{spec.standardization}` needs learner: lean, got rllib, which standardises over phantom rows too."
         yield "standardization", got, "Remove it, or set learner: lean."
+    yield from _layers(spec)
     gpus = spec.resources.num_gpus_per_learner
     if gpus > 1 and not gpus.is_integer():
         got = f"must be a whole number, or a share of one GPU, got {gpus:g}."
         yield "resources.num_gpus_per_learner", got, f"Write {math.ceil(gpus)}."
+
+
+def _layers(spec: "StudySpec") -> Broken:
+    """What is put around an environment needs somebody who does it."""
+    environment = spec.environment
+    for name in ("normalize_observations", "normalize_rewards"):
+        if getattr(environment, name) and spec.learner != "lean":
+            got = f"needs learner: lean, got {spec.learner}."
+            yield f"environment.{name}", got, "Set learner: lean with PPO or A2C, or remove it."
+    if environment.normalize_rewards and spec.runner != "batched":
+        yield "environment.normalize_rewards", f"needs runner: batched, got {spec.runner}.", "Set runner: batched."
+    for name in ("action_repeat", "frame_stack"):
+        if getattr(environment, name) > 1 and environment.backend == "envpool":
+            got = "needs backend: gymnasium, got envpool."
+            yield f"environment.{name}", got, "Use EnvPool's own in environment.kwargs: frame_skip, stack_num."
+    if spec.model.conv_net is not None and spec.model.conv_filters is not None:
+        yield "model.conv_net", "takes the place of conv_filters, got both.", "Remove one of the two."
 
 
 def _shares(spec: "StudySpec") -> Broken:

@@ -46,8 +46,21 @@ class EnvironmentSpec(Section):
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
     """Who steps the environments: Gymnasium's own Python ones, or EnvPool's compiled ones (optional extra)."""
     step_wait_ms: float = Field(0.0, ge=0)
-    """Every training step of an environment waits so many milliseconds, as a heavy or remote simulator does; not in \
+    """Every training step of an environment waits so many milliseconds, as a remote simulator does; not in \
 evaluation, and not when emulated."""
+    step_cpu_ms: float = Field(0.0, ge=0)
+    """Every training step of an environment computes for so many milliseconds more, as a heavy simulator does; not in \
+evaluation, and not when emulated."""
+    action_repeat: int = Field(1, ge=1)
+    """Every action is taken so often, its rewards added up; a step of the study is then so many of the environment."""
+    frame_stack: int = Field(1, ge=1)
+    """The policy sees so many of the last observations side by side (images: their channels); at first the same one."""
+    normalize_observations: bool = False
+    """The network begins with (observation - mean) / deviation, clipped to 10, of all that was trained on so far; \
+part of the policy. Needs `learner: lean`."""
+    normalize_rewards: bool = False
+    """The learner divides rewards by the deviation of the discounted return so far; what is recorded are the \
+environment's. Needs `runner: batched` and `learner: lean`."""
 
 
 class NetworkSpec(Section):
@@ -62,6 +75,9 @@ class NetworkSpec(Section):
     conv_filters: list[Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=3, max_length=3)]] | None = None
     """Convolutions over image observations, each `[filters, kernel, stride]`; none: RLlib's own, for squares of 42, \
 64, 84 or 96 pixels."""
+    conv_net: Literal["nature", "impala"] | None = None
+    """Convolutions by name in place of `conv_filters`: `nature`, the three layers of DQN (Mnih et al. 2015), or \
+`impala`, the 15 layers in residual blocks of IMPALA (Espeholt et al. 2018)."""
 
 
 class BudgetSpec(Section):
@@ -115,6 +131,8 @@ class EvaluationSpec(Section):
     """First seed of the evaluation episodes; the same for every trial."""
     max_episode_steps: int = Field(10_000, ge=1)
     """An evaluation episode that does not end is cut here and scored with what it has."""
+    kwargs: dict[str, Any] = Field({})
+    """Arguments of the environment's constructor that differ in evaluation, such as the levels of a game."""
 
 
 class ResourcesSpec(Section):
@@ -292,10 +310,13 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     def to_json(self) -> dict[str, Any]:
         """Return the complete spec, defaults included, as JSON values that `parse_space` reads back.
 
-        What only a throughput study says is left out elsewhere, and so is `exclusive: false`: the identity of a study
-        begun before there were such things stays as it was.
+        What only a throughput study says is left out elsewhere, and so are `exclusive: false` and other things that say
+        nothing: the identity of a study begun before there were any stays as it was.
         """
         content = self.model_dump(mode="json", by_alias=True)
+        for section, name in _LATER:
+            if getattr(getattr(self, section), name) == type(getattr(self, section)).model_fields[name].default:
+                del content[section][name]
         if not self.exclusive:
             del content["exclusive"]
         if self.kind == "search" and self.throughput is None:
@@ -311,6 +332,17 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     def digest(self) -> str:
         """Return the identity of the study: equal for equal specs, whatever the number of trials."""
         return digest_of(self.to_json())
+
+
+_LATER = (
+    *(
+        ("environment", name)
+        for name in ("step_cpu_ms", "action_repeat", "frame_stack", "normalize_observations", "normalize_rewards")
+    ),
+    ("model", "conv_net"),
+    ("evaluation", "kwargs"),
+)
+"""Fields that are left out of a study's identity where they say nothing: studies were begun before there were any."""
 
 
 def _given(name: str, value: float | None) -> float:

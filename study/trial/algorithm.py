@@ -5,6 +5,7 @@ rest on. The batched runner and the lean learner are put in where they can serve
 RLlib's own take their place, and `StudyConfig.fallbacks` says why.
 """
 
+import dataclasses
 import difflib
 import hashlib
 import inspect
@@ -16,6 +17,7 @@ from typing import Any
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.tune.registry import register_env
 
 from study.errors import Fault, SpaceError
@@ -23,6 +25,7 @@ from study.space.laws import FRAGMENT
 from study.space.parameters import SCALE, Value
 from study.space.spec import EnvironmentSpec, Execution, NetworkSpec, StudySpec
 from study.trial.envs.environments import Spaces, env_factory
+from study.trial.learning.encoders import CONV_NET, NATURE_FILTERS, NORMALIZE, StudyCatalog
 from study.trial.learning.lean_learner import LeanPPOLearner, lean_obstacle
 from study.trial.measured_algorithm import StudyConfig
 from study.trial.measured_async import (
@@ -202,7 +205,15 @@ def _base_config(
         grad_clip_by="global_norm",
         vf_loss_coeff=setting["vf_loss_coeff"],
     )
-    config.rl_module(model_config=_network(spec.model, spaces))
+    config.normalize_rewards = spec.environment.normalize_rewards
+    network = _network(spec.model, spaces)
+    if spec.environment.normalize_observations:
+        network[NORMALIZE] = True
+    config.rl_module(model_config=network)
+    if network.keys() & {NORMALIZE, CONV_NET}:
+        module_class = config.get_default_rl_module_spec().module_class
+        # Here again: RLlib merges its defaults into the one of the configuration only.
+        config.rl_module(rl_module_spec=RLModuleSpec(module_class=module_class, catalog_class=StudyCatalog))
     config.learners(
         num_learners=resources.num_learners,
         num_cpus_per_learner=resources.num_cpus_per_learner if resources.num_learners else "auto",
@@ -247,19 +258,22 @@ def _new_config(spec: StudySpec, setting: Mapping[str, Value]) -> StudyConfig:
     return config
 
 
-def _network(spec: NetworkSpec, spaces: Spaces) -> DefaultModelConfig:
+def _network(spec: NetworkSpec, spaces: Spaces) -> dict[str, Any]:
     hiddens, activation = list(spec.fcnet_hiddens), spec.fcnet_activation
     if len(spaces.observation_space.shape) == 1:
-        return DefaultModelConfig(
+        flat = DefaultModelConfig(
             fcnet_hiddens=hiddens, fcnet_activation=activation, vf_share_layers=spec.vf_share_layers
         )
+        return dataclasses.asdict(flat)
     # RLlib ignores `fcnet_hiddens` behind convolutions; the layers of the heads are what a reader means by it.
-    return DefaultModelConfig(
-        conv_filters=spec.conv_filters,
+    images = DefaultModelConfig(
+        conv_filters=[list(each) for each in NATURE_FILTERS] if spec.conv_net == "nature" else spec.conv_filters,
         head_fcnet_hiddens=hiddens,
         head_fcnet_activation=activation,
         vf_share_layers=spec.vf_share_layers,
     )
+    named = {CONV_NET: spec.conv_net} if spec.conv_net == "impala" else {}
+    return {**dataclasses.asdict(images), **named}
 
 
 def _registered(spec: EnvironmentSpec, *, waits: bool) -> str:

@@ -39,6 +39,7 @@ class StudyConfig(AlgorithmConfig):
     Attributes:
         lane_layout: The lanes of the trial and the processes that step them; None: one process per runner.
         standardization: `steps`, `rllib` or `none`: what the lean learner standardises advantages over.
+        normalize_rewards: Whether runners hand over discounted returns, by whose deviation the learner divides rewards.
         optimizer: `adam`, or `rmsprop` as A2C has it: of the lean learner.
         fallbacks: One line for each of our components that could not serve, and was replaced by RLlib's.
     """
@@ -47,6 +48,7 @@ class StudyConfig(AlgorithmConfig):
         super().__init__(algo_class=algo_class)
         self.lane_layout: LaneLayout | None = None
         self.standardization: Standardization = "steps"
+        self.normalize_rewards = False
         self.optimizer = "adam"
         self.fallbacks: list[str] = []
 

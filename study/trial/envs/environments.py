@@ -7,7 +7,6 @@ observations: images in [0, 1], everything else flat.
 import copy
 import difflib
 import importlib
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from study.space.spec import EnvironmentSpec, NetworkSpec
 from study.trial.deadline import within
 from study.trial.envs.envpool_envs import EnvPoolEnv
 from study.trial.envs.lane_checks import LaneError, checked_reward
+from study.trial.envs.layers import StepLoad, layered
 from study.trial.envs.observations import Unusable, observed
 
 ID, KWARGS = "environment.id", "environment.kwargs"
@@ -49,7 +49,7 @@ class EnvFactory:
 
     Attributes:
         spec: The environment.
-        waits: Whether each step takes `step_wait_ms` longer, as it is meant for training.
+        waits: Whether each step takes `step_wait_ms` and `step_cpu_ms` longer, as it is meant for training.
     """
 
     spec: EnvironmentSpec
@@ -58,12 +58,14 @@ class EnvFactory:
     def __call__(self, context: Any = None) -> gymnasium.Env:
         """Return a new environment."""
         env = make_env(self.spec)
-        return _Waits(env, self.wait_s) if self.wait_s else env
+        return _Heavy(env, self.load) if self.load else env
 
     @property
-    def wait_s(self) -> float:
-        """Seconds to wait after each step of an environment."""
-        return self.spec.step_wait_ms / 1000 if self.waits else 0.0
+    def load(self) -> StepLoad:
+        """What each step of an environment costs besides itself."""
+        if not self.waits:
+            return StepLoad()
+        return StepLoad(wait_s=self.spec.step_wait_ms / 1000, cpu_s=self.spec.step_cpu_ms / 1000)
 
 
 def env_factory(spec: EnvironmentSpec, *, waits: bool = False) -> EnvFactory:
@@ -71,14 +73,14 @@ def env_factory(spec: EnvironmentSpec, *, waits: bool = False) -> EnvFactory:
     return EnvFactory(spec, waits)
 
 
-class _Waits(gymnasium.Wrapper):
-    def __init__(self, env: gymnasium.Env, wait_s: float) -> None:
+class _Heavy(gymnasium.Wrapper):
+    def __init__(self, env: gymnasium.Env, load: StepLoad) -> None:
         super().__init__(env)
-        self._wait_s = wait_s
+        self._load = load
 
     def step(self, action: Any) -> Any:
         outcome = self.env.step(action)
-        time.sleep(self._wait_s)
+        self._load.bear()
         return outcome
 
 
@@ -94,7 +96,7 @@ def make_env(spec: EnvironmentSpec) -> gymnasium.Env:
         return EnvPoolEnv(spec)
     maker = _find(spec.id)
     if maker is None:
-        return observed(_registered(spec))
+        return layered(observed(_registered(spec)), spec)
     # Nothing else is called: any function of any module would do what its name in a space file says.
     if not isinstance(maker, type) or not issubclass(maker, gymnasium.Env):
         got = f"must make a gymnasium.Env, got {getattr(maker, '__name__', type(maker).__name__)}."
@@ -102,7 +104,7 @@ def make_env(spec: EnvironmentSpec) -> gymnasium.Env:
     env = maker(**spec.kwargs)
     if spec.max_episode_steps is not None:
         env = TimeLimit(env, spec.max_episode_steps)
-    return observed(env)
+    return layered(observed(env), spec)
 
 
 def _registered(spec: EnvironmentSpec) -> gymnasium.Env:

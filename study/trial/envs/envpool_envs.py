@@ -10,7 +10,6 @@ Facts about EnvPool 1.2 that this rests on, each tested in `tests/contract`:
 """
 
 import difflib
-import time
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from study.space.spec import EnvironmentSpec
 from study.trial.envs.lane_checks import LaneError
+from study.trial.envs.layers import StepLoad
 from study.trial.envs.observations import PoolObservations, Unusable
 
 Array = npt.NDArray[Any]
@@ -101,13 +101,13 @@ class EnvPoolLanes:
     `seeds[i]` is the seed of lane i, however lanes are spread over processes: see the top of this file.
     """
 
-    def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int], *, wait_s: float = 0.0) -> None:
+    def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int], *, load: StepLoad | None = None) -> None:
         """Make the pool.
 
         Args:
             spec: The environment.
             seeds: Seed of each lane, shape (num_envs,), at least one, each below 2^31.
-            wait_s: Seconds to wait after each step of each lane.
+            load: What each step of each lane costs besides itself.
 
         Raises:
             Unusable: The task cannot be made.
@@ -117,7 +117,7 @@ class EnvPoolLanes:
         self.observation_space: gymnasium.Space = task.observations.space
         self.action_space = task.action_space
         self._pool: Any = task.pool(seeds)
-        self._task, self._wait_s = task, wait_s
+        self._task, self._load = task, load or StepLoad()
         self._lanes = np.arange(self.num_envs, dtype=np.int32)
 
     def reset(self, observations: Array) -> None:
@@ -147,8 +147,8 @@ class EnvPoolLanes:
         if ended.size:
             finals = [(int(lane), observations[lane].copy()) for lane in ended]
             observations[ended] = self._first_observations(ended)
-        if self._wait_s:
-            time.sleep(self._wait_s * len(lanes))
+        if self._load:
+            self._load.bear(len(lanes))
         return finals
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ def make_lane_envs(make: Callable[[], gymnasium.Env] | EnvFactory, seeds: Sequen
         Unusable: The environment cannot be made.
     """
     if isinstance(make, EnvFactory) and make.spec.backend == "envpool":
-        return EnvPoolLanes(make.spec, seeds, wait_s=make.wait_s)
+        return EnvPoolLanes(make.spec, seeds, load=make.load)
     return GymnasiumLanes(make, seeds)
 
 

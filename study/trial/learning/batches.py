@@ -12,6 +12,9 @@ from torch import Tensor
 
 from study.trial.learning.advantages import BoolArray, FloatArray, IntArray
 
+DISCOUNTED = "discounted_return"
+"""Column of an episode: r(t) + gamma r(t-1) + gamma^2 r(t-2) + …, back to its first step."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragments:
@@ -23,6 +26,8 @@ class Fragments:
     rewards: FloatArray
     lengths: IntArray
     terminated: BoolArray
+    discounted: FloatArray | None = None
+    """Discounted return of each step's episode up to it, where the runners hand it over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,9 @@ def gather_fragments(episodes: Sequence[SingleAgentEpisode]) -> Fragments:
         rewards=np.concatenate([_own(episode.rewards) for episode in filled], dtype=np.float64, casting="unsafe"),
         lengths=np.array([len(episode) for episode in filled], dtype=np.int64),
         terminated=np.array([episode.is_terminated for episode in filled], dtype=np.bool_),
+        discounted=np.concatenate([_own(each.extra_model_outputs[DISCOUNTED]) for each in filled])
+        if DISCOUNTED in filled[0].extra_model_outputs
+        else None,
     )
 
 

@@ -8,7 +8,7 @@ RLlib's: the same losses, divergence control, clipping and advantages, in the sa
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ from torch import Tensor
 from study.trial.learning.advantages import FloatArray, generalised_advantages, phantom_advantages
 from study.trial.learning.batches import Batch, Fragments, gather_fragments, minibatch_indices
 from study.trial.learning.distributions import distribution_for
+from study.trial.learning.encoders import LARGEST, RunningMoments, normalizers_of
 
 _LOGGER = logging.getLogger(__name__)
 _ROWS_PER_FORWARD = 4096
@@ -175,6 +176,8 @@ class LeanPPOLearner(PPOTorchLearner):
                 f"{type(self._network).__name__} with {kind.__name__}. Fix: use PPOTorchLearner."
             )
         self._distribution = distribution
+        self._returns = RunningMoments(())
+        """Moments of the discounted returns so far, by which rewards may be divided."""
         self._generator = torch.Generator()
         if self.config.seed is None:
             self._generator.seed()
@@ -226,7 +229,8 @@ class LeanPPOLearner(PPOTorchLearner):
         data.solve_refs()
         self._weights_seq_no += 1
         config = self.config.get_config_for_module(DEFAULT_MODULE_ID)
-        batch = self._make_batch(gather_fragments(data.episodes or []), config)
+        fragments = self._with_scaled_rewards(gather_fragments(data.episodes or []))
+        batch = self._make_batch(fragments, config)
         steps = len(batch)
         size = minibatch_size or steps
         minibatches = minibatch_indices(
@@ -240,6 +244,7 @@ class LeanPPOLearner(PPOTorchLearner):
         share = 1 / max(self.config.num_learners, 1) if minibatch_size else steps / self._over_learners([steps])[0]
         settings = self._settings(config, share)
         outcome = self._learn(batch, minibatches, settings)
+        self._show_observations(batch)
         self._log_losses(outcome, settings, log_gradients=config.log_gradients)
         self._log_counts(outcome, steps)
         self.after_gradient_based_update(timesteps=timesteps)
@@ -254,6 +259,7 @@ class LeanPPOLearner(PPOTorchLearner):
                 "generator": self._generator.get_state().numpy(),
                 "kl_coeff": self.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID].item(),
                 "entropy_coeff": float(self._entropy_schedule.get_current_value()),
+                "returns": {name: value.numpy() for name, value in self._returns.state_dict().items()},
             }
         return state
 
@@ -264,6 +270,9 @@ class LeanPPOLearner(PPOTorchLearner):
             mine = state[_STATE]
             self._generator.set_state(torch.from_numpy(np.array(mine["generator"])))
             self.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID].fill_(mine["kl_coeff"])
+            self._returns.load_state_dict(
+                {name: torch.from_numpy(np.array(value)) for name, value in mine["returns"].items()}
+            )
             if self._entropy_schedule.use_schedule:
                 self._entropy_schedule.get_current_value().fill_(mine["entropy_coeff"])
 
@@ -282,6 +291,34 @@ class LeanPPOLearner(PPOTorchLearner):
             entropy_coeff=float(self._entropy_schedule.get_current_value()),
             kl_coeff=self.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID].item() if config.use_kl_loss else None,
         )
+
+    def _with_scaled_rewards(self, fragments: Fragments) -> Fragments:
+        """Divide rewards by the deviation of the discounted returns so far, where the runners hand those over."""
+        if fragments.discounted is None:
+            return fragments
+        self._returns.add(*self._moments(torch.from_numpy(fragments.discounted)))
+        deviation = math.sqrt(float(self._returns.variance) + SMALL_NUMBER)
+        return replace(fragments, rewards=np.clip(fragments.rewards / deviation, -LARGEST, LARGEST))
+
+    def _show_observations(self, batch: Batch) -> None:
+        """Let the normalisers see the batch: after the update, since its samples were drawn with what they knew."""
+        normalizers = list(normalizers_of(self._network))
+        if normalizers:
+            moments = self._moments(batch.observations.double())
+            for normalizer in normalizers:
+                normalizer.add(*moments)
+
+    def _moments(self, values: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Return number, mean and summed squared deviations over the rows of all learners, in double precision."""
+        (count,) = self._over_learners([float(len(values))])
+        mean = self._sum_over_learners(values.sum(dim=0)) / count
+        return count, mean, self._sum_over_learners((values - mean).square().sum(dim=0))
+
+    def _sum_over_learners(self, values: Tensor) -> Tensor:
+        if self.distributed:
+            values = values.to(self._device)
+            torch.distributed.all_reduce(values)
+        return values
 
     def _forward(self, observations: Any) -> tuple[Tensor, Tensor]:
         """Return the policy's outputs, shape (rows, inputs), and the values, shape (rows,)."""

@@ -23,6 +23,8 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action
 from scipy.special import ndtri
 
+from study.trial.learning.encoders import LARGEST, NormalizedEncoder, ObservationNormalizer
+
 Floats = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 Network = Callable[[Floats], Floats]
@@ -49,12 +51,7 @@ def network_of(module: RLModule) -> Network:
 
 class _DenseNetwork:
     def __init__(self, layers: Sequence[torch.nn.Module], *, log_std_clip: float | None) -> None:
-        self._layers = [
-            (layer.weight.detach().numpy().T, layer.bias.detach().numpy())
-            if isinstance(layer, torch.nn.Linear)
-            else _ACTIVATIONS[type(layer)]
-            for layer in layers
-        ]
+        self._layers = [_as_arrays(layer) for layer in layers]
         self._log_std_clip = log_std_clip
 
     def __call__(self, observations: Floats) -> Floats:
@@ -70,6 +67,16 @@ class _DenseNetwork:
             log_std = hidden[:, hidden.shape[1] // 2 :]
             np.clip(log_std, -self._log_std_clip, self._log_std_clip, out=log_std)
         return hidden
+
+
+def _as_arrays(layer: torch.nn.Module) -> Any:
+    """Return a dense layer as (weight, bias), another one as a function of arrays."""
+    if isinstance(layer, torch.nn.Linear):
+        return layer.weight.detach().numpy().T, layer.bias.detach().numpy()
+    if isinstance(layer, ObservationNormalizer):
+        scale, shift = (part.numpy() for part in layer.scale_and_shift())
+        return lambda x: np.clip(x * scale + shift, -LARGEST, LARGEST)
+    return _ACTIVATIONS[type(layer)]
 
 
 class _TorchNetwork:
@@ -91,6 +98,9 @@ def _dense_layers(module: RLModule) -> list[torch.nn.Module] | None:
         return None
     shared = hasattr(module.encoder, "encoder")
     encoder: Any = module.encoder.encoder if shared else module.encoder.actor_encoder
+    first = []
+    if type(encoder) is NormalizedEncoder:
+        first, encoder = [encoder.normalizer], encoder.inner
     if type(encoder) is not TorchMLPEncoder:
         return None
     layers = [*encoder.net.mlp, *module.pi.net.mlp]
@@ -98,7 +108,7 @@ def _dense_layers(module: RLModule) -> list[torch.nn.Module] | None:
         dense = isinstance(layer, torch.nn.Linear) and layer.bias is not None and layer.weight.device.type == "cpu"
         if not dense and type(layer) not in _ACTIVATIONS:
             return None
-    return layers
+    return [*first, *layers]
 
 
 class ActionRule(Protocol):

@@ -38,8 +38,10 @@ from ray.rllib.utils.metrics import (
     WEIGHTS_SEQ_NO,
 )
 from ray.tune.registry import ENV_CREATOR, _global_registry
+from scipy.signal import lfilter
 
 from study.trial.envs.lane_envs import LaneEnvs, make_lane_envs
+from study.trial.learning.batches import DISCOUNTED
 from study.trial.sampling.acting import action_rule, network_of, scaling_for_environment
 from study.trial.sampling.lanes import Fragment
 from study.trial.sampling.runner import DivergedError, Ended, MeasuredEnvRunner, NonFiniteError, layout_of
@@ -108,6 +110,8 @@ class _Ongoing:
     id: str
     length: int = 0
     total: float = 0.0
+    discounted: float = 0.0
+    """r(t) + gamma r(t-1) + … of the last step t."""
 
 
 class BatchedEnvRunner(MeasuredEnvRunner):
@@ -383,6 +387,8 @@ class BatchedEnvRunner(MeasuredEnvRunner):
                 WEIGHTS_SEQ_NO: np.full(stop - start + lookback, self._weights_seq_no),
             }
         rewards = rows.rewards[steps, lane]
+        if getattr(self.config, "normalize_rewards", False):
+            outputs[DISCOUNTED] = self._discounted(ongoing, rewards, lookback)
         episode = SingleAgentEpisode(
             ongoing.id,
             observations=InfiniteLookbackBuffer(observations, lookback, self._envs.observation_space),
@@ -400,6 +406,15 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         ongoing.length += stop - start
         ongoing.total += float(rewards[lookback:].sum(dtype=np.float64))
         return episode
+
+    def _discounted(self, ongoing: _Ongoing, rewards: Array, lookback: int) -> Array:
+        """Return the discounted return up to each step, shape of `rewards`; zeros for the repeated ones before."""
+        gamma = self.config.gamma
+        carried = [gamma * ongoing.discounted]
+        sums, _ = lfilter([1.0], [1.0, -gamma], rewards[lookback:].astype(np.float64), zi=carried)
+        if len(sums):
+            ongoing.discounted = float(sums[-1])
+        return np.concatenate([np.zeros(lookback), sums])
 
 
 def _maker(config: AlgorithmConfig, runner: MeasuredEnvRunner) -> Any:
