@@ -10,6 +10,7 @@ from study.space.domains import Choices, Domain, Range, is_multiple
 from study.space.holdup_laws import holdup_laws
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
 from study.space.plain import MAX_TRIALS
+from study.space.procgen import fault_of, is_procgen
 from study.space.rules import batch_domain, bounds, minibatch_bounds
 from study.space.throughput_laws import throughput_laws
 
@@ -100,6 +101,17 @@ def broken_laws(spec: "StudySpec", line_of: Callable[[str], int | None]) -> Iter
 
 
 Broken = Iterator[tuple[str, str, str]]
+
+
+def _procgen(spec: "StudySpec") -> Broken:
+    environment = spec.environment
+    if not is_procgen(environment.id):
+        return
+    if fault := fault_of(environment.id, environment.kwargs):
+        yield "environment.id", *fault
+    if environment.backend != "envpool":
+        got = f"Procgen is EnvPool's, got {environment.backend}."
+        yield "environment.backend", got, "Remove it."
 
 
 def _environment(spec: "StudySpec") -> Broken:
@@ -451,6 +463,6 @@ def _throughput(spec: "StudySpec") -> Broken:
     yield from throughput_laws(spec, (_batches, _shares))
 
 
-_COMMON = (_algorithm, _environment, _engine, _exclusive, _rules, _throughput)
+_COMMON = (_algorithm, _procgen, _environment, _engine, _exclusive, _rules, _throughput)
 _LAWS = (*_COMMON, _batches, _shares, _budget, _objective, _search, holdup_laws, _rllib)
 _THROUGHPUT_LAWS = (*_COMMON, _rllib)

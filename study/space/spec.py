@@ -16,6 +16,7 @@ from study.space.holdup import HoldUpSpec
 from study.space.laws import broken_laws
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
 from study.space.plain import unfit
+from study.space.procgen import is_procgen, tested_on
 from study.space.section import Section
 from study.space.space_file import MAX_FAULTS, Source, faults_of, read_space
 from study.space.throughput import ThroughputSpec, without_absent
@@ -32,9 +33,11 @@ class EnvironmentSpec(Section):
     """The environment, and the returns that give a score its meaning."""
 
     id: str = Field(min_length=1)
-    """A Gymnasium id such as `Acrobot-v1`, or `module:Class` of your own."""
+    """A Gymnasium id such as `Acrobot-v1`, `module:Class` of your own, or one of the 16 games of Procgen, such as \
+`procgen:coinrun` (through EnvPool)."""
     kwargs: dict[str, Any] = Field({})
-    """Arguments of the environment's constructor."""
+    """Arguments of the environment's constructor. Procgen: `distribution_mode` (easy or hard), `num_levels` (200 easy, \
+500 hard; 0 is all), `start_level`, and others of EnvPool."""
     floor: float | None = None
     """Return that scores 0: a policy that learnt nothing (return units). Not needed with `kind: throughput`."""
     reference: float | None = None
@@ -61,6 +64,14 @@ part of the policy. Needs `learner: lean`."""
     normalize_rewards: bool = False
     """The learner divides rewards by the deviation of the discounted return so far; what is recorded are the \
 environment's. Needs `runner: batched` and `learner: lean`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_backend(cls, content: Any) -> Any:
+        """Let EnvPool step the games of Procgen: nobody else does."""
+        if isinstance(content, dict) and is_procgen(str(content.get("id", ""))):
+            return {"backend": "envpool", **content}
+        return content
 
 
 class NetworkSpec(Section):
@@ -132,7 +143,8 @@ class EvaluationSpec(Section):
     max_episode_steps: int = Field(10_000, ge=1)
     """An evaluation episode that does not end is cut here and scored with what it has."""
     kwargs: dict[str, Any] = Field({})
-    """Arguments of the environment's constructor that differ in evaluation, such as the levels of a game."""
+    """Arguments of the environment's constructor that differ in evaluation. Procgen is evaluated on 100,000 levels \
+that follow those of training, where nothing else is said."""
 
 
 class ResourcesSpec(Section):
@@ -287,6 +299,13 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         if self.algorithm != "PPO":
             return "none"
         return self.standardization or ("steps" if self.learner == "lean" else "rllib")
+
+    @property
+    def evaluated_environment(self) -> EnvironmentSpec:
+        """The environment in which policies are judged."""
+        own = self.environment.kwargs
+        levels = tested_on(own) if is_procgen(self.environment.id) else {}
+        return self.environment.model_copy(update={"kwargs": {**own, **levels, **self.evaluation.kwargs}})
 
     @property
     def floor(self) -> float:

@@ -120,7 +120,7 @@ class _Lane:
     """One environment with the episode that it plays."""
 
     def __init__(self, spec: StudySpec) -> None:
-        self.env = env_factory(spec.environment)()
+        self.env = env_factory(spec.evaluated_environment)()
         self._limit = spec.evaluation.max_episode_steps
 
     def start(self, episode: int, seed: int) -> None:

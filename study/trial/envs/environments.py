@@ -191,15 +191,18 @@ def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
         SpaceError: Names `model.conv_filters`.
     """
     shape = spaces.observation_space.shape
+    if len(shape) != 3 and spec.conv_net is not None:
+        law = f"convolutions are for images, got observations of shape {shape}."
+        raise SpaceError(source_name, [Fault(place="model.conv_net", law=law, fix="Remove it.")])
     square = shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1] if len(shape) == 3 else False
     if len(shape) != 3 and spec.conv_filters is not None:
         law, fix = (
             f"must be left out where observations are no images, got observations of shape {shape}.",
             "Remove it.",
         )
-    elif len(shape) == 3 and spec.conv_filters is None and not square:
+    elif len(shape) == 3 and spec.conv_filters is None and spec.conv_net is None and not square:
         law = f"must be given for images of shape {shape}: RLlib has its own for squares of 42, 64, 84 and 96 pixels."
-        fix = "Write for instance [[16, 4, 2], [32, 4, 2], [64, 4, 2]]: filters, kernel, stride."
+        fix = "Set model.conv_net, or write for instance [[16, 4, 2], [32, 4, 2], [64, 4, 2]]: filters, kernel, stride."
     else:
         return
     raise SpaceError(source_name, [Fault(place="model.conv_filters", law=law, fix=fix)])

@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from study.space.procgen import is_procgen, task_of
 from study.space.spec import EnvironmentSpec
 from study.trial.envs.lane_checks import LaneError
 from study.trial.envs.layers import StepLoad
@@ -48,9 +49,15 @@ class PoolTask:
             TypeError: The task does not take these arguments.
         """
         self._envpool = _envpool()
-        self._check(spec)
         self._id, self._kwargs = spec.id, spec.kwargs
-        task = self._envpool.make_spec(spec.id, **spec.kwargs)
+        if is_procgen(spec.id):
+            self._id, self._kwargs = task_of(spec.id, spec.kwargs)
+        self._check()
+        try:
+            task = self._envpool.make_spec(self._id, **self._kwargs)
+        except ImportError as error:  # a library of the system
+            law = f"'{spec.id}' must find what it needs: {error}"
+            raise Unusable("environment.id", law, "On Debian: apt install libqt5gui5, on every node.") from error
         if task.config.max_num_players != 1:
             law = f"'{spec.id}' must have one player, got {task.config.max_num_players}."
             raise Unusable("environment.id", law, "Use a task for one player.")
@@ -73,15 +80,15 @@ class PoolTask:
             **self._kwargs,
         )
 
-    def _check(self, spec: EnvironmentSpec) -> None:
+    def _check(self) -> None:
         known = self._envpool.list_all_envs()
-        if spec.id not in known:
-            near = difflib.get_close_matches(spec.id, known, n=1, cutoff=0.5)
+        if self._id not in known:
+            near = difflib.get_close_matches(self._id, known, n=1, cutoff=0.5)
             fix = f"Did you mean '{near[0]}'?" if near else "Use an id of EnvPool, or `backend: gymnasium`."
-            raise Unusable("environment.id", f"EnvPool has no such environment, got '{spec.id}'.", fix)
-        taken = sorted(set(spec.kwargs) & set(_OURS))
+            raise Unusable("environment.id", f"EnvPool has no such environment, got '{self._id}'.", fix)
+        taken = sorted(set(self._kwargs) & set(_OURS))
         if taken:
-            law = f"the study sets {', '.join(taken)} itself, got {spec.kwargs}."
+            law = f"the study sets {', '.join(taken)} itself, got {self._kwargs}."
             raise Unusable("environment.kwargs", law, "Leave them out.")
 
 

@@ -1,4 +1,4 @@
-"""What a space puts around an environment: repeated actions, stacked observations, work and waiting. No Ray or torch."""
+"""What a space puts around an environment: repeated actions, stacked observations, a heavy step. No Ray, no torch."""
 
 import time
 from collections import deque

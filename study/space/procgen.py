@@ -1,0 +1,73 @@
+"""The 16 Procgen games by the names that people use, with levels to train on and others to be tested on. Pure.
+
+Source: Cobbe et al., "Leveraging procedural generation to benchmark reinforcement learning", arXiv 1912.01588: training
+on 200 levels of the easy and 500 of the hard distribution, tests on others. The games are EnvPool's.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+PREFIX = "procgen:"
+GAMES = (
+    "bigfish",
+    "bossfight",
+    "caveflyer",
+    "chaser",
+    "climber",
+    "coinrun",
+    "dodgeball",
+    "fruitbot",
+    "heist",
+    "jumper",
+    "leaper",
+    "maze",
+    "miner",
+    "ninja",
+    "plunder",
+    "starpilot",
+)
+TRAINING_LEVELS = {"easy": 200, "hard": 500}
+NUM_TEST_LEVELS = 100_000
+"""Levels to be tested on, which follow those of training; the paper tests on all there are."""
+
+
+def is_procgen(env_id: str) -> bool:
+    """Return whether an id names a Procgen game: `procgen:coinrun`, or `procgen:procgen-coinrun-v0` as elsewhere."""
+    return env_id.startswith(PREFIX)
+
+
+def fault_of(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return law and fix where an id or its `distribution_mode` is wrong; None where both are right."""
+    if (game := _game(env_id)) not in GAMES:
+        near = difflib.get_close_matches(game, GAMES, n=1, cutoff=0.5)
+        fix = f"Did you mean '{PREFIX}{near[0]}'?" if near else f"Use one of: {', '.join(GAMES)}."
+        return f"Procgen has no such game, got '{env_id}'.", fix
+    if (mode := _mode(kwargs)) not in TRAINING_LEVELS:
+        return f"distribution_mode must be easy or hard, got '{mode}'.", "Change it."
+    return None
+
+
+def task_of(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return EnvPool's task and its arguments: where levels are not given, those of training."""
+    mode = _mode(kwargs)
+    levels = {"num_levels": TRAINING_LEVELS[mode], "start_level": 0}
+    others = {name: value for name, value in kwargs.items() if name != "distribution_mode"}
+    return f"{_game(env_id).capitalize()}{mode.capitalize()}-v0", {**levels, **others}
+
+
+def tested_on(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the levels that follow those of training, where nothing else is said."""
+    _, training = task_of(PREFIX + GAMES[0], kwargs)
+    if training["num_levels"] == 0:
+        return {}  # trained on all levels, and so tested on them
+    return {"num_levels": NUM_TEST_LEVELS, "start_level": training["start_level"] + training["num_levels"]}
+
+
+def _game(env_id: str) -> str:
+    name = env_id.removeprefix(PREFIX).removeprefix("procgen-")
+    return name.removesuffix("-v0")
+
+
+def _mode(kwargs: Mapping[str, Any]) -> str:
+    return str(kwargs.get("distribution_mode", "easy"))
