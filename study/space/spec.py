@@ -36,8 +36,8 @@ class EnvironmentSpec(Section):
     """A Gymnasium id such as `Acrobot-v1`, `module:Class` of your own, or one of the 16 games of Procgen, such as \
 `procgen:coinrun` (through EnvPool)."""
     kwargs: dict[str, Any] = Field({})
-    """Arguments of the environment's constructor. Procgen: `distribution_mode` (easy or hard), `num_levels` (200 easy, \
-500 hard; 0 is all), `start_level`, and others of EnvPool."""
+    """Arguments of the environment's constructor. Procgen: `distribution_mode` (easy or hard), `num_levels` (200, \
+or 500 of the hard ones; 0 is all), `start_level`, and others of EnvPool."""
     floor: float | None = None
     """Return that scores 0: a policy that learnt nothing (return units). Not needed with `kind: throughput`."""
     reference: float | None = None
