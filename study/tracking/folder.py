@@ -126,6 +126,11 @@ class StudyFolder:
         """Return the folder of the final policy of `trial`."""
         return self.checkpoints / f"trial_{trial:05d}"
 
+    @property
+    def clips(self) -> Path:
+        """Films of policies, made on request: `best.mp4` with its poster and its facts, `trial_00007.gif`."""
+        return self.path / "clips"
+
     def exists(self) -> bool:
         """Return whether a study was started here.
 

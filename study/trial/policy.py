@@ -21,6 +21,8 @@ from study.trial.weights import Weights, read_weights
 
 NOT_ACTING = ("vf.", "encoder.critic_encoder.")
 """Parameters of PPO's value function: checkpoints of RLlib's own have them, a policy that acts has not."""
+_TALKATIVE = ("ray._common.deprecation", "ray.rllib.algorithms.algorithm_config")
+"""Loggers of RLlib that tell of its own deprecated calls, and of its new API stack."""
 _SHOWN = 3
 """Differences that a message lists."""
 
@@ -57,7 +59,8 @@ def load_policy(
         SpaceError: RLlib refuses the space.
     """
     weights = {name: value for name, value in read_weights(checkpoint).items() if not name.startswith(NOT_ACTING)}
-    logging.getLogger("ray._common.deprecation").setLevel(logging.ERROR)  # RLlib tells of its own calls
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
     config = build_config(spec, setting=setting, seed=seed, spaces=spaces, execution="real")
     both = (spaces.observation_space, spaces.action_space)
     with torch.random.fork_rng(devices=()):

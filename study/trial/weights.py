@@ -1,8 +1,8 @@
 """The numbers of a policy from an RLModule checkpoint, read without running what the file says. NumPy alone.
 
-RLlib keeps the state of a module as a pickle, and a pickle is a program: `RLModule.from_checkpoint` runs it, and another
-one that names the class. Here the network comes from the space, and of the state a reader of our own makes dictionaries
-and arrays of plain numbers. Whatever else the file asks for is refused by its name before it is looked up.
+RLlib keeps the state of a module as a pickle, and a pickle is a program: `RLModule.from_checkpoint` runs it, and one
+more that names the class. Here the network comes from the space, and a reader of our own makes dictionaries and arrays
+of plain numbers of the state. Whatever else the file asks for is refused by its name before it is looked up.
 """
 
 import pickle

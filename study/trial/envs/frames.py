@@ -89,16 +89,35 @@ def open_scene(spec: EnvironmentSpec, mode: Mode) -> Scene:
     Raises:
         SpaceError: It cannot draw so, a library for it is missing, or there is no display.
     """
-    if mode == "human" and not _has_display():
-        law = "a window needs a display, got none (DISPLAY and WAYLAND_DISPLAY are not set)."
-        raise _error(mode, law, "Use --video, or work where there is a screen.")
+    _see_to_display(mode)
     try:
-        if spec.backend == "envpool":
-            return _of_observations(spec, mode)
-        env = make_env(spec, render_mode=mode)
+        scene = _of_observations(spec, mode) if spec.backend == "envpool" else _drawing(spec, mode)
     except Unusable as unusable:
         raise SpaceError("command line", [unusable.fault]) from unusable
-    except StudyError:
+    if mode == "rgb_array":
+        try:
+            next(scene.replay(0, ()))  # a library that is missing shows with the first picture
+        except StudyError:
+            scene.env.close()
+            raise
+    return scene
+
+
+def _see_to_display(mode: Mode) -> None:
+    """Refuse a window where there is no display; keep SDL from looking for one, and for sound, where none is needed."""
+    if mode == "rgb_array":
+        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+        if not _has_display():
+            os.environ["SDL_VIDEODRIVER"] = "dummy"
+    elif not _has_display():
+        law = "a window needs a display, got none (DISPLAY and WAYLAND_DISPLAY are not set)."
+        raise _error(mode, law, "Use --video, or work where there is a screen.")
+
+
+def _drawing(spec: EnvironmentSpec, mode: Mode) -> Scene:
+    try:
+        env = make_env(spec, render_mode=mode)
+    except Unusable:
         raise
     except Exception as error:
         law = f"'{spec.id}' must take render_mode={mode!r}, got {_said(error)}."
