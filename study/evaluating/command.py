@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from study.errors import Fault, SpaceError, StudyError
-from study.evaluating.film import EPISODES, Facts, check_target
+from study.evaluating.film import BEST, EPISODES, Facts, check_target
 from study.evaluating.showing import Shown, show
 from study.evaluating.subject import Subject, find_subject
 from study.evaluating.summary import Summary, summarise
 from study.space.spec import StudySpec
 from study.tracking.tracking_uri import mask_credentials
 
-BEST = "best"
-"""Name of the film of a study's best policy: the one that its report shows."""
 DEFAULT_SUFFIX = ".mp4"
 
 

@@ -18,6 +18,8 @@ from study.tracking.folder import write_atomically
 if TYPE_CHECKING:
     from study.trial.envs.frames import Frame
 
+BEST = "best"
+"""Name of the film of a study's best policy: the one that its report shows."""
 SUFFIXES = (".mp4", ".gif")
 EPISODES = 3
 """Episodes that are shown, from the first."""
@@ -25,6 +27,7 @@ MOST_SECONDS = 20.0
 """Length of a film at most: a long episode is cut there."""
 GIF_FPS = 25.0
 """Pictures per second of a .gif at most; viewers slow down shorter delays than 0.02 s."""
+_MAX_FACTS = 100_000
 _GIF_COLOURS = 128
 _GIF_TICK_MS = 10
 """Delays in a .gif are whole hundredths of a second."""
@@ -68,6 +71,29 @@ class Facts:
         path = film.with_suffix(".json")
         write_atomically(path, json.dumps(asdict(self), indent=1))
         return path
+
+    @classmethod
+    def read(cls, path: Path) -> "Facts":
+        """Return what was written.
+
+        Raises:
+            RecordError: It is something else.
+        """
+        try:
+            if path.stat().st_size > _MAX_FACTS:
+                raise ValueError(f"more than {_MAX_FACTS} bytes")
+            content = json.loads(path.read_text())
+            facts = cls(**{**content, "shots": tuple(Shot(**shot) for shot in content["shots"])})
+            if Path(facts.file).name != facts.file or Path(facts.file).suffix not in SUFFIXES or not facts.shots:
+                raise ValueError(f"no film: {facts.file!r}")
+            for shot in facts.shots:
+                float(shot.episode_return)
+        except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise RecordError(
+                f"{path}: must say what a film shows, got a damaged file ({' '.join(str(error).split())[:100]}). "
+                "Fix: film it again."
+            ) from error
+        return facts
 
 
 def check_target(path: Path) -> None:
