@@ -38,6 +38,9 @@ def write(report: Report, out: Path, formats: Sequence[Format] = get_args(Format
 
     try:
         _write(report, formats, put)
+        if report.clip is None or not report.clip.film:
+            for suffix in (".mp4", ".gif", ".png"):
+                (out / FIGURES / f"{CLIP}{suffix}").unlink(missing_ok=True)
         for figure in report.figures:
             for suffix in ("svg", "png", "pdf", "csv") if not figure.drawn else ():
                 (out / FIGURES / f"{figure.key}.{suffix}").unlink(missing_ok=True)

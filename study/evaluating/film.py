@@ -5,6 +5,7 @@ Imports its encoders when needed. Pictures are written as they come, to a draft 
 
 import contextlib
 import json
+import os
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -131,7 +132,7 @@ def writing(path: Path, fps: float) -> Iterator[Writer]:
     Raises:
         RecordError: It cannot be written.
     """
-    draft = path.with_name(f".{path.stem}.draft{path.suffix}")
+    draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.closing(_Mp4(draft, fps) if path.suffix.lower() == ".mp4" else _Gif(draft, fps)) as film:
@@ -144,7 +145,8 @@ def writing(path: Path, fps: float) -> Iterator[Writer]:
             f"{path}: the film must be written, got: {why}. Fix: name another file with --video."
         ) from error
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # there is none
+            draft.unlink()
 
 
 def write_poster(frame: "Frame", film: Path) -> Path:

@@ -3,9 +3,10 @@
 The pictures are then those of the very episodes that were counted, and drawing costs the evaluation nothing.
 """
 
+import functools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -50,21 +51,26 @@ class Scene:
         Raises:
             SpaceError: The environment draws no picture.
         """
-        observation, _ = self.env.reset(seed=seed)
+        observation, _ = self._call("reset", lambda: self.env.reset(seed=seed))
         total = 0.0
         yield self._picture(observation), total
         for action in actions:
-            observation, reward, *_ = self.env.step(action)
+            observation, reward, *_ = self._call("step", functools.partial(self.env.step, action))
             total += float(reward)
             yield self._picture(observation), total
+
+    def _call(self, what: str, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except Exception as error:
+            raise _error(
+                self.mode, f"`{what}` must not fail where the environment draws, got {_said(error)}."
+            ) from error
 
     def _picture(self, observation: Any) -> Frame | None:
         if self.from_observations:
             return picture_of(observation)
-        try:
-            drawn = self.env.render()
-        except Exception as error:
-            raise _error(self.mode, f"the environment must draw, got {_said(error)}.") from error
+        drawn = self._call("render", self.env.render)
         if self.mode == "human":
             return None
         frame = np.asarray(drawn)
