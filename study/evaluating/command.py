@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from study.errors import Fault, SpaceError, StudyError
-from study.evaluating.film import BEST, EPISODES, Facts, check_target
+from study.evaluating.film import BEST, EPISODES, Facts, best_suffix, check_target
 from study.evaluating.showing import Shown, show
 from study.evaluating.subject import Subject, find_subject
 from study.evaluating.summary import Summary, summarise
 from study.space.spec import StudySpec
 from study.tracking.tracking_uri import mask_credentials
-
-DEFAULT_SUFFIX = ".mp4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +148,7 @@ def _target(subject: Subject, video: str) -> Path:
         law, fix = "needs the name of a file for a checkpoint outside of a study, got none.", "Write --video film.mp4."
         raise SpaceError("command line", [Fault(place="--video", law=law, fix=fix)])
     name = BEST if subject.chosen_among else f"trial_{subject.trial:05d}"
-    return subject.study.clips / f"{name}{DEFAULT_SUFFIX}"
+    return subject.study.clips / f"{name}{best_suffix()}"
 
 
 def _keep(subject: Subject, spec: StudySpec, asked: Asked, shown: Shown, film: Path) -> str:

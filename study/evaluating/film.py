@@ -4,6 +4,7 @@ Imports its encoders when needed. Pictures are written as they come, to a draft 
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 from collections.abc import Generator, Iterator
@@ -112,6 +113,11 @@ def check_target(path: Path) -> None:
             import imageio_ffmpeg  # noqa: F401
         except ImportError as error:
             raise _mistake("an .mp4 needs imageio-ffmpeg, which is not installed.", _INSTALL) from error
+
+
+def best_suffix() -> str:
+    """Return the ending for a film that a person gave no name: .mp4, the smaller one, where that can be written."""
+    return ".mp4" if importlib.util.find_spec("imageio_ffmpeg") is not None else ".gif"
 
 
 class Writer(Protocol):

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
+from typer.testing import CliRunner
 
 from analysis.report import build, find_clip, to_html, to_markdown, write
 from analysis.report.clip import MAX_BYTES
+from study import cli
 from study.errors import RecordError, SpaceError
-from study.evaluating.film import Facts, Shot, check_target, writing
+from study.evaluating.film import Facts, Shot, best_suffix, check_target, writing
 from study.evaluating.showing import show
 from study.evaluating.subject import best_policy, find_subject
 from study.evaluating.summary import histogram, summarise
@@ -71,6 +73,33 @@ def test_a_bar_is_as_long_as_it_counts_and_one_is_seen():
         console.print(histogram_view(summarise([0.0] * 99 + [100.0], num_cut=0, target=None)))
     lengths = [line.count("█") for line in capture.get().splitlines()]
     assert (lengths[0], lengths[-1], sum(lengths[1:-1])) == (40, 1, 0)
+
+
+# --- the command line ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "video", "path"),
+    [
+        ([], None, "."),
+        (["--video"], "", "."),
+        (["--video", "--episodes", "2"], "", "."),
+        (["--video", "film.mp4"], "film.mp4", "."),
+        (["--video=film.mp4"], "film.mp4", "."),
+    ],
+)
+def test_a_film_may_go_without_a_name(words, video, path, monkeypatch):
+    asked = []
+
+    def catch(each, *, told):
+        asked.append(each)
+        raise RecordError("enough")
+
+    monkeypatch.setattr("study.evaluating.command.evaluate_policy", catch)
+    for line in ([".", *words], [*words, "."]):
+        with pytest.raises(RecordError, match="enough"):
+            CliRunner().invoke(cli.app, ["evaluate", *line], catch_exceptions=False)
+    assert [(each.video, str(each.path)) for each in asked] == [(video, path)] * 2
 
 
 # --- which policy ----------------------------------------------------------------------------------------------
@@ -272,6 +301,9 @@ def test_a_name_that_no_film_can_have_is_refused_before_anything_is_played(tmp_p
     (tmp_path / "folder.gif").mkdir()
     with pytest.raises(SpaceError, match=r"--video: must be a file, got the folder .*Fix: Name a file in it"):
         check_target(tmp_path / "folder.gif")
+    assert best_suffix() == ".mp4"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert best_suffix() == ".gif"
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     check_target(tmp_path / "film.gif")
     with pytest.raises(SpaceError, match=r"an \.mp4 needs imageio-ffmpeg, which is not installed\. Fix: pip install"):
