@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from study.errors import ExitCode, Fault, SpaceError, StudyError
+from study.evaluating.options import WithFilm, evaluate
 from study.launch.options import launch
 from study.options import Address, Seed, Set, Space, Trials, as_run, checked_name, checked_stage, load, seconds
 from study.protocol.stages import STAGES
@@ -35,6 +36,7 @@ def _main() -> None:
 
 
 app.command(context_settings={"allow_extra_args": True})(launch)
+app.command(cls=WithFilm)(evaluate)
 
 
 @app.command()

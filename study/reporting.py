@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from analysis.figures.catalogue import Importance
 from analysis.load import StudyData, open_study
-from analysis.report import Report, make_report, parse_formats, write
+from analysis.report import Report, find_clip, make_report, parse_formats, write
 from analysis.report.writing import PAGE
 from study.errors import AnalysisError, StudyError
 from study.tracking.folder import StudyFolder
@@ -71,7 +71,8 @@ def report_study(
     folder = None if "://" in source else StudyFolder(Path(source))
     if out is None:
         out = folder.path / FOLDER if folder else STUDIES / re.sub(r"[^\w.-]+", "_", data.name) / FOLDER
-    report = make_report(data, importance=_importance(folder, data.kind))
+    clip = None if folder is None else find_clip(folder.path, str(data.sheet.get("study_id")))
+    report = make_report(data, importance=_importance(folder, data.kind), clip=clip)
     files = write(report, out, chosen)
     attached = _attach(data, files, out, tracking_uri or _own_uri(folder, source))
     return Written(report=report, out=out, files=files, attached=attached)

@@ -1,5 +1,6 @@
 """Environments that misbehave on purpose, for the space files of tests: `tests.environments:Raises`."""
 
+import random
 import threading
 import time
 from typing import Any
@@ -232,3 +233,30 @@ class OneThread(Plain):
 
     def close(self) -> None:
         assert threading.get_ident() == self.thread, "another thread"
+
+
+class Draws(Plain):
+    """Draws its step as a bar, in a picture of odd height and width."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 (as Gymnasium has it)
+
+    def __init__(self, length: int = 20, render_mode: str | None = None) -> None:
+        super().__init__(length)
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        picture = np.zeros((33, 51, 3), np.uint8)
+        picture[:, : 2 * self.steps, 0] = 255
+        return picture
+
+
+class Forgets(Draws):
+    """Pays what a generator of its process says, whatever the seed."""
+
+    def reward(self, action: Any) -> float:
+        return random.random()
+
+
+class DrawsNothing(Draws):
+    def render(self) -> Any:
+        return None

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from analysis.figures.figure import Figure
 from analysis.load.study_data import StudyData
 from analysis.report.acknowledgement import acknowledgement
+from analysis.report.clip import Clip
 from analysis.report.limits import Limit, limits
 from analysis.tables.table import Table
 
 SHEET = "T1"
+LEARNING = "learning"
+"""Key of the part with the learning curves, where the film stands."""
 FIRST = ("T10", "T2", "T11")
 """Tables whose conclusions are that of the report, in this order: what to do, what was measured, what holds."""
-ASKED = {"holdup": ("T11", ("holdup", "learning"))}
+ASKED = {"holdup": ("T11", ("holdup", LEARNING))}
 """Kind of study -> the table and the parts that answer what it was run for: they come before all others."""
 MOST_REFUSALS = 3
 """Refusals at the head of a report; T2 has them all."""
@@ -51,6 +54,7 @@ class Report:
         definitions: Of every quantity in the tables, each once.
         sheet: T1; None where there is none.
         acknowledgement: What a testbed asks to be said; empty where there is none.
+        clip: The film of the best policy, which stands beside its learning curve; None where nobody made one.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Report:
     definitions: tuple[str, ...]
     sheet: Table | None
     acknowledgement: str
+    clip: Clip | None = None
 
     @property
     def title(self) -> str:
@@ -88,7 +93,7 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "time": ("Where the time of an iteration goes", ("T5", "T6"), ("phases",)),
     "workload": ("When the batch changed with the runners", ("T7",), ()),
-    "learning": (
+    LEARNING: (
         "What was learnt, and what it cost",
         ("T8",),
         (
@@ -109,7 +114,12 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 
 def build(
-    data: StudyData, tables: Sequence[Table], figures: Sequence[Figure], *, refusals: Sequence[str] = ()
+    data: StudyData,
+    tables: Sequence[Table],
+    figures: Sequence[Figure],
+    *,
+    refusals: Sequence[str] = (),
+    clip: Clip | None = None,
 ) -> Report:
     """Return the report of a study.
 
@@ -118,6 +128,7 @@ def build(
         tables: Its tables, in any order; those that are empty say why.
         figures: Its figures, in any order; those that are not drawn say why.
         refusals: Efficiencies that were refused, as sentences with the command that would help.
+        clip: The film of the best policy.
     """
     by_key = {table.key: table for table in tables}
     sheet = by_key.get(SHEET)
@@ -136,6 +147,7 @@ def build(
         definitions=tuple(definitions),
         sheet=sheet,
         acknowledgement=acknowledgement(data),
+        clip=clip,
     )
 
 

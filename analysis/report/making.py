@@ -4,23 +4,25 @@ from collections.abc import Iterator
 
 from analysis.figures.catalogue import Importance, all_figures
 from analysis.load.study_data import StudyData
+from analysis.report.clip import Clip
 from analysis.report.content import Report, build
 from analysis.scaling.results import Scaling
 from analysis.tables import all_tables
 from analysis.tables.results import Results
 
 
-def make_report(data: StudyData, *, importance: "Importance | str" = "") -> Report:
+def make_report(data: StudyData, *, importance: "Importance | str" = "", clip: Clip | None = None) -> Report:
     """Return the report of a study.
 
     Args:
         data: The study.
         importance: Which parameters mattered, from whoever may import Optuna; or why that is not known.
+        clip: The film of the study's best policy, if somebody made one.
     """
     results = Results(data)
     tables = all_tables(data, results)
     figures = all_figures(data, results, importance=importance)
-    return build(data, tables, figures, refusals=tuple(_refusals(results)))
+    return build(data, tables, figures, refusals=tuple(_refusals(results)), clip=clip)
 
 
 def _refusals(results: Results) -> Iterator[str]:

@@ -6,8 +6,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.figures.figure import Figure
-from analysis.report.content import Report
+from analysis.report.clip import Clip
+from analysis.report.content import LEARNING, Report
 from analysis.tables.table import Table
+
+CLIP = "clip"
+"""Name of the film, and of its picture, beside the figures."""
 
 
 def to_html(report: Report) -> str:
@@ -55,6 +59,7 @@ def _markdown(report: Report, folder: str) -> Iterator[str]:
     yield "## Evidence"
     for part in report.parts:
         yield f"### {part.title}"
+        yield from _clip(report.clip if part.key == LEARNING else None, folder)
         for figure in part.figures:
             if figure.drawn:
                 yield f"![{_alt(figure.alt)}]({folder}/{figure.key}.png)"
@@ -75,6 +80,20 @@ def _markdown(report: Report, folder: str) -> Iterator[str]:
     if report.acknowledgement:
         yield "## Acknowledgement"
         yield report.acknowledgement
+
+
+def _clip(clip: Clip | None, folder: str) -> Iterator[str]:
+    if clip is None:
+        return
+    if clip.missing:
+        yield f"*The best policy at work*: not shown. {_line(clip.missing)}"
+        return
+    film = f"{folder}/{CLIP}{clip.suffix}"
+    if clip.moves_by_itself:
+        yield f"![{_alt(clip.caption)}]({film})"
+    else:
+        yield f"[![{_alt(clip.caption)}]({folder}/{CLIP}.png)]({film})" if clip.poster else f"[Film]({film})"
+    yield f"*The best policy at work.* {_line(clip.caption)}"
 
 
 def _line(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import get_args
 
 from analysis.report.content import Report
 from analysis.report.formats import Format
-from analysis.report.pages import to_html, to_markdown
+from analysis.report.pages import CLIP, to_html, to_markdown
 from analysis.tables.table import Table
 from study.errors import AnalysisError
 
@@ -38,6 +38,9 @@ def write(report: Report, out: Path, formats: Sequence[Format] = get_args(Format
 
     try:
         _write(report, formats, put)
+        if report.clip is None or not report.clip.film:
+            for suffix in (".mp4", ".gif", ".png"):
+                (out / FIGURES / f"{CLIP}{suffix}").unlink(missing_ok=True)
         for figure in report.figures:
             for suffix in ("svg", "png", "pdf", "csv") if not figure.drawn else ():
                 (out / FIGURES / f"{figure.key}.{suffix}").unlink(missing_ok=True)
@@ -54,6 +57,10 @@ def _write(report: Report, formats: Sequence[Format], put: Callable[[str, str | 
         put(PAGE, to_html(report))
     if "md" in formats:
         put(TEXT, to_markdown(report, figures=FIGURES))
+    if "md" in formats and report.clip is not None and report.clip.film:
+        put(f"{FIGURES}/{CLIP}{report.clip.suffix}", report.clip.film)
+        if report.clip.poster:
+            put(f"{FIGURES}/{CLIP}.png", report.clip.poster)
     writers = {"md": Table.to_markdown, "csv": Table.to_csv, "tex": Table.to_latex}
     for table in report.tables:
         for form in (each for each in formats if each in writers):

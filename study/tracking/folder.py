@@ -126,6 +126,18 @@ class StudyFolder:
         """Return the folder of the final policy of `trial`."""
         return self.checkpoints / f"trial_{trial:05d}"
 
+    @property
+    def clips(self) -> Path:
+        """Films of policies, made on request: `best.mp4` with its poster and its facts, `trial_00007.gif`."""
+        return self.path / "clips"
+
+    @property
+    def clip_files(self) -> list[Path]:
+        """The films with what belongs to them; no drafts."""
+        endings = (".mp4", ".gif", ".png", ".json")
+        found = self.clips.iterdir() if self.clips.is_dir() else ()
+        return sorted(file for file in found if file.suffix in endings and not file.name.startswith("."))
+
     def exists(self) -> bool:
         """Return whether a study was started here.
 

@@ -120,6 +120,8 @@ class Mirror:
         store.upload(self._folder.table)
         for file in (self._folder.certificate, self._folder.certificate_page):
             store.upload(file)
+        for file in self._folder.clip_files:
+            store.upload(file, to=self._folder.clips.name)
         self._keep(cursor)
 
     def count_trials(self) -> int:

@@ -26,7 +26,9 @@ _SETTINGS = {
 """Environment of MLflow's client; what the person has set wins."""
 
 
-def attach(files: Iterable[Path], root: Path, *, tracking_uri: str, name: str, study_id: str) -> str:
+def attach(
+    files: Iterable[Path], root: Path, *, tracking_uri: str, name: str, study_id: str, to: str = ARTIFACTS
+) -> str:
     """Copy the files of a report to `report/` of the study's parent run; what is there under these names is replaced.
 
     Args:
@@ -35,6 +37,7 @@ def attach(files: Iterable[Path], root: Path, *, tracking_uri: str, name: str, s
         tracking_uri: Where the study's MLflow is; nothing is created there.
         name: Of the study, which is that of its experiment.
         study_id: Of the study.
+        to: Folder among the run's artifacts.
 
     Returns:
         The id of the run.
@@ -59,13 +62,13 @@ def attach(files: Iterable[Path], root: Path, *, tracking_uri: str, name: str, s
             )
         for file in files:
             inner = file.relative_to(root).parent.as_posix()
-            client.log_artifact(run_id, str(file), ARTIFACTS if inner == "." else f"{ARTIFACTS}/{inner}")
+            client.log_artifact(run_id, str(file), to if inner == "." else f"{to}/{inner}")
     except TrackingError:
         raise
     except Exception as error:  # MLflow, its databases, proxies and artifact stores raise every kind
         raise TrackingError(
-            f"{where}: MLflow must take the report's files, got {reason_of(error)}. "
-            "Fix: see to MLflow, then report again."
+            f"{where}: MLflow must take the files of {to}/, got {reason_of(error)}. "
+            "Fix: see to MLflow, then run the same command again."
         ) from error
     return run_id
 

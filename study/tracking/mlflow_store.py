@@ -109,10 +109,10 @@ class StudyStore:
         """Give a run the status RUNNING; MLflow keeps an earlier end until the next one."""
         self._send(self._client.update_run, run_id, status="RUNNING")
 
-    def upload(self, path: Path) -> None:
-        """Put a file among the study's artifacts, if it exists."""
+    def upload(self, path: Path, *, to: str | None = None) -> None:
+        """Put a file among the study's artifacts, if it exists; `to` names a folder there."""
         if path.exists():
-            self._store_artifact(path.name, self._client.log_artifact, local_path=str(path))
+            self._store_artifact(path.name, self._client.log_artifact, local_path=str(path), artifact_path=to)
 
     def upload_text(self, text: str, name: str) -> None:
         """Put a text among the study's artifacts."""

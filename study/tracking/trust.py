@@ -1,7 +1,7 @@
 """Whether a study folder is its user's own: nobody else can have prepared or exchanged what is in it. No engine.
 
-A resume goes on from what it finds: Optuna's journal, checkpoints beside it, a tracking URI. None of that is unpickled
-today; the check keeps it so that a stranger's folder is never taken for one's own work.
+A resume goes on from what it finds: Optuna's journal, checkpoints beside it, a tracking URI; `evaluate` plays a policy.
+None of that is unpickled; the check keeps it so that a stranger's folder is never taken for one's own work.
 """
 
 import contextlib
@@ -14,14 +14,18 @@ from pathlib import Path
 
 from study.errors import RecordError
 
-_COPY = "Fix: copy the folder and resume the copy with --out."
+_COPY = "copy the folder and resume the copy with --out"
 
 
-def check_own(folder: Path) -> None:
+def check_own(folder: Path, *, way_out: str = _COPY) -> None:
     """Refuse a folder that others own or may write to, in a place where anybody could exchange it.
 
     Looks at the folder and every file directly in it, and at every folder above, of the path as given and of where
     symbolic links in it lead. Folders above may belong to others, as a project's do, if not everybody may write there.
+
+    Args:
+        folder: What is about to be trusted.
+        way_out: What to do about another user's files.
 
     Raises:
         RecordError: Names the first place that is not trusted, and the way out.
@@ -30,22 +34,22 @@ def check_own(folder: Path) -> None:
         status = place.stat()
         if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
             raise RecordError(f"{place}: must not be writable by everybody. Fix: chmod o-w '{place}'.")
-    _check(folder, folder.stat())
+    _check(folder, folder.stat(), way_out)
     for entry in os.scandir(folder):
         with contextlib.suppress(FileNotFoundError):  # a draft that another driver has just removed
             if entry.is_symlink():
-                _check_owner(Path(entry.path), entry.stat(follow_symlinks=False))
+                _check_owner(Path(entry.path), entry.stat(follow_symlinks=False), way_out)
             if Path(entry.path).exists():
-                _check(Path(entry.path), entry.stat())
+                _check(Path(entry.path), entry.stat(), way_out)
 
 
-def _check_owner(place: Path, status: os.stat_result) -> None:
+def _check_owner(place: Path, status: os.stat_result, way_out: str) -> None:
     if status.st_uid != os.getuid():
-        raise RecordError(f"{place}: must belong to you (uid {os.getuid()}), got uid {status.st_uid}. {_COPY}")
+        raise RecordError(f"{place}: must belong to you (uid {os.getuid()}), got uid {status.st_uid}. Fix: {way_out}.")
 
 
-def _check(place: Path, status: os.stat_result) -> None:
-    _check_owner(place, status)
+def _check(place: Path, status: os.stat_result, way_out: str) -> None:
+    _check_owner(place, status, way_out)
     if status.st_mode & stat.S_IWOTH:
         raise RecordError(f"{place}: must not be writable by everybody. Fix: chmod o-w '{place}'.")
     if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid):

@@ -1,7 +1,8 @@
 """Greedy evaluation in the main process, outside every training time. Imports RLlib's module API and torch.
 
 Episode e always plays evaluation seed e, side by side with others. Actions are chosen and scaled as RLlib's
-own connectors do with `explore=False`; nothing here draws from a random generator of the training.
+own connectors do with `explore=False`; nothing here draws from a random generator of the training. Asked to, a policy
+draws its actions instead, as in the training; the noise then belongs to the episode and its step alone.
 """
 
 import contextlib
@@ -23,15 +24,16 @@ from study.space.spec import StudySpec
 from study.trial.deadline import within
 from study.trial.envs.environments import env_factory
 from study.trial.failures import described
-from study.trial.sampling.acting import scaling_for_environment
-from study.trial.sampling.seeds import evaluation_seeds
+from study.trial.sampling.acting import action_rule, scaling_for_environment
+from study.trial.sampling.seeds import LaneNoise, evaluation_seeds
 
 MAX_LANES = 64
 """Episodes played side by side; more would cost memory and hardly save time."""
 
 Floats = npt.NDArray[np.float32]
-Policy = Callable[[Floats], npt.NDArray[Any]]
-"""Observations, shape (lanes, features) -> actions for the environments, shape (lanes, …)."""
+Policy = Callable[[Floats, Sequence[tuple[int, int]]], npt.NDArray[Any]]
+"""Observations, shape (lanes, features), and (episode, step) of each lane -> actions for the environments, shape
+(lanes, …)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +44,34 @@ class EvaluationResult:
         returns: Undiscounted return of each episode, shape (episodes,), in the order of the seeds.
         num_cut: Episodes that did not end and were cut at `evaluation.max_episode_steps`.
         eval_time_s: Wall time.
+        seeds: Environment seed of each episode, shape (episodes,).
+        actions: Of the first episodes, as many as were to be kept: what the environment was given at each step.
     """
 
     returns: tuple[float, ...]
     num_cut: int
     eval_time_s: float
+    seeds: tuple[int, ...] = ()
+    actions: tuple[tuple[Any, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """What an episode came to."""
+
+    total: float
+    cut: bool
+    actions: tuple[Any, ...]
 
 
 def evaluate(
-    module: RLModule, spec: StudySpec, *, normalize_actions: bool = True, clip_actions: bool = False
+    module: RLModule,
+    spec: StudySpec,
+    *,
+    normalize_actions: bool = True,
+    clip_actions: bool = False,
+    noise_seed: int | None = None,
+    keep_actions: int = 0,
 ) -> EvaluationResult:
     """Play `spec.evaluation.episodes` greedy episodes on the fixed evaluation seeds.
 
@@ -59,6 +80,9 @@ def evaluate(
         spec: The space.
         normalize_actions: Whether the policy's actions in [-1, 1] are scaled to the bounds (RLlib's default).
         clip_actions: Whether actions are clipped to the bounds when they are not scaled.
+        noise_seed: Draw actions from the policy's distribution instead of taking the most probable ones, with noise
+            of this seed; None: greedy.
+        keep_actions: Episodes, from the first, whose actions are returned.
 
     Raises:
         TrialError: A reward or an output of the policy is not finite, the environment raised, or the
@@ -66,13 +90,17 @@ def evaluate(
     """
     timeout_s, episodes = spec.resources.sample_timeout_s, spec.evaluation.episodes
     started = time.perf_counter()
+    seeds = evaluation_seeds(spec.evaluation.seed, episodes)
 
-    def play() -> list[tuple[float, bool]]:
-        lanes = [_Lane(spec) for _ in range(min(MAX_LANES, episodes))]
+    def play() -> list[_Outcome]:
+        lanes = [_Lane(spec, keep_actions) for _ in range(min(MAX_LANES, episodes))]
         try:
             action_space = lanes[0].env.action_space
-            policy = _greedy(module, action_space, normalize_actions=normalize_actions, clip_actions=clip_actions)
-            return _play(policy, lanes, evaluation_seeds(spec.evaluation.seed, episodes))
+            scale = scaling_for_environment(
+                action_space, normalize_actions=normalize_actions, clip_actions=clip_actions
+            )
+            policy = _greedy(module, scale) if noise_seed is None else _drawing(module, action_space, scale, noise_seed)
+            return _play(policy, lanes, seeds)
         finally:
             for lane in lanes:
                 lane.env.close()
@@ -86,50 +114,57 @@ def evaluate(
             "evaluation.max_episode_steps, or look for an environment that hangs.",
         )
     return EvaluationResult(
-        returns=tuple(outcome for outcome, _ in outcomes),
-        num_cut=sum(cut for _, cut in outcomes),
+        returns=tuple(outcome.total for outcome in outcomes),
+        num_cut=sum(outcome.cut for outcome in outcomes),
         eval_time_s=time.perf_counter() - started,
+        seeds=seeds,
+        actions=tuple(outcome.actions for outcome in outcomes[:keep_actions]),
     )
 
 
-def _play(policy: Policy, lanes: Sequence["_Lane"], seeds: Sequence[int]) -> list[tuple[float, bool]]:
-    """Return (return, cut) of each seed; a lane whose episode ended takes the next seed."""
-    outcomes: list[tuple[float, bool]] = [(0.0, False)] * len(seeds)
+def _play(policy: Policy, lanes: Sequence["_Lane"], seeds: Sequence[int]) -> list[_Outcome]:
+    """Return the outcome of each seed; a lane whose episode ended takes the next seed."""
+    outcomes: dict[int, _Outcome] = {}
     waiting = iter(enumerate(seeds))
     active = []
     for lane, (episode, seed) in zip(lanes, waiting, strict=False):
         lane.start(episode, seed)
         active.append(lane)
     while active:
-        actions = policy(np.stack([lane.observation for lane in active]))
+        places = [(lane.episode, lane.steps) for lane in active]
+        actions = policy(np.stack([lane.observation for lane in active]), places)
         still = []
         for lane, action in zip(active, actions, strict=True):
             if lane.step(action):
                 still.append(lane)
                 continue
-            outcomes[lane.episode] = (lane.total, lane.cut)
+            outcomes[lane.episode] = _Outcome(total=lane.total, cut=lane.cut, actions=tuple(lane.actions))
             following = next(waiting, None)
             if following is not None:
                 lane.start(*following)
                 still.append(lane)
         active = still
-    return outcomes
+    return [outcomes[episode] for episode in range(len(seeds))]
 
 
 class _Lane:
     """One environment with the episode that it plays."""
 
-    def __init__(self, spec: StudySpec) -> None:
+    def __init__(self, spec: StudySpec, keep_actions: int) -> None:
         self.env = env_factory(spec.evaluated_environment)()
         self._limit = spec.evaluation.max_episode_steps
+        self._keep_actions = keep_actions
 
     def start(self, episode: int, seed: int) -> None:
         self.episode, self.total, self.steps, self.cut = episode, 0.0, 0, False
+        self.actions: list[Any] = []
         self.observation, _ = self._call("reset", lambda: self.env.reset(seed=seed))
 
     def step(self, action: Any) -> bool:
         """Take one step and return whether the episode goes on."""
         self.steps += 1
+        if self.episode < self._keep_actions:
+            self.actions.append(np.array(action))
         self.observation, reward, terminated, truncated, _ = self._call("step", lambda: self.env.step(action))
         self.total += float(reward)
         if not np.isfinite(self.total):
@@ -152,24 +187,51 @@ class _Lane:
             ) from error
 
 
-def _greedy(module: RLModule, action_space: gymnasium.Space, *, normalize_actions: bool, clip_actions: bool) -> Policy:
+def _greedy(module: RLModule, scale: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Policy:
     """Return the policy without exploration, its actions ready for the environment."""
     distribution = module.get_inference_action_dist_cls()
-    scale = scaling_for_environment(action_space, normalize_actions=normalize_actions, clip_actions=clip_actions)
 
-    def policy(observations: Floats) -> npt.NDArray[Any]:
+    def policy(observations: Floats, _: Sequence[tuple[int, int]]) -> npt.NDArray[Any]:
         with torch.inference_mode():
-            output = module.forward_inference({Columns.OBS: torch.from_numpy(observations)})
-            inputs = output[Columns.ACTION_DIST_INPUTS]
-            if not torch.isfinite(inputs).all():
-                raise TrialError(
-                    "evaluation: the policy must answer finite numbers, it does not: the training diverged. "
-                    "Fix: lower lr, clip_param or num_epochs."
-                )
+            inputs = _inputs(module.forward_inference, observations)
             actions = distribution.from_logits(inputs).to_deterministic().sample().numpy()
         return scale(actions)
 
     return policy
+
+
+def _drawing(
+    module: RLModule, space: gymnasium.Space, scale: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], seed: int
+) -> Policy:
+    """Return the policy with exploration; number i of an episode's noise depends on seed, episode and i alone."""
+    rule, noises = action_rule(space), dict[int, LaneNoise]()
+
+    def policy(observations: Floats, places: Sequence[tuple[int, int]]) -> npt.NDArray[Any]:
+        with torch.inference_mode():
+            inputs = _inputs(module.forward_exploration, observations).numpy()
+        uniforms = np.stack(
+            [
+                # Runners are numbered from 1, so that no lane of a training has this noise.
+                noises.setdefault(episode, LaneNoise(seed, 0, episode)).uniforms(
+                    step * rule.noise_size, rule.noise_size
+                )
+                for episode, step in places
+            ]
+        )
+        return scale(rule.choose(inputs, rule.noise(uniforms)))
+
+    return policy
+
+
+def _inputs(forward: Callable[[dict[str, Any]], dict[str, Any]], observations: Floats) -> torch.Tensor:
+    """Return the inputs of the action distribution, shape (lanes, inputs)."""
+    inputs: torch.Tensor = forward({Columns.OBS: torch.from_numpy(observations)})[Columns.ACTION_DIST_INPUTS]
+    if not torch.isfinite(inputs).all():
+        raise TrialError(
+            "evaluation: the policy must answer finite numbers, it does not: the training diverged. "
+            "Fix: lower lr, clip_param or num_epochs."
+        )
+    return inputs
 
 
 @contextlib.contextmanager

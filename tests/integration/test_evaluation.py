@@ -4,8 +4,10 @@ import random
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
+from gymnasium.spaces import Box
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
@@ -18,6 +20,7 @@ from study.trial import evaluation
 from study.trial.envs.environments import make_env, probe
 from study.trial.evaluation import evaluate
 from study.trial.sampling.seeds import evaluation_seeds
+from tests.environments import Plain
 from tests.spaces import spec
 
 Built = tuple[StudySpec, PPOConfig, RLModule]
@@ -166,3 +169,63 @@ def test_a_policy_without_finite_outputs_ends_the_trial() -> None:
         parameter.data *= float("nan")
     with pytest.raises(TrialError, match="the training diverged"):
         evaluate(module, space)
+
+
+class Still(Plain):
+    """Says the same at every step."""
+
+    def observe(self) -> Any:
+        return np.array([0.3, -0.2, 0.5], np.float32)
+
+
+class StillBox(Still):
+    action_space: Any = Box(-2.0, 2.0, (1,), np.float32)
+
+
+def drawn(built: Built, *, seed: int = 3) -> npt.NDArray[Any]:
+    """Return every action of every episode, shape (episodes, steps, ...)."""
+    space, _, module = built
+    result = evaluate(module, space, noise_seed=seed, keep_actions=space.evaluation.episodes)
+    return np.array(result.actions)
+
+
+def outputs(module: RLModule) -> npt.NDArray[Any]:
+    """Return the inputs of the distribution at the observation that never changes."""
+    observation = torch.tensor([[0.3, -0.2, 0.5]])
+    return module.forward_exploration({Columns.OBS: observation})[Columns.ACTION_DIST_INPUTS].detach().numpy()[0]
+
+
+def test_drawn_actions_have_the_probabilities_of_the_policy() -> None:
+    built = build("tests.integration.test_evaluation:Still", episodes=100, environment__kwargs={"length": 40})
+    actions = drawn(built)
+    logits = outputs(built[2])
+    probability = float(np.exp(logits[1]) / np.exp(logits).sum())
+    assert 0.02 < probability < 0.98
+    spread = np.sqrt(probability * (1 - probability) / actions.size)
+    assert actions.mean() == pytest.approx(probability, abs=4 * spread)
+    assert len({tuple(episode) for episode in actions.tolist()}) > 50  # each episode has noise of its own
+
+
+def test_drawn_box_actions_are_normal_around_the_mean_and_scaled_to_the_bounds() -> None:
+    built = build("tests.integration.test_evaluation:StillBox", episodes=100, environment__kwargs={"length": 40})
+    mean, log_std = outputs(built[2])
+    inside = drawn(built)[..., 0].ravel() / 2  # [-1, 1] is scaled to [-2, 2] and clipped there
+    expected = np.clip(np.random.default_rng(1).normal(mean, np.exp(log_std), 10**6), -1, 1)
+    assert inside.mean() == pytest.approx(expected.mean(), abs=4 * expected.std() / np.sqrt(inside.size))
+    assert inside.std() == pytest.approx(expected.std(), rel=0.06)
+
+
+def test_noise_belongs_to_seed_episode_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = build("tests.integration.test_evaluation:Still", episodes=7, environment__kwargs={"length": 9})
+    together = drawn(built)
+    monkeypatch.setattr(evaluation, "MAX_LANES", 2)
+    np.testing.assert_array_equal(drawn(built), together)
+    assert (drawn(built, seed=4) != together).any()
+
+
+def test_kept_actions_are_those_of_the_first_episodes() -> None:
+    space, _, module = build("tests.environments:Plain", episodes=5)
+    result = evaluate(module, space, keep_actions=2)
+    assert [len(actions) for actions in result.actions] == [20, 20]
+    assert evaluate(module, space).actions == ()
+    assert result.seeds == evaluation_seeds(space.evaluation.seed, 5)

@@ -145,6 +145,17 @@ def test_artifacts_lie_beside_the_database(folder, database):
     }
 
 
+def test_a_sync_takes_the_films_of_policies_along(folder, database):
+    append(folder, *STORY)
+    sync(folder)
+    folder.clips.mkdir()
+    for name in ("best.mp4", "best.png", "best.json", ".best.4711.mp4", "notes.txt"):
+        (folder.clips / name).write_text(name)
+    sync(folder)
+    (clips,) = (database.parent / "mlruns").rglob("clips")
+    assert {path.name for path in clips.iterdir()} == {"best.mp4", "best.png", "best.json"}
+
+
 def test_a_repeated_sync_sends_nothing_and_a_lost_cursor_changes_nothing(folder, database):
     append(folder, *STORY)
     sync(folder)

@@ -13,7 +13,7 @@ from study.errors import RecordError, SpaceError
 from study.tracking.folder import StudyFolder
 from study.tracking.trust import check_own
 from study.trial.envs.environments import probe
-from tests.e2e.commands import ROOT, command
+from tests.e2e.commands import ROOT, command, study
 from tests.e2e.commands import run as run_command
 from tests.security.bombs import bomb, plant
 from tests.spaces import spec
@@ -24,6 +24,8 @@ EXAMPLE = ROOT / "analysis" / "example_study"
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="files of another user can only be made by root")
 
 LOADERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+STRICT = "study/trial/weights.py"
+"""The one module that may import pickle: its reader knows four names and looks up no other."""
 CALLS = {"from_checkpoint", "restore_from_path", "read_pickle", "load_model"}
 """Names of functions that run what a file says, whoever they belong to; `load` is looked at by its owner."""
 
@@ -67,7 +69,7 @@ def test_no_module_of_ours_imports_or_calls_what_would_run_the_content_of_a_file
         for file in sorted((ROOT / package).rglob("*.py")):
             loaders = _loaders(ast.parse(file.read_text()))
             found += [f"{file.relative_to(ROOT)}:{line}: {what}" for line, what in loaders]
-    assert found == []
+    assert [each for each in found if not (each.startswith(f"{STRICT}:") and each.endswith(": pickle"))] == []
 
 
 def _loaders(tree: ast.AST):
@@ -239,6 +241,23 @@ def test_a_stranger_s_study_is_not_resumed_and_its_bombs_stay_cold(tmp_path):
     done = run_command(command("--space", "space.yaml", "--resume"), place)
     assert (done.returncode, "must belong to you" in done.stderr) == (2, True), done.stderr
     assert not mark.exists()
+
+
+def test_a_policy_that_is_a_bomb_is_refused_in_one_s_own_folder_too(tmp_path):
+    folder, mark = tmp_path / "published", tmp_path / "mark"
+    shutil.copytree(EXAMPLE, folder)
+    plant(folder, mark)
+    done = run_command(study("evaluate", folder, "--trial", "0"), tmp_path)
+    assert (done.returncode, "arrays of numbers and nothing else" in done.stderr) == (2, True), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not mark.exists()
+
+
+@needs_root
+def test_a_stranger_s_policy_is_not_even_opened(published, tmp_path):
+    done = run_command(study("evaluate", published, "--trial", "0"), tmp_path)
+    assert (done.returncode, "must belong to you" in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "mark").exists()
 
 
 @needs_root

@@ -22,6 +22,8 @@ LOADS = [
     ("import study.doctor, study.doctor.view", ENGINES | {"pandas", "gymnasium"}),
     ("import study.tracking.records, study.tracking.ledger, study.tracking.folder", ENGINES),
     ("import study.tracking.mirror_process, study.tracking.tracking_uri, study.tracking.provenance", ENGINES),
+    ("import study.evaluating.options, study.evaluating.film", ENGINES | {"pandas", "gymnasium"}),
+    ("import study.evaluating.command, study.evaluating.view, study.trial.weights", ENGINES),
     ("import analysis, analysis.load", ENGINES),
 ]
 

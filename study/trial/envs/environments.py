@@ -7,6 +7,7 @@ observations: images in [0, 1], everything else flat.
 import copy
 import difflib
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,10 +85,14 @@ class _Heavy(gymnasium.Wrapper):
         return outcome
 
 
-def make_env(spec: EnvironmentSpec) -> gymnasium.Env:
+def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnasium.Env:
     """Return one environment with float32 observations, as `Spaces` says. It never waits.
 
     Whatever the environment's own constructor raises passes through.
+
+    Args:
+        spec: The environment.
+        render_mode: Gymnasium's; an environment of EnvPool has none, and draws nothing whatever is asked.
 
     Raises:
         Unusable: There is no such environment, or it cannot be trained on.
@@ -95,24 +100,25 @@ def make_env(spec: EnvironmentSpec) -> gymnasium.Env:
     if spec.backend == "envpool":
         return EnvPoolEnv(spec)
     maker = _find(spec.id)
+    kwargs = spec.kwargs if render_mode is None else {**spec.kwargs, "render_mode": render_mode}
     if maker is None:
-        return layered(observed(_registered(spec)), spec)
+        return layered(observed(_registered(spec, kwargs)), spec)
     # Nothing else is called: any function of any module would do what its name in a space file says.
     if not isinstance(maker, type) or not issubclass(maker, gymnasium.Env):
         got = f"must make a gymnasium.Env, got {getattr(maker, '__name__', type(maker).__name__)}."
         raise Unusable(ID, got, "Name a class that is derived from gymnasium.Env.")
-    env = maker(**spec.kwargs)
+    env = maker(**kwargs)
     if spec.max_episode_steps is not None:
         env = TimeLimit(env, spec.max_episode_steps)
     return layered(observed(env), spec)
 
 
-def _registered(spec: EnvironmentSpec) -> gymnasium.Env:
+def _registered(spec: EnvironmentSpec, kwargs: Mapping[str, Any]) -> gymnasium.Env:
     """Return an environment of Gymnasium's registry without the wrappers that check the caller at every step."""
     name = spec.id.rpartition(":")[2]
     known = copy.copy(gymnasium.spec(name))
     known.order_enforce = False
-    return gymnasium.make(known, max_episode_steps=spec.max_episode_steps, disable_env_checker=True, **spec.kwargs)
+    return gymnasium.make(known, max_episode_steps=spec.max_episode_steps, disable_env_checker=True, **kwargs)
 
 
 def _find(env_id: str) -> Any:

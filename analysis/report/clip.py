@@ -1,0 +1,113 @@
+"""The film of a study's best policy, as `python -m study evaluate STUDY --video` left it. Reads files; no engine."""
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.figures.words import counted, listed, number
+from study.errors import RecordError
+from study.evaluating.film import BEST, Facts
+
+FOLDER = "clips"
+"""Inside of the study's folder."""
+MAX_BYTES = 2_000_000
+"""Of a film inside of a page: what still opens at once and fits an e-mail."""
+MAX_POSTER_BYTES = 500_000
+_KINDS = {".mp4": ("video/mp4", b"ftyp", 4), ".gif": ("image/gif", b"GIF8", 0), ".png": ("image/png", b"\x89PNG", 0)}
+"""Ending -> media type, and what such a file has where."""
+_FIX = "Fix: film it again with `python -m study evaluate STUDY --video`."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip:
+    """A film that a page can show, or why it cannot.
+
+    Attributes:
+        caption: What is seen, as sentences.
+        suffix: `.mp4` or `.gif`.
+        film: Its bytes; empty where it is missing.
+        poster: A picture of it, .png; empty where there is none.
+        missing: Why it is not shown; empty where it is.
+    """
+
+    caption: str = ""
+    suffix: str = ".mp4"
+    film: bytes = b""
+    poster: bytes = b""
+    missing: str = ""
+
+    @property
+    def moves_by_itself(self) -> bool:
+        """Whether it is a picture that moves rather than a film with a button."""
+        return self.suffix == ".gif"
+
+    @property
+    def film_uri(self) -> str:
+        """The film as a data URI."""
+        return _uri(self.suffix, self.film)
+
+    @property
+    def poster_uri(self) -> str:
+        """The picture as a data URI; empty where there is none."""
+        return _uri(".png", self.poster) if self.poster else ""
+
+
+def find_clip(study: Path, study_id: str) -> Clip | None:
+    """Return the film of the study's best policy; None where nobody has made one.
+
+    Args:
+        study: The study's folder, which may be anybody's: what is no film by its first bytes is left out.
+        study_id: Of the study: a film of another one is left out.
+    """
+    facts_file = study / FOLDER / f"{BEST}.json"
+    if not facts_file.is_file():
+        return None
+    try:
+        facts = Facts.read(facts_file)
+        film = _content(facts_file.with_name(facts.file), MAX_BYTES)
+    except RecordError as error:
+        return Clip(missing=str(error))
+    if facts.study_id != study_id:
+        return Clip(missing=f"{facts_file}: must show this study, got {facts.study_id}. {_FIX}")
+    try:
+        poster = _content(facts_file.with_suffix(".png"), MAX_POSTER_BYTES)
+    except RecordError:  # a film needs none
+        poster = b""
+    return Clip(caption=_caption(facts), suffix=Path(facts.file).suffix, film=film, poster=poster)
+
+
+def _caption(facts: Facts) -> str:
+    kind = "greedy" if facts.deterministic else "drawn"
+    returns = listed([number(shot.episode_return) for shot in facts.shots])
+    many = len(facts.shots) > 1
+    episodes = f"The first {counted(len(facts.shots), kind + ' episode')}" if many else f"The first {kind} episode"
+    cut = " The last one is not shown to its end." if any(not shot.whole for shot in facts.shots) else ""
+    return (
+        f"{episodes} of trial {facts.trial} in {facts.environment}, evaluation seed {facts.evaluation_seed}; "
+        f"return{'s' if many else ''} {returns}.{cut} Single episodes: an impression, no result."
+    )
+
+
+def _content(file: Path, limit: int) -> bytes:
+    """Return a film or a picture.
+
+    Raises:
+        RecordError: It is missing, too large, or something else.
+    """
+    _, mark, start = _KINDS[file.suffix]
+    try:
+        if not file.is_file():
+            raise RecordError(f"{file}: must be a file, got none. {_FIX}")
+        if (size := file.stat().st_size) > limit:
+            law = f"must have at most {limit / 1e6:g} MB to be shown in a page, got {size / 1e6:.1f}"
+            raise RecordError(f"{file}: {law}. Fix: open the file itself, or name a .mp4 for --video.")
+        content = file.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{file}: must be readable ({error.strerror}). {_FIX}") from error
+    if content[start : start + len(mark)] != mark:
+        raise RecordError(f"{file}: must be a {file.suffix}, got another content. {_FIX}")
+    return content
+
+
+def _uri(suffix: str, content: bytes) -> str:
+    return f"data:{_KINDS[suffix][0]};base64,{base64.b64encode(content).decode()}"

@@ -1,0 +1,1 @@
+"""`python -m study evaluate`: a recorded policy plays again, in numbers and in pictures."""

@@ -1,0 +1,178 @@
+"""`python -m study evaluate`: plays a policy, films it, tells MLflow. Imports RLlib and torch last."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from study.errors import Fault, SpaceError, StudyError
+from study.evaluating.film import BEST, EPISODES, Facts, best_suffix, check_target
+from study.evaluating.showing import Shown, show
+from study.evaluating.subject import Subject, find_subject
+from study.evaluating.summary import Summary, summarise
+from study.space.spec import StudySpec
+from study.tracking.tracking_uri import mask_credentials
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a person asked for.
+
+    Attributes:
+        path: Folder of a study or of a checkpoint.
+        trial: Of the study; None is its best.
+        space: Of a checkpoint outside of a study.
+        episodes: To play; None is the space's number.
+        stochastic: Whether actions are drawn instead of the most probable ones.
+        seed: First seed of the episodes; None is the space's.
+        video: Where the film goes; an empty text is the study's own place for it, None is no film.
+        render: Whether to open a window.
+    """
+
+    path: Path
+    trial: int | None = None
+    space: str | None = None
+    episodes: int | None = None
+    stochastic: bool = False
+    seed: int | None = None
+    video: str | None = None
+    render: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """What came of it.
+
+    Attributes:
+        subject: The policy.
+        spec: Its space, with the episodes and the seed that were played.
+        stochastic: Whether actions were drawn.
+        summary: The episodes.
+        as_recorded: Whether they are those of the trial's final evaluation, return by return; None where another
+            question was asked, or nothing is recorded.
+        film: What was filmed, if anything.
+        attached: Where MLflow has the film, or why not; empty where it is no film of the study's own.
+    """
+
+    subject: Subject
+    spec: StudySpec
+    stochastic: bool
+    summary: Summary
+    as_recorded: bool | None
+    film: Shown | None = None
+    attached: str = ""
+
+
+def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda _: None) -> Evaluated:
+    """Play a policy and return what it got.
+
+    Args:
+        asked: What to play, and how.
+        told: Called with the numbers, before anything is filmed or shown.
+
+    Raises:
+        StudyError: There is no such policy, it is not to be trusted, or its environment does not work.
+    """
+    subject = find_subject(asked.path, trial=asked.trial, space=asked.space)
+    subject.check_owner()
+    spec = _as_asked(subject.spec, asked)
+    film = None if asked.video is None else _target(subject, asked.video)
+    if film is not None:
+        check_target(film)
+    from study.trial.envs.environments import probe
+    from study.trial.envs.frames import open_scene
+
+    with ExitStack() as scenes:
+        spaces = probe(spec.environment, subject.title)
+        window = open_scene(spec.evaluated_environment, "human") if asked.render else None
+        stage = open_scene(spec.evaluated_environment, "rgb_array") if film is not None else None
+        for scene in (window, stage):
+            if scene is not None:
+                scenes.callback(scene.env.close)
+
+        from study.trial.evaluation import evaluate
+        from study.trial.policy import load_policy
+
+        policy = load_policy(subject.checkpoint, spec, setting=subject.setting, seed=subject.seed, spaces=spaces)
+        result = evaluate(
+            policy.module,
+            spec,
+            normalize_actions=policy.normalize_actions,
+            clip_actions=policy.clip_actions,
+            noise_seed=spec.evaluation.seed if asked.stochastic else None,
+            keep_actions=EPISODES if window or stage else 0,
+        )
+        evaluated = Evaluated(
+            subject=subject,
+            spec=spec,
+            stochastic=asked.stochastic,
+            summary=summarise(result.returns, num_cut=result.num_cut, target=spec.environment.target),
+            as_recorded=_as_recorded(subject, spec, result.returns, stochastic=asked.stochastic),
+        )
+        told(evaluated)
+        if window is not None:
+            show(window, result)
+        if stage is None or film is None:
+            return evaluated
+        shown = show(stage, result, film=film)
+    return Evaluated(
+        subject=subject,
+        spec=spec,
+        stochastic=asked.stochastic,
+        summary=evaluated.summary,
+        as_recorded=evaluated.as_recorded,
+        film=shown,
+        attached=_keep(subject, spec, asked, shown, film),
+    )
+
+
+def _as_asked(spec: StudySpec, asked: Asked) -> StudySpec:
+    """Return the space with the episodes and the seed that a person wants."""
+    changes = {"episodes": asked.episodes, "seed": asked.seed}
+    evaluation = spec.evaluation.model_copy(
+        update={name: value for name, value in changes.items() if value is not None}
+    )
+    return spec.model_copy(update={"evaluation": evaluation})
+
+
+def _as_recorded(subject: Subject, spec: StudySpec, returns: tuple[float, ...], *, stochastic: bool) -> bool | None:
+    if subject.recorded is None or stochastic or spec.evaluation != subject.spec.evaluation:
+        return None
+    return returns == subject.recorded
+
+
+def _target(subject: Subject, video: str) -> Path:
+    if video:
+        return Path(video)
+    if subject.study is None or subject.trial is None:
+        law, fix = "needs the name of a file for a checkpoint outside of a study, got none.", "Write --video film.mp4."
+        raise SpaceError("command line", [Fault(place="--video", law=law, fix=fix)])
+    name = BEST if subject.chosen_among else f"trial_{subject.trial:05d}"
+    return subject.study.clips / f"{name}{best_suffix()}"
+
+
+def _keep(subject: Subject, spec: StudySpec, asked: Asked, shown: Shown, film: Path) -> str:
+    """Write the facts of a film beside it and give it to MLflow, if it is one of the study's own."""
+    study = subject.study
+    if study is None or film.parent.resolve() != study.clips.resolve():
+        return ""
+    identity = study.identity()
+    facts = Facts(
+        file=film.name,
+        study_id=identity.study_id,
+        trial=subject.trial,
+        environment=spec.environment.id,
+        deterministic=not asked.stochastic,
+        evaluation_seed=spec.evaluation.seed,
+        fps=shown.fps,
+        shots=shown.shots,
+    )
+    files = [film, *([shown.poster] if shown.poster else []), facts.write(film)]
+    from study.tracking.mlflow_report import attach
+
+    uri, folder = identity.tracking_uri, study.clips.name
+    try:
+        run_id = attach(files, film.parent, tracking_uri=uri, name=identity.name, study_id=identity.study_id, to=folder)
+    except StudyError as error:
+        return f"Not attached to MLflow: {error}"
+    return f"Attached to MLflow: {folder}/ of run {run_id} at {mask_credentials(uri)}"

@@ -1,0 +1,204 @@
+"""Which policy is meant, and what is known of it: a study's best, another trial's, a checkpoint. Imports no engine."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from study.errors import Fault, RecordError, SpaceError
+from study.protocol.variants import spec_of
+from study.space.parameters import PARAMETERS, SCALE, Value
+from study.space.spec import StudySpec, load_space
+from study.tracking.folder import StudyFolder
+from study.tracking.ledger import Ledger, TrialRow, best_per_scale
+from study.tracking.state import ledger_of
+from study.tracking.trust import check_own
+from study.trial.weights import STATE_FILE
+
+_WAY_OUT = "copy the checkpoint into a folder of your own, and evaluate it there with --space"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A policy to be played.
+
+    Attributes:
+        title: What it is, for people.
+        checkpoint: Folder of its RLModule checkpoint.
+        spec: The space that its trial ran under.
+        setting: Every parameter with its value, the scale included.
+        seed: Of the trial.
+        study: The study that it is from; None for a checkpoint with a space of its own.
+        trial: Its number in the study.
+        chosen_among: Finished trials that it is the best of; 0 where a person named it.
+        recorded: Return of each episode of the trial's final evaluation; None where that is not known.
+    """
+
+    title: str
+    checkpoint: Path
+    spec: StudySpec
+    setting: Mapping[str, Value]
+    seed: int
+    study: StudyFolder | None = None
+    trial: int | None = None
+    chosen_among: int = 0
+    recorded: tuple[float, ...] | None = None
+
+    def check_owner(self) -> None:
+        """Refuse a policy that is not there, or that somebody else could have put there.
+
+        Raises:
+            RecordError: It, or the study's folder, belongs to another user, or others may write to it.
+        """
+        if not _holds_policy(self.checkpoint):
+            raise RecordError(
+                f"{self.checkpoint}: must hold the policy ({STATE_FILE}), got none; a packed study has no policies. "
+                "Fix: evaluate the study that it was packed from, or restore the folder from a backup."
+            )
+        for folder in (*((self.study.path,) if self.study else ()), self.checkpoint):
+            check_own(folder, way_out=_WAY_OUT)
+
+
+def find_subject(path: Path, *, trial: int | None = None, space: str | None = None) -> Subject:
+    """Return the policy that a person names.
+
+    Args:
+        path: Folder of a study, or of a checkpoint inside or outside of one.
+        trial: Number of the trial, where `path` is a study's.
+        space: Space of a checkpoint; not needed inside of a study.
+
+    Raises:
+        RecordError: There is neither a study nor a checkpoint, or the trial has no policy.
+        SpaceError: The options do not belong together, or the space is wrong.
+    """
+    if _holds_policy(path):
+        if trial is not None:
+            raise _mistake(
+                "--trial", f"belongs to a study, got {trial} with a checkpoint.", "Drop it, or name the study."
+            )
+        return _of_checkpoint(path, space)
+    study = StudyFolder(path)
+    if not study.exists():
+        raise RecordError(
+            f"{path}: must be the folder of a study (with study.json) or of a checkpoint (with {STATE_FILE}), got "
+            f"{'another folder' if path.is_dir() else 'no folder'}. Fix: name one, such as studies/quickstart."
+        )
+    if space is not None:
+        law = f"belongs to a checkpoint outside of a study, got '{space}' with a study."
+        raise _mistake("--space", law, "Drop it: the study knows its space.")
+    spec, ledger = _read(study)
+    if trial is not None:
+        return _of_trial(study, spec, _trial_of(study, ledger, trial))
+    best, among = best_policy(spec, ledger)
+    if best is None:
+        raise RecordError(
+            f"{path}: must hold a finished trial with its policy, got none yet. Fix: wait for one, or resume the study."
+        )
+    return _of_trial(study, spec, best, chosen_among=among)
+
+
+def best_policy(spec: StudySpec, ledger: Ledger) -> tuple[TrialRow | None, int]:
+    """Return the trial whose policy is the study's best, and among how many it was chosen.
+
+    Of a hold-up study whose settings are frozen: the best of the winner's confirmations at the target scale. Else the
+    best of the best of each scale, as the tables name them; the larger scale on a tie.
+    """
+    rows = [row for row in ledger.rows.values() if row.checkpoint is not None and _complete(row)]
+    if spec.holdup is not None and ledger.frozen is not None:
+        winner, target = ledger.frozen.winner, spec.holdup.target_scale
+        confirmed = [
+            row
+            for row in rows
+            if (row.stage, row.digest, row.variant, row.num_env_runners) == ("confirm", winner, "study", target)
+        ]
+        rows = confirmed or rows
+    best = best_per_scale(rows)
+    return max(best.values(), key=_score, default=None), len(rows)
+
+
+def _holds_policy(path: Path) -> bool:
+    try:
+        return (path / STATE_FILE).exists()
+    except OSError as error:
+        law = f"must be a folder that you can read ({error.strerror})"
+        raise RecordError(f"{path}: {law}. Fix: check its permissions.") from error
+
+
+def _score(row: TrialRow) -> tuple[float, int]:
+    return row.summary.get("score") or 0.0, row.num_env_runners
+
+
+def _complete(row: TrialRow) -> bool:
+    """Return whether a trial had its whole budget: in a hold-up study those with a limit of iterations are short."""
+    return row.status == "finished" and (not row.stage or row.iterations is None)
+
+
+def _of_checkpoint(path: Path, space: str | None) -> Subject:
+    """Return the policy of a checkpoint folder; the study around it knows its space, if there is one."""
+    study = StudyFolder(path.resolve().parent.parent)
+    if space is None and study.exists():
+        spec, ledger = _read(study)
+        for row in ledger.rows.values():
+            if study.checkpoint(row.trial) == path.resolve():
+                return _of_trial(study, spec, _with_policy(study, row))
+    if space is None:
+        law = f"is needed for a checkpoint outside of a study, got {path} alone."
+        raise _mistake("--space", law, "Name the space file that it was trained in.")
+    spec = load_space(space)
+    setting = {name: parameter.default for name, parameter in PARAMETERS.items() if parameter.default is not None}
+    return Subject(title=f"checkpoint {path}", checkpoint=path, spec=spec, setting={**setting, SCALE: 1}, seed=0)
+
+
+def _of_trial(study: StudyFolder, spec: StudySpec, row: TrialRow, *, chosen_among: int = 0) -> Subject:
+    last = row.last_evaluation
+    runners = f"{row.num_env_runners} runner{'s' if row.num_env_runners != 1 else ''}"
+    return Subject(
+        title=f"{study.identity().name}: trial {row.trial} ({runners}, seed {row.seed})",
+        checkpoint=study.checkpoint(row.trial),
+        spec=spec_of(spec, row.variant),  # type: ignore[arg-type]
+        setting=row.setting,
+        seed=row.seed,
+        study=study,
+        trial=row.trial,
+        chosen_among=chosen_among,
+        recorded=tuple(last.returns) if last is not None and last.progress >= 1 else None,
+    )
+
+
+def _read(study: StudyFolder) -> tuple[StudySpec, Ledger]:
+    spec = study.identity().parse()
+    if spec.kind == "throughput":
+        raise RecordError(f"{study.path}: must be a study that learns, got a throughput study. Fix: name another one.")
+    return spec, ledger_of(study.records)
+
+
+def _trial_of(study: StudyFolder, ledger: Ledger, trial: int) -> TrialRow:
+    row = ledger.rows.get(trial)
+    if row is None:
+        have = _listed(each.trial for each in ledger.rows.values() if each.checkpoint is not None)
+        raise _mistake("--trial", f"must be a trial of {study.path} with a policy ({have}), got {trial}.", "Name one.")
+    return _with_policy(study, row)
+
+
+def _with_policy(study: StudyFolder, row: TrialRow) -> TrialRow:
+    if row.checkpoint is None:
+        why = f": {row.reason}" if row.reason else ""
+        raise RecordError(
+            f"{study.path}: trial {row.trial} must have finished to leave a policy, got {row.status}{why}. "
+            "Fix: name another one with --trial."
+        )
+    return row
+
+
+def _listed(trials: Iterable[int]) -> str:
+    """Return numbers with runs shortened: 0-3, 7."""
+    runs: list[list[int]] = []
+    for number in sorted(trials):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"
+
+
+def _mistake(place: str, law: str, fix: str) -> SpaceError:
+    return SpaceError("command line", [Fault(place=place, law=law, fix=fix)])

@@ -1,0 +1,119 @@
+"""What the episodes of one policy came to: mean with its interval, spread, solved share, histogram. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, isfinite, log2
+from typing import Any
+
+import numpy as np
+
+from analysis.statistics import Estimate, mean_interval, rate_interval
+
+MOST_BARS = 12
+"""Of the histogram: what fits on a screen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """Part of the histogram: episodes with a return from `low` up to `high`, which only the last bar includes."""
+
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The episodes of one policy.
+
+    Attributes:
+        returns: Undiscounted return of each episode, in the order of the seeds.
+        mean: With Student's 95 % interval over episodes: about this one policy, not about another training.
+        median: Of the returns.
+        solved: Share of episodes at or above the target, with its interval; None where there is no target.
+        target: Return from which an episode counts as solved.
+        num_cut: Episodes that did not end and were cut.
+        bars: The histogram, ascending.
+    """
+
+    returns: tuple[float, ...]
+    mean: Estimate
+    median: float
+    solved: Estimate | None
+    target: float | None
+    num_cut: int
+    bars: tuple[Bar, ...]
+
+    @property
+    def num_solved(self) -> int:
+        """Episodes at or above the target."""
+        return sum(self.target is not None and value >= self.target for value in self.returns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values; an interval that nobody knows is null."""
+        return {
+            "n": len(self.returns),
+            "mean": _estimate(self.mean),
+            "median": self.median,
+            "min": min(self.returns),
+            "max": max(self.returns),
+            "target": self.target,
+            "num_solved": self.num_solved if self.target is not None else None,
+            "solved": None if self.solved is None else _estimate(self.solved),
+            "num_cut": self.num_cut,
+            "histogram": [{"low": bar.low, "high": bar.high, "count": bar.count} for bar in self.bars],
+            "returns": list(self.returns),
+        }
+
+
+def summarise(returns: Sequence[float], *, num_cut: int, target: float | None) -> Summary:
+    """Return what the episodes of one policy came to.
+
+    Args:
+        returns: Undiscounted return of each episode, at least one, finite.
+        num_cut: Episodes that were cut.
+        target: Return from which an episode counts as solved, if the space says one.
+    """
+    solved = None
+    if target is not None:
+        solved = rate_interval(sum(value >= target for value in returns), len(returns))
+    return Summary(
+        returns=tuple(returns),
+        mean=mean_interval(returns),
+        median=float(np.median(returns)),
+        solved=solved,
+        target=target,
+        num_cut=num_cut,
+        bars=histogram(returns),
+    )
+
+
+def histogram(returns: Sequence[float]) -> tuple[Bar, ...]:
+    """Return bars of equal width over the range of the returns; one bar where all are equal.
+
+    Args:
+        returns: At least one, finite.
+
+    Source:
+        Sturges, JASA 21 (1926): 1 + log2(n) bars.
+    """
+    low, high = min(returns), max(returns)
+    number = min(ceil(1 + log2(len(returns))), MOST_BARS)
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # too narrow to be divided
+        return (Bar(low=low, high=high, count=len(returns)),)
+    counts, edges = np.histogram(returns, bins=number, range=(low, high))
+    return tuple(
+        Bar(low=float(edges[index]), high=float(edges[index + 1]), count=int(count))
+        for index, count in enumerate(counts)
+    )
+
+
+def _estimate(estimate: Estimate) -> dict[str, Any]:
+    ends = {"low": estimate.low, "high": estimate.high}
+    return {
+        "value": estimate.value,
+        **{name: end if isfinite(end) else None for name, end in ends.items()},
+        "n": estimate.n,
+        "level": estimate.level,
+        "method": estimate.method,
+    }

@@ -1,0 +1,195 @@
+"""`python -m study evaluate` on a study that really ran: the figures on record come out again, and a film of them."""
+
+import json
+import shutil
+
+import imageio_ffmpeg
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from study import cli
+from study.errors import RecordError, SpaceError
+from study.tracking.folder import StudyFolder
+from study.tracking.records import Evaluation
+from tests.e2e.commands import command, records, run, study
+
+SPACE = """
+environment: {id: CartPole-v1, floor: 0, reference: 500, target: 100}
+parameters:
+  num_env_runners: [1, 2]
+  num_envs_per_env_runner: 2
+  train_batch_size: 400
+  lr: {low: 1.0e-3, high: 1.0e-2, log: true}
+  minibatch_size: 64
+  num_epochs: 4
+budget: {env_steps: 2000}
+search: {sampler: random, num_trials: 2, seeds: [1]}
+evaluation: {episodes: 70, num_evaluations: 2}
+"""
+"""More episodes than are played side by side, so that lanes go on with another one."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("place")
+    (place / "space.yaml").write_text(SPACE)
+    done = run(command("--space", "space.yaml", "--name", "tiny"), place)
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+@pytest.fixture(scope="module")
+def folder(place):
+    return place / "studies" / "tiny"
+
+
+@pytest.fixture(scope="module")
+def recorded(folder):
+    """Trial -> returns of its final evaluation."""
+    ends = [each for each in records(folder) if isinstance(each, Evaluation) and each.progress >= 1]
+    return {each.trial: each.returns for each in ends}
+
+
+def evaluated(*words):
+    """Run the command in this process; return what it says as JSON."""
+    done = CliRunner().invoke(cli.app, ["evaluate", *map(str, words), "--format", "json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_the_recorded_final_evaluation_comes_out_return_by_return(folder, recorded):
+    assert sorted(recorded) == [0, 1]
+    for trial, returns in recorded.items():
+        found = evaluated(folder, "--trial", trial)
+        assert found["returns"] == returns
+        assert (found["n"], found["seed"], found["as_recorded"]) == (70, 10_000, True)
+        assert len(set(returns)) > 10  # not equal by being all the same
+        inside = evaluated(folder / "checkpoints" / f"trial_{trial:05d}")
+        assert (inside["trial"], inside["returns"], inside["as_recorded"]) == (trial, returns, True)
+
+
+def test_by_default_it_is_the_best_policy(folder, recorded):
+    best = max(recorded, key=lambda trial: np.mean(recorded[trial]))
+    found = evaluated(folder)
+    assert (found["trial"], found["chosen_among"], found["returns"]) == (best, 2, recorded[best])
+
+
+def test_fewer_episodes_are_the_first_and_another_seed_gives_others(folder, recorded):
+    few = evaluated(folder, "--trial", 0, "--episodes", 5)
+    assert (few["returns"], few["as_recorded"]) == (recorded[0][:5], None)
+    other = evaluated(folder, "--trial", 0, "--episodes", 5, "--seed", 3)
+    assert other["returns"] != few["returns"]
+    assert other["as_recorded"] is None
+    one = evaluated(folder, "--episodes", 1)
+    assert (one["mean"]["low"], one["mean"]["high"]) == (None, None)
+
+
+def test_drawn_actions_are_those_of_the_seed_however_many_episodes_there_are(folder, recorded):
+    first = evaluated(folder, "--trial", 0, "--stochastic", "--seed", 5, "--episodes", 70)["returns"]
+    assert evaluated(folder, "--trial", 0, "--stochastic", "--seed", 5, "--episodes", 9)["returns"] == first[:9]
+    assert evaluated(folder, "--trial", 0, "--stochastic", "--seed", 6, "--episodes", 9)["returns"] != first[:9]
+    assert evaluated(folder, "--trial", 0, "--deterministic", "--seed", 5, "--episodes", 70)["returns"] != first
+
+
+def test_a_checkpoint_elsewhere_plays_with_its_space(folder, recorded, place, tmp_path):
+    shutil.copytree(StudyFolder(folder).checkpoint(0), tmp_path / "mine")
+    found = evaluated(tmp_path / "mine", "--space", place / "space.yaml")
+    assert (found["returns"], found["study"], found["as_recorded"]) == (recorded[0], None, None)
+
+
+@pytest.fixture(scope="module")
+def filmed(folder, place):
+    """The command with a bare --video, as a person types it."""
+    done = run(study("evaluate", folder, "--video"), place)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_the_command_says_the_numbers_and_where_the_film_is(filmed, folder):
+    lines = filmed.stdout.splitlines()
+    assert lines[0].startswith("tiny: trial ")
+    for words in ("mean return", "95 % interval over 70 episodes", "median", "solved", "at the target of 100", "cut"):
+        assert any(words in line for line in lines), words
+    assert any("█" in line for line in lines)
+    assert "These are the returns of the trial's final evaluation on record, episode by episode." in lines
+    assert any(line.startswith(f"Film: {folder}/clips/best.mp4 (episodes 1 to ") for line in lines)
+    assert "Attached to MLflow: clips/ of run " in filmed.stdout
+    assert "WARNING" not in filmed.stderr  # RLlib's, of its own deprecated calls
+
+
+def test_the_film_shows_what_was_counted(filmed, folder):
+    clips = folder / "clips"
+    assert sorted(each.name for each in clips.iterdir()) == ["best.json", "best.mp4", "best.png"]
+    facts = json.loads((clips / "best.json").read_text())
+    reader = imageio_ffmpeg.read_frames(str(clips / "best.mp4"))
+    meta = next(reader)
+    width, height = meta["size"]
+    frames = [np.frombuffer(each, np.uint8).reshape(height, width, 3) for each in reader]
+    assert (width, height, meta["fps"]) == (600, 400, 50)
+    assert len(frames) == sum(shot["num_frames"] for shot in facts["shots"]) > 20
+    assert any((frames[0] != frame).any() for frame in frames[1:])
+    best = evaluated(folder)["returns"]
+    for number, shot in enumerate(facts["shots"]):
+        assert (shot["episode_return"], shot["num_steps"]) == (best[number], best[number])  # CartPole: 1 a step
+        assert shot["whole"] == (shot["num_frames"] == shot["num_steps"] + 1)
+    assert facts["shots"][0]["whole"]
+
+
+def test_the_report_and_mlflow_have_the_film(filmed, folder, place):
+    from mlflow import MlflowClient
+
+    done = run(study("report", folder, "--format", "html"), place)
+    assert done.returncode == 0, done.stderr
+    page = (folder / "report" / "report.html").read_text()
+    assert page.count("data:video/mp4;base64,") == 1
+    assert 'poster="data:image/png;base64,' in page
+    assert page.index('id="clip"') < page.index('id="figure-return_steps"')
+    client = MlflowClient(f"sqlite:///{place}/mlflow.db")
+    (experiment,) = [each for each in client.search_experiments() if each.name == "tiny"]
+    (parent,) = client.search_runs([experiment.experiment_id], "tags.`study.role` = 'study'")
+    names = {each.path for each in client.list_artifacts(parent.info.run_id, "clips")}
+    assert names == {"clips/best.json", "clips/best.mp4", "clips/best.png"}
+
+
+WRONG = [
+    (["nowhere"], "must be the folder of a study"),
+    (["{folder}", "--trial", "9"], "--trial: must be a trial of"),
+    (["{folder}", "--space", "space.yaml"], "--space: belongs to a checkpoint outside of a study"),
+    (["{folder}", "--video", "film.avi"], "--video: must end in .mp4 or .gif, got 'film.avi'"),
+    (["{folder}", "--format", "xml"], "--format: one of text, json, got 'xml'"),
+    (["{folder}", "--episodes", "2", "--render"], "--render: a window needs a display, got none"),
+    (["{checkpoint}"], "--space: is needed for a checkpoint outside of a study"),
+    (["{checkpoint}", "--space", "space.yaml", "--video"], "--video: needs the name of a file"),
+    (["{checkpoint}", "--space", "quickstart.yaml"], "the policy must fit Acrobot-v1 and the network of the space"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG, ids=[each[1][:40] for each in WRONG])
+def test_a_mistake_is_one_clear_line(words, said, folder, place, tmp_path, monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(place)
+    shutil.copytree(StudyFolder(folder).checkpoint(0), tmp_path / "mine")
+    typed = [word.format(folder=folder, checkpoint=tmp_path / "mine") for word in words]
+    with pytest.raises((RecordError, SpaceError)) as caught:
+        CliRunner().invoke(cli.app, ["evaluate", *typed], catch_exceptions=False)
+    (line,) = [line for line in str(caught.value).splitlines() if "1 problem" not in line]
+    assert said in line
+    assert "Fix: " in line
+
+
+def test_a_mistake_has_exit_code_2_and_no_traceback(place):
+    done = run(study("evaluate", "nowhere"), place)
+    assert done.returncode == 2
+    assert done.stderr.startswith("nowhere: must be the folder of a study")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_checkpoint_that_others_may_change_is_not_played(folder, place, tmp_path):
+    shutil.copytree(StudyFolder(folder).checkpoint(0), tmp_path / "mine")
+    (tmp_path / "mine" / "module_state.pkl").chmod(0o666)
+    with pytest.raises(RecordError, match=r"must not be writable by everybody\. Fix: chmod o-w"):
+        CliRunner().invoke(
+            cli.app, ["evaluate", str(tmp_path / "mine"), "--space", str(place / "space.yaml")], catch_exceptions=False
+        )

@@ -1,0 +1,78 @@
+"""A policy packed by a trial, or saved by RLlib, is the same policy again. No Ray process."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.rl_module import RLModule
+
+from study.errors import RecordError
+from study.space.parameters import PARAMETERS, SCALE
+from study.space.spec import StudySpec
+from study.tracking.folder import unpack_policy
+from study.trial.algorithm import build_config
+from study.trial.envs.environments import probe
+from study.trial.evaluation import evaluate
+from study.trial.policy import load_policy
+from study.trial.run import pack_policy
+from tests.spaces import spec
+
+SETTING: dict[str, Any] = {name: each.default for name, each in PARAMETERS.items()} | {SCALE: 1}
+
+
+def trained(space: StudySpec, *, inference_only: bool = True) -> RLModule:
+    """Return a module as a trial of the space has it, with weights of its own."""
+    spaces = probe(space.environment, "")
+    config = build_config(space, setting=SETTING, seed=1, spaces=spaces, execution="real")
+    both = (spaces.observation_space, spaces.action_space)
+    torch.manual_seed(7)
+    return config.get_rl_module_spec(spaces={DEFAULT_MODULE_ID: both}, inference_only=inference_only).build()
+
+
+def loaded(checkpoint: Path, space: StudySpec) -> RLModule:
+    spaces = probe(space.environment, "")
+    return load_policy(checkpoint, space, setting=SETTING, seed=2, spaces=spaces).module
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"environment__id": "Pendulum-v1"},
+        {"environment__id": "LunarLander-v3", "model": {"fcnet_hiddens": [32, 16], "fcnet_activation": "relu"}},
+        {"model": {"vf_share_layers": True}},
+        {"environment__id": "tests.environments:Picture", "model": {"conv_filters": [[4, 2, 1]]}},
+    ],
+    ids=["discrete", "box", "other network", "shared layers", "image"],
+)
+def test_the_policy_answers_as_it_did(changes: dict[str, Any], tmp_path: Path) -> None:
+    space = spec(**changes)
+    module = trained(space)
+    unpack_policy(pack_policy(module), tmp_path / "policy")
+    state = torch.get_rng_state()
+    again = loaded(tmp_path / "policy", space)
+    assert torch.equal(torch.get_rng_state(), state)
+    shape = module.observation_space.shape
+    batch = {Columns.OBS: torch.from_numpy(np.random.default_rng(1).random((9, *shape), dtype=np.float32))}
+    first, second = (each.forward_inference(batch)[Columns.ACTION_DIST_INPUTS] for each in (module, again))
+    assert torch.equal(first, second)
+
+
+def test_a_whole_module_of_rllib_s_plays_too(tmp_path: Path) -> None:
+    space = spec()
+    whole = trained(space, inference_only=False)
+    whole.save_to_path(tmp_path / "rllib")
+    assert evaluate(loaded(tmp_path / "rllib", space), space).returns == evaluate(whole, space).returns
+
+
+def test_a_policy_of_another_space_is_refused_by_what_differs(tmp_path: Path) -> None:
+    unpack_policy(pack_policy(trained(spec())), tmp_path)
+    law = r"must fit Acrobot-v1 .* encoder\.actor_encoder\.net\.mlp\.0\.weight is 64x4, must be 64x6; .*Fix: name the"
+    with pytest.raises(RecordError, match=law):
+        loaded(tmp_path, spec(environment__id="Acrobot-v1"))
+    with pytest.raises(RecordError, match=r"encoder\.encoder\.\S+ is absent, must be 64x4; .* and 5 more\."):
+        loaded(tmp_path, spec(model={"vf_share_layers": True}))
