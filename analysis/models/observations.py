@@ -39,7 +39,7 @@ _CLOCK_FREE = frozenset(
     (
         *("train_batch_size", "minibatch_times_learners", "num_epochs", "num_envs_per_env_runner", "evaluation"),
         *("lr", "gamma", "lambda", "clip_param", "entropy_coeff", "grad_clip", "vf_clip_param", "vf_loss_coeff"),
-        *("kl_coeff", "kl_target"),
+        *("kl_coeff", "kl_target", "vtrace_clip_rho_threshold", "vtrace_clip_pg_rho_threshold"),
     )
 )
 """Keys of a fingerprint that the model takes as numbers, or that leave the clock alone."""

@@ -44,7 +44,7 @@ def export_python(folder: StudyFolder, scale: int) -> str:
 
     Raises:
         RecordError: The study has no certificate yet, or its records break a law.
-        AnalysisError: The scale cannot be run, or the environment needs more than Gymnasium.
+        AnalysisError: The scale cannot be run, or the training needs more than Gymnasium and RLlib.
     """
     certificate, spec, setting = _resolved(folder, scale)
     if spec.environment.backend != "gymnasium":
@@ -53,6 +53,7 @@ def export_python(folder: StudyFolder, scale: int) -> str:
         raise AnalysisError(
             f"environment.backend: a plain script makes its environment with Gymnasium, got {got}. Fix: {fix}"
         )
+    _check_rllib_can(spec)
     return f"{_comment(_header(certificate, spec, scale))}\n{_body(spec, setting)}"
 
 
@@ -104,6 +105,20 @@ def _resolved(folder: StudyFolder, scale: int) -> tuple[Certificate, StudySpec, 
         law = f"every one of {lanes} environments must step once for each batch"
         raise AnalysisError(f"scale: {law}, got {batch} steps at {scale} runners. Fix: name a smaller scale.")
     return certificate, spec, setting
+
+
+def _check_rllib_can(spec: StudySpec) -> None:
+    """Refuse a script that would leave out what only this project does."""
+    asked = spec.to_json()
+    plain = ("id", "kwargs", "floor", "reference", "target", "max_episode_steps", "backend", "step_wait_ms")
+    lacking = [name for name in asked["environment"] if name not in plain]
+    lacking += [name for name in ("conv_net",) if name in asked["model"]]
+    lacking += ["standardization: none"] if spec.standardization == "none" else []
+    if lacking:
+        raise AnalysisError(
+            f"export: a script of RLlib alone must do what was trained, and RLlib lacks {', '.join(lacking)}. "
+            "Fix: use `export --format yaml`, and run it here."
+        )
 
 
 def _header(certificate: Certificate, spec: StudySpec, scale: int) -> Iterator[str]:

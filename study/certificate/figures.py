@@ -31,7 +31,7 @@ from study.protocol.stages import STAGES
 from study.space.holdup import SeedsSpec
 from study.space.parameters import Value
 from study.space.rules import resolve
-from study.space.spec import EnvironmentSpec, StudySpec
+from study.space.spec import StudySpec
 from study.tracking.folder import StudyIdentity
 from study.tracking.ledger import TrialRow, fold
 from study.tracking.records import Iteration, Line, StudyOpened, TrialStarted
@@ -79,7 +79,7 @@ class Maker:
                 "num_records": len(self._lines),
                 "records_sha256": self._sha256,
             },
-            environment=_environment(spec.environment),
+            environment=_environment(spec),
             scales={
                 "target": target,
                 "small": small,
@@ -410,8 +410,8 @@ def _counted(labels: Iterator[str | None]) -> dict[str, int]:
     return {label: listed.count(label) for label in sorted(set(listed))}
 
 
-def _environment(spec: EnvironmentSpec) -> dict[str, Any]:
-    content: dict[str, Any] = _without_paths(spec.model_dump(mode="json"))
+def _environment(spec: StudySpec) -> dict[str, Any]:
+    content: dict[str, Any] = _without_paths(spec.to_json()["environment"])
     return content
 
 

@@ -16,7 +16,7 @@ from study.protocol import machine
 from study.protocol.baselines import BEST_SMALL, WINNER, WINNER_STOCK
 from study.protocol.stages import Request, digest_of
 from study.space.holdup import HoldUpSpec
-from study.space.parameters import PARAMETERS, SCALE, Value
+from study.space.parameters import SCALE, Value
 from study.space.rules import fitted
 from study.space.spec import StudySpec
 from study.tracking.ledger import Ledger, TrialRow, fold
@@ -272,7 +272,7 @@ def _settings(ledger: Ledger, spec: StudySpec) -> Iterator[str]:
         lanes = int(asked[SCALE] * asked["num_envs_per_env_runner"])
         if (ran := int(got[SCALE] * got["num_envs_per_env_runner"])) != lanes:
             yield f"trial {row.trial} ({cell_of(row)}): must have {lanes} lanes, got {ran}."
-        for name in PARAMETERS.keys() - {SCALE, "num_envs_per_env_runner"}:
+        for name in asked.keys() - {SCALE, "num_envs_per_env_runner"}:
             if not _same(asked[name], got.get(name)):
                 law = f"{name} must be {asked[name]} by its rule"
                 yield f"trial {row.trial} ({cell_of(row)}): {law}, got {got.get(name)}."

@@ -9,7 +9,6 @@ from study.certificate.export import export_python, export_yaml
 from study.certificate.making import Certificate, make_certificate
 from study.errors import AnalysisError, RecordError
 from study.planning.plan import deal_slots
-from study.space.parameters import PARAMETERS
 from study.space.rules import resolve
 from study.space.space_file import read_text
 from study.space.spec import parse_space
@@ -57,7 +56,7 @@ def test_the_script_passes_every_parameter_of_the_winner(scripts: dict[int, str]
     training, runners = arguments(script, "training"), arguments(script, "env_runners")
     passed = {name.removesuffix("_"): value for name, value in (training | runners).items()}
     passed["train_batch_size"] = passed.pop("train_batch_size_per_learner")
-    for name in PARAMETERS:
+    for name in setting:
         assert passed[name] == setting[name], name
     assert arguments(script, "reporting") == {"metrics_num_episodes_for_smoothing": 10}
     assert "env = gymnasium.make('CartPole-v1', max_episode_steps=400, **{'sutton_barto_reward': False})" in script
@@ -96,7 +95,7 @@ def test_the_yaml_is_a_space_that_runs_the_setting_and_nothing_else(
 ) -> None:
     spec = parse_space(read_text(spaces[9], name="export"))
     rule = certificate.winner["rule"]
-    assert {name: spec.domain(name) for name in PARAMETERS} == resolve(rule, 9)
+    assert {name: spec.domain(name) for name in spec.parameter_names} == resolve(rule, 9)
     assert spec.tuned == {}
     assert [slot.num_env_runners for slot in deal_slots(spec)] == [9, 9, 9]
     assert (spec.environment.target, spec.budget.env_steps, spec.holdup) == (450, 2000, None)
@@ -124,6 +123,14 @@ def test_what_cannot_be_run_is_refused(study: StudyFolder, tmp_path: Path) -> No
     folder = holdup.write_study(tmp_path / "demo", early, holdup.study_records(early, until="search 1"))
     with pytest.raises(RecordError, match="at the stage search"):
         export_yaml(folder, 6)
+
+
+def test_what_rllib_lacks_is_not_left_out_of_a_script(tmp_path: Path) -> None:
+    spec = holdup.holdup_spec(environment__frame_stack=2, environment__normalize_rewards=True)
+    folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec))
+    with pytest.raises(AnalysisError, match="frame_stack, normalize_rewards.*--format yaml"):
+        export_python(folder, 6)
+    assert "frame_stack: 2" in export_yaml(folder, 6)
 
 
 def test_an_own_class_and_a_network_of_convolutions_are_written_out(tmp_path: Path) -> None:
