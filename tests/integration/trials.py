@@ -7,7 +7,7 @@ from tests.spaces import spec
 
 
 def trial_config(
-    *, seed: int = 1, setting: dict[str, Any] | None = None, execution: str = "real", **space: Any
+    *, seed: int = 1, setting: dict[str, Any] | None = None, execution: str = "real", **changes: Any
 ) -> dict[str, Any]:
     """Return what Tune hands to a trial: two runners with four lanes each, two iterations of 400 steps.
 
@@ -15,19 +15,18 @@ def trial_config(
         seed: Seed of the trial.
         setting: Parameters that differ from the defaults.
         execution: `real` or `emulated`.
-        space: Dotted keys of the space, e.g. `environment__id="CartPole-v1"`.
+        changes: Dotted keys of the space, e.g. `environment__id="CartPole-v1"`.
     """
-    content: dict[str, Any] = {"budget__env_steps": 800, "search__num_trials": 6, **space}
-    values = {name: parameter.default for name, parameter in PARAMETERS.items()}
-    values |= {
-        "num_env_runners": 2,
-        "train_batch_size": 400,
-        "minibatch_size": 100,
-        "num_epochs": 2,
-        "lr": 1e-3,
-    }
+    content: dict[str, Any] = {"budget__env_steps": 800, "search__num_trials": 6, **changes}
+    if content.get("algorithm", "PPO") != "PPO":
+        content["parameters__minibatch_size"] = None  # the others have none
+    space = spec(**content)
+    own = {**space.traits.defaults, **space.traits.given}
+    values = {name: own.get(name, PARAMETERS[name].default) for name in space.parameter_names}
+    values |= {"num_env_runners": 2, "train_batch_size": 400, "lr": 1e-3}
+    values |= {"minibatch_size": 400} if space.traits.rules else {"minibatch_size": 100, "num_epochs": 2}
     return {
-        "spec": spec(**content).to_json(),
+        "spec": space.to_json(),
         "setting": values | (setting or {}),
         "seed": seed,
         "iterations": None,

@@ -1,0 +1,133 @@
+"""APPO and IMPALA: what is measured where sampling and learning overlap, and what happens when something fails."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from study.errors import TrialError
+from study.metrics import METRICS
+from study.trial.run import TrialConfig, TrialRun
+from tests.integration.trials import trial_config
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+
+@contextmanager
+def running(algorithm: str, **changes: Any) -> Iterator[TrialRun]:
+    content = trial_config(algorithm=algorithm, **{"budget__env_steps": 2000, **changes})
+    trial = TrialRun(TrialConfig.from_json(content), started_s=time.perf_counter())
+    try:
+        yield trial
+    finally:
+        trial.close()
+
+
+def play(trial: TrialRun) -> list[dict[str, Any]]:
+    results = [trial.advance()]
+    while not results[-1]["done"]:
+        results.append(trial.advance())
+    return results
+
+
+def of_kind(results: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [record for result in results for record in result["records"] if record["kind"] == kind]
+
+
+@pytest.mark.parametrize("algorithm", ["APPO", "IMPALA"])
+def test_an_iteration_is_a_span_of_time_with_its_own_measures(algorithm: str) -> None:
+    with running(algorithm, setting={"rollout_fragment_length": 20, "num_envs_per_env_runner": 2}) as trial:
+        results = play(trial)
+    (built,), iterations = of_kind(results, "trial_built"), of_kind(results, "iteration")
+    assert (built["effective"]["algorithm_class"], built["effective"]["fallbacks"]) == (f"Measured{algorithm}", [])
+    assert built["effective"]["env_steps_per_round"] == 2 * 2 * 20
+    names = [name for name, metric in METRICS.items() if metric.grain == "iteration"]
+    for record in iterations:
+        metrics = record["metrics"]
+        assert list(metrics) == names
+        for phase in ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s", "num_sampling_rounds"):
+            assert metrics[phase] is None
+        assert metrics["iteration_time_s"] >= 1.0
+        assert metrics["train_batch_size_actual"] >= 400
+        assert metrics["train_batch_size_actual"] % 40 == 0  # whole fragments
+        assert metrics["num_healthy_env_runners"] == 2
+        assert 0 < metrics["mean_runner_time_s"] <= metrics["slowest_runner_time_s"]
+        assert metrics["num_gradient_updates"] >= 1
+        assert 0 < metrics["learner_busy_time_s"] < metrics["iteration_time_s"]
+        assert 0 <= metrics["overlap_time_s"] < metrics["iteration_time_s"]
+        assert 0 <= metrics["policy_lag"] < 100
+        assert np.isfinite([metrics[name] for name in ("entropy", "policy_loss", "vf_loss")]).all()
+        assert metrics["kl"] is None  # neither has such a term here
+    assert sum(record["metrics"]["train_batch_size_actual"] for record in iterations) == iterations[-1]["env_steps"]
+    # IMPALA learns once from each batch, as many as have come in; what is left over waits for the next iteration.
+    if algorithm == "IMPALA":
+        updates = sum(record["metrics"]["num_gradient_updates"] for record in iterations)
+        assert updates == pytest.approx(iterations[-1]["env_steps"] / 400, abs=3)
+
+
+def test_what_is_judged_is_the_learners_policy() -> None:
+    with running("IMPALA", budget__env_steps=800) as trial:
+        trial.advance()
+        assert trial._algorithm is not None
+        learnt = trial._algorithm.learner_group.get_weights()["default_policy"]
+        judged = trial._algorithm.policy().get_state()
+        assert judged
+        for name, value in judged.items():
+            np.testing.assert_array_equal(np.asarray(value), np.asarray(learnt[name]))
+        fresh = trial._algorithm.config.get_rl_module_spec().build().get_state()
+        assert any(not np.array_equal(np.asarray(fresh[name]), np.asarray(judged[name])) for name in judged)
+
+
+def test_runners_take_up_what_was_learnt() -> None:
+    with running("IMPALA", budget__env_steps=4000) as trial:
+        play(trial)
+        assert trial._algorithm is not None
+        versions = trial._algorithm.env_runner_group.foreach_env_runner(
+            lambda runner: runner._weights_seq_no, local_env_runner=False
+        )
+        assert min(versions) >= 5
+
+
+def test_planted_delays_are_recovered() -> None:
+    """Runners of 100 steps a second each: what they say of themselves does not depend on the learner."""
+    with running(
+        "IMPALA",
+        environment__id="tests.environments:Sleeps",
+        environment__kwargs={"step_s": 0.01, "slow_step_s": 0.01, "slow_seeds": []},
+        setting={"num_envs_per_env_runner": 1, "train_batch_size": 40, "minibatch_size": 40}
+        | {"rollout_fragment_length": 20},
+        evaluation__max_episode_steps=1,
+        budget__iterations=3,
+    ) as trial:
+        metrics = of_kind(play(trial), "iteration")[-1]["metrics"]
+    assert metrics["mean_runner_time_s"] == pytest.approx(metrics["train_batch_size_actual"] / 2 * 0.0101, rel=0.2)
+    assert metrics["learner_busy_time_s"] < 0.3 * metrics["iteration_time_s"]
+
+
+def test_a_runner_that_dies_fails_the_trial() -> None:
+    with running("IMPALA") as trial:
+        trial.advance()
+        assert trial._algorithm is not None
+        ray.kill(trial._algorithm.env_runner_group._worker_manager.actors()[2])
+        with pytest.raises(TrialError, match="env runner 2 must stay alive"):
+            trial.advance()
+
+
+def test_what_the_environment_raises_reaches_the_trial() -> None:
+    with (
+        running("APPO", environment__id="tests.environments:Raises", environment__kwargs={"at_step": 70}) as trial,
+        pytest.raises(TrialError, match=r"env runner \d: .*ZeroDivisionError: planted fault at step 70"),
+    ):
+        play(trial)
+
+
+def test_a_hanging_environment_is_given_up() -> None:
+    with running("IMPALA", environment__id="tests.environments:Hangs", resources__sample_timeout_s=3.0) as trial:
+        started = time.perf_counter()
+        with pytest.raises(TrialError, match=r"env runner [12].*: .*sample_timeout_s=3"):
+            trial.advance()
+        assert time.perf_counter() - started < 10

@@ -1,0 +1,138 @@
+"""What a space may say to each algorithm: parameters, defaults, batches and refusals."""
+
+from typing import Any
+
+import pytest
+
+from study.errors import SpaceError
+from study.planning.needs import execution_of
+from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.search.distributions import runnable
+from study.space.algorithms import ALGORITHMS
+from study.space.parameters import PARAMETERS, RULES
+from study.space.space_file import Source
+from study.space.spec import StudySpec, parse_space
+
+SPACE: dict[str, Any] = {
+    "environment": {"id": "CartPole-v1", "floor": 0, "reference": 500, "target": 450},
+    "parameters": {"num_env_runners": [2, 4]},
+    "budget": {"env_steps": 10_000},
+    "search": {"num_trials": 2},
+}
+
+
+def space(algorithm: str, *, parameters: dict[str, Any] | None = None, **sections: Any) -> StudySpec:
+    content = {**SPACE, "algorithm": algorithm, **sections}
+    content["parameters"] = {**SPACE["parameters"], **(parameters or {})}
+    return parse_space(Source(name="space", content=content))
+
+
+def faults(algorithm: str, **changes: Any) -> str:
+    with pytest.raises(SpaceError) as caught:
+        space(algorithm, **changes)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_names_are_known_and_said_once(algorithm: str) -> None:
+    traits = ALGORITHMS[algorithm]
+    assert set(traits.parameters) <= PARAMETERS.keys()
+    assert not set(traits.parameters) & set(traits.given)
+    assert traits.given.keys() <= PARAMETERS.keys()
+    assert traits.rules.keys() <= RULES.keys()
+    assert traits.defaults.keys() <= set(traits.parameters)
+    assert all(PARAMETERS[name].allows(value) for name, value in {**traits.defaults, **traits.given}.items())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_space_is_read_back_as_it_was(algorithm: str) -> None:
+    spec = space(algorithm)
+    again = parse_space(Source(name="space", content=spec.to_json()))
+    assert again == spec
+    assert again.digest() == spec.digest()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_setting_has_the_parameters_of_the_algorithm_and_no_others(algorithm: str) -> None:
+    spec = space(algorithm)
+    setting = runnable(spec, {"num_env_runners": 2})
+    assert tuple(setting) == spec.parameter_names
+    traits = ALGORITHMS[algorithm]
+    told = {*traits.parameters, *traits.given} | ({"minibatch_size"} if traits.rules else set())
+    assert set(setting) == told
+    assert set(spec.to_json()["parameters"]) == set(traits.parameters)
+
+
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "PPO"])
+def test_a_batch_is_one_minibatch_learnt_from_once(algorithm: str) -> None:
+    setting = runnable(space(algorithm, parameters={"train_batch_size": 1000}), {"num_env_runners": 2})
+    assert (setting["train_batch_size"], setting["minibatch_size"], setting["num_epochs"]) == (1000, 1000, 1)
+
+
+def test_defaults_are_those_of_the_algorithm_unless_a_rule_stands_in() -> None:
+    assert space("PPO").domain("lr") == 3e-4
+    assert space("A2C").domain("lr") == 7e-4
+    assert space("IMPALA").domain("train_batch_size") == 500
+    assert space("IMPALA", parameters={"lr": 1e-3}).domain("lr") == 1e-3
+    grown = space("IMPALA", parameters={"steps_per_env_runner": 250})
+    assert runnable(grown, {"num_env_runners": 4})["train_batch_size"] == 1000
+    assert space("APPO").learner == "rllib"
+    assert space("A2C").learner == "lean"
+
+
+def test_a2c_is_ppo_with_these_values() -> None:
+    setting = runnable(space("A2C"), {"num_env_runners": 2})
+    assert (setting["lambda"], setting["kl_coeff"], setting["num_epochs"]) == (1.0, 0.0, 1)
+    assert space("A2C").standardization_in_use == "none"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "said"),
+    [
+        ("A2C", "clip_param", "A2C has no such parameter."),
+        ("A2C", "num_epochs", "A2C has no such parameter (it is always 1)."),
+        ("A2C", "minibatch_size", "(every batch is one minibatch)."),
+        ("IMPALA", "num_minibatches", "(every batch is one minibatch)."),
+        ("IMPALA", "lambda", "IMPALA has no such parameter."),
+        ("PPO", "rollout_fragment_length", "PPO has no such parameter."),
+        ("APPO", "vf_clip_param", "APPO has no such parameter."),
+    ],
+)
+def test_a_parameter_that_the_algorithm_lacks_is_refused(algorithm: str, name: str, said: str) -> None:
+    value = {"clip_param": 0.1, "lambda": 0.9, "vf_clip_param": 10.0}.get(name, 10)
+    text = faults(algorithm, parameters={name: value})
+    assert f"parameters.{name}" in text
+    assert said in text
+    assert "Fix: Remove it; " in text
+
+
+def test_batches_of_asynchronous_algorithms_hold_whole_fragments() -> None:
+    text = faults("IMPALA", parameters={"train_batch_size": 525})
+    assert "num_envs_per_env_runner x rollout_fragment_length x learners = 50 steps), got 525" in text
+    spec = space("IMPALA", parameters={"train_batch_size": {"low": 300, "high": 900}, "num_envs_per_env_runner": 2})
+    assert runnable(spec, {"num_env_runners": 4, "train_batch_size": 444})["train_batch_size"] == 400
+    # Fewer steps than lanes: a batch is what a few of the runners bring.
+    assert space("IMPALA", parameters={"num_env_runners": 200, "train_batch_size": 100}).scales == (200,)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "place"),
+    [
+        ("IMPALA", {"execution": "emulated"}, "execution"),
+        ("IMPALA", {"learner": "lean"}, "learner"),
+        ("APPO", {"standardization": "steps"}, "standardization"),
+        ("A2C", {"learner": "rllib"}, "learner"),
+        ("A2C", {"standardization": "steps"}, "standardization"),
+        ("IMPALA", {"kind": "throughput", "throughput": {"grids": {"a": {"num_env_runners": [1, 2]}}}}, "algorithm"),
+        ("PPO", {"learner": "rllib", "standardization": "none"}, "standardization"),
+    ],
+)
+def test_what_does_not_go_with_an_algorithm_is_named(algorithm: str, changes: dict[str, Any], place: str) -> None:
+    assert f"\n  {place}: " in faults(algorithm, **changes)
+
+
+def test_asynchronous_trials_are_never_emulated() -> None:
+    node = NodeShape(address=LOCAL, num_cpus=2, physical_cpus=2, memory_mb=10_000)
+    cluster = ClusterShape(nodes=(node,))
+    assert execution_of(space("PPO"), 4, cluster) == "emulated"
+    assert execution_of(space("IMPALA"), 4, cluster) == "real"
