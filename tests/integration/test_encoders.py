@@ -1,0 +1,122 @@
+"""Networks that RLlib lacks, normalised observations and rewards: by value, and in any layout of processes."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.core.columns import Columns
+
+from study.trial.algorithm import build_config
+from study.trial.envs.environments import probe
+from study.trial.learning.encoders import LARGEST, ImpalaEncoder, ObservationNormalizer, RunningMoments, normalizers_of
+from study.trial.run import TrialConfig, TrialRun
+from study.trial.sampling.acting import network_of
+from tests.integration.trials import trial_config
+from tests.spaces import spec
+
+
+def test_moments_are_those_of_all_that_was_shown() -> None:
+    rng = np.random.default_rng(0)
+    batches = [rng.normal(5.0, 3.0, (size, 4)) for size in (7, 1, 300)]
+    moments = RunningMoments((4,))
+    for batch in batches:
+        shown = torch.from_numpy(batch)
+        mean = shown.mean(dim=0)
+        moments.add(len(batch), mean, (shown - mean).square().sum(dim=0))
+    together = np.concatenate(batches)
+    np.testing.assert_allclose(moments.mean, together.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(moments.variance, together.var(axis=0), rtol=1e-12)
+    assert float(moments.count) == 308
+
+
+def test_observations_are_normalised_and_clipped() -> None:
+    normalizer = ObservationNormalizer((2,))
+    normalizer.add(100.0, torch.tensor([3.0, 0.0]).double(), torch.tensor([400.0, 100.0]).double())
+    seen = normalizer(torch.tensor([[3.0, 0.0], [5.0, -1.0], [3.0, 1e6]]))
+    np.testing.assert_allclose(seen, [[0.0, 0.0], [1.0, -1.0], [0.0, LARGEST]], atol=1e-6)
+
+
+def built(**changes: Any) -> Any:
+    space = spec(**changes)
+    config = trial_config(**changes)
+    return build_config(
+        space, setting=config["setting"], seed=1, spaces=probe(space.environment, "space"), execution="real"
+    )
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_numpy_and_torch_see_the_same_normalised_policy(shared: bool) -> None:
+    module = built(environment__normalize_observations=True, model__vf_share_layers=shared).get_rl_module_spec().build()
+    assert len(list(normalizers_of(module))) == (1 if shared else 2)
+    for normalizer in normalizers_of(module):
+        normalizer.add(50.0, torch.ones(4).double(), torch.full((4,), 200.0).double())
+    observations = np.random.default_rng(1).normal(size=(9, 4)).astype(np.float32)
+    with torch.inference_mode():
+        expected = module._forward({Columns.OBS: torch.from_numpy(observations)})[Columns.ACTION_DIST_INPUTS]
+    np.testing.assert_allclose(network_of(module)(observations), expected, atol=1e-5)
+
+
+def test_impalas_convolutions_are_those_of_the_paper() -> None:
+    pytest.importorskip("envpool")
+    space = {"environment__id": "procgen:coinrun", "model": {"conv_net": "impala", "vf_share_layers": True}}
+    try:
+        config = built(**space, parameters__train_batch_size=800)
+    except Exception as error:
+        if "Qt 5" in str(error):
+            pytest.skip("libqt5gui5 is not installed")
+        raise
+    module = config.get_rl_module_spec().build()
+    encoder = module.encoder.encoder
+    assert isinstance(encoder, ImpalaEncoder)
+    convolutions = [each for each in encoder.modules() if isinstance(each, torch.nn.Conv2d)]
+    assert [each.out_channels for each in convolutions] == [16] * 5 + [32] * 10
+    assert encoder.net[-2].in_features == 8 * 8 * 32  # 64 pixels, halved three times
+    assert encoder.net[-2].out_features == 256
+
+
+NORMALIZED = {"environment__normalize_observations": True, "environment__normalize_rewards": True}
+
+
+def play(execution: str, processes: int = 1, **changes: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    content = trial_config(
+        execution=execution, resources__emulation_processes=processes, environment__id="Acrobot-v1", **changes
+    )
+    trial = TrialRun(TrialConfig.from_json(content), started_s=time.perf_counter())
+    try:
+        records = [record for _ in range(2) for record in trial.advance()["records"]]
+        assert trial._algorithm is not None
+        state = trial._algorithm.learner_group.get_weights()["default_policy"]
+        return records, {name: np.array(value) for name, value in state.items()}
+    finally:
+        trial.close()
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_normalising_does_not_depend_on_who_steps_the_lanes() -> None:
+    one, two = play("emulated", **NORMALIZED), play("emulated", 2, **NORMALIZED)
+    moments = [name for name in one[1] if "normalizer" in name]
+    assert len(moments) == 6  # mean, variance and count, of policy and value function
+    for name, value in one[1].items():
+        np.testing.assert_allclose(two[1][name], value, atol=1e-4)
+    assert all(one[1][name] == 800 for name in moments if name.endswith("count"))
+    (returns,), (again,) = (
+        [record["returns"] for record in records if record["kind"] == "evaluation"][-1:] for records in (one[0], two[0])
+    )
+    assert returns == again
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_what_is_recorded_are_the_environments_rewards() -> None:
+    (plain, weights), (scaled, others) = (
+        play("emulated"),
+        play("emulated", environment__normalize_rewards=True),
+    )
+    first, second = (
+        next(record for record in records if record["kind"] == "iteration")["metrics"] for records in (plain, scaled)
+    )
+    for name in ("episode_return_sum", "num_episodes", "train_batch_size_actual"):
+        assert first[name] == second[name]
+    assert second["vf_loss"] < first["vf_loss"]  # Acrobot's returns are in the tens, and then about 1
+    assert any(not np.array_equal(weights[name], others[name]) for name in weights)

@@ -1,0 +1,157 @@
+"""What a space puts around an environment, by value; and the names of Procgen's games."""
+
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from study.space.procgen import GAMES, NUM_TEST_LEVELS, fault_of, task_of
+from study.space.spec import EnvironmentSpec
+from study.trial.envs.environments import env_factory, make_env
+from study.trial.envs.layers import StepLoad, layered
+from tests.spaces import spec
+
+
+class Counts(gymnasium.Env[Any, Any]):
+    """Observes (step, step squared), pays the step, ends after seven."""
+
+    observation_space: Any = Box(-1.0, 100.0, (2,), np.float32)
+    action_space: Any = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return self.seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return self.seen(), float(self.steps), self.steps == 7, False, {}
+
+    def seen(self) -> Any:
+        return np.array([self.steps, self.steps**2], np.float32)
+
+
+def around(**options: Any) -> gymnasium.Env:
+    return layered(Counts(), EnvironmentSpec.model_validate({"id": "Counts", **options}))
+
+
+def test_an_action_is_repeated_and_its_rewards_add_up_to_the_end_of_the_episode() -> None:
+    env = around(action_repeat=3)
+    env.reset()
+    outcomes = [env.step(0) for _ in range(3)]
+    assert [reward for _, reward, *_ in outcomes] == [1 + 2 + 3, 4 + 5 + 6, 7]
+    assert [ends for _, _, ends, *_ in outcomes] == [False, False, True]
+    assert [observation[0] for observation, *_ in outcomes] == [3, 6, 7]
+
+
+def test_observations_are_stacked_newest_last_and_begin_as_copies() -> None:
+    env = around(frame_stack=3)
+    assert env.observation_space.shape == (6,)
+    first, _ = env.reset()
+    np.testing.assert_array_equal(first, [0, 0] * 3)
+    env.step(0)
+    second, *_ = env.step(0)
+    np.testing.assert_array_equal(second, [0, 0, 1, 1, 2, 4])
+    again, _ = env.reset()
+    np.testing.assert_array_equal(again, [0, 0] * 3)
+
+
+def test_both_together_stack_what_the_policy_saw() -> None:
+    env = around(frame_stack=2, action_repeat=2)
+    env.reset()
+    env.step(0)
+    observation, *_ = env.step(0)
+    np.testing.assert_array_equal(observation, [2, 4, 4, 16])
+
+
+def test_images_are_stacked_by_their_channels() -> None:
+    environment = EnvironmentSpec.model_validate(
+        {"id": "tests.environments:Plain", "frame_stack": 2, "action_repeat": 1}
+    )
+    assert make_env(environment).observation_space.shape == (6,)
+
+    class Picture(Counts):
+        observation_space: Any = Box(0.0, 1.0, (4, 4, 3), np.float32)
+
+        def seen(self) -> Any:
+            return np.full((4, 4, 3), self.steps / 10, np.float32)
+
+    env = layered(Picture(), environment)
+    env.reset()
+    observation, *_ = env.step(0)
+    assert observation.shape == env.observation_space.shape == (4, 4, 6)
+    np.testing.assert_allclose(observation[0, 0], [0, 0, 0, 0.1, 0.1, 0.1], rtol=1e-6)
+
+
+def test_work_is_cpu_time_and_only_in_training() -> None:
+    environment = EnvironmentSpec.model_validate({"id": "CartPole-v1", "step_cpu_ms": 20})
+    for waits, least in ((True, 0.2), (False, 0.0)):
+        env = env_factory(environment, waits=waits)()
+        env.reset(seed=0)
+        began = time.thread_time()
+        for _ in range(10):
+            env.step(0)
+        spent = time.thread_time() - began
+        assert least <= spent < least + 0.1
+    assert not StepLoad()
+
+
+def test_new_fields_leave_the_identity_of_older_studies_alone() -> None:
+    content = spec().to_json()
+    assert set(content["environment"]) == {
+        *("id", "kwargs", "floor", "reference", "target", "max_episode_steps", "backend", "step_wait_ms")
+    }
+    assert "conv_net" not in content["model"]
+    assert "kwargs" not in content["evaluation"]
+    assert spec(environment__frame_stack=4).to_json()["environment"]["frame_stack"] == 4
+    assert spec(environment__frame_stack=4).digest() != spec().digest()
+
+
+# Procgen
+
+
+def test_the_sixteen_games_have_two_names_each() -> None:
+    assert len(GAMES) == 16
+    for name in ("procgen:coinrun", "procgen:procgen-coinrun-v0"):
+        assert fault_of(name, {}) is None
+        assert task_of(name, {}) == ("CoinrunEasy-v0", {"num_levels": 200, "start_level": 0})
+    hard = task_of("procgen:bigfish", {"distribution_mode": "hard", "use_backgrounds": False})
+    assert hard == ("BigfishHard-v0", {"num_levels": 500, "start_level": 0, "use_backgrounds": False})
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "levels"),
+    [
+        ({}, (200, NUM_TEST_LEVELS)),
+        ({"distribution_mode": "hard"}, (500, NUM_TEST_LEVELS)),
+        ({"num_levels": 10, "start_level": 90}, (100, NUM_TEST_LEVELS)),
+    ],
+)
+def test_policies_are_tested_on_levels_that_were_not_trained_on(
+    kwargs: dict[str, Any], levels: tuple[int, int]
+) -> None:
+    space = spec(environment__id="procgen:coinrun", environment__kwargs=kwargs, parameters__train_batch_size=800)
+    assert space.environment.backend == "envpool"
+    _, tested = task_of("procgen:coinrun", space.evaluated_environment.kwargs)
+    assert (tested["start_level"], tested["num_levels"]) == levels
+
+
+def test_who_trains_on_all_levels_is_tested_on_all_and_who_names_levels_gets_them() -> None:
+    changes: dict[str, Any] = {"environment__id": "procgen:coinrun", "parameters__train_batch_size": 800}
+    all_levels = spec(**changes, environment__kwargs={"num_levels": 0})
+    assert all_levels.evaluated_environment.kwargs == {"num_levels": 0}
+    own = spec(**changes, evaluation__kwargs={"num_levels": 5, "start_level": 7})
+    assert own.evaluated_environment.kwargs == {"num_levels": 5, "start_level": 7}
+
+
+def test_a_game_that_is_none_is_named() -> None:
+    assert fault_of("procgen:conrun", {}) == (
+        "Procgen has no such game, got 'procgen:conrun'.",
+        "Did you mean 'procgen:coinrun'?",
+    )
+    assert fault_of("procgen:coinrun", {"distribution_mode": "extreme"}) == (
+        "distribution_mode must be easy or hard, got 'extreme'.",
+        "Change it.",
+    )
