@@ -92,7 +92,7 @@ _ALL = (
         default=3e-4,
         minimum=0,
         open_minimum=True,
-        meaning="Learning rate of Adam.",
+        meaning="Learning rate of Adam; of A2C's RMSprop.",
     ),
     Parameter(
         name="gamma",

@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from study.space.parameters import PARAMETERS, RULES
+from study.space.algorithms import ALGORITHMS
+from study.space.parameters import PARAMETERS, RULES, Parameter
 from study.space.spec import StudySpec
 
 
@@ -27,13 +28,37 @@ def field_reference() -> str:
     """Return the field reference as Markdown tables."""
     lines = ["| field | default | meaning |", "|---|---|---|"]
     lines += _rows(StudySpec, "")
-    lines += ["", "| parameter | default | allowed | meaning |", "|---|---|---|---|"]
+    lines += ["", "| parameter | algorithms | default | allowed | meaning |", "|---|---|---|---|---|"]
     for parameter in (*PARAMETERS.values(), *RULES.values()):
-        absent = "none" if parameter.name in RULES else "required"
-        default = absent if parameter.default is None else _code(parameter.default)
         allowed = f"{parameter.kind.__name__} {parameter.bounds}"
-        lines.append(f"| `{parameter.name}` | {default} | {allowed} | {parameter.meaning} |")
+        cells = (f"`{parameter.name}`", _who_has(parameter), _defaults(parameter), allowed, parameter.meaning)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _having(parameter: Parameter) -> list[str]:
+    """Return the algorithms to which a space may give the parameter or rule."""
+    if parameter.name in RULES:
+        return [name for name, each in ALGORITHMS.items() if parameter.name not in each.rules]
+    return [name for name, each in ALGORITHMS.items() if parameter.name in each.parameters]
+
+
+def _who_has(parameter: Parameter) -> str:
+    having = _having(parameter)
+    return "all" if len(having) == len(ALGORITHMS) else ", ".join(having)
+
+
+def _defaults(parameter: Parameter) -> str:
+    """Return the default, and the algorithms that have another one."""
+    if parameter.default is None:
+        return "none" if parameter.name in RULES else "required"
+    others: dict[float, list[str]] = {}
+    for name in _having(parameter):
+        value = ALGORITHMS[name].defaults.get(parameter.name, parameter.default)
+        others.setdefault(value, []).append(name)
+    if len(others) == 1:
+        return _code(next(iter(others)))
+    return "; ".join(f"{_code(value)} ({', '.join(names)})" for value, names in others.items())
 
 
 def _rows(model: type[BaseModel], prefix: str, defaults: BaseModel | None = None) -> Iterator[str]:
