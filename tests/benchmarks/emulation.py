@@ -81,6 +81,7 @@ def main() -> None:
 def _trial(kind: str, runners: int) -> dict[str, float]:
     """Run one trial in this process and return what it took."""
     from study.cluster.connection import private_ray
+    from study.space.algorithms import ALGORITHMS
     from study.space.parameters import PARAMETERS
     from tests.spaces import spec
 
@@ -99,7 +100,7 @@ def _trial(kind: str, runners: int) -> dict[str, float]:
         evaluation__episodes=1,
         **changes,
     )
-    setting = {name: parameter.default for name, parameter in PARAMETERS.items()}
+    setting = {name: PARAMETERS[name].default for name in ALGORITHMS["PPO"].parameters}
     setting |= {"num_env_runners": runners, "train_batch_size": BATCH, "num_envs_per_env_runner": 4}
     with private_ray(num_cpus=runners + 1, verbose=False), _Memory() as memory:
         started = time.perf_counter()

@@ -123,6 +123,7 @@ def _runner(environment: str, lanes: int, runner: str, backend: str) -> Callable
     from importlib.util import find_spec
 
     from study.errors import SpaceError
+    from study.space.algorithms import ALGORITHMS
     from study.space.parameters import PARAMETERS
     from study.trial.algorithm import build_config
     from study.trial.envs.environments import probe
@@ -140,7 +141,7 @@ def _runner(environment: str, lanes: int, runner: str, backend: str) -> Callable
         parameters__num_envs_per_env_runner=lanes,
         parameters__train_batch_size=STEPS[lanes],
     )
-    setting = {name: parameter.default for name, parameter in PARAMETERS.items()} | {
+    setting = {name: PARAMETERS[name].default for name in ALGORITHMS["PPO"].parameters} | {
         "num_env_runners": 1,
         "num_envs_per_env_runner": lanes,
         "train_batch_size": STEPS[lanes],

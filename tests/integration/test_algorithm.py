@@ -11,7 +11,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from study.errors import SpaceError
-from study.space.parameters import PARAMETERS
+from study.space.algorithms import ALGORITHMS
 from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
 from study.trial.effective import differences
@@ -56,13 +56,50 @@ def test_every_parameter_reaches_rllib() -> None:
         "kl_coeff": 0.44,
         "kl_target": 0.022,
     }
-    assert odd.keys() == PARAMETERS.keys()
+    assert odd.keys() == set(ALGORITHMS["PPO"].parameters)
     built = config(setting=odd, seed=17)
     rllib_names = {"lambda": "lambda_", "train_batch_size": "total_train_batch_size"}
     assert {name: getattr(built, rllib_names.get(name, name)) for name in odd} == odd
     assert (built.seed, built.grad_clip_by, built.rollout_fragment_length) == (17, "global_norm", "auto")
     assert (built.restart_failed_env_runners, built.num_learners) == (False, 0)
     assert (built.merge_env_runner_states, built.broadcast_env_runner_states) == (False, False)
+
+
+@pytest.mark.parametrize("algorithm", ["APPO", "IMPALA"])
+def test_every_parameter_of_an_asynchronous_algorithm_reaches_rllib(algorithm: str) -> None:
+    odd = {
+        "num_env_runners": 3,
+        "num_envs_per_env_runner": 5,
+        "train_batch_size": 1400,
+        "lr": 0.00123,
+        "gamma": 0.977,
+        "clip_param": 0.177,
+        "entropy_coeff": 0.0133,
+        "grad_clip": 0.77,
+        "vf_loss_coeff": 0.33,
+        "kl_coeff": 0.44,
+        "kl_target": 0.022,
+        "rollout_fragment_length": 7,
+        "vtrace_clip_rho_threshold": 1.1,
+        "vtrace_clip_pg_rho_threshold": 1.2,
+        "circular_buffer_num_batches": 3,
+        "circular_buffer_iterations_per_batch": 4,
+        "target_network_update_freq": 5,
+    }
+    odd = {name: value for name, value in odd.items() if name in ALGORITHMS[algorithm].parameters}
+    assert odd.keys() == set(ALGORITHMS[algorithm].parameters)
+    built = config(setting=odd, seed=17, algorithm=algorithm)
+    rllib_names = {"train_batch_size": "total_train_batch_size"}
+    assert {name: getattr(built, rllib_names.get(name, name)) for name in odd} == odd
+    assert (built.num_epochs, built.minibatch_size, built.vtrace, built.seed) == (1, None, True, 17)
+    assert (built.restart_failed_env_runners, built.use_env_runner_state_server) == (False, True)
+
+
+def test_a2c_is_ppo_with_one_plain_update() -> None:
+    built = config(algorithm="A2C", setting={"train_batch_size": 160, "minibatch_size": 160})
+    assert (built.num_epochs, built.minibatch_size, built.total_train_batch_size) == (1, 160, 160)
+    assert (built.lambda_, built.kl_coeff, built.standardization, built.optimizer) == (1.0, 0.0, "none", "rmsprop")
+    assert built.learner_class is LeanPPOLearner
 
 
 def test_resources_and_network_reach_rllib() -> None:

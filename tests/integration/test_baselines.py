@@ -3,11 +3,12 @@
 from ray.rllib.algorithms.ppo import PPOConfig
 
 from study.protocol.baselines import RLLIB_DEFAULTS
-from study.space.parameters import PARAMETERS, SCALE
+from study.space.algorithms import ALGORITHMS
+from study.space.parameters import SCALE
 
 
 def test_rllibs_defaults_are_rllibs():
-    assert set(RLLIB_DEFAULTS) == set(PARAMETERS) - {SCALE}
+    assert set(RLLIB_DEFAULTS) == set(ALGORITHMS["PPO"].parameters) - {SCALE}
     config = PPOConfig()
     for name, value in RLLIB_DEFAULTS.items():
         if name == "grad_clip":

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from study.certificate.export import export_python
-from study.space.parameters import PARAMETERS
+from study.space.algorithms import ALGORITHMS
 from study.trial.algorithm import build_config
 from study.trial.envs.environments import probe
 from tests import holdup
@@ -20,7 +20,7 @@ def test_the_script_builds_the_configuration_of_the_study(tmp_path: Path) -> Non
     ours = build_config(spec, setting=setting, seed=5, spaces=probe(spec.environment, ""), execution="real")
     assert theirs.total_train_batch_size == setting["train_batch_size"]
     for name in (
-        *(f"{name}_" if name == "lambda" else name for name in PARAMETERS if name != "train_batch_size"),
+        *({"lambda": "lambda_"}.get(name, name) for name in ALGORITHMS["PPO"].parameters if name != "train_batch_size"),
         "train_batch_size_per_learner",
         "grad_clip_by",
         "rollout_fragment_length",

@@ -9,6 +9,7 @@ import pytest
 import ray
 
 from study.errors import TrialError
+from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS
 from study.trial.meeting import meet
 from study.trial.trainable import StudyTrial
@@ -50,7 +51,7 @@ def test_a_renewed_runner_does_what_a_new_one_does(kind: str) -> None:
 
 def timed(*, batch: int, seed: int) -> dict[str, Any]:
     """Return what Tune hands to a trial of a throughput study: two runners, two iterations."""
-    values = {name: parameter.default for name, parameter in PARAMETERS.items()}
+    values = {name: PARAMETERS[name].default for name in ALGORITHMS["PPO"].parameters}
     setting = {"num_env_runners": 2, "train_batch_size": batch, "minibatch_size": 50, "num_epochs": 2}
     spec = throughput_spec(environment={"id": "CartPole-v1"}, execution="real")
     return {

@@ -11,6 +11,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import RecordError
+from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.spec import StudySpec
 from study.tracking.folder import unpack_policy
@@ -21,7 +22,7 @@ from study.trial.policy import load_policy
 from study.trial.run import pack_policy
 from tests.spaces import spec
 
-SETTING: dict[str, Any] = {name: each.default for name, each in PARAMETERS.items()} | {SCALE: 1}
+SETTING: dict[str, Any] = {name: PARAMETERS[name].default for name in ALGORITHMS["PPO"].parameters} | {SCALE: 1}
 
 
 def trained(space: StudySpec, *, inference_only: bool = True) -> RLModule:
