@@ -18,6 +18,7 @@ from study.tracking.folder import unpack_policy
 from study.trial.algorithm import build_config
 from study.trial.envs.environments import probe
 from study.trial.evaluation import evaluate
+from study.trial.learning.encoders import normalizers_of
 from study.trial.policy import load_policy
 from study.trial.run import pack_policy
 from tests.spaces import spec
@@ -47,12 +48,16 @@ def loaded(checkpoint: Path, space: StudySpec) -> RLModule:
         {"environment__id": "LunarLander-v3", "model": {"fcnet_hiddens": [32, 16], "fcnet_activation": "relu"}},
         {"model": {"vf_share_layers": True}},
         {"environment__id": "tests.environments:Picture", "model": {"conv_filters": [[4, 2, 1]]}},
+        {"environment__id": "tests.environments:Picture", "model": {"conv_net": "impala"}},
+        {"environment__normalize_observations": True, "environment__frame_stack": 2},
     ],
-    ids=["discrete", "box", "other network", "shared layers", "image"],
+    ids=["discrete", "box", "other network", "shared layers", "image", "impala", "normalised"],
 )
 def test_the_policy_answers_as_it_did(changes: dict[str, Any], tmp_path: Path) -> None:
     space = spec(**changes)
     module = trained(space)
+    for normalizer in normalizers_of(module):
+        normalizer.add(9.0, torch.ones(8).double(), torch.full((8,), 70.0).double())
     unpack_policy(pack_policy(module), tmp_path / "policy")
     state = torch.get_rng_state()
     again = loaded(tmp_path / "policy", space)

@@ -33,7 +33,7 @@ class RunningMoments(nn.Module):
     Attributes:
         mean: Shape of what is shown, double precision; 0 at first.
         variance: The same; 1 at first.
-        count: How much was shown.
+        count: How much was shown, shape (1,).
     """
 
     mean: Tensor
@@ -44,7 +44,7 @@ class RunningMoments(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(shape, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.float64))  # checkpoints hold arrays only
 
     @torch.no_grad()
     def add(self, count: float, mean: Tensor, squares: Tensor) -> None:
@@ -58,12 +58,13 @@ class RunningMoments(nn.Module):
         Source:
             Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983.
         """
-        total = self.count + count
+        before = float(self.count)
+        total = before + count
         apart = mean - self.mean
-        all_squares = self.variance * self.count + squares + apart.square() * self.count * count / total
-        self.mean += apart * count / total
+        all_squares = self.variance * before + squares + apart.square() * (before * count / total)
+        self.mean += apart * (count / total)
         self.variance.copy_(all_squares / total)
-        self.count.copy_(total)
+        self.count.fill_(total)
 
 
 class ObservationNormalizer(RunningMoments):
