@@ -82,6 +82,7 @@ def test_what_is_judged_is_the_learners_policy() -> None:
         assert any(not np.array_equal(np.asarray(fresh[name]), np.asarray(judged[name])) for name in judged)
 
 
+@pytest.mark.heavy
 def test_runners_take_up_what_was_learnt() -> None:
     with running("IMPALA", budget__env_steps=4000) as trial:
         play(trial)
@@ -92,6 +93,7 @@ def test_runners_take_up_what_was_learnt() -> None:
         assert min(versions) >= 5
 
 
+@pytest.mark.heavy
 def test_planted_delays_are_recovered() -> None:
     """Runners of 100 steps a second each: what they say of themselves does not depend on the learner."""
     with running(
@@ -125,6 +127,7 @@ def test_what_the_environment_raises_reaches_the_trial() -> None:
         play(trial)
 
 
+@pytest.mark.heavy
 def test_a_hanging_environment_is_given_up() -> None:
     with running("IMPALA", environment__id="tests.environments:Hangs", resources__sample_timeout_s=3.0) as trial:
         started = time.perf_counter()
