@@ -56,6 +56,18 @@ _METHODS = (
 )
 """Methods of `AlgorithmConfig` that `rllib:` may name."""
 
+_ASYNCHRONOUS = (
+    "vtrace_clip_rho_threshold",
+    "vtrace_clip_pg_rho_threshold",
+    "clip_param",
+    "kl_coeff",
+    "kl_target",
+    "circular_buffer_num_batches",
+    "circular_buffer_iterations_per_batch",
+    "target_network_update_freq",
+)
+"""Arguments of `training` that APPO, or APPO and IMPALA, have beside those of all algorithms."""
+
 _OURS = (
     "algo_class",
     "enable_env_runner_and_connector_v2",
@@ -235,11 +247,9 @@ def _new_config(spec: StudySpec, setting: Mapping[str, Value]) -> StudyConfig:
     config: StudyConfig
     if spec.traits.asynchronous:
         config = StudyAPPOConfig() if spec.algorithm == "APPO" else StudyIMPALAConfig()
-        own = (spec.traits.parameters.index(FRAGMENT) + 1, None)
-        config.training(**{name: setting[name] for name in spec.traits.parameters[slice(*own)]})
+        config.training(**{name: setting[name] for name in _ASYNCHRONOUS if name in setting})
         if spec.algorithm == "APPO":
-            config.training(clip_param=setting["clip_param"], kl_coeff=setting["kl_coeff"])
-            config.training(kl_target=setting["kl_target"], use_kl_loss=setting["kl_coeff"] > 0)
+            config.training(use_kl_loss=setting["kl_coeff"] > 0)
         # One iteration is one step, which ends by itself: see `study.trial.measured_async`.
         config.reporting(min_time_s_per_iteration=None)
         return config
