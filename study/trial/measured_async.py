@@ -7,7 +7,9 @@ runners are asked by this module, which waits for samples (RLlib polls) and miss
 """
 
 import math
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -38,13 +40,54 @@ _KEYS = {
 _ABSENT = object()
 
 
+class _EndOfUpdate(threading.Event):
+    """The end of an update as RLlib waits for it, without limit; but not for a thread that is gone."""
+
+    failure: Exception | None = None
+
+    def __init__(self, thread: threading.Thread) -> None:
+        super().__init__()
+        self._thread = thread
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return once the update has ended.
+
+        Raises:
+            RuntimeError: The learner's thread has died.
+        """
+        while not super().wait(1.0 if timeout is None else timeout):
+            if timeout is not None:
+                return False
+            if not self._thread.is_alive() and not self.is_set():
+                why = type(self.failure).__name__ if self.failure else "without a reason"
+                raise RuntimeError(f"the learner's thread has died: {why}: {self.failure}") from self.failure
+        return True
+
+
 class CountingLearner(Learner):
     """Adds up raw what its thread does: seconds of updates, their number, and how old the policies of samples were."""
+
+    _learner_thread: Any
 
     def build(self) -> None:
         """Build as RLlib does, which starts the thread, once the sums are there."""
         self._busy_s, self._num_updates_so_far, self._lags, self._began = 0.0, 0, 0.0, math.nan
         super().build()
+        thread = self._learner_thread
+        self._agg_event = _EndOfUpdate(thread)
+        thread._update_method = self._end_of_update_after(thread._update_method)
+
+    def _end_of_update_after(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        """Return RLlib's update, which leaves behind what it raises: nobody sees the thread that it ends."""
+
+        def updated(**arguments: Any) -> Any:
+            try:
+                return update(**arguments)
+            except Exception as error:
+                self._agg_event.failure = error
+                raise
+
+        return updated
 
     def before_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
         """Begin an update."""

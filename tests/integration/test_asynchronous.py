@@ -11,6 +11,8 @@ import ray
 
 from study.errors import TrialError
 from study.metrics import METRICS
+from study.trial import algorithm as algorithm_module
+from study.trial.measured_async import CountingIMPALALearner
 from study.trial.run import TrialConfig, TrialRun
 from tests.integration.trials import trial_config
 
@@ -124,6 +126,17 @@ def test_what_the_environment_raises_reaches_the_trial() -> None:
         running("APPO", environment__id="tests.environments:Raises", environment__kwargs={"at_step": 70}) as trial,
         pytest.raises(TrialError, match=r"env runner \d: .*ZeroDivisionError: planted fault at step 70"),
     ):
+        play(trial)
+
+
+class Fails(CountingIMPALALearner):
+    def compute_loss_for_module(self, **arguments: Any) -> Any:
+        raise ArithmeticError("planted fault of the loss")
+
+
+def test_a_learner_that_fails_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algorithm_module, "CountingIMPALALearner", Fails)
+    with running("IMPALA") as trial, pytest.raises(Exception, match="ArithmeticError: planted fault of the loss"):
         play(trial)
 
 
