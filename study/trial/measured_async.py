@@ -24,6 +24,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.utils.metrics import LEARNER_RESULTS, WEIGHTS_SEQ_NO
 
 from study.errors import TrialError
+from study.trial.failures import described
 from study.trial.measure import RunnerMeasurement, StepMeasurement
 from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig, check_runner, value_of
 from study.trial.sampling.runner import SampleReference
@@ -107,9 +108,10 @@ class CountingLearner(Learner):
         # The learner has counted this update already: what was sampled with the newest weights has a lag of 0.
         self._lags += float((self._weights_seq_no - 1 - rows[WEIGHTS_SEQ_NO][steps].double()).mean())
 
-    def learnt_so_far(self) -> tuple[float, int, float]:
-        """Return seconds of updates, their number, and the sum of their mean lags, since the start."""
-        return self._busy_s, self._num_updates_so_far, self._lags
+    def learnt_so_far(self) -> tuple[float, int, float, str]:
+        """Return seconds of updates, their number, and the sum of their mean lags, since the start; and what failed."""
+        failure = self._agg_event.failure
+        return self._busy_s, self._num_updates_so_far, self._lags, described(failure) if failure else ""
 
 
 class CountingAPPOLearner(CountingLearner, APPOTorchLearner):
@@ -161,7 +163,9 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
     def _learnt_since(self) -> tuple[float, int, float]:
         """Return what the learners did since the last call: seconds (their mean), updates, sum of lags (their mean)."""
         answers = self._ask_learners(lambda learner: learner.learnt_so_far())
-        busy, updates, lags = (list(values) for values in zip(*answers, strict=True))
+        busy, updates, lags, failures = (list(values) for values in zip(*answers, strict=True))
+        if failure := next(filter(None, failures), ""):  # RLlib drops what a learner process of its own raises
+            raise TrialError(f"learner: an update must not fail, got {failure}. Fix: see the learner's log.")
         now = math.fsum(busy) / len(busy), int(updates[0]), math.fsum(lags) / len(lags)
         before, self._learnt = self._learnt, now
         return now[0] - before[0], now[1] - before[1], now[2] - before[2]

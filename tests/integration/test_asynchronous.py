@@ -134,9 +134,13 @@ class Fails(CountingIMPALALearner):
         raise ArithmeticError("planted fault of the loss")
 
 
-def test_a_learner_that_fails_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_learners", [0, pytest.param(1, marks=pytest.mark.heavy)])
+def test_a_learner_that_fails_is_no_hang(monkeypatch: pytest.MonkeyPatch, num_learners: int) -> None:
     monkeypatch.setattr(algorithm_module, "CountingIMPALALearner", Fails)
-    with running("IMPALA") as trial, pytest.raises(Exception, match="ArithmeticError: planted fault of the loss"):
+    with (
+        running("IMPALA", resources__num_learners=num_learners) as trial,
+        pytest.raises(Exception, match="ArithmeticError: planted fault of the loss"),
+    ):
         play(trial)
 
 
