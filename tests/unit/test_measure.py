@@ -92,6 +92,24 @@ def test_rounds_add_up_per_runner() -> None:
     assert metrics["peak_rss_mb"] == 1300.0
 
 
+def test_where_sampling_and_learning_overlap_there_are_no_phases() -> None:
+    """Runner 1 sent three samples, runner 2 one: they sampled 6 and 2 of the 7 seconds, the learner learnt in 4.5."""
+    arrived = (sample(1, 2.5), sample(2, 2.0), sample(1, 2.5, peak_rss_mb=450.0), sample(1, 1.0, peak_rss_mb=460.0))
+    spans = replace(
+        step(arrived), sampling_time_s=None, learning_time_s=None, sync_time_s=None, learner_busy_time_s=4.5
+    )
+    metrics = iteration_metrics(replace(spans, policy_lag=1.5), MAIN)
+    for name in ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s", "num_sampling_rounds"):
+        assert metrics[name] is None
+    assert (metrics["mean_runner_time_s"], metrics["slowest_runner_time_s"]) == (4.0, 6.0)
+    assert (metrics["learner_busy_time_s"], metrics["policy_lag"]) == (4.5, 1.5)
+    assert metrics["overlap_time_s"] == 4.0 + 4.5 - 7.0
+    assert (metrics["num_healthy_env_runners"], metrics["train_batch_size_actual"]) == (2, 400)
+    assert metrics["peak_rss_mb"] == 500.0 + 460.0 + 400.0  # the last word of each runner
+    idle = iteration_metrics(replace(spans, learner_busy_time_s=1.0), MAIN)
+    assert idle["overlap_time_s"] == 0.0  # they may have taken turns
+
+
 def test_without_an_ended_episode_there_is_no_training_return() -> None:
     quiet = sample(1, 1.0, episode_return_sum=0.0, num_episodes=0, episode_len_sum=0)
     metrics = iteration_metrics(step((quiet,)), MAIN)
