@@ -1,0 +1,97 @@
+"""The 16 games of Procgen: they step, train and are evaluated on levels that nobody trained on."""
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from study.space.procgen import GAMES
+from study.space.spec import EnvironmentSpec
+from study.trial.envs.environments import EnvFactory
+from study.trial.envs.lane_envs import make_lane_envs
+from study.trial.envs.observations import Unusable
+from study.trial.run import TrialConfig, TrialRun
+from tests.integration.trials import trial_config
+
+pytest.importorskip("envpool")
+
+LANES, STEPS = 4, 20
+
+
+def game(name: str, **kwargs: Any) -> EnvironmentSpec:
+    return EnvironmentSpec.model_validate({"id": f"procgen:{name}", "kwargs": kwargs})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def qt() -> None:
+    try:
+        make_lane_envs(EnvFactory(game("coinrun")), [1]).close()
+    except Unusable as unusable:
+        pytest.skip(str(unusable))
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_a_game_steps(name: str) -> None:
+    lanes = make_lane_envs(EnvFactory(game(name)), list(range(LANES)))
+    shape = lanes.observation_space.shape
+    assert shape == (64, 64, 3)
+    observations = np.empty((LANES, *shape), np.float32)
+    rewards, ends, cut = np.empty(LANES, np.float32), np.empty(LANES, bool), np.empty(LANES, bool)
+    lanes.reset(observations)
+    first = observations.copy()
+    random = np.random.default_rng(0)
+    for _ in range(STEPS):
+        lanes.step(random.integers(15, size=LANES), observations, rewards, ends, cut)
+    assert np.isfinite(rewards).all()
+    assert observations.min() >= 0
+    assert observations.max() <= 1
+    assert not np.array_equal(first, observations)
+    lanes.close()
+
+
+def first_pictures(levels: dict[str, int]) -> list[bytes]:
+    lanes = make_lane_envs(EnvFactory(game("coinrun", **levels)), list(range(40)))
+    observations = np.empty((40, 64, 64, 3), np.float32)
+    lanes.reset(observations)
+    lanes.close()
+    return [each.tobytes() for each in observations]
+
+
+def test_levels_are_those_that_were_named() -> None:
+    one = first_pictures({"num_levels": 1, "start_level": 3})
+    assert len(set(one)) == 1
+    few = set(first_pictures({"num_levels": 3, "start_level": 3}))
+    assert 1 < len(few) <= 3
+    assert one[0] in few
+    others = first_pictures({"num_levels": 100_000, "start_level": 200})
+    assert len(set(others)) > 30
+    assert not few & set(others)
+
+
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each == "coinrun" else pytest.mark.heavy) for each in GAMES]
+)
+def test_a_game_trains_and_is_evaluated_on_other_levels(name: str) -> None:
+    content = trial_config(
+        execution="emulated",
+        setting={"num_env_runners": 1, "num_envs_per_env_runner": 4, "train_batch_size": 64, "minibatch_size": 32},
+        environment__id=f"procgen:{name}",
+        model={"conv_net": "nature", "vf_share_layers": True},
+        parameters__train_batch_size=800,
+        budget__env_steps=128,
+        evaluation__episodes=2,
+        evaluation__num_evaluations=1,
+        evaluation__max_episode_steps=30,
+    )
+    trial = TrialRun(TrialConfig.from_json(content), started_s=time.perf_counter())
+    try:
+        records = [record for _ in range(2) for record in trial.advance()["records"]]
+    finally:
+        trial.close()
+    assert [record["kind"] for record in records] == ["trial_built", "iteration", "iteration", "evaluation"]
+    assert records[2]["metrics"]["num_gradient_updates"] == 4
+    assert all(math.isfinite(value) for value in records[3]["returns"])
+    assert trial._config.spec.evaluated_environment.kwargs["start_level"] == 200
