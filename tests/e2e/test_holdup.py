@@ -60,6 +60,7 @@ def test_the_small_hold_up_study_goes_through_all_its_stages(place):
     assert run(study("certificate", "verify", folder), place).returncode == 0
 
 
+@pytest.mark.minutes
 def test_a_hold_up_study_from_calibration_to_export(place):
     folder = place / "studies" / "space"
     held = run(command("--space", "space.yaml", "--until", "calibrate"), place)

@@ -25,6 +25,7 @@ def uninterrupted(slurm):
     return study.trials()
 
 
+@pytest.mark.minutes
 def test_a_study_runs_on_two_nodes_and_leaves_nothing_behind(slurm):
     hosts = slurm.hosts
     study = LaunchedStudy(hosts, "small", num_trials=2)

@@ -106,6 +106,7 @@ def outage(place, server, seconds):
     assert_complete(place, server)
 
 
+@pytest.mark.minutes
 def test_a_study_does_not_notice_that_mlflow_was_away(place, server):
     outage(place, server, seconds=10)
 

@@ -122,6 +122,7 @@ def test_a_study_runs_is_extended_and_cannot_be_mistaken_for_another(place):
     assert_whole(place / "studies" / "space", f"sqlite:///{place}/copy.db", 5)
 
 
+@pytest.mark.minutes
 def test_a_failing_trial_is_a_row_and_the_others_go_on(place):
     # One lane a runner: with one runner it steps 400 times and raises at 300, with two runners it never gets there.
     space = SPACE.replace("id: CartPole-v1", "id: 'tests.environments:Raises', kwargs: {at_step: 300}")
@@ -145,6 +146,7 @@ def on_request(*numbers):
     return [pytest.param([number], marks=pytest.mark.heavy) for number in numbers]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("numbers", [[signal.SIGTERM, signal.SIGINT], *on_request(signal.SIGUSR1)])
 def test_signals_end_the_study_cleanly_and_a_resume_finishes_it(place, numbers):
     (place / "space.yaml").write_text(LONGER)

@@ -35,6 +35,7 @@ def place(tmp_path):
     assert set(ray_processes()) <= set(before), "a Ray was left running"
 
 
+@pytest.mark.minutes
 def test_a_throughput_study_is_killed_resumed_and_keeps_its_processes(place):
     words, folder = command("--space", "space.yaml", "--resume-or-start"), place / "studies" / "space"
     before = ray_processes()
