@@ -49,6 +49,9 @@ def run(
     optuna_storage: Annotated[
         str | None, typer.Option(help="Show the search to a team there too, e.g. postgresql://…; see the README.")
     ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too; a resume goes on with them.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder that holds the studies.")] = Path("studies"),
     name: Annotated[str | None, typer.Option(help="Name of the study; by default that of the space.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the study of that name.")] = False,
@@ -88,6 +91,7 @@ def run(
         address=address,
         tracking_uri=tracking_uri,
         optuna_storage=optuna_storage,
+        tensorboard=tensorboard,
         resume=resume or resume_or_start,
         or_start=resume_or_start,
         time_budget_s=None if time_budget is None else seconds(time_budget, "--time-budget"),
@@ -129,12 +133,16 @@ def sync(
         str | None, typer.Option(help="Write to this MLflow instead of the study's own; builds a complete copy there.")
     ] = None,
     optuna_storage: Annotated[str | None, typer.Option(help="Likewise, for the trials of the search.")] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write event files for TensorBoard, also of a study without them.")
+    ] = False,
 ) -> None:
-    """Bring MLflow, and Optuna's storage where the study has one, up to date with a study's records."""
+    """Bring MLflow, and what else shows a study, up to date with its records; with an option, only what it names."""
     from study.syncing import sync_study
     from study.tracking.folder import StudyFolder
 
-    for line in sync_study(StudyFolder(study), tracking_uri=tracking_uri, optuna_storage=optuna_storage):
+    folder = StudyFolder(study)
+    for line in sync_study(folder, tracking_uri=tracking_uri, optuna_storage=optuna_storage, tensorboard=tensorboard):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -374,6 +382,14 @@ def _print_end(result: Any, again: str) -> None:
         highlight=False,
         markup=False,
     )
+    if result.tensorboard is not None:
+        console.print(
+            "\nTheir curves in TensorBoard: pip install tensorboard && tensorboard --logdir "
+            f"{result.folder.tensorboard}",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+        )
     if closed.reason != "complete":
         again = re.sub(r" --until[ =]\S+", "", again) if closed.reason == "until" else again
         console.print(f"\nResume with: {again}", soft_wrap=True, highlight=False, markup=False)

@@ -31,6 +31,8 @@ class RunOptions:
     """MLflow; None for `sqlite:///mlflow.db`, or on a resume for what the study began with."""
     optuna_storage: str | None = None
     """Database that shows the ended trials to `optuna-dashboard`; None for none, or on a resume for the study's own."""
+    tensorboard: bool = False
+    """Write event files for TensorBoard too, below the study's folder; a resume goes on with those that are there."""
     resume: bool = False
     or_start: bool = False
     """With `resume`: start when there is nothing to resume."""

@@ -28,7 +28,7 @@ from study.space.throughput import LEARNERS
 from study.tracking.folder import StudyFolder, StudyIdentity
 from study.tracking.ledger import Ledger, TrialRow, best_per_scale
 from study.tracking.mirror_process import MirrorProcess, MirrorReport
-from study.tracking.mirror_target import OPTUNA
+from study.tracking.mirror_target import OPTUNA, TENSORBOARD
 from study.tracking.packing import unpacked
 from study.tracking.provenance import provenance
 from study.tracking.records import RecordLog, StudyClosed, TrialStarted
@@ -63,6 +63,8 @@ class StudyResult:
     mirror: MirrorReport
     optuna: MirrorReport | None = None
     """How Optuna's storage caught up, where the study has one; in trials."""
+    tensorboard: MirrorReport | None = None
+    """How the event files for TensorBoard caught up, where the study has them; in records."""
     certificate: "Certificate | None" = None
     """Of a hold-up study that has come to its end."""
 
@@ -110,6 +112,9 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
             if folder.exists():  # somebody was faster
                 raise name_taken(folder, options)
             stack.push(lambda kind, error, trace: forget_unstarted(folder, error))
+        if options.tensorboard:
+            folder.make_tensorboard()  # before the identity: what was asked for outlives a kill in between
+        if not resumed:
             folder.create(identity, options.space_text)
         session = _Session(spec, folder, identity, options, display, address, spaces)
         return session.run(stack, insist_on_mlflow=not resumed)
@@ -179,7 +184,8 @@ class _Session:
         budget = options.time_budget_s
         self._deadline = None if budget is None else time.monotonic() + budget
         self._mirror, self._signals = MirrorProcess(), StopSignals(_close)
-        self._optuna_mirror = MirrorProcess(OPTUNA)
+        self._optuna_mirror, self._tensorboard_mirror = MirrorProcess(OPTUNA), MirrorProcess(TENSORBOARD)
+        self._has_tensorboard = folder.tensorboard.is_dir()
 
     def run(self, stack: contextlib.ExitStack, *, insist_on_mlflow: bool) -> StudyResult:
         """Run until the plan is complete or the study is told to stop."""
@@ -193,6 +199,9 @@ class _Session:
         if (storage := self._identity.optuna_storage) is not None:
             self._optuna_mirror.start(self._folder, storage)
             stack.callback(self._optuna_mirror.finish, ABANDON_TIMEOUT_S)
+        if self._has_tensorboard:
+            self._tensorboard_mirror.start(self._folder, str(self._folder.tensorboard))
+            stack.callback(self._tensorboard_mirror.finish, ABANDON_TIMEOUT_S)
         stack.enter_context(self._signals)
         log = stack.enter_context(RecordLog(self._folder.records))
         self._display.note(f"Starting Ray ({self._address or 'private'}) …")
@@ -234,17 +243,16 @@ class _Session:
             closed=closed,
             certificate=certificate,
             mirror=mirrored,
-            optuna=self._finish_optuna(patience),
+            optuna=self._finish(self._optuna_mirror, "trials", patience) if self._identity.optuna_storage else None,
+            tensorboard=self._finish(self._tensorboard_mirror, "records", patience) if self._has_tensorboard else None,
         )
 
-    def _finish_optuna(self, patience: float) -> MirrorReport | None:
-        """Let Optuna's storage catch up; say what it still lacks."""
-        if self._identity.optuna_storage is None:
-            return None
-        report = self._optuna_mirror.finish(patience)
+    def _finish(self, mirror: MirrorProcess, unit: str, patience: float) -> MirrorReport:
+        """Let a place catch up; say what it still lacks."""
+        report = mirror.finish(patience)
         if not report.drained:
             self._display.note(
-                f"Optuna's storage lacks up to {report.behind} trials ({report.reason or 'it is slow'}); "
+                f"{mirror.name} lacks up to {report.behind} {unit} ({report.reason or 'it is slow'}); "
                 f"catch up with: python -m study sync {self._folder.path}"
             )
         return report

@@ -9,7 +9,7 @@ from filelock import FileLock, Timeout
 
 from study.errors import StudyError, TrackingError
 from study.tracking.folder import StudyFolder
-from study.tracking.mirror_target import OPTUNA
+from study.tracking.mirror_target import OPTUNA, TENSORBOARD, Target
 from study.tracking.mlflow_mirror import reason_of
 from study.tracking.mlflow_mirror import sync as sync_mlflow
 from study.tracking.packing import unpacked
@@ -26,14 +26,18 @@ def sync_study(
     *,
     tracking_uri: str | None = None,
     optuna_storage: str | None = None,
+    tensorboard: bool = False,
     timeout_s: float = TIMEOUT_S,
 ) -> list[str]:
-    """Bring MLflow, and Optuna's storage where the study has one, up to date with the records.
+    """Bring MLflow, and Optuna's storage and event files where the study has them, up to date with the records.
+
+    Where places are named, only those.
 
     Args:
         folder: The study.
         tracking_uri: Another MLflow than the study's own, where the whole study is rebuilt.
         optuna_storage: Another Optuna storage, likewise.
+        tensorboard: Event files for TensorBoard, also of a study that has none yet.
         timeout_s: Seconds without progress after which to give a place up.
 
     Returns:
@@ -46,17 +50,24 @@ def sync_study(
     check_files(unpacked(folder))
     said: list[str] = []
     failed: list[StudyError] = []
-    if tracking_uri is not None or optuna_storage is None:
+    named = tracking_uri is not None or optuna_storage is not None or tensorboard
+    if tracking_uri is not None or not named:
         try:
             uri = None if tracking_uri is None else check_tracking_uri(tracking_uri)
             report = sync_mlflow(folder, tracking_uri=uri, timeout_s=timeout_s)
             said.append(f"MLflow is up to date: {report.records} records sent, {report.runs} trials there.")
         except StudyError as error:
             failed.append(error)
-    if storage is not None and (optuna_storage is not None or tracking_uri is None):
+    if storage is not None and (optuna_storage is not None or not named):
         try:
             sent, there = sync_optuna(folder, check_optuna_storage(storage), timeout_s=timeout_s)
             said.append(f"Optuna's storage is up to date: {sent} trials sent, {there} there.")
+        except StudyError as error:
+            failed.append(error)
+    if tensorboard or (folder.tensorboard.is_dir() and not named):
+        try:
+            read, there = _follow(TENSORBOARD, folder, str(folder.tensorboard), timeout_s)
+            said.append(f"TensorBoard's event files are up to date: {read} records read, {there} trials there.")
         except StudyError as error:
             failed.append(error)
     if failed:
@@ -71,18 +82,26 @@ def sync_optuna(folder: StudyFolder, storage: str, *, timeout_s: float = TIMEOUT
         TrackingError: It does not answer, or another mirror is at work.
         RecordError: The records cannot be trusted, or the storage shows trials that are not on record.
     """
-    from study.search.optuna_mirror import OptunaMirror
+    return _follow(OPTUNA, folder, storage, timeout_s)
 
-    where = f"Optuna storage {mask_credentials(storage)}"
+
+def _follow(target: Target, folder: StudyFolder, uri: str, timeout_s: float) -> tuple[int, int]:
+    """Send a place what it lacks; return how much that was, and the number of trials that are there.
+
+    Raises:
+        TrackingError: It does not answer, or another mirror is at work.
+        RecordError: The records cannot be trusted, or the place shows trials that are not on record.
+    """
+    where = f"{target.place} {mask_credentials(uri)}"
     try:
-        held = FileLock(OPTUNA.lock(folder, storage)).acquire(timeout=timeout_s)
+        held = FileLock(target.lock(folder, uri)).acquire(timeout=timeout_s)
     except Timeout as error:
         raise TrackingError(
             f"{where}: only one mirror may send to it, got another one at work. "
-            "Fix: none while the study runs, its own mirror keeps the storage up to date; afterwards try again."
+            "Fix: none while the study runs, its own mirror keeps the place up to date; afterwards try again."
         ) from error
     with held:
-        mirror, sent, deadline = OptunaMirror(folder, storage), 0, time.monotonic() + timeout_s
+        mirror, sent, deadline = target.open(folder, uri), 0, time.monotonic() + timeout_s
         while True:
             try:
                 if not mirror.attached:
@@ -93,10 +112,10 @@ def sync_optuna(folder: StudyFolder, storage: str, *, timeout_s: float = TIMEOUT
                 return sent, mirror.count_trials()
             except StudyError:
                 raise
-            except Exception as error:  # databases raise every kind
+            except Exception as error:  # databases and disks raise every kind
                 if time.monotonic() > deadline:
                     raise TrackingError(
                         f"{where}: must take the study's trials, got {reason_of(error)} for {timeout_s:g} s; "
-                        f"{mirror.behind} are behind. Fix: see to the database, then run the same command again."
+                        f"{mirror.behind} are behind. Fix: see to it, then run the same command again."
                     ) from error
                 time.sleep(_PAUSE_S)

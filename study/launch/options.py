@@ -68,6 +68,7 @@ def launch(
     out: Annotated[Path, typer.Option(help="Folder that holds the studies, on the nodes.")] = Path("studies"),
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow, as the first node reaches it.")] = None,
     optuna_storage: Annotated[str | None, typer.Option(help="As of `run`.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="As of `run`.")] = False,
     until: Annotated[str | None, typer.Option(help=f"Last stage of a hold-up study: {', '.join(STAGES)}.")] = None,
     seed: Seed = None,
     trials: Trials = None,
@@ -142,6 +143,7 @@ def launch(
     }
     for option, value in passed.items():
         more += [] if value is None else [option, str(value)]
+    more += ["--tensorboard"] if tensorboard else []
     for change in set_ or []:
         more += ["--set", change]
     walltime_s = int(seconds(walltime or "1h", "--walltime"))

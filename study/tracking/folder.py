@@ -103,6 +103,11 @@ class StudyFolder:
         return self.path / "mirror.log"
 
     @property
+    def tensorboard(self) -> Path:
+        """Event files for TensorBoard, a folder for each trial. That it is there says that the study keeps them."""
+        return self.path / "tensorboard"
+
+    @property
     def table(self) -> Path:
         """The table of trials, CSV."""
         return self.path / "trials.csv"
@@ -163,7 +168,9 @@ class StudyFolder:
             foreign = [
                 entry.name
                 for entry in self.path.iterdir()
-                if entry.name not in ours and not entry.name.startswith(f".{lock.OWNER}.")
+                if entry.name not in ours
+                and not entry.name.startswith(f".{lock.OWNER}.")
+                and not (entry == self.tensorboard and entry.is_dir() and not any(entry.iterdir()))
             ]
         except OSError as error:
             raise RecordError(
@@ -175,6 +182,20 @@ class StudyFolder:
                 f"{self.path}: a new study needs an empty folder, got one with {', '.join(sorted(foreign)[:5])}. "
                 f"Fix: {lost}choose another --name or --out."
             )
+
+    def make_tensorboard(self) -> None:
+        """Make the folder of event files, if it is not there: from now on whoever runs the study keeps them.
+
+        Raises:
+            RecordError: It cannot be made.
+        """
+        try:
+            self.tensorboard.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise RecordError(
+                f"{self.tensorboard}: must be a folder that can be written ({error.strerror}). "
+                "Fix: check the permissions, or remove what is in its place."
+            ) from error
 
     def create(self, identity: StudyIdentity, space_text: str) -> None:
         """Write a new study's identity and space file into a prepared and locked folder.
@@ -201,9 +222,9 @@ class StudyFolder:
             "mirror.log",
             "trials.csv",
         )
-        for name in (*names, ".mirror.lock", ".optuna-mirror.lock", *lock.NAMES):
+        for name in (*names, ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock", *lock.NAMES):
             (self.path / name).unlink(missing_ok=True)
-        for folder in (self.path, self.path.parent):
+        for folder in (self.tensorboard, self.path, self.path.parent):
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
 

@@ -129,8 +129,13 @@ def trial_name(record: TrialStarted) -> str:
 
 def trial_params(record: TrialStarted, spec: StudySpec) -> dict[str, str]:
     """Return short flat keys, the same for all trials of a study: MLflow's charts compare runs by them."""
+    return {key: str(value) for key, value in trial_values(record, spec).items()}
+
+
+def trial_values(record: TrialStarted, spec: StudySpec) -> dict[str, float | int | str]:
+    """Return the same with numbers as numbers."""
     iterations = {} if record.iterations is None else {"iterations": record.iterations}
-    values: dict[str, Any] = {
+    return {
         **record.setting,
         **iterations,
         "seed": record.seed,
@@ -139,7 +144,6 @@ def trial_params(record: TrialStarted, spec: StudySpec) -> dict[str, str]:
         **_staged_params(record),
         **study_params(spec),
     }
-    return {key: str(value) for key, value in values.items()}
 
 
 def built_tags(record: TrialBuilt) -> dict[str, str]:

@@ -61,6 +61,11 @@ class MirrorProcess:
         self._child = _Child(folder, uri, self._target)
 
     @property
+    def name(self) -> str:
+        """Name of the place, for people."""
+        return self._target.name
+
+    @property
     def pid(self) -> int | None:
         """The process id; None when there is no process."""
         return None if self._child is None else self._child.pid

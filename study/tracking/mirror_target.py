@@ -39,6 +39,9 @@ class AnyMirror(Protocol):
     def close(self) -> None:
         """Show the study as ended."""
 
+    def count_trials(self) -> int:
+        """Return the number of the study's trials that the place shows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -84,6 +87,12 @@ def _behind_optuna(folder: StudyFolder, uri: str) -> int:
     return sum(row.ended and row.optuna_number is not None for row in rows)
 
 
+def _open_tensorboard(folder: StudyFolder, uri: str) -> AnyMirror:
+    from study.tracking.tensorboard_mirror import TensorBoardMirror  # a Protocol Buffers library, on request only
+
+    return TensorBoardMirror(folder)
+
+
 MLFLOW = Target(
     key="mlflow",
     name="MLflow",
@@ -102,4 +111,13 @@ OPTUNA = Target(
     open=_open_optuna,
     count_behind=_behind_optuna,
 )
-TARGETS: Mapping[str, Target] = MappingProxyType({target.key: target for target in (MLFLOW, OPTUNA)})
+TENSORBOARD = Target(
+    key="tensorboard",
+    name="TensorBoard's folder",
+    place="TensorBoard folder",
+    option="--tensorboard",
+    lock=lambda folder, uri: folder.path / ".tensorboard-mirror.lock",
+    open=_open_tensorboard,
+    count_behind=lambda folder, uri: count_behind(folder.records, None),
+)
+TARGETS: Mapping[str, Target] = MappingProxyType({target.key: target for target in (MLFLOW, OPTUNA, TENSORBOARD)})

@@ -28,6 +28,7 @@ FILES = (
     "certificate.md",
     ".mirror.lock",
     ".optuna-mirror.lock",
+    ".tensorboard-mirror.lock",
     *lock.NAMES,
 )
 """Files that a driver and its mirrors read, write or replace."""
@@ -44,8 +45,9 @@ def check_files(folder: StudyFolder) -> None:
         RecordError: Something else is in the place of a file, or its permissions forbid it.
     """
     faults = [fault for name in FILES if (fault := _fault_of(folder.path / name))]
-    if os.path.lexists(folder.checkpoints) and not folder.checkpoints.is_dir():
-        faults.append("checkpoints must be a folder")
+    for part in (folder.checkpoints, folder.tensorboard):
+        if os.path.lexists(part) and not part.is_dir():
+            faults.append(f"{part.name} must be a folder")
     if not os.access(folder.path, os.R_OK | os.W_OK | os.X_OK, effective_ids=_EFFECTIVE):
         faults.append("the folder itself must be readable and writable")
     if faults:

@@ -10,7 +10,9 @@ import time
 
 import pytest
 
+from study.tracking.folder import StudyFolder
 from tests.e2e.commands import SPACE, assert_whole, command, kill, ray_processes, records, run, start, study
+from tests.event_files import assert_files_follow
 
 LONGER = SPACE.replace("env_steps: 800", "env_steps: 3000")
 
@@ -120,6 +122,11 @@ def test_a_study_runs_is_extended_and_cannot_be_mistaken_for_another(place):
     copied = run(study("sync", "studies/space", "--tracking-uri", "sqlite:///copy.db"), place)
     assert copied.returncode == 0, copied.stderr
     assert_whole(place / "studies" / "space", f"sqlite:///{place}/copy.db", 5)
+    assert not (place / "studies" / "space" / "tensorboard").exists()
+    shown = run(study("sync", "studies/space", "--tensorboard"), place)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.endswith("5 trials there.\n")
+    assert_files_follow(StudyFolder(place / "studies" / "space"))
 
 
 @pytest.mark.minutes
@@ -155,7 +162,7 @@ def test_signals_end_the_study_cleanly_and_a_resume_finishes_it(place, numbers):
     for number in numbers:
         seen = kinds(place).count("iteration") if file.exists() else 0
         with (place / "log").open("w") as log:
-            process = start(words, place, log)
+            process = start(words if file.exists() else [*words, "--tensorboard"], place, log)
             wait_for(lambda seen=seen: file.exists() and kinds(place).count("iteration") > seen, process)
             process.send_signal(number)
             assert process.wait(timeout=120) == 75
@@ -168,6 +175,8 @@ def test_signals_end_the_study_cleanly_and_a_resume_finishes_it(place, numbers):
     done = run(words, place)
     assert done.returncode == 0, done.stdout + done.stderr
     assert_whole(place / "studies" / "space", uri(place), 2)
+    assert "tensorboard --logdir studies/space/tensorboard" in done.stdout
+    assert_files_follow(StudyFolder(place / "studies" / "space"))
 
 
 def test_a_killed_driver_loses_nothing_and_leaves_no_ray(place):

@@ -51,7 +51,7 @@ TRUTH = ("study.json", "records.jsonl")
 """What cannot be made again."""
 DERIVED = (
     *("space.yaml", "optuna.journal", "mirror.json", "mirror.log", "trials.csv", "driver.json"),
-    *(".lock", ".mirror.lock", ".optuna-mirror.lock"),
+    *(".lock", ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
 )
 
 
@@ -99,7 +99,7 @@ def whole(tmp_path_factory):
     folder.mirror_log.write_text("MLflow was away\n")
     gone = replace(Owner.of_this_process(), began=1.0, token="gone")
     (path / "driver.json").write_text(gone.to_text())
-    for name in (".lock", ".mirror.lock", ".optuna-mirror.lock"):
+    for name in (".lock", ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"):
         (path / name).touch()
     assert {file.name for file in path.iterdir()} == {*TRUTH, *DERIVED, "checkpoints"}
     return path
@@ -267,7 +267,7 @@ DAMAGES = {
 }
 SHORT = ("emptied", "cut in half", "garbage", "zeros", "zeros behind", "other types")
 """Damages of the default run; all others are heavy, and so are most of files whose content says nothing."""
-SILENT = ("space.yaml", "mirror.log", ".lock", ".mirror.lock", ".optuna-mirror.lock")
+SILENT = ("space.yaml", "mirror.log", ".lock", ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock")
 
 
 def every(names):

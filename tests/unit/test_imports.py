@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ENGINES = {"ray", "torch", "mlflow", "optuna"}
+ENGINES = {"ray", "torch", "mlflow", "optuna", "tensorboardX"}
 
 LOADS = [
     ("import study", ENGINES | {"pandas", "gymnasium"}),
@@ -51,6 +51,7 @@ HOMES = {
     "torch": {"study/trial", "study/search/proposals.py"},  # the Gaussian process of Optuna's GPSampler
     "mlflow": {"study/tracking", "analysis/load/mlflow_client.py", "study/doctor/tracking.py"},
     "optuna": {"study/search"},
+    "tensorboardX": {"study/tracking/tensorboard_x.py"},
 }
 
 

@@ -46,7 +46,7 @@ def test_print_shows_the_job_and_writes_nothing(place):
 
 def test_a_submission_says_id_start_log_and_tunnels(place, monkeypatch):
     script_with(place, monkeypatch, "sbatch", SBATCH)
-    result = launch(*TWO, "--set", "evaluation.episodes=4")
+    result = launch(*TWO, "--set", "evaluation.episodes=4", "--tensorboard")
     assert result.exit_code == 0, result.output
     for words in ("foresees a start at 2026-11-22 08:00:00", "Submitted as job 17", "job-17.log", "ssh -N -L 5000:"):
         assert words in result.output
@@ -54,7 +54,7 @@ def test_a_submission_says_id_start_log_and_tunnels(place, monkeypatch):
     assert stat.S_IMODE((folder / "job.sh").stat().st_mode) == 0o700
     job = LaunchJob.read(folder / "launch.json")
     assert job.study == str(place / "studies" / "acrobot_workers")
-    assert job.run[-2:] == ("--set", "evaluation.episodes=4")
+    assert job.run[-3:] == ("--tensorboard", "--set", "evaluation.episodes=4")
     assert job.run[job.run.index("--space") + 1].endswith("search_spaces/acrobot_workers.yaml")
 
 
