@@ -17,6 +17,7 @@ from typing import Any
 from study.cluster import machine as machine_module
 from study.cluster.address import resolve_address
 from study.cluster.connection import connected_ray, private_shape
+from study.cluster.shipping import OwnModule, own_modules, runtime_env
 from study.doctor.probe import look, read_clock, read_host
 from study.doctor.surroundings import Clock, Cluster, NodeReport, Surroundings
 from study.errors import ClusterError, SpaceError, StudyError
@@ -83,9 +84,12 @@ def ask_cluster(address: str, environment: EnvironmentSpec | None) -> Cluster:
     """Join a Ray, ask its nodes, leave it as it was.
 
     Raises:
-        ClusterError: It refuses us.
+        ClusterError: It refuses us, or what the environment consists of cannot travel.
     """
-    with connected_ray(address):
+    modules: tuple[OwnModule, ...] = ()
+    if environment is not None and not why_no_environment(environment):  # what it imports is only known once it was
+        modules = own_modules(environment)
+    with connected_ray(address, runtime_env=runtime_env(modules)):
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -4,6 +4,22 @@ _LONGEST = 300
 """Characters of a message that are shown; the traceback has them all."""
 
 
+class RunnerStartError(Exception):
+    """The constructor of a runner failed: `runner and place: law, got value. Fix: action.`, on one line."""
+
+
+def of_runner(error: BaseException) -> str | None:
+    """Return the message of the `RunnerStartError` in what Ray made of it; None where there is none.
+
+    Of an actor that died in its constructor Ray (2.60) keeps the text of the traceback, and no exception.
+    """
+    for line in reversed(str(error).splitlines()):
+        _, found, message = line.partition(f"{RunnerStartError.__name__}: ")
+        if found:
+            return message.strip()
+    return None
+
+
 def original(error: BaseException) -> BaseException:
     """Return the exception that says what happened.
 
