@@ -9,15 +9,15 @@ class RunnerStartError(Exception):
 
 
 def of_runner(error: BaseException) -> str | None:
-    """Return the message of the `RunnerStartError` in what Ray made of it; None where there is none.
+    """Return the message of a `RunnerStartError`; None where there is none.
 
-    Of an actor that died in its constructor Ray (2.60) keeps the text of the traceback, and no exception.
+    Ray (2.60) hands it over as it is, or as the last line of a traceback in a message of its own.
     """
     for line in reversed(str(error).splitlines()):
         _, found, message = line.partition(f"{RunnerStartError.__name__}: ")
         if found:
             return message.strip()
-    return None
+    return str(error) if isinstance(error, RunnerStartError) else None
 
 
 def original(error: BaseException) -> BaseException:

@@ -1,5 +1,6 @@
 """An environment in a folder that only the driver's machine has, on a cluster whose second node cannot see it."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from study.tracking.records import StudyOpened, TrialBuilt, TrialEnded
-from tests.e2e.commands import ROOT, command, records, run
+from tests.e2e.commands import ROOT, command, records, run, study
 from tests.e2e.test_live_cluster import Cluster
 
 SPACE = """
@@ -121,6 +122,14 @@ def test_an_environment_in_a_folder_of_the_driver_runs_on_a_node_that_lacks_the_
     assert "node-2" in {place["host"] for place in built.placement}
     (ended,) = [record for record in records(folder) if isinstance(record, TrialEnded)]
     assert ended.status == "finished"
+
+
+@pytest.mark.heavy
+def test_the_doctor_finds_that_it_works_on_every_node(cluster, mine):
+    words = study("doctor", "--address", cluster.address, "--space", "space.yaml", "--json")
+    done = run([*cluster.settings, *words], mine, timeout=300)
+    findings = [each for each in json.loads(done.stdout) if "my_maze:Maze" in each["found"]]
+    assert {each["level"] for each in findings} == {"ok"}, done.stdout + done.stderr
 
 
 @pytest.mark.heavy
