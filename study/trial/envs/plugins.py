@@ -1,7 +1,7 @@
 """Environments that installed packages register by an entry point. No Ray, no torch.
 
-Gymnasium loaded the group `gymnasium.envs` by itself until 1.0; packages declare it still. The name of an entry point is
-the namespace of its ids, or `__root__`, and it leads to a function that registers them.
+Until 1.0 Gymnasium loaded the group `gymnasium.envs` by itself; packages declare it still. Each entry point is named
+after the namespace of its ids, or `__root__`, and leads to a function that registers them.
 """
 
 import contextlib
