@@ -106,9 +106,9 @@ def cluster(mine, tmp_path_factory):
         cluster.stop()
 
 
-def study_on(cluster, mine, name, **environment):
+def study_on(cluster, mine, name, *options, **environment):
     settings = [*cluster.settings, *(f"{key}={value}" for key, value in environment.items())]
-    words = command("--space", "space.yaml", "--name", name, "--address", cluster.address)
+    words = command("--space", "space.yaml", "--name", name, "--address", cluster.address, *options)
     return run([*settings, *words], mine, timeout=300), mine / "studies" / name
 
 
@@ -130,6 +130,21 @@ def test_the_doctor_finds_that_it_works_on_every_node(cluster, mine):
     done = run([*cluster.settings, *words], mine, timeout=300)
     findings = [each for each in json.loads(done.stdout) if "my_maze:Maze" in each["found"]]
     assert {each["level"] for each in findings} == {"ok"}, done.stdout + done.stderr
+
+
+@pytest.mark.heavy
+def test_what_cannot_travel_is_refused_before_anything_is_written(cluster, mine, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name / "my_mazes").mkdir(parents=True)
+    (tmp_path / "one" / "my_mazes" / "maze.py").write_text(MAZE)
+    (tmp_path / "one" / "my_mazes" / "length.txt").write_text("20")
+    path = os.pathsep.join(map(str, (ROOT, mine, tmp_path / "one", tmp_path / "two")))
+    done, folder = study_on(cluster, mine, "refused", "--set", "environment.id=my_mazes.maze:Maze", PYTHONPATH=path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "environment.id: what nodes get of module 'my_mazes' must be one folder, got a namespace" in done.stderr
+    assert "Fix: make it a folder with an __init__.py, or install 'my_mazes' on every node." in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not folder.exists()
 
 
 @pytest.mark.heavy
