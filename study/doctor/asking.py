@@ -86,10 +86,7 @@ def ask_cluster(address: str, environment: EnvironmentSpec | None) -> Cluster:
     Raises:
         ClusterError: It refuses us, or what the environment consists of cannot travel.
     """
-    modules: tuple[OwnModule, ...] = ()
-    if environment is not None and not why_no_environment(environment):  # what it imports is only known once it was
-        modules = own_modules(environment)
-    with connected_ray(address, runtime_env=runtime_env(modules)):
+    with connected_ray(address, runtime_env=runtime_env(_own_modules(environment))):
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -127,6 +124,13 @@ def ask_cluster(address: str, environment: EnvironmentSpec | None) -> Cluster:
             dead=tuple(sorted(dead)),
             num_free_cpus=ray.available_resources().get("CPU", 0),
         )
+
+
+def _own_modules(environment: EnvironmentSpec | None) -> tuple[OwnModule, ...]:
+    """Return what a study would take to the nodes; what an environment imports is known once it was made here."""
+    if environment is None or not own_modules(environment) or why_no_environment(environment):
+        return ()
+    return own_modules(environment)
 
 
 def _labels(nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:

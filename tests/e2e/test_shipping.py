@@ -52,16 +52,25 @@ import numpy as np
 def look(random):
     return random.uniform(-1, 1, 2).astype(np.float32)
 """
+TOKEN = "a-token-of-these-tests-" + "0" * 16
 HIDE = 'mount -t tmpfs none "$0" && hostname node-2 && exec "$@"'
 """Let a program see an empty folder in place of one, under a host name of its own."""
 
 
 class HalfBlind(Cluster):
-    """A cluster whose second node sees an empty folder in place of `hidden`; only the head imports from `head_has`."""
+    """A cluster behind a token whose second node sees an empty folder in place of `hidden`.
+
+    Only its head imports from `head_has`.
+    """
 
     def __init__(self, hidden: Path, head_has: Path) -> None:
         super().__init__()
         self._hidden, self._head_has = hidden, head_has
+
+    @property
+    def settings(self) -> list[str]:
+        """Words that give a command the cluster's environment."""
+        return ["env", "RAY_AUTH_MODE=token", f"RAY_AUTH_TOKEN={TOKEN}", f"RAY_TMPDIR={self.folder}"]
 
     def _ray_start(self, *words: object) -> None:
         program = [*self.settings, str(Path(sys.executable).parent / "ray"), "start", "--disable-usage-stats"]
