@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from study.cluster.address import resolve_address
 from study.cluster.connection import joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
 from study.cluster.ray_watch import RayWatch
+from study.cluster.shipping import own_modules, runtime_env
 from study.conductor import Conductor
 from study.display import Display, PlainDisplay
 from study.errors import ExitCode, RecordError, TrackingError
@@ -100,6 +101,8 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
     identity = resumed_identity(unpacked(folder), spec, options) if resumed else new_identity(spec, options)
     address = resolve_address(options.address)
     shape = private_shape(spec) if address is None else None
+    if address is not None:
+        runtime_env(own_modules(spec.environment))  # refuse before anything is written
     if shape is not None:
         make_plan(spec, shape)  # refuse before anything is written
     if spec.rllib:
@@ -186,6 +189,7 @@ class _Session:
         self._mirror, self._signals = MirrorProcess(), StopSignals(_close)
         self._optuna_mirror, self._tensorboard_mirror = MirrorProcess(OPTUNA), MirrorProcess(TENSORBOARD)
         self._has_tensorboard = folder.tensorboard.is_dir()
+        self._own_modules = own_modules(spec.environment)
 
     def run(self, stack: contextlib.ExitStack, *, insist_on_mlflow: bool) -> StudyResult:
         """Run until the plan is complete or the study is told to stop."""
@@ -218,7 +222,7 @@ class _Session:
                 log=log,
                 ledger=ledger,
                 optuna_study=optuna_study,
-                provenance=provenance(),
+                provenance=provenance({module.name: module.digest for module in self._own_modules}),
                 deadline=self._deadline,
                 until=self._options.until,
             )
@@ -272,7 +276,7 @@ class _Session:
     def _ray(self) -> contextlib.AbstractContextManager[ClusterShape]:
         if self._address is None:
             return private_ray(num_cpus=private_shape(self._spec).num_cpus, verbose=self._options.verbose)
-        return joined_ray(self._address, verbose=self._options.verbose)
+        return joined_ray(self._address, runtime_env=runtime_env(self._own_modules), verbose=self._options.verbose)
 
     def _await_mirrors(self, *, insist: bool) -> None:
         """Let MLflow and Optuna's storage prove that they work, where a first start has not seen it yet."""

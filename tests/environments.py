@@ -100,6 +100,18 @@ class FailsToStart(Plain):
             raise PermissionError("planted fault of the constructor")
 
 
+class LacksAModule(Plain):
+    """Like `FailsToStart`, for want of a module that only one of the constructors imports."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).made += 1
+        if type(self).made > 1:
+            import no_such_planner  # type: ignore[import-not-found]  # noqa: F401
+
+
 class StartsSlowly(Plain):
     """Hangs in every constructor but the first of a process."""
 

@@ -16,7 +16,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,11 @@ RAY_ENVIRONMENT = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
 """Environment of every Ray that this project starts."""
+SHIPPING_ENVIRONMENT = {
+    # What git ignores may well be needed: compiled parts of a package, its data. `.rayignore` is respected.
+    "RAY_RUNTIME_ENV_IGNORE_GITIGNORE": "1",
+}
+"""Environment of a driver that brings modules to the nodes of a Ray."""
 PRIVATE_ENVIRONMENT = {
     **RAY_ENVIRONMENT,
     # No cluster: Ray's processes take the loopback address, and listen nowhere else. So Ray does on macOS and Windows.
@@ -246,30 +251,36 @@ def tune_storage() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def joined_ray(address: str, *, verbose: bool = False) -> Iterator[ClusterShape]:
+def joined_ray(
+    address: str, *, runtime_env: Mapping[str, Any] | None = None, verbose: bool = False
+) -> Iterator[ClusterShape]:
     """Join a live Ray, yield its shape, leave it as it was found.
 
     Args:
         address: What `resolve_address` returned.
+        runtime_env: What its nodes need for this job, as `study.cluster.shipping` returns it.
         verbose: Show the logs of Ray and of the trials.
 
     Raises:
         ClusterError: It refuses us, or a node does not answer.
     """
-    with connected_ray(address, verbose=verbose):
+    with connected_ray(address, runtime_env=runtime_env, verbose=verbose):
         yield read_shape()
 
 
 @contextlib.contextmanager
-def connected_ray(address: str, *, verbose: bool = False) -> Iterator[None]:
+def connected_ray(
+    address: str, *, runtime_env: Mapping[str, Any] | None = None, verbose: bool = False
+) -> Iterator[None]:
     """Join a live Ray without a question to its nodes; arguments and errors as of `joined_ray`."""
     _check_handshake(address)
-    with environment(TUNE_ENVIRONMENT):
+    with environment({**TUNE_ENVIRONMENT, **SHIPPING_ENVIRONMENT}):
         import ray
 
         try:
             ray.init(
                 address=address,
+                runtime_env=None if runtime_env is None else dict(runtime_env),
                 log_to_driver=verbose,
                 logging_level=logging.INFO if verbose else logging.ERROR,
                 namespace=f"study-{os.getpid()}",

@@ -17,6 +17,7 @@ from typing import Any
 from study.cluster import machine as machine_module
 from study.cluster.address import resolve_address
 from study.cluster.connection import connected_ray, private_shape
+from study.cluster.shipping import OwnModule, own_modules, runtime_env
 from study.doctor.probe import look, read_clock, read_host
 from study.doctor.surroundings import Clock, Cluster, NodeReport, Surroundings
 from study.errors import ClusterError, SpaceError, StudyError
@@ -83,9 +84,9 @@ def ask_cluster(address: str, environment: EnvironmentSpec | None) -> Cluster:
     """Join a Ray, ask its nodes, leave it as it was.
 
     Raises:
-        ClusterError: It refuses us.
+        ClusterError: It refuses us, or what the environment consists of cannot travel.
     """
-    with connected_ray(address):
+    with connected_ray(address, runtime_env=runtime_env(_own_modules(environment))):
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -123,6 +124,13 @@ def ask_cluster(address: str, environment: EnvironmentSpec | None) -> Cluster:
             dead=tuple(sorted(dead)),
             num_free_cpus=ray.available_resources().get("CPU", 0),
         )
+
+
+def _own_modules(environment: EnvironmentSpec | None) -> tuple[OwnModule, ...]:
+    """Return what a study would take to the nodes; what an environment imports is known once it was made here."""
+    if environment is None or not own_modules(environment) or why_no_environment(environment):
+        return ()
+    return own_modules(environment)
 
 
 def _labels(nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -28,11 +28,15 @@ _SECRET = re.compile(r"TOKEN|PASS|SECRET|CREDENTIAL|KEY", re.IGNORECASE)
 _MASK = "***"
 
 
-def provenance() -> dict[str, Any]:
+def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str, Any]:
     """Return what a reader needs to know about this driver, years later.
 
     `memory_mb` is the machine's memory in MB; `usable_cpus` are the logical CPUs that this process may use,
     which a scheduler or a container can make fewer than `logical_cpus`.
+
+    Args:
+        own_modules: Name -> digest of the modules of the user's own that the environment consists of, as this driver
+            has them and as they travel to the nodes of a cluster; the digest is None where it was not taken.
     """
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -48,6 +52,7 @@ def provenance() -> dict[str, Any]:
         "command": _command(sys.argv),
         "scheduler": _scheduler(),
         "environment": _environment(),
+        "own_modules": dict(own_modules or {}),
     }
 
 

@@ -36,6 +36,7 @@ PROVENANCE: Mapping[str, Any] = {
     "command": list[str] | None,
     "scheduler": dict[str, str] | None,
     "environment": dict[str, str] | None,
+    "own_modules": dict[str, str | None] | None,
 }
 """What readers use of `StudyOpened.provenance`, where it is there."""
 EFFECTIVE: Mapping[str, Any] = {

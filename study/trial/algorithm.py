@@ -186,7 +186,7 @@ def _base_config(
 ) -> StudyConfig:
     resources, emulated = spec.resources, execution == "emulated"
     config = _new_config(spec, setting)
-    config.lane_layout = layout
+    config.env_id, config.lane_layout = spec.environment.id, layout
     config.environment(
         env=_registered(spec.environment, waits=not emulated),
         observation_space=spaces.observation_space,

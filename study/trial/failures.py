@@ -4,6 +4,22 @@ _LONGEST = 300
 """Characters of a message that are shown; the traceback has them all."""
 
 
+class RunnerStartError(Exception):
+    """The constructor of a runner failed: `runner and place: law, got value. Fix: action.`, on one line."""
+
+
+def of_runner(error: BaseException) -> str | None:
+    """Return the message of a `RunnerStartError`; None where there is none.
+
+    Ray (2.60) hands it over as it is, or as the last line of a traceback in a message of its own.
+    """
+    for line in reversed(str(error).splitlines()):
+        _, found, message = line.partition(f"{RunnerStartError.__name__}: ")
+        if found:
+            return message.strip()
+    return str(error) if isinstance(error, RunnerStartError) else None
+
+
 def original(error: BaseException) -> BaseException:
     """Return the exception that says what happened.
 

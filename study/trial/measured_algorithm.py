@@ -37,6 +37,7 @@ class StudyConfig(AlgorithmConfig):
     """RLlib's configuration with what a study adds to it.
 
     Attributes:
+        env_id: `environment.id` of the space.
         lane_layout: The lanes of the trial and the processes that step them; None: one process per runner.
         standardization: `steps`, `rllib` or `none`: what the lean learner standardises advantages over.
         normalize_rewards: Whether runners hand over discounted returns, by whose deviation the learner divides rewards.
@@ -46,6 +47,7 @@ class StudyConfig(AlgorithmConfig):
 
     def __init__(self, algo_class: type | None = None) -> None:
         super().__init__(algo_class=algo_class)
+        self.env_id = ""
         self.lane_layout: LaneLayout | None = None
         self.standardization: Standardization = "steps"
         self.normalize_rewards = False

@@ -17,23 +17,24 @@ import ray
 import torch
 from ray.rllib.core.rl_module.rl_module import RLModule
 
-from study.errors import TrialError
+from study.errors import SpaceError, TrialError
 from study.metrics import WARMUP_ITERATIONS
 from study.space.parameters import Value
-from study.space.spec import Execution, StudySpec
+from study.space.spec import EnvironmentSpec, Execution, StudySpec
 from study.tracking.records import Evaluation, Iteration
 from study.trial.algorithm import build_config
 from study.trial.budget import evaluation_due, trial_budget
 from study.trial.deadline import SteadyThread
 from study.trial.effective import differences, read_effective, runner_reports
-from study.trial.envs.environments import probe
+from study.trial.envs.environments import Spaces, probe
+from study.trial.envs.on_nodes import why_not_here
 from study.trial.evaluation import evaluate
-from study.trial.failures import described, original
+from study.trial.failures import described, of_runner, original
 from study.trial.kept_runners import in_processes_of, stop, taken_from
 from study.trial.measure import Watch, iteration_metrics
 from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig
 from study.trial.meeting import meet
-from study.trial.places import NodeWatch, places_of
+from study.trial.places import NodeWatch, here, places_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,7 @@ class TrialRun:
         torch.set_num_threads(resources.num_cpus_for_main_process)
         self._node: str = ray.get_runtime_context().get_node_id()
         self._node_loads: list[dict[str, Any]] = []
-        spaces = probe(spec.environment, "space")
+        spaces = _probed(spec.environment)
         built = build_config(spec, setting=config.setting, seed=config.seed, spaces=spaces, execution=config.execution)
         self._thread = SteadyThread()
         if runners and len(runners) != built.num_env_runners:
@@ -249,6 +250,18 @@ class TrialRun:
             self._thread.end()
 
 
+def _probed(environment: EnvironmentSpec) -> Spaces:
+    """Return the spaces of an environment that works here; the driver has tried it on its own machine."""
+    try:
+        return probe(environment, "space")
+    except SpaceError as error:
+        place, reason = here("main", num_cpus=0), why_not_here(error, environment.id)
+        raise TrialError(
+            "start-up: the environment must work on every node, "
+            f"got main process on {place.address} ({place.host}): {reason}"
+        ) from error
+
+
 def _build(config: StudyConfig, thread: SteadyThread, *, timeout_s: float) -> MeasuredAlgorithm:
     def build() -> MeasuredAlgorithm:
         algorithm: MeasuredAlgorithm = config.build_algo()
@@ -271,8 +284,8 @@ def _build(config: StudyConfig, thread: SteadyThread, *, timeout_s: float) -> Me
     except TrialError:
         raise
     except Exception as error:
-        what = described(original(error))
-        raise TrialError(f"{where}, got {what}. Fix: make the environment work on every node.") from error
+        what = of_runner(error) or f"{described(original(error))}. Fix: make the environment work on every node."
+        raise TrialError(f"{where}, got {what}") from error
 
 
 def _check_effective(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> None:

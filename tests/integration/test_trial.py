@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from study.trial import run as run_module
 from study.trial.evaluation import evaluate
 from study.trial.run import TrialConfig, TrialRun
 from study.trial.sampling.seeds import lane_seed
+from tests.environments import LacksAModule
 from tests.integration.trials import trial_config
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -312,6 +314,22 @@ def test_a_constructor_that_fails_in_a_runner_is_shown() -> None:
         running(environment__id="tests.environments:FailsToStart"),
     ):
         pass
+
+
+@pytest.mark.parametrize("runner", ["batched", "stock"])
+def test_a_module_that_a_runner_lacks_is_named_with_its_node(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LacksAModule, "made", 0)
+    with (
+        pytest.raises(TrialError) as raised,
+        running(environment__id="tests.environments:LacksAModule", runner=runner),
+    ):
+        pass
+    assert re.fullmatch(
+        rf"start-up: all 2 env runners must be up, got env runner [12] on [\d.]+ \({re.escape(os.uname().nodename)}\): "
+        r"module 'tests\.environments' needs 'no_such_planner', which is not installed\. "
+        r"Fix: install no_such_planner on every node\.",
+        str(raised.value),
+    )
 
 
 def test_no_runner_is_left_behind(trial: TrialRun) -> None:

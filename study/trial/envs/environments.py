@@ -24,6 +24,7 @@ from study.trial.envs.envpool_envs import EnvPoolEnv
 from study.trial.envs.lane_checks import LaneError, checked_reward
 from study.trial.envs.layers import StepLoad, layered
 from study.trial.envs.observations import Unusable, observed
+from study.trial.envs.plugins import load_plugins_for
 
 ID, KWARGS = "environment.id", "environment.kwargs"
 PROBE_TIMEOUT_S = 60.0
@@ -148,6 +149,7 @@ def _find(env_id: str) -> Any:
 
 def _check_registered(env_id: str) -> None:
     try:
+        load_plugins_for(env_id)
         gymnasium.spec(env_id)
     except gymnasium_error.Error as error:
         near = difflib.get_close_matches(env_id, gymnasium.registry, n=1, cutoff=0.5)

@@ -20,7 +20,8 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from study.trial.failures import described, original
+from study.trial.envs.on_nodes import why_not_here
+from study.trial.failures import RunnerStartError, described, original, was_lost
 from study.trial.measure import ProcessMeasurement, RunnerMeasurement, Watch, forget_peak_rss
 from study.trial.sampling.lanes import LaneLayout
 from study.trial.sampling.seeds import lane_seed, noise_seed
@@ -84,6 +85,16 @@ class MeasuredEnvRunner(SingleAgentEnvRunner, abc.ABC):
     env: Any
 
     def __init__(self, *, config: AlgorithmConfig, worker_index: int, **kwargs: Any) -> None:
+        try:
+            self._start(config=config, worker_index=worker_index, **kwargs)
+        except Exception as error:
+            if worker_index == 0 or was_lost(error):
+                raise  # the main process says itself where it is, and a lost process or node is no fault of this one
+            runner = f"env runner {worker_index} on {ray.util.get_node_ip_address()} ({os.uname().nodename})"
+            reason = why_not_here(error, getattr(config, "env_id", ""))
+            raise RunnerStartError(f"{runner}: {' '.join(str(reason).split())}") from error
+
+    def _start(self, *, config: AlgorithmConfig, worker_index: int, **kwargs: Any) -> None:
         # The local runner lives in the main process, whose threads and randomness are the learner's.
         if worker_index > 0:
             torch.set_num_threads(max(int(config.num_cpus_per_env_runner), 1))

@@ -1,0 +1,161 @@
+"""Which code of the user's own an environment consists of, and how it gets to nodes that do not have it. No Ray.
+
+A space names `module:Class`. Where that module is no installed one, it and the modules beside it that it has imported
+travel to every node of a joined cluster. What is installed on this machine must be installed on every node.
+"""
+
+import functools
+import hashlib
+import importlib.util
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+from study.errors import ClusterError
+from study.space.spec import EnvironmentSpec
+
+LARGEST_MIB = 500
+"""MiB of a module. Ray (2.60) refuses a package of 512 MiB, after it has packed it."""
+LEFT_OUT = ("__pycache__", ".git", ".venv")
+"""Names of files and folders that do not travel."""
+IGNORE_FILE = ".rayignore"
+"""Ray's own list of what does not travel, in a package's folder."""
+_HERE = frozenset({"study", "analysis", "__main__", "__mp_main__"})
+"""Top-level modules that every node has already: this project's, and a process's own program."""
+_UNPACKED_BY_RAY = "runtime_resources"
+"""Folder of what Ray has brought to a node by itself: the working directory of a `ray job submit`."""
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnModule:
+    """A top-level module that is not installed.
+
+    Attributes:
+        name: Its name.
+        paths: The file, or the folder of the package; several for a package without `__init__.py`.
+    """
+
+    name: str
+    paths: tuple[Path, ...]
+
+    @property
+    def obstacle(self) -> str:
+        """Why it cannot travel, as a law with the value that broke it; empty when it can."""
+        if len(self.paths) > 1:
+            return f"must be one folder, got a namespace package in {', '.join(map(str, self.paths))}."
+        path = self.paths[0]
+        if not path.is_dir() and not (path.is_file() and path.suffix == ".py"):
+            return f"must be a .py file or a folder, got {path}."
+        if self.is_large and not (path / IGNORE_FILE).exists():
+            return f"must have at most {LARGEST_MIB} MiB, got more in {path}."
+        return ""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its files are more than Ray takes; stops counting there."""
+        size = 0
+        for _, file in self._files():
+            size += file.stat().st_size
+            if size > LARGEST_MIB * 2**20:
+                return True
+        return False
+
+    @property
+    def digest(self) -> str | None:
+        """SHA-256 over names and contents of its files, in hexadecimal; None where it is large or cannot be read."""
+        try:
+            if self.is_large:
+                return None
+            total = hashlib.sha256()
+            for name, file in sorted(self._files()):
+                total.update(f"{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+        except OSError:
+            return None
+        return total.hexdigest()
+
+    def _files(self) -> Iterator[tuple[str, Path]]:
+        """Yield every file with its name from the module's own folder on."""
+        for path in self.paths:
+            if not path.is_dir():
+                yield path.name, path
+            for folder, folders, files in os.walk(path):
+                folders[:] = [name for name in folders if name not in LEFT_OUT]
+                for file in (Path(folder, name) for name in files if name not in LEFT_OUT):
+                    if file.is_file():
+                        yield file.relative_to(path).as_posix(), file
+
+
+def own_modules(environment: EnvironmentSpec) -> tuple[OwnModule, ...]:
+    """Return the user's own modules that an environment needs, its own first; none where it is installed.
+
+    To be called once the environment was made and stepped here: only then is known what else it imports.
+    """
+    module, colon, _ = environment.id.partition(":")
+    if not colon or environment.backend == "envpool":
+        return ()
+    first = _own(module.partition(".")[0])
+    if first is None:
+        return ()
+    beside = first.paths[0].parent
+    loaded = {name.partition(".")[0] for name in tuple(sys.modules)} - {first.name}
+    others = (_own(name) for name in sorted(loaded))
+    return (first, *(other for other in others if other and other.paths[0].parent == beside and not other.obstacle))
+
+
+def runtime_env(modules: Sequence[OwnModule]) -> dict[str, Any] | None:
+    """Return Ray's runtime environment that brings modules to every node, None where there are none.
+
+    Raises:
+        ClusterError: One of them cannot travel.
+    """
+    for module in modules:
+        if obstacle := module.obstacle:
+            large = f"keep data elsewhere, name it in the package's {IGNORE_FILE}"
+            fix = large if module.is_large else "make it a folder with an __init__.py"
+            raise ClusterError(
+                f"environment.id: what nodes get of module '{module.name}' {obstacle} "
+                f"Fix: {fix}, or install '{module.name}' on every node."
+            )
+    if not modules:
+        return None
+    return {"py_modules": [str(module.paths[0]) for module in modules], "excludes": list(LEFT_OUT)}
+
+
+def _own(name: str) -> OwnModule | None:
+    """Return a top-level module where it is the user's own; None where it is installed, or not there at all."""
+    if name in _HERE or name in sys.stdlib_module_names:
+        return None
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    paths = () if spec is None else _paths(spec)
+    if not paths or any(map(_is_installed, paths)):
+        return None
+    return OwnModule(name=name, paths=paths)
+
+
+def _paths(spec: ModuleSpec) -> tuple[Path, ...]:
+    if spec.submodule_search_locations is not None:
+        return tuple(dict.fromkeys(Path(place).resolve() for place in spec.submodule_search_locations))
+    return (Path(spec.origin).resolve(),) if spec.has_location and spec.origin else ()
+
+
+def _is_installed(path: Path) -> bool:
+    if {_UNPACKED_BY_RAY, *_INSTALLED} & set(path.parts):
+        return True
+    return any(map(path.is_relative_to, _roots()))
+
+
+@functools.cache
+def _roots() -> tuple[Path, ...]:
+    """Return where the standard library and installed packages are."""
+    roots = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return tuple({Path(root).resolve() for root in [*roots, site.getusersitepackages()] if root})
