@@ -92,7 +92,13 @@ def of_kind(place, name, kind):
     return [record for record in records(study_of(place, name)) if isinstance(record, kind)]
 
 
-@pytest.mark.parametrize(("placement", "nodes"), [("spread", 3), pytest.param("pack", 1, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(
+    ("placement", "nodes"),
+    [
+        pytest.param("spread", 3, marks=pytest.mark.minutes),
+        pytest.param("pack", 1, marks=pytest.mark.heavy),
+    ],
+)
 def test_a_trial_is_packed_or_spread_as_the_space_says(tmp_path, wide, placement, nodes):
     (tmp_path / "space.yaml").write_text(THREE)
     words = ["--trials", "1", "--set", f"resources.placement={placement}", "--address", wide.address]

@@ -179,6 +179,7 @@ def test_signals_end_the_study_cleanly_and_a_resume_finishes_it(place, numbers):
     assert_files_follow(StudyFolder(place / "studies" / "space"))
 
 
+@pytest.mark.minutes
 def test_a_killed_driver_loses_nothing_and_leaves_no_ray(place):
     repeated_kills(place, kills=2, seed=1)
 

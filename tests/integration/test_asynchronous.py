@@ -40,7 +40,7 @@ def of_kind(results: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [record for result in results for record in result["records"] if record["kind"] == kind]
 
 
-@pytest.mark.parametrize("algorithm", ["APPO", "IMPALA"])
+@pytest.mark.parametrize("algorithm", ["IMPALA", pytest.param("APPO", marks=pytest.mark.minutes)])
 def test_an_iteration_is_a_span_of_time_with_its_own_measures(algorithm: str) -> None:
     with running(algorithm, setting={"rollout_fragment_length": 20, "num_envs_per_env_runner": 2}) as trial:
         results = play(trial)
@@ -121,6 +121,7 @@ def test_a_runner_that_dies_fails_the_trial() -> None:
             trial.advance()
 
 
+@pytest.mark.minutes
 def test_what_the_environment_raises_reaches_the_trial() -> None:
     with (
         running("APPO", environment__id="tests.environments:Raises", environment__kwargs={"at_step": 70}) as trial,

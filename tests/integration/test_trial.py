@@ -237,6 +237,7 @@ class SlowLearner(PPOTorchLearner):
         time.sleep(LEARNING_DELAY_S)
 
 
+@pytest.mark.minutes
 def test_planted_delays_are_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
     patched(monkeypatch, lambda config: config.training(learner_class=SlowLearner))
     slow_seeds = [lane_seed(1, 2, 0)]

@@ -123,6 +123,7 @@ def unpickled(published: Path, tmp_path: Path, commands: list[list[object]], *mo
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.minutes
 def test_commands_on_a_stranger_s_study_unpickle_nothing(published, tmp_path):
     commands = [
         ["certificate", "verify", published],
