@@ -4,6 +4,7 @@ Tune's searcher and callback are thin shells around this class, so that every ru
 Order of every end: the record first, then Optuna; MLflow follows the records in a process of its own.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from study.planning.plan import Plan, Slot
 from study.planning.timing import Label, label_at_end, label_at_start, label_of_folded
 from study.protocol.stages import Stage, digest_of
 from study.protocol.variants import folded, spec_of
-from study.search.admission import Running, Waiting, admit
+from study.search.admission import Running, Waiting, admit, promise
 from study.search.asking import ask
 from study.search.durations import Durations
 from study.search.losses import TAKEN_BACK, Loss
@@ -105,6 +106,8 @@ class Conductor:
         """Trial -> its start, on the clock of `time.monotonic`."""
         self._neighbours = Neighbours(ledger.rows)
         self._budget_checked = False
+        self._promised: tuple[int, float] = (-1, math.inf)
+        """The first trial in the queue, and the earliest start that was reckoned for it."""
         self._apart: set[int] = set()
         """Trials that began when another one of their group had ended already."""
         self._slots = {slot.trial: slot for slot in plan.slots}
@@ -209,7 +212,10 @@ class Conductor:
         # Trials that are measured side by side share the CPUs that one large trial has; nothing else runs then.
         cluster = self.plan.cluster
         capacity = cluster.capacity if startable[0].group is None else cluster.num_cpus
-        index = admit(queue, running, capacity=capacity, now=now)
+        first, before = startable[0].trial, self._promised
+        known = before[1] if before[0] == first else math.inf
+        self._promised = first, min(known, promise(queue[0], running, capacity=capacity, now=now))
+        index = admit(queue, running, capacity=capacity, now=now, promised=self._promised[1])
         return None if index is None else self._start(startable[index])
 
     def _is_full(self) -> bool:

@@ -7,6 +7,7 @@ only if it ends before that moment or fits beside the first.
 Source: Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,20 @@ class Waiting:
     """Expected duration in seconds."""
 
 
-def admit(queue: Sequence[Waiting], running: Sequence[Running], *, capacity: int, now: float) -> int | None:
+def promise(first: Waiting, running: Sequence[Running], *, capacity: int, now: float) -> float:
+    """Return when the first trial in the queue can start, as far as is known now."""
+    free = capacity - sum(trial.num_cpus for trial in running)
+    return now if not running or first.num_cpus <= free else _reservation(first, running, free=free, now=now)[0]
+
+
+def admit(
+    queue: Sequence[Waiting],
+    running: Sequence[Running],
+    *,
+    capacity: int,
+    now: float,
+    promised: float = math.inf,
+) -> int | None:
     """Return the index in `queue` of the trial to start now, or None when all have to wait.
 
     A trial larger than `capacity` (more processes than cores) runs alone.
@@ -40,6 +54,8 @@ def admit(queue: Sequence[Waiting], running: Sequence[Running], *, capacity: int
         running: Trials that hold CPUs.
         capacity: CPUs that trials may occupy side by side.
         now: Seconds, on the same clock as `Running.end`.
+        promised: The earliest start that `promise` has said for the first trial so far: ends that turn out later than
+            expected let nobody overtake for longer.
     """
     if not queue:
         return None
@@ -47,6 +63,7 @@ def admit(queue: Sequence[Waiting], running: Sequence[Running], *, capacity: int
     if not running or queue[0].num_cpus <= free:
         return 0
     start, beside = _reservation(queue[0], running, free=free, now=now)
+    start = min(start, promised)
     for index, trial in enumerate(queue[1:], start=1):
         if trial.num_cpus <= free and (now + trial.duration <= start or trial.num_cpus <= beside):
             return index

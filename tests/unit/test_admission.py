@@ -3,7 +3,7 @@ import heapq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.search.admission import Running, Waiting, admit
+from study.search.admission import Running, Waiting, admit, promise
 
 
 def w(num_cpus, duration=10.0):
@@ -85,3 +85,16 @@ def test_a_47_cpu_trial_among_small_ones_neither_starves_nor_idles_the_cluster()
     _, share, starts = simulate(jobs, 48, backfill=True)
     assert starts[12] <= 20.0
     assert share > 0.85
+
+
+def test_ends_that_come_later_than_expected_let_nobody_overtake_for_longer() -> None:
+    """Ends are overestimated anew at every look: without its promise the first one would wait for ever."""
+    queue = [Waiting(num_cpus=46, duration=20.0), Waiting(num_cpus=4, duration=20.0)]
+    at_first = [Running(num_cpus=44, end=25.0)]
+    promised = promise(queue[0], at_first, capacity=48, now=0.0)
+    assert promised == 25.0
+    assert admit(queue, at_first, capacity=48, now=0.0, promised=promised) == 1
+    later = [Running(num_cpus=44, end=60.0)]
+    assert admit(queue, later, capacity=48, now=10.0) == 1
+    assert admit(queue, later, capacity=48, now=10.0, promised=promised) is None
+    assert admit(queue, [], capacity=48, now=30.0, promised=promised) == 0
