@@ -1,8 +1,7 @@
 """APPO and IMPALA: what is measured where sampling and learning overlap, and what happens when something fails."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -13,31 +12,15 @@ from study.errors import TrialError
 from study.metrics import METRICS
 from study.trial import algorithm as algorithm_module
 from study.trial.measured_async import CountingIMPALALearner
-from study.trial.run import TrialConfig, TrialRun
-from tests.integration.trials import trial_config
+from study.trial.run import TrialRun
+from tests.integration.test_trial import of_kind, play
+from tests.integration.test_trial import running as a_trial
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
 
-@contextmanager
-def running(algorithm: str, **changes: Any) -> Iterator[TrialRun]:
-    content = trial_config(algorithm=algorithm, **{"budget__env_steps": 2000, **changes})
-    trial = TrialRun(TrialConfig.from_json(content), started_s=time.perf_counter())
-    try:
-        yield trial
-    finally:
-        trial.close()
-
-
-def play(trial: TrialRun) -> list[dict[str, Any]]:
-    results = [trial.advance()]
-    while not results[-1]["done"]:
-        results.append(trial.advance())
-    return results
-
-
-def of_kind(results: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [record for result in results for record in result["records"] if record["kind"] == kind]
+def running(algorithm: str, **changes: Any) -> AbstractContextManager[TrialRun]:
+    return a_trial(algorithm=algorithm, **{"budget__env_steps": 2000, **changes})
 
 
 @pytest.mark.parametrize("algorithm", ["IMPALA", pytest.param("APPO", marks=pytest.mark.minutes)])
