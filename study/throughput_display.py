@@ -13,7 +13,7 @@ from study.planning.plan import Plan
 from study.planning.timing import PRESSURE_LIMIT
 from study.space.cells import ANCHOR, Cell, cells_of
 from study.space.spec import StudySpec
-from study.tracking.ledger import TrialRow
+from study.tracking.ledger import PHASES, TrialRow
 
 _COLUMNS: Mapping[str, str] = {
     "envs": "num_envs_per_env_runner",
@@ -82,6 +82,7 @@ def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow]
     for column in ("runs", "failed", "env steps/s"):
         shown.add_column(column, justify="right")
     shown.add_column(Text("[lowest, highest], n"), no_wrap=True)
+    shown.add_column("most of an iteration", overflow="fold")
     shown.add_column("timing", overflow="fold")
     by_cell = defaultdict(list)
     for row in rows:
@@ -90,10 +91,12 @@ def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow]
         here = by_cell[cell.name]
         failed = sum(row.status == "failed" for row in here)
         rate, spread = _rate(here, cell)
-        shown.add_row(*_words(cell, cells), str(len(here)), str(failed), rate, Text(spread), _labels(here))
+        counts = str(len(here)), str(failed)
+        shown.add_row(*_words(cell, cells), *counts, rate, Text(spread), _limit(here), _labels(here))
     console.print(shown)
     console.print(
-        "env steps/s: median, of measured runs where there are any; of a divided allocation, all its trials together.",
+        "env steps/s, and the largest phase's share: medians, of measured runs where there are any; of a divided "
+        "allocation, the steps of all its trials together.",
         soft_wrap=True,
     )
     for reason in dict.fromkeys(row.timing_reason for row in rows if row.timing in ("oversubscribed", "tainted")):
@@ -124,12 +127,26 @@ def _learners_differ(cells: Sequence[Cell]) -> bool:
     return any(cell.num_learners for cell in cells)
 
 
-def _rate(rows: Sequence[TrialRow], cell: Cell) -> tuple[str, str]:
-    """Return the median rate and its range; of measured runs, or of all that finished where none is measured."""
+def _counted(rows: Sequence[TrialRow]) -> list[TrialRow]:
+    """Return the measured runs, or all that finished where none is measured."""
     finished = [row for row in rows if row.status == "finished"]
-    counted = [row for row in finished if row.timing == "measured"] or finished
+    return [row for row in finished if row.timing == "measured"] or finished
+
+
+def _limit(rows: Sequence[TrialRow]) -> str:
+    """Return the phase that takes the most time, with the median of its share."""
+    known = [shares for row in _counted(rows) if (shares := row.phase_shares())]
+    if not known:
+        return "-"
+    medians = {name: statistics.median(shares[name] for shares in known) for name in PHASES}
+    most = max(medians, key=medians.__getitem__)
+    return f"{PHASES[most]} {medians[most]:.0%}"
+
+
+def _rate(rows: Sequence[TrialRow], cell: Cell) -> tuple[str, str]:
+    """Return the median rate and its range."""
     runs: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for row in counted:
+    for row in _counted(rows):
         if (rate := row.env_steps_per_s()) is not None:
             runs[row.seed, row.trial if cell.num_trials == 1 else -1].append(rate)
     rates = [sum(run) for run in runs.values() if len(run) == cell.num_trials]

@@ -27,6 +27,14 @@ from study.tracking.records import (
     TrialStarted,
 )
 
+PHASES = {
+    "sampling_time_s": "sampling",
+    "learning_time_s": "learning",
+    "sync_time_s": "weights to runners",
+    "rest_time_s": "the rest",
+}
+"""The parts of a synchronous iteration, and how a person calls them."""
+
 
 @dataclass(slots=True, kw_only=True)
 class TrialRow:
@@ -87,6 +95,8 @@ class TrialRow:
     _warm_time_s: float = 0.0
     _pressure_s: float | None = 0.0
     """Seconds after the warm-up in which some task waited for a CPU; None once an iteration did not tell."""
+    _phases_s: dict[str, float] | None = field(default_factory=dict)
+    """Seconds after the warm-up by phase; None once an iteration did not tell."""
     _evaluation_time_s: float = 0.0
     _cpu_s: float = 0.0
     _final_returns: list[float] = field(default_factory=list)
@@ -140,6 +150,7 @@ class TrialRow:
         self._cpu_s += record.metrics.get("cpu_time_s") or 0.0
         if record.iteration > WARMUP_ITERATIONS:
             self._note_pressure(record.metrics)
+            self._note_phases(record.metrics)
             self.timed_to = moment
         else:
             self.timed_from = moment
@@ -157,6 +168,18 @@ class TrialRow:
             self._pressure_s = None
         else:
             self._pressure_s += pressure * seconds
+
+    def _note_phases(self, metrics: Metrics) -> None:
+        spent = {name: metrics.get(name) for name in PHASES}
+        if self._phases_s is None or None in spent.values():
+            self._phases_s = None
+        else:
+            self._phases_s = {name: self._phases_s.get(name, 0.0) + (spent[name] or 0.0) for name in PHASES}
+
+    def phase_shares(self) -> dict[str, float]:
+        """Return the share of each of `PHASES` in the training time after the warm-up; empty when it is not known."""
+        total = sum(self._phases_s.values()) if self._phases_s else 0.0
+        return {name: spent / total for name, spent in (self._phases_s or {}).items()} if total > 0 else {}
 
     def mean_cpu_pressure(self) -> float | None:
         """Return the mean of cpu_pressure over the training time after the warm-up; None when it is not known."""

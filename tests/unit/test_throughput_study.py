@@ -14,7 +14,7 @@ from study.search.optuna_study import OptunaStudy
 from study.space.cells import ANCHOR
 from study.throughput_display import print_throughput
 from study.tracking.folder import StudyFolder
-from study.tracking.ledger import best_per_scale, fold, table_row
+from study.tracking.ledger import PHASES, best_per_scale, fold, table_row
 from study.tracking.mirror_content import study_params, trial_name, trial_params
 from study.tracking.records import RecordLog, TrialEnded, TrialStarted, read_lines
 from tests.throughput import throughput_spec
@@ -49,7 +49,7 @@ class Drive:
         self.legs, self.together = [], []
 
     def finish(self, trial, *, pressure=0.01, seconds=None):
-        """Report three iterations; one with n runners takes 4 / n seconds, the first twice as long."""
+        """Report three iterations; one with n runners takes 4 / n seconds, the first twice as long and all sampling."""
         row = self.conductor.ledger.rows[trial]
         seconds = 4.0 / row.num_env_runners if seconds is None else seconds
         built = {"kind": "trial_built", "startup_time_s": None, "effective": {}, "processes_per_node": {LOCAL: 2}}
@@ -57,6 +57,8 @@ class Drive:
         for number in (1, 2, 3):
             time_s = seconds * (2 if number == 1 else 1)
             metrics = {"train_batch_size_actual": 400, "iteration_time_s": time_s, "cpu_pressure": pressure}
+            shares = (1.0, 0.0, 0.0, 0.0) if number == 1 else (0.3, 0.6, 0.02, 0.08)
+            metrics |= {name: share * time_s for name, share in zip(PHASES, shares, strict=True)}
             iteration = {"kind": "iteration", "iteration": number, "env_steps": 400 * number, "wall_time_s": time_s}
             self.conductor.report(trial, [{**iteration, "metrics": metrics}], progress=number / 3)
         self.conductor.finish(trial, None)
@@ -221,6 +223,7 @@ def test_the_end_shows_rates_with_their_range_and_the_next_command(tmp_path):
     text = printed(tmp_path, drive.spec)
     lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
     assert "  90  [80, 100], n=4" in lines["anchor,"]
+    assert "learning 60%" in lines["anchor,"]  # without the first iteration
     assert "measured 4" in lines["anchor,"]
     assert "180  [180, 180], n=2" in lines["allocation"]  # both trials of a pair together
     assert "2 x 1" in lines["allocation"]
@@ -242,7 +245,7 @@ def test_the_end_says_why_a_cell_has_no_measured_rate(tmp_path):
     assert "not measured: environments wait 4 ms a step; 3 CPUs reserved, 2 cores; CPU pressure 30.0%" in text
     assert "failed: planted fault" in text
     failed = next(line for line in text.splitlines() if line.split()[:2] == ["strong", "4"])
-    assert failed.split()[-5:] == ["2", "2", "-", "failed", "2"]
+    assert failed.split()[-6:] == ["2", "2", "-", "-", "failed", "2"]
 
 
 def test_one_run_prints_no_interval(tmp_path):
