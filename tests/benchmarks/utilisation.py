@@ -4,7 +4,10 @@ The nodes are three raylets on this machine whose CPUs are only numbers, and the
 same order run as a study (`study.search.admission`) and under Tune with its defaults, the two alternating.
 Utilisation: CPU-seconds of trials that ran, over all CPU-seconds from the first begin to the last end.
 
-    python -m tests.benchmarks.utilisation [--small 40] [--seconds 20] [--repetitions 3]
+The processes of 48 CPUs' worth of trials start on the cores of this one: about a second and a half for each trial on two.
+Trials are long against that.
+
+    python -m tests.benchmarks.utilisation [--small 40] [--seconds 60] [--repetitions 3]
 """
 
 import argparse
@@ -134,7 +137,7 @@ def figures_of(spans: list[dict[str, float]]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", type=int, default=40)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--child", choices=["ours", "theirs"])
     parser.add_argument("--folder", type=Path)

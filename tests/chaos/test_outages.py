@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import optuna
 import pytest
 
 from study.tracking.folder import StudyFolder
 from study.tracking.records import Iteration, read_lines
+from tests import postgresql
 from tests.chaos.clusters import Cluster
 from tests.chaos.drivers import Driver, lasting
 from tests.chaos.network import Proxy, Wire
@@ -42,10 +44,11 @@ def env_steps_per_s(driver: Driver, begin: float, end: float) -> float:
     return steps / (seen[-1][0] - seen[0][0])
 
 
-def away(driver: Driver, server: Server, uri: str, seconds: float, cut: Callable[[], None], mend: Callable[[], None]):
-    """Run one long trial, hide MLflow in its middle; return the steps a second then, and before and after."""
-    driver.uri = server.uri
-    driver.start("--tracking-uri", uri, *lasting(seconds + 2 * AROUND_S + 10))
+def away(
+    driver: Driver, database: str, uri: str, seconds: float, cut: Callable[[], None], mend: Callable[[], None], *options
+):
+    """Run one long trial, hide a store in its middle; return the steps a second then, and before and after."""
+    driver.start("--tracking-uri", uri, *options, *lasting(seconds + 2 * AROUND_S + 10))
     driver.wait_for("iteration", 3)
     began = time.time()
     time.sleep(AROUND_S)
@@ -60,28 +63,53 @@ def away(driver: Driver, server: Server, uri: str, seconds: float, cut: Callable
     assert "Traceback" not in driver.said
     assert "records behind" not in driver.said
     driver.assert_whole(1)
-    mlflow_outage.assert_complete(driver.place, server)
+    mlflow_outage.assert_complete(driver.place, database)
     return env_steps_per_s(driver, hidden, back) if seconds else None, there
+
+
+def figures(during: float | None, there: tuple[float, float]) -> dict[str, object]:
+    """Return what to tell: steps a second before, after and during the outage, and the share of the usual ones."""
+    usual = sum(there) / 2
+    share = None if during is None else round(during / usual, 3)
+    return {"env_steps_per_s": [round(rate) for rate in there], "during": during and round(during), "share": share}
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seconds", [0, 20, 60, 300])
 def test_mlflow_is_away(driver: Driver, server: Server, tell: Tell, seconds: float) -> None:
-    during, there = away(driver, server, server.uri, seconds, cut=server.stop, mend=server.start)
-    usual = sum(there) / 2
-    share = None if during is None else round(during / usual, 3)
-    rates = [round(rate) for rate in there]
-    tell(chaos="MLflow away", seconds=seconds, env_steps_per_s=rates, during=during and round(during), share=share)
+    driver.uri = server.uri
+    tell(
+        chaos="MLflow away",
+        seconds=seconds,
+        **figures(*away(driver, server.database, server.uri, seconds, server.stop, server.start)),
+    )
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seconds", [0, 20, 60])
+def test_postgresql_is_away(driver: Driver, tell: Tell, seconds: float) -> None:
+    """MLflow's tables and Optuna's are both in it; it ends as in a crash and starts again."""
+    with postgresql.running() as database:
+        driver.uri, storage = database.create("mlflow"), database.create("optuna")
+        found = away(
+            driver, driver.uri, driver.uri, seconds, database.stop, database.start, "--optuna-storage", storage
+        )
+        trials = optuna.load_study(
+            study_name=f"{driver.folder.name}-{StudyFolder(driver.folder).identity().study_id}", storage=storage
+        ).trials
+        assert [trial.state.name for trial in trials] == ["COMPLETE"]
+    tell(chaos="PostgreSQL away", seconds=seconds, **figures(*found))
 
 
 @pytest.mark.heavy
 def test_a_network_that_swallows_what_is_sent_to_mlflow(driver: Driver, server: Server, tell: Tell) -> None:
     """No refusal, no end: connections stay open and nothing comes through."""
+    driver.uri = server.uri
     with Proxy(server.port) as proxy:
-        during, there = away(driver, server, proxy.uri, 40, cut=proxy.cut, mend=proxy.mend)
-    rates = [round(rate) for rate in there]
-    tell(chaos="MLflow swallowed", seconds=40, env_steps_per_s=rates, during=during and round(during))
+        found = away(driver, server.database, proxy.uri, 40, proxy.cut, proxy.mend)
+    tell(chaos="MLflow swallowed", seconds=40, **figures(*found))
 
 
 needs_root = pytest.mark.skipif(os.getuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2")

@@ -56,7 +56,7 @@ def end_of(process, place):
     return code, (place / "log").read_text()
 
 
-def assert_complete(place, server):
+def assert_complete(place, database):
     """MLflow has every measured value of every attempt exactly once, and nothing else of that name."""
     expected: dict[tuple[int, int], dict[str, list[tuple[int, int, float]]]] = {}
     for line in read_lines(StudyFolder(folder(place)).records):
@@ -71,7 +71,7 @@ def assert_complete(place, server):
         for name, value in values.items():
             points = expected.setdefault((record.trial, record.attempt), {}).setdefault(name, [])
             points.append((now, record.env_steps, value))
-    shown = children(server.database, "space")
+    shown = children(database, "space")
     assert expected.keys() <= shown.keys()
     for key, run_ in shown.items():
         measured = {name: sorted(points) for name, points in run_.points.items() if name in MEASURED}
@@ -81,7 +81,7 @@ def assert_complete(place, server):
             latest = shown[record.trial, record.attempt].latest
             summary = {name: value for name, value in record.summary.items() if value is not None and name in METRICS}
             assert {name: latest[name] for name in summary} == summary
-    assert parent(server.database, "space").status == "FINISHED"
+    assert parent(database, "space").status == "FINISHED"
 
 
 MEASURED = ("iteration_time_s", "train_batch_size_actual", "eval_return")
@@ -103,7 +103,7 @@ def outage(place, server, seconds):
     assert "Traceback" not in said
     assert "records behind" not in said
     assert_whole(folder(place), server.uri, 2)
-    assert_complete(place, server)
+    assert_complete(place, server.database)
 
 
 @pytest.mark.minutes
@@ -129,7 +129,7 @@ def assert_behind_then_synced(place, server, code, said):
     assert synced.returncode == 0, synced.stderr
     assert re.search(rf"\b{found[1]}\b", synced.stdout), (found[1], synced.stdout)
     assert_whole(folder(place), server.uri, 2)
-    assert_complete(place, server)
+    assert_complete(place, server.database)
 
 
 @pytest.mark.heavy
