@@ -1,6 +1,6 @@
 """How long a trial will take, good to a factor of three: for the plan, and for admission until trials have ended. Pure.
 
-Figures are of one core of a 2-core machine: Acrobot-v1, two small hidden layers.
+Figures are of one core of a 2-core machine: Acrobot-v1, two small hidden layers; pictures of 64 x 64 for convolutions.
 """
 
 from dataclasses import dataclass
@@ -31,10 +31,22 @@ class _Learning:
     """Of every row of a minibatch."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Network:
+    forward_s: float
+    """Of every environment step."""
+    update_s: float
+    """Of every row of a minibatch, forwards and backwards."""
+
+
 _SAMPLING = {"stock": _Sampling(step_s=41e-6, call_s=460e-6), "batched": _Sampling(step_s=33e-6, call_s=16e-6)}
 """Stock: 500 us a step with one environment and 100 us with eight per runner; batched: 49 us and 35 us."""
 _LEARNING = {"rllib": _Learning(update_s=2e-3, row_s=8e-6), "lean": _Learning(update_s=0.5e-3, row_s=4e-6)}
 """For 128 rows: 3 ms and 1 ms."""
+_CONVOLUTIONS = {
+    "nature": _Network(forward_s=0.1e-3, update_s=0.3e-3),
+    "impala": _Network(forward_s=1.9e-3, update_s=3.7e-3),
+}
 _PROCESS_S = 2.5
 """CPU seconds in which a process is imported."""
 _TRIAL_S = 6.0
@@ -102,8 +114,9 @@ def _sampling_s(
 ) -> float:
     """Return the seconds in which one batch is sampled."""
     num_processes = num_sampling_processes(spec, num_env_runners, execution)
-    cost = _SAMPLING[spec.runner]
-    computing = batch * (cost.step_s + cost.call_s * num_processes / lanes) / min(num_processes, cluster.capacity)
+    cost, network = _SAMPLING[spec.runner], _network(spec)
+    step_s = cost.step_s + network.forward_s + spec.environment.step_cpu_ms / 1e3
+    computing = batch * (step_s + cost.call_s * num_processes / lanes) / min(num_processes, cluster.capacity)
     # The lanes of a runner wait one after another, runners side by side even on one core; emulated ones do not wait.
     waiting = batch * spec.environment.step_wait_ms / 1e3 / num_env_runners if execution == "real" else 0.0
     return computing + waiting
@@ -112,5 +125,10 @@ def _sampling_s(
 def _learning_s(spec: StudySpec, *, batch: float, minibatch: float, epochs: float) -> float:
     """Return the seconds of the updates on one batch; every learner computes its share of each minibatch."""
     cost = _LEARNING[spec.learner]
-    updates = epochs * batch / minibatch
-    return updates * (cost.update_s + cost.row_s * minibatch / max(spec.resources.num_learners, 1))
+    updates, row_s = epochs * batch / minibatch, cost.row_s + _network(spec).update_s
+    return updates * (cost.update_s + row_s * minibatch / max(spec.resources.num_learners, 1))
+
+
+def _network(spec: StudySpec) -> _Network:
+    """Return what convolutions cost; hidden layers are in the other figures."""
+    return _CONVOLUTIONS.get(spec.model.conv_net or "", _Network(forward_s=0.0, update_s=0.0))

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SLACK = 0.25
+SLACK = 0.5
 """The share of its own duration by which a trial that overtakes may end after the reservation of the first."""
 
 

@@ -22,8 +22,8 @@ def test_first_come_first_served_while_there_is_room():
 
 def test_a_later_trial_overtakes_only_if_it_ends_about_when_the_first_can_start():
     running = [r(2, 9.0)]
-    assert admit([w(4), w(2, 12.0)], running, capacity=4, now=0) == 1  # a quarter of 12 s after it
-    assert admit([w(4), w(2, 12.1)], running, capacity=4, now=0) is None
+    assert admit([w(4), w(2, 18.0)], running, capacity=4, now=0) == 1  # half of 18 s after it
+    assert admit([w(4), w(2, 18.1)], running, capacity=4, now=0) is None
 
 
 def test_a_later_trial_may_run_beside_the_first():
@@ -98,8 +98,8 @@ def test_a_few_seconds_between_begins_do_not_leave_the_cluster_idle_for_a_whole_
     """One small trial still runs when a large one waits; those beside it would end some seconds after it."""
     running = [r(4, 60.0)]
     queue = [w(46, 60.0), *[w(8, 60.0)] * 5]
-    assert admit(queue, running, capacity=48, now=9.0) == 1
-    assert admit(queue, running, capacity=48, now=16.0) is None
+    assert admit(queue, running, capacity=48, now=29.0) == 1
+    assert admit(queue, running, capacity=48, now=31.0) is None
 
 
 def test_ends_that_come_later_than_expected_let_nobody_overtake_for_longer() -> None:
@@ -110,6 +110,6 @@ def test_ends_that_come_later_than_expected_let_nobody_overtake_for_longer() -> 
     assert promised == 25.0
     assert admit(queue, at_first, capacity=48, now=0.0, promised=promised) == 1
     later = [Running(num_cpus=44, end=60.0)]
-    assert admit(queue, later, capacity=48, now=15.0) == 1
-    assert admit(queue, later, capacity=48, now=15.0, promised=promised) is None
+    assert admit(queue, later, capacity=48, now=20.0) == 1
+    assert admit(queue, later, capacity=48, now=20.0, promised=promised) is None
     assert admit(queue, [], capacity=48, now=30.0, promised=promised) == 0

@@ -110,3 +110,10 @@ def test_guesses_follow_what_costs_time():
     waiting = seconds(environment__step_wait_ms=10) - seconds()
     assert waiting == pytest.approx(1_000_000 * 0.010 / 4)
     assert seconds(environment__step_wait_ms=10, execution="emulated") == seconds(execution="emulated")
+    # Unlike waiting, working needs cores: two of them here.
+    working = seconds(environment__step_cpu_ms=10, cores=2) - seconds(cores=2)
+    assert working == pytest.approx(1_000_000 * 0.010 / 2)
+    # Every step is seen once by the policy and once, in one epoch, by the learner.
+    pictures = seconds(model__conv_net="nature", execution="emulated") - seconds(execution="emulated")
+    assert pictures == pytest.approx(1_000_000 * (0.1e-3 + 0.3e-3))
+    assert seconds(model__conv_net="impala") > 5 * seconds(model__conv_net="nature")
