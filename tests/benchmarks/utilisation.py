@@ -4,7 +4,7 @@ The nodes are three raylets on this machine whose CPUs are only numbers, and the
 same order run as a study (`study.search.admission`) and under Tune with its defaults, the two alternating.
 Utilisation: CPU-seconds of trials that ran, over all CPU-seconds from the first begin to the last end.
 
-The processes of 48 CPUs start on the few cores of this machine, a second or two for each trial: trials last long against it.
+Every trial starts its process on the cores of this machine, a second or two of each: trials last long against that.
 
     python -m tests.benchmarks.utilisation [--small 40] [--seconds 60] [--repetitions 3]
 """
