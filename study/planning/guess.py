@@ -44,7 +44,7 @@ _SAMPLING = {"stock": _Sampling(step_s=41e-6, call_s=460e-6), "batched": _Sampli
 _LEARNING = {"rllib": _Learning(update_s=2e-3, row_s=8e-6), "lean": _Learning(update_s=0.5e-3, row_s=4e-6)}
 """For 128 rows: 3 ms and 1 ms."""
 _CONVOLUTIONS = {
-    "nature": _Network(forward_s=0.1e-3, update_s=0.3e-3),
+    "nature": _Network(forward_s=0.2e-3, update_s=0.65e-3),
     "impala": _Network(forward_s=1.9e-3, update_s=3.7e-3),
 }
 _PROCESS_S = 2.5
