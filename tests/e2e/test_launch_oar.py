@@ -7,7 +7,7 @@ from tests.testbed.studies import LaunchedStudy, assert_nothing_left
 from tests.testbed.waiting import until
 from tests.testbed.watch import watching
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 TWO_NODES = ("--nodes", 2, "--cpus-per-node", 2)
 RESUBMITTED = 99
@@ -46,6 +46,7 @@ def uninterrupted(oar):
     return study.trials()
 
 
+@pytest.mark.minutes
 def test_a_study_runs_on_two_nodes_and_survives_the_epilogue(uninterrupted):
     assert len(uninterrupted) == 5
 
@@ -61,6 +62,7 @@ def finish_next_life(oar, study, job, uninterrupted):
     assert_nothing_left(oar.hosts.nodes)
 
 
+@pytest.mark.minutes
 def test_a_besteffort_study_makes_way_for_a_normal_job_and_resumes_under_another_number(oar, uninterrupted):
     study = LaunchedStudy(oar.hosts, "preempted", num_trials=5)
     job = submit(study, "--besteffort", "--walltime", "0:40:00")
@@ -75,6 +77,7 @@ def test_a_besteffort_study_makes_way_for_a_normal_job_and_resumes_under_another
     finish_next_life(oar, study, job, uninterrupted)
 
 
+@pytest.mark.heavy
 def test_a_besteffort_study_that_has_no_time_to_end_resumes(oar, uninterrupted):
     study = LaunchedStudy(oar.hosts, "killed", num_trials=5)
     job = submit(study, "--besteffort", "--walltime", "0:40:00", scheduler_options=["--checkpoint", "0"])
@@ -86,6 +89,7 @@ def test_a_besteffort_study_that_has_no_time_to_end_resumes(oar, uninterrupted):
     finish_next_life(oar, study, job, uninterrupted)
 
 
+@pytest.mark.heavy
 def test_a_job_told_to_end_in_its_first_minute_waits_for_it_and_is_resubmitted(oar, uninterrupted):
     study = LaunchedStudy(oar.hosts, "early", num_trials=5)
     job = submit(study, "--walltime", "0:40:00")

@@ -61,7 +61,7 @@ def see_it_through(slurm, study, job, uninterrupted):
     assert_nothing_left(slurm.hosts.nodes)
 
 
-@pytest.mark.heavy
+@pytest.mark.minutes
 @pytest.mark.timeout(1800)
 def test_a_preempted_study_is_requeued_and_resumes(slurm, uninterrupted):
     study = LaunchedStudy(slurm.hosts, "preempted", num_trials=5)

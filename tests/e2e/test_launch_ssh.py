@@ -12,7 +12,7 @@ from tests.testbed.studies import NAME, LaunchedStudy, assert_nothing_left, asse
 from tests.testbed.waiting import until
 from tests.testbed.watch import watching
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.minutes, pytest.mark.timeout(1800)]
 
 LAUNCH = ("launch", "ssh", f"{NAME}.yaml", "--hosts", "n1,n2", "--cpus-per-node", 2, "--out", "studies", "--name", NAME)
 
