@@ -15,8 +15,6 @@ LEARNING = "learning"
 """Key of the part with the learning curves, where the film stands."""
 FIRST = ("T10", "T2", "T11")
 """Tables whose conclusions are that of the report, in this order: what to do, what was measured, what holds."""
-ASKED = {"holdup": ("T11", ("holdup", LEARNING))}
-"""Kind of study -> the table and the parts that answer what it was run for: they come before all others."""
 MOST_REFUSALS = 3
 """Refusals at the head of a report; T2 has them all."""
 
@@ -142,7 +140,7 @@ def build(
         summary=sheet.conclusion if sheet is not None else data.name,
         refusals=tuple(told),
         conclusions=tuple(_conclusions(by_key, kind=data.kind, refused=bool(refusals))),
-        parts=tuple(_parts(tables, figures, kind=data.kind)),
+        parts=tuple(_parts(tables, figures, asked=_asked(by_key, data.kind)[1])),
         limits=tuple(limits(data, tables, figures)),
         definitions=tuple(definitions),
         sheet=sheet,
@@ -151,24 +149,35 @@ def build(
     )
 
 
+def _asked(tables: Mapping[str, Table], kind: str) -> tuple[str, tuple[str, ...]]:
+    """Return the table and the parts that answer what a study was run for, which come before all others.
+
+    A search without a measured clock was run for what it learnt; if it has one, for the times too: in their order.
+    """
+    if kind == "holdup":
+        return "T11", ("holdup", LEARNING)
+    unmeasured = (table := tables.get("T2")) is None or table.empty
+    learnt = (table := tables.get("T8")) is not None and not table.empty
+    return ("T8", (LEARNING,)) if kind == "search" and unmeasured and learnt else ("", ())
+
+
 def _conclusions(tables: Mapping[str, Table], *, kind: str, refused: bool) -> Iterator[Statement]:
     """Yield the conclusion of each leading table.
 
     A refusal that heads the report is not said twice, and that a study without hold-up stages has no certificate is
     no finding.
     """
-    asked, _ = ASKED.get(kind, ("", ()))
-    for key in sorted(FIRST, key=lambda each: each != asked):  # else in their order
+    asked, _ = _asked(tables, kind)
+    for key in dict.fromkeys((*([asked] if asked else []), *FIRST)):
         table = tables.get(key)
         if table is None or (table.empty and ((key == "T2" and refused) or (key == "T11" and kind != "holdup"))):
             continue
         yield Statement(table=key, text=table.conclusion)
 
 
-def _parts(tables: Sequence[Table], figures: Sequence[Figure], *, kind: str) -> Iterator[Part]:
+def _parts(tables: Sequence[Table], figures: Sequence[Figure], *, asked: Sequence[str]) -> Iterator[Part]:
     left_tables = {table.key: table for table in tables if table.key != SHEET}
     left_figures = {figure.key: figure for figure in figures}
-    _, asked = ASKED.get(kind, ("", ()))
     for key in dict.fromkeys((*asked, *PARTS)):
         title, table_keys, figure_keys = PARTS[key]
         some = tuple(left_tables.pop(each) for each in table_keys if each in left_tables)

@@ -133,7 +133,8 @@ def _fewest_steps(rows: Sequence[GoodputRow]) -> str:
     fewest = min(reached, key=lambda row: row.steps_to_target.value if row.steps_to_target else 0.0)
     steps = "" if fewest.steps_to_target is None else in_words(fewest.steps_to_target)
     batch = "" if fewest.train_batch_size is None else f", batch {fewest.train_batch_size:,}"
-    text = f"The fewest env steps to the target: {steps} at {fewest.num_env_runners} runners{batch} (n={fewest.n})"
+    reach = f"reached by {fewest.n - fewest.n_censored} of {fewest.n} runs"
+    text = f"The fewest env steps to the target: {steps} at {fewest.num_env_runners} runners{batch}; {reach}"
     timed = [row for row in rows if row.time_to_target_s is not None]
     if not timed:
         return f"{text}. No row has a measured clock: nothing is known of the time to the target."

@@ -99,6 +99,15 @@ def test_what_a_hold_up_study_was_run_for_comes_first():
     assert [part.key for part in report.parts] == ["holdup", "learning", "throughput", "recommendation"]
 
 
+def test_a_search_without_a_clock_says_first_what_was_learnt():
+    nothing = [empty("T10", "No recommendation."), empty("T2", "No efficiency.")]
+    report = build(data(), [*nothing, table("T8", "Reached by 5 of 5 runs."), empty("T5", "No phases.")], [])
+    assert [each.table for each in report.conclusions] == ["T8", "T10", "T2"]
+    assert report.parts[0].key == "learning"
+    silent = build(data(), [*nothing, empty("T8", "No steps to target.")], [])
+    assert [each.table for each in silent.conclusions] == ["T10", "T2"]
+
+
 def test_refusals_come_before_every_conclusion():
     tables = [table("T10", "Use 16."), empty("T2", "Efficiency is refused. Batch.")]
     report = build(data(), tables, [], refusals=["10 against 46: the batch differs. Run: python run_study.py"])

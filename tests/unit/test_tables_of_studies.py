@@ -211,6 +211,7 @@ def test_steps_to_target_count_the_runs_that_never_got_there():
     assert column(table, "time_to_target_s")[0] == pytest.approx(20.25)  # 1,000 env steps/s
     assert column(table, "cpu_h_to_target")[0] == pytest.approx(20.25 * 3 / 3600)
     assert "The fewest env steps to the target: 20,250 [" in table.conclusion
+    assert "reached by 4 of 4 runs" in table.conclusion
     assert any("horizon 50,000 env steps" in note for note in table.notes)
 
 
