@@ -1,1 +1,1 @@
-"""`python -m study evaluate`: a recorded policy plays again, in numbers and in pictures."""
+"""`python -m study evaluate`: a recorded policy plays again, or a random one, in numbers and in pictures."""

@@ -4,14 +4,19 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from study.errors import Fault, SpaceError, StudyError
 from study.evaluating.film import BEST, EPISODES, Facts, best_suffix, check_target
 from study.evaluating.showing import Shown, show
-from study.evaluating.subject import Subject, find_subject
+from study.evaluating.subject import Subject, find_subject, random_subject
 from study.evaluating.summary import Summary, summarise
 from study.space.spec import StudySpec
 from study.tracking.tracking_uri import mask_credentials
+
+if TYPE_CHECKING:
+    from study.trial.envs.environments import Spaces
+    from study.trial.evaluation import EvaluationResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +24,12 @@ class Asked:
     """What a person asked for.
 
     Attributes:
-        path: Folder of a study or of a checkpoint.
+        path: Folder of a study or of a checkpoint; of a random policy a space, or the folder of a study.
         trial: Of the study; None is its best.
         space: Of a checkpoint outside of a study.
         episodes: To play; None is the space's number.
         stochastic: Whether actions are drawn instead of the most probable ones.
+        random: Whether they are drawn from the action space, and there is no policy.
         seed: First seed of the episodes; None is the space's.
         video: Where the film goes; an empty text is the study's own place for it, None is no film.
         render: Whether to open a window.
@@ -34,6 +40,7 @@ class Asked:
     space: str | None = None
     episodes: int | None = None
     stochastic: bool = False
+    random: bool = False
     seed: int | None = None
     video: str | None = None
     render: bool = False
@@ -73,7 +80,7 @@ def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda 
     Raises:
         StudyError: There is no such policy, it is not to be trusted, or its environment does not work.
     """
-    subject = find_subject(asked.path, trial=asked.trial, space=asked.space)
+    subject = _subject(asked)
     subject.check_owner()
     spec = _as_asked(subject.spec, asked)
     film = None if asked.video is None else _target(subject, asked.video)
@@ -83,29 +90,20 @@ def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda 
     from study.trial.envs.frames import open_scene
 
     with ExitStack() as scenes:
-        spaces = probe(spec.environment, subject.title)
+        spaces = probe(spec.evaluated_environment, subject.title)
         window = open_scene(spec.evaluated_environment, "human") if asked.render else None
         stage = open_scene(spec.evaluated_environment, "rgb_array") if film is not None else None
         for scene in (window, stage):
             if scene is not None:
                 scenes.callback(scene.env.close)
 
-        from study.trial.evaluation import evaluate
-        from study.trial.policy import load_policy
-
-        policy = load_policy(subject.checkpoint, spec, setting=subject.setting, seed=subject.seed, spaces=spaces)
-        result = evaluate(
-            policy.module,
-            spec,
-            normalize_actions=policy.normalize_actions,
-            clip_actions=policy.clip_actions,
-            noise_seed=spec.evaluation.seed if asked.stochastic else None,
-            keep_actions=EPISODES if window or stage else 0,
+        result = _play(
+            subject, spec, spaces, stochastic=asked.stochastic, keep_actions=EPISODES if window or stage else 0
         )
         evaluated = Evaluated(
             subject=subject,
             spec=spec,
-            stochastic=asked.stochastic,
+            stochastic=asked.stochastic or subject.random,
             summary=summarise(result.returns, num_cut=result.num_cut, target=spec.environment.target),
             as_recorded=_as_recorded(subject, spec, result.returns, stochastic=asked.stochastic),
         )
@@ -118,11 +116,45 @@ def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda 
     return Evaluated(
         subject=subject,
         spec=spec,
-        stochastic=asked.stochastic,
+        stochastic=evaluated.stochastic,
         summary=evaluated.summary,
         as_recorded=evaluated.as_recorded,
         film=shown,
         attached=_keep(subject, spec, asked, shown, film),
+    )
+
+
+def _subject(asked: Asked) -> Subject:
+    if not asked.random:
+        return find_subject(asked.path, trial=asked.trial, space=asked.space)
+    others = {"--trial": asked.trial is not None, "--space": asked.space is not None, "--stochastic": asked.stochastic}
+    faults = [
+        Fault(place=option, law="belongs to a recorded policy, got it together with --random.", fix="Drop one.")
+        for option, given in others.items()
+        if given
+    ]
+    if faults:
+        raise SpaceError("command line", faults)
+    return random_subject(asked.path)
+
+
+def _play(
+    subject: Subject, spec: StudySpec, spaces: "Spaces", *, stochastic: bool, keep_actions: int
+) -> "EvaluationResult":
+    from study.trial.evaluation import evaluate, evaluate_random
+
+    if subject.checkpoint is None:
+        return evaluate_random(spec, keep_actions=keep_actions)
+    from study.trial.policy import load_policy
+
+    policy = load_policy(subject.checkpoint, spec, setting=subject.setting, seed=subject.seed, spaces=spaces)
+    return evaluate(
+        policy.module,
+        spec,
+        normalize_actions=policy.normalize_actions,
+        clip_actions=policy.clip_actions,
+        noise_seed=spec.evaluation.seed if stochastic else None,
+        keep_actions=keep_actions,
     )
 
 
@@ -145,7 +177,8 @@ def _target(subject: Subject, video: str) -> Path:
     if video:
         return Path(video)
     if subject.study is None or subject.trial is None:
-        law, fix = "needs the name of a file for a checkpoint outside of a study, got none.", "Write --video film.mp4."
+        what = "a random policy" if subject.random else "a checkpoint outside of a study"
+        law, fix = f"needs the name of a file for {what}, got none.", "Write --video film.mp4."
         raise SpaceError("command line", [Fault(place="--video", law=law, fix=fix)])
     name = BEST if subject.chosen_among else f"trial_{subject.trial:05d}"
     return subject.study.clips / f"{name}{best_suffix()}"

@@ -30,7 +30,8 @@ def evaluate(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="STUDY|CHECKPOINT", help="Folder of a study: its best policy; or of a checkpoint: that policy."
+            metavar="STUDY|CHECKPOINT|SPACE",
+            help="Folder of a study: its best policy; or of a checkpoint: that one. With --random a space or a study.",
         ),
     ],
     trial: Annotated[
@@ -46,12 +47,16 @@ def evaluate(
             "--stochastic/--deterministic", help="Draw actions as in the training, or take the most probable ones."
         ),
     ] = False,
+    random: Annotated[
+        bool,
+        typer.Option("--random", help="Uniformly random actions in place of a policy: what a space's floor should be."),
+    ] = False,
     seed: Annotated[
         int | None,
         typer.Option(
             min=0,
             max=2**28 - 1,
-            help="Seed of the episodes, and of the noise of drawn actions; the same seed gives the same episodes. By "
+            help="Seed of the episodes, and of actions that are drawn; the same seed gives the same episodes. By "
             "default that of the study's own evaluations.",
         ),
     ] = None,
@@ -66,7 +71,7 @@ def evaluate(
     render: Annotated[bool, typer.Option("--render", help="Show the first 3 episodes in a window.")] = False,
     format_: Annotated[str, typer.Option("--format", help="text; json: all returns, for programs.")] = "text",
 ) -> None:
-    """Play a recorded policy: its return over episodes, a film of it, a window.
+    """Play a recorded policy, or a random one: its return over episodes, a film of it, a window.
 
     With defaults it plays the trial's final evaluation again, which must give the returns on record.
     """
@@ -88,6 +93,7 @@ def evaluate(
         space=space,
         episodes=episodes,
         stochastic=stochastic,
+        random=random,
         seed=seed,
         video=video,
         render=render,

@@ -1,19 +1,21 @@
-"""Which policy is meant, and what is known of it: a study's best, another trial's, a checkpoint. Imports no engine."""
+"""Which policy is meant, and what is known of it: a study's, a checkpoint's, a random one. Imports no engine."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from study.errors import Fault, RecordError, SpaceError
 from study.protocol.variants import spec_of
 from study.space.parameters import PARAMETERS, SCALE, Value
-from study.space.spec import StudySpec, load_space
+from study.space.space_file import find_space
+from study.space.spec import StudySpec, load_space, load_unscored
 from study.tracking.folder import StudyFolder
 from study.tracking.ledger import Ledger, TrialRow, best_per_scale
 from study.tracking.state import ledger_of
 from study.tracking.trust import check_own
 from study.trial.weights import STATE_FILE
 
+_SPACE_SUFFIXES = (".yaml", ".yml")
 _WAY_OUT = "copy the checkpoint into a folder of your own, and evaluate it there with --space"
 
 
@@ -23,25 +25,30 @@ class Subject:
 
     Attributes:
         title: What it is, for people.
-        checkpoint: Folder of its RLModule checkpoint.
+        checkpoint: Folder of its RLModule checkpoint; None for a random policy, which needs none.
         spec: The space that its trial ran under.
-        setting: Every parameter with its value, the scale included.
+        setting: Every parameter with its value, the scale included; none of a random policy.
         seed: Of the trial.
-        study: The study that it is from; None for a checkpoint with a space of its own.
+        study: The study that it is from; None for a checkpoint with a space of its own, and for a random policy.
         trial: Its number in the study.
         chosen_among: Finished trials that it is the best of; 0 where a person named it.
         recorded: Return of each episode of the trial's final evaluation; None where that is not known.
     """
 
     title: str
-    checkpoint: Path
+    checkpoint: Path | None
     spec: StudySpec
-    setting: Mapping[str, Value]
-    seed: int
+    setting: Mapping[str, Value] = field(default_factory=dict)
+    seed: int = 0
     study: StudyFolder | None = None
     trial: int | None = None
     chosen_among: int = 0
     recorded: tuple[float, ...] | None = None
+
+    @property
+    def random(self) -> bool:
+        """Whether actions are drawn from the action space: nothing was learnt."""
+        return self.checkpoint is None
 
     def check_owner(self) -> None:
         """Refuse a policy that is not there, or that somebody else could have put there.
@@ -49,6 +56,8 @@ class Subject:
         Raises:
             RecordError: It, or the study's folder, belongs to another user, or others may write to it.
         """
+        if self.checkpoint is None:
+            return
         if not _holds_policy(self.checkpoint):
             raise RecordError(
                 f"{self.checkpoint}: must hold the policy ({STATE_FILE}), got none; a packed study has no policies. "
@@ -78,9 +87,12 @@ def find_subject(path: Path, *, trial: int | None = None, space: str | None = No
         return _of_checkpoint(path, space)
     study = StudyFolder(path)
     if not study.exists():
+        got, fix = "another folder" if path.is_dir() else "no folder", "name one, such as studies/quickstart"
+        if path.suffix in _SPACE_SUFFIXES:
+            got, fix = "a space", f"{fix}, or add --random for a random policy in that space"
         raise RecordError(
             f"{path}: must be the folder of a study (with study.json) or of a checkpoint (with {STATE_FILE}), got "
-            f"{'another folder' if path.is_dir() else 'no folder'}. Fix: name one, such as studies/quickstart."
+            f"{got}. Fix: {fix}."
         )
     if space is not None:
         law = f"belongs to a checkpoint outside of a study, got '{space}' with a study."
@@ -94,6 +106,29 @@ def find_subject(path: Path, *, trial: int | None = None, space: str | None = No
             f"{path}: must hold a finished trial with its policy, got none yet. Fix: wait for one, or resume the study."
         )
     return _of_trial(study, spec, best, chosen_among=among)
+
+
+def random_subject(path: Path) -> Subject:
+    """Return a random policy in the environment of a space.
+
+    Args:
+        path: Space file, or the name of one in `search_spaces/`; or folder of a study, whose space is meant.
+
+    Raises:
+        RecordError: It is another folder, or the study cannot be read.
+        SpaceError: There is no such space, or it is wrong.
+    """
+    study = StudyFolder(path)
+    if study.exists():
+        identity = study.identity()
+        return Subject(title=f"{identity.name}: random policy", checkpoint=None, spec=identity.parse())
+    if path.is_dir():
+        got = "a checkpoint" if _holds_policy(path) else "another folder"
+        raise RecordError(
+            f"{path}: with --random it must be a space or the folder of a study (with study.json), got {got}. "
+            "Fix: name one, such as quickstart.yaml."
+        )
+    return Subject(title=f"{path}: random policy", checkpoint=None, spec=load_unscored(find_space(path, place="SPACE")))
 
 
 def best_policy(spec: StudySpec, ledger: Ledger) -> tuple[TrialRow | None, int]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from study.evaluating.summary import suggested_floor
+
 if TYPE_CHECKING:
     from study.evaluating.command import Evaluated
     from study.evaluating.showing import Shown
@@ -79,12 +81,14 @@ def to_json(evaluated: "Evaluated") -> str:
         "study": None if subject.study is None else str(subject.study.path),
         "trial": subject.trial,
         "chosen_among": subject.chosen_among or None,
-        "checkpoint": str(subject.checkpoint),
+        "checkpoint": None if subject.checkpoint is None else str(subject.checkpoint),
+        "random": subject.random,
         "environment": evaluated.spec.environment.id,
         "deterministic": not evaluated.stochastic,
         "seed": evaluated.spec.evaluation.seed,
         "as_recorded": evaluated.as_recorded,
         **evaluated.summary.to_json(),
+        "suggested_floor": suggested_floor(evaluated.summary.mean) if subject.random else None,
         "film": None if film is None else str(film.file),
     }
     return json.dumps(content, indent=1) + "\n"
@@ -92,7 +96,7 @@ def to_json(evaluated: "Evaluated") -> str:
 
 def _episodes(evaluated: "Evaluated") -> str:
     spec, n = evaluated.spec, len(evaluated.summary.returns)
-    how = "drawn" if evaluated.stochastic else "greedy"
+    how = "random" if evaluated.subject.random else "drawn" if evaluated.stochastic else "greedy"
     return f"{n:,} {how} episode{'s' if n != 1 else ''} of {spec.environment.id}, seed {spec.evaluation.seed}\n"
 
 
@@ -113,6 +117,9 @@ def _lines(summary: "Summary") -> Iterator[tuple[str, str]]:
 
 def _remarks(evaluated: "Evaluated") -> Iterator[str]:
     """Yield what the numbers mean and do not mean."""
+    if evaluated.subject.random:
+        yield from _remarks_on_random(evaluated)
+        return
     subject, own = evaluated.subject, evaluated.subject.spec.evaluation.seed
     match evaluated.as_recorded:
         case True:
@@ -127,3 +134,18 @@ def _remarks(evaluated: "Evaluated") -> Iterator[str]:
             f"The best of {subject.chosen_among:,} trials on these very episodes: that flatters it. Others: "
             f"--seed {own + 1}"
         )
+
+
+def _remarks_on_random(evaluated: "Evaluated") -> Iterator[str]:
+    """Yield what was played, how the space's floor compares, and at last the line that may replace it."""
+    yield "Every action was drawn from the action space, uniformly between its bounds: nothing was learnt."
+    mean, own = evaluated.summary.mean, evaluated.spec.environment.floor
+    floor = suggested_floor(mean)
+    if floor is None:
+        yield "One episode has no interval and is no floor. More: --episodes 200"
+        return
+    if own is not None:
+        where = "within" if mean.low <= own <= mean.high else "outside of"
+        yield f"The space's own floor of {own:,g} is {where} the interval."
+    yield "\nUnder `environment` in the space:"
+    yield f"floor: {floor:.12g}  # random policy: {mean:.4g}"

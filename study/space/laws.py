@@ -123,7 +123,8 @@ def _environment(spec: "StudySpec") -> Broken:
     floor, reference, target = spec.environment.floor, spec.environment.reference, spec.environment.target
     for name, value in {"floor": floor, "reference": reference, "target": target}.items():
         if value is None and spec.kind == "search":
-            yield f"environment.{name}", "must be given.", "Add it."
+            measures = "; `python -m study evaluate SPACE --random` measures it" if name == "floor" else ""
+            yield f"environment.{name}", "must be given.", f"Add it{measures}."
     if floor is None or reference is None or target is None:
         return
     if not floor < reference:

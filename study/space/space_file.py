@@ -65,8 +65,12 @@ class Source:
         return content
 
 
-def find_space(path: str | Path) -> Path:
+def find_space(path: str | Path, *, place: str = "--space") -> Path:
     """Return the file that `path` means: as given, in `./search_spaces`, or among the shipped ones.
+
+    Args:
+        path: A file, or the name of one.
+        place: What named it on the command line, for the message.
 
     Raises:
         SpaceError: There is none; names the nearest.
@@ -81,7 +85,7 @@ def find_space(path: str | Path) -> Path:
     shipped = sorted(file.name for file in SHIPPED.glob("*.yaml"))
     near = difflib.get_close_matches(given.with_suffix(".yaml").name, shipped, n=1)
     fix = f"Did you mean '{near[0]}'?" if near else f"Give a path, or one of: {', '.join(shipped)}."
-    raise SpaceError(str(path), [Fault(place="--space", law=f"no such file, got '{path}'.", fix=fix)])
+    raise SpaceError(str(path), [Fault(place=place, law=f"no such file, got '{path}'.", fix=fix)])
 
 
 def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:

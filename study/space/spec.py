@@ -363,6 +363,9 @@ _LATER = (
 )
 """Fields that are left out of a study's identity where they say nothing: studies were begun before there were any."""
 
+_SCORING = ("environment.floor", "environment.reference", "environment.target")
+"""Returns that give a score its meaning."""
+
 
 def _given(name: str, value: float | None) -> float:
     if value is None:
@@ -394,8 +397,17 @@ def load_space(path: str | Path, *, overrides: Sequence[str] = ()) -> StudySpec:
     return parse_space(read_space(path, overrides=overrides))
 
 
-def parse_space(source: Source) -> StudySpec:
+def load_unscored(path: str | Path) -> StudySpec:
+    """Read a space file whose `floor`, `reference` and `target` may still be missing; otherwise as `load_space`."""
+    return parse_space(read_space(path), scored=False)
+
+
+def parse_space(source: Source, *, scored: bool = True) -> StudySpec:
     """Validate the content of a space file.
+
+    Args:
+        source: The content.
+        scored: Whether the returns that give a score its meaning must be there, and in order.
 
     Raises:
         SpaceError: With every fault found.
@@ -413,7 +425,7 @@ def parse_space(source: Source) -> StudySpec:
         faults = faults_of(error, source)
         spec = _without(source, faults)
     if spec is not None:
-        places = {fault.place for fault in faults}
+        places = {fault.place for fault in faults}.union(() if scored else _SCORING)
         faults += [fault for fault in broken_laws(spec, source.line_of) if fault.place not in places]
     if faults or spec is None:
         raise SpaceError(source.name, sorted(faults, key=lambda fault: fault.line or 0))

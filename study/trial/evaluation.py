@@ -2,10 +2,12 @@
 
 Episode e always plays evaluation seed e, side by side with others. Actions are chosen and scaled as RLlib's
 own connectors do with `explore=False`; nothing here draws from a random generator of the training. Asked to, a policy
-draws its actions instead, as in the training; the noise then belongs to the episode and its step alone.
+draws its actions instead, as in the training; the noise then belongs to the episode and its step alone. So do the
+actions of a random policy, which learnt nothing and needs no module.
 """
 
 import contextlib
+import copy
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +27,7 @@ from study.trial.deadline import within
 from study.trial.envs.environments import env_factory
 from study.trial.failures import described
 from study.trial.sampling.acting import action_rule, scaling_for_environment
-from study.trial.sampling.seeds import LaneNoise, evaluation_seeds
+from study.trial.sampling.seeds import LaneNoise, evaluation_seeds, random_action_seed
 
 MAX_LANES = 64
 """Episodes played side by side; more would cost memory and hardly save time."""
@@ -88,6 +90,32 @@ def evaluate(
         TrialError: A reward or an output of the policy is not finite, the environment raised, or the
             evaluation took longer than `resources.sample_timeout_s`.
     """
+
+    def policy_in(space: gymnasium.Space) -> Policy:
+        scale = scaling_for_environment(space, normalize_actions=normalize_actions, clip_actions=clip_actions)
+        return _greedy(module, scale) if noise_seed is None else _drawing(module, space, scale, noise_seed)
+
+    return _evaluate(policy_in, spec, keep_actions)
+
+
+def evaluate_random(spec: StudySpec, *, keep_actions: int = 0) -> EvaluationResult:
+    """Play the same episodes as `evaluate` with actions of the action space's own sampling.
+
+    That is uniform over Discrete and MultiDiscrete, and over a Box between its bounds; where a Box has none, Gymnasium
+    draws normal or exponential numbers. An action depends on `spec.evaluation.seed`, the episode and its step alone.
+
+    Args:
+        spec: The space.
+        keep_actions: Episodes, from the first, whose actions are returned.
+
+    Raises:
+        TrialError: As of `evaluate`.
+    """
+    return _evaluate(lambda space: _random(space, spec.evaluation.seed), spec, keep_actions)
+
+
+def _evaluate(policy_in: Callable[[gymnasium.Space], Policy], spec: StudySpec, keep_actions: int) -> EvaluationResult:
+    """Play the evaluation episodes with the policy that `policy_in` makes for their action space."""
     timeout_s, episodes = spec.resources.sample_timeout_s, spec.evaluation.episodes
     started = time.perf_counter()
     seeds = evaluation_seeds(spec.evaluation.seed, episodes)
@@ -95,12 +123,7 @@ def evaluate(
     def play() -> list[_Outcome]:
         lanes = [_Lane(spec, keep_actions) for _ in range(min(MAX_LANES, episodes))]
         try:
-            action_space = lanes[0].env.action_space
-            scale = scaling_for_environment(
-                action_space, normalize_actions=normalize_actions, clip_actions=clip_actions
-            )
-            policy = _greedy(module, scale) if noise_seed is None else _drawing(module, action_space, scale, noise_seed)
-            return _play(policy, lanes, seeds)
+            return _play(policy_in(lanes[0].env.action_space), lanes, seeds)
         finally:
             for lane in lanes:
                 lane.env.close()
@@ -221,6 +244,17 @@ def _drawing(
         return scale(rule.choose(inputs, rule.noise(uniforms)))
 
     return policy
+
+
+def _random(space: gymnasium.Space, seed: int) -> Policy:
+    """Return a policy that looks at nothing."""
+    own = copy.deepcopy(space)  # an environment may draw from its space too
+
+    def draw(episode: int, step: int) -> Any:
+        own.seed(random_action_seed(seed, episode, step))
+        return own.sample()
+
+    return lambda _, places: np.stack([draw(*place) for place in places])
 
 
 def _inputs(forward: Callable[[dict[str, Any]], dict[str, Any]], observations: Floats) -> torch.Tensor:

@@ -1,25 +1,32 @@
 """Greedy evaluation against a plain loop with RLlib's own connectors, one episode at a time."""
 
+import json
 import random
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from scipy import stats
+from typer.testing import CliRunner
 
+from study import cli
 from study.errors import TrialError
 from study.space.spec import StudySpec
 from study.trial import evaluation
 from study.trial.envs.environments import make_env, probe
-from study.trial.evaluation import evaluate
+from study.trial.evaluation import evaluate, evaluate_random
 from study.trial.sampling.seeds import evaluation_seeds
+from tests import synthetic
 from tests.environments import Plain
 from tests.spaces import spec
 
@@ -229,3 +236,150 @@ def test_kept_actions_are_those_of_the_first_episodes() -> None:
     assert [len(actions) for actions in result.actions] == [20, 20]
     assert evaluate(module, space).actions == ()
     assert result.seeds == evaluation_seeds(space.evaluation.seed, 5)
+
+
+# --- a random policy -------------------------------------------------------------------------------------------
+
+
+class Five(Plain):
+    action_space: Any = Discrete(5)
+
+
+class TwoAndThree(Plain):
+    action_space: Any = MultiDiscrete([2, 3])
+
+
+class Lopsided(Plain):
+    action_space: Any = Box(np.array([-2, 0], np.float32), np.array([1, 10], np.float32))
+
+
+def random_actions(env: str, *, seed: int = 3) -> npt.NDArray[Any]:
+    """Return every action of 200 episodes of 20 steps, shape (200, 20, ...)."""
+    space = spec(
+        environment__id=f"tests.integration.test_evaluation:{env}", evaluation__episodes=200, evaluation__seed=seed
+    )
+    return np.array(evaluate_random(space, keep_actions=200).actions)
+
+
+def assert_uniform(values: npt.NDArray[Any], number: int) -> None:
+    """Check that `number` values are equally frequent, in every step and after every value of the step before."""
+    shares = [stats.chisquare(np.bincount(each, minlength=number)).pvalue for each in (values.ravel(), *values.T)]
+    pairs = np.bincount((values[:, :-1] * number + values[:, 1:]).ravel(), minlength=number**2)
+    episodes = np.bincount((values[:-1] * number + values[1:]).ravel(), minlength=number**2)
+    assert min(*shares, stats.chisquare(pairs).pvalue, stats.chisquare(episodes).pvalue) > 1e-4
+
+
+def test_random_actions_are_uniform() -> None:
+    assert_uniform(random_actions("Five"), 5)
+    both = random_actions("TwoAndThree")
+    assert both.shape == (200, 20, 2)
+    assert_uniform(both @ [3, 1], 6)
+
+
+def test_random_box_actions_are_uniform_between_their_own_bounds() -> None:
+    actions = random_actions("Lopsided")
+    for each, (low, high) in zip(np.moveaxis(actions, -1, 0), ((-2, 1), (0, 10)), strict=True):
+        shares = (each.astype(float) - low) / (high - low)
+        assert stats.kstest(shares.ravel(), "uniform").pvalue > 1e-4
+        for one, other in ((shares[:, :-1], shares[:, 1:]), (shares[:-1], shares[1:])):
+            assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 5 / np.sqrt(one.size)
+    assert abs(np.corrcoef(actions.reshape(-1, 2).T)[0, 1]) < 5 / np.sqrt(4000)
+
+
+def test_random_actions_belong_to_seed_episode_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = random_actions("Five")
+    monkeypatch.setattr(evaluation, "MAX_LANES", 3)
+    np.testing.assert_array_equal(random_actions("Five"), together)
+    assert (random_actions("Five", seed=4) != together).any()
+
+
+class DrawsFromItsSpace(Five):
+    """Pays what its own action space draws, as seeded at its reset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = Discrete(5)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.action_space.seed(seed)
+        return super().reset(seed=seed)
+
+    def reward(self, action: Any) -> float:
+        return float(self.action_space.sample())
+
+
+def test_an_environment_may_draw_from_its_own_space() -> None:
+    space = spec(environment__id="tests.integration.test_evaluation:DrawsFromItsSpace")
+    result = evaluate_random(space)
+    for seed, total in zip(result.seeds, result.returns, strict=True):
+        own = Discrete(5, seed=seed)
+        assert total == sum(int(own.sample()) for _ in range(20))
+
+
+def test_a_random_policy_plays_the_environment_of_the_evaluation() -> None:
+    changes: dict[str, Any] = {"environment__id": "tests.environments:Plain", "environment__kwargs": {"length": 30}}
+    assert evaluate_random(spec(**changes)).returns == (30.0,) * 3
+    other = spec(**changes, evaluation__kwargs={"length": 12}, environment__action_repeat=4)
+    short = evaluate_random(other, keep_actions=1)
+    assert (short.returns, short.num_cut, len(short.actions[0])) == ((12.0,) * 3, 0, 3)
+    cut = evaluate_random(spec(**changes, evaluation__max_episode_steps=11))
+    assert (cut.returns, cut.num_cut) == ((11.0,) * 3, 3)
+    assert cut.seeds == evaluation_seeds(10_000, 3)
+
+
+def test_a_random_policy_on_cartpole_gets_what_it_is_known_to_get() -> None:
+    space = spec(evaluation__episodes=400)
+    returns = np.array(evaluate_random(space).returns)
+    interval = stats.t.interval(0.95, returns.size - 1, returns.mean(), returns.std(ddof=1) / 20)
+    # The mean of a random policy is about 22.2; always the same action gets 9.4.
+    assert interval[0] < 22.2 < interval[1]
+    assert interval[1] - interval[0] < 3
+    env = gymnasium.make("CartPole-v1")
+    env.action_space.seed(1)
+    plain = []
+    for seed in range(400):
+        env.reset(seed=seed)
+        steps, over = 0, False
+        while not over:
+            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            steps, over = steps + 1, terminated or truncated
+        plain.append(steps)
+    assert stats.ks_2samp(returns, plain).pvalue > 1e-3
+
+
+SPACE = """
+environment: {id: CartPole-v1}
+parameters: {num_env_runners: [1, 2]}
+budget: {env_steps: 2000}
+search: {num_trials: 2}
+evaluation: {episodes: 70}
+"""
+
+
+def told(*words: Any) -> str:
+    done = CliRunner().invoke(cli.app, ["evaluate", *map(str, words), "--random"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_the_command_measures_the_floor_of_a_space_that_has_none(tmp_path: Path) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text(SPACE)
+    found = json.loads(told(file, "--format", "json"))
+    again = json.loads(told(file, "--format", "json"))
+    assert (found["n"], found["random"], found["checkpoint"], found["seed"]) == (70, True, None, 10_000)
+    assert again == found
+    few = json.loads(told(file, "--format", "json", "--episodes", 9))
+    assert few["returns"] == found["returns"][:9]
+    assert json.loads(told(file, "--format", "json", "--episodes", 9, "--seed", 3))["returns"] != few["returns"]
+    lines = told(file).splitlines()
+    assert lines[:2] == [f"{file}: random policy", "70 random episodes of CartPole-v1, seed 10000"]
+    assert lines[-1].startswith(f"floor: {found['suggested_floor']:g}  # random policy: {found['mean']['value']:.4g} [")
+
+
+def test_the_command_plays_the_space_of_a_study_and_films_it(tmp_path: Path) -> None:
+    folder = synthetic.make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db").path
+    found = json.loads(told(folder, "--format", "json", "--video", tmp_path / "film.gif"))
+    assert tuple(found["returns"]) == evaluate_random(spec()).returns
+    assert (found["film"], (tmp_path / "film.gif").stat().st_size > 1000) == (str(tmp_path / "film.gif"), True)
+    assert not (folder / "clips").exists()

@@ -4,6 +4,7 @@ import itertools
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import imageio_ffmpeg
@@ -15,13 +16,17 @@ from typer.testing import CliRunner
 
 from analysis.report import build, find_clip, to_html, to_markdown, write
 from analysis.report.clip import MAX_BYTES
+from analysis.statistics import Estimate
 from study import cli
 from study.errors import RecordError, SpaceError
+from study.evaluating.command import Evaluated
 from study.evaluating.film import Facts, Shot, best_suffix, check_target, writing
 from study.evaluating.showing import show
-from study.evaluating.subject import best_policy, find_subject
-from study.evaluating.summary import histogram, summarise
-from study.evaluating.view import histogram_view
+from study.evaluating.subject import Subject, best_policy, find_subject, random_subject
+from study.evaluating.summary import histogram, suggested_floor, summarise
+from study.evaluating.view import histogram_view, print_numbers, to_json
+from study.space.space_file import read_text
+from study.space.spec import load_space
 from study.tracking.ledger import Ledger
 from study.tracking.records import SettingsFrozen
 from study.trial.envs.frames import SMALLEST, open_scene, picture_of
@@ -73,6 +78,65 @@ def test_a_bar_is_as_long_as_it_counts_and_one_is_seen():
         console.print(histogram_view(summarise([0.0] * 99 + [100.0], num_cut=0, target=None)))
     lengths = [line.count("█") for line in capture.get().splitlines()]
     assert (lengths[0], lengths[-1], sum(lengths[1:-1])) == (40, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "floor"),
+    [
+        (22.2135, 1.62, 22),
+        (-499.27, 0.81, -499.3),
+        (-1234.5, 80, -1230),
+        (0.01432, 0.0098, 0.014),
+        (-0.2, 4, 0),
+        (1234567.8, 3e4, 1230000),
+        (-200, 0, -200),
+        (7.25, 1.0, 7),
+    ],
+)
+def test_a_floor_has_the_digits_that_its_interval_supports(value, half, floor):
+    estimate = Estimate(value=value, low=value - half, high=value + half, n=9, level=0.95, method="Student t")
+    found = suggested_floor(estimate)
+    assert found == pytest.approx(floor, rel=1e-12, abs=0)
+    assert estimate.low <= found <= estimate.high
+    assert not str(found).startswith("-0.0")
+
+
+def random_play(returns, **changes):
+    """Return an evaluation of a random policy as the command has it."""
+    space = spec(**changes)
+    subject = Subject(title="my.yaml: random policy", checkpoint=None, spec=space)
+    summary = summarise(returns, num_cut=0, target=space.environment.target)
+    return Evaluated(subject=subject, spec=space, stochastic=True, summary=summary, as_recorded=None)
+
+
+def said(evaluated):
+    console = Console(width=100)
+    with console.capture() as capture:
+        print_numbers(console, evaluated)
+    return capture.get().splitlines()
+
+
+def test_a_random_policy_is_called_one_and_ends_with_the_floor_for_the_space():
+    evaluated = random_play([20.0, 21.0, 22.0, 25.0], environment__floor=30)
+    lines = said(evaluated)
+    assert lines[:2] == ["my.yaml: random policy", "4 random episodes of CartPole-v1, seed 10000"]
+    assert any("drawn from the action space, uniformly" in line for line in lines)
+    # Student's t of 3 degrees: 3.1824; standard deviation of the sample: sqrt(14 / 3).
+    assert "The space's own floor of 30 is outside of the interval." in lines
+    assert lines[-1] == "floor: 22  # random policy: 22 [18.56, 25.44] (n=4)"
+    assert read_text(lines[-1], name="line").content == {"floor": 22}
+    content = json.loads(to_json(evaluated))
+    assert (content["random"], content["deterministic"], content["checkpoint"]) == (True, False, None)
+    assert content["suggested_floor"] == 22
+    assert "The space's own floor of 21 is within the interval." in said(
+        random_play([20.0, 21.0, 22.0, 25.0], environment__floor=21)
+    )
+
+
+def test_one_random_episode_is_no_floor():
+    evaluated = random_play([5.0])
+    assert said(evaluated)[-1] == "One episode has no interval and is no floor. More: --episodes 200"
+    assert json.loads(to_json(evaluated))["suggested_floor"] is None
 
 
 # --- the command line ------------------------------------------------------------------------------------------
@@ -168,6 +232,89 @@ def test_a_checkpoint_alone_needs_its_space(tmp_path):
         find_subject(tmp_path, trial=3, space="quickstart.yaml")
     subject = find_subject(tmp_path, space="quickstart.yaml")
     assert (subject.spec.environment.id, subject.setting["num_env_runners"]) == ("Acrobot-v1", 1)
+
+
+# --- a random policy -------------------------------------------------------------------------------------------
+
+UNSCORED = """
+environment: {id: CartPole-v1}
+parameters: {num_env_runners: [1, 2]}
+budget: {env_steps: 2000}
+search: {num_trials: 2}
+"""
+
+
+def test_a_random_policy_plays_in_a_space_or_in_a_study_s(folder):
+    in_study, in_space = random_subject(folder.path), random_subject(Path("quickstart.yaml"))
+    assert (in_study.title, in_study.random, in_study.spec) == ("demo: random policy", True, spec())
+    assert (in_space.title, in_space.spec.environment.id) == ("quickstart.yaml: random policy", "Acrobot-v1")
+    in_study.check_owner()  # nothing of a random policy can be another's
+
+
+def test_a_floor_may_be_measured_before_a_space_has_one(tmp_path):
+    file = tmp_path / "new.yaml"
+    file.write_text(UNSCORED)
+    with pytest.raises(SpaceError, match=r"environment\.floor .*must be given\. Fix: .* --random` measures it"):
+        load_space(file)
+    assert random_subject(file).spec.environment.floor is None
+    file.write_text(UNSCORED.replace("CartPole-v1", "CartPole-v1, floor: 9, reference: 3, target: 5"))
+    assert random_subject(file).spec.environment.floor == 9
+    file.write_text(
+        UNSCORED.replace("CartPole-v1", "CartPole-v1, floor: much").replace("num_trials: 2", "num_trials: 0")
+    )
+    with pytest.raises(SpaceError, match=r"2 problems") as caught:
+        random_subject(file)
+    assert {fault.place for fault in caught.value.faults} == {"environment.floor", "search.num_trials"}
+
+
+RANDOM_FAULTS = [
+    (
+        "{study} --random --trial 0",
+        SpaceError,
+        ["--trial: belongs to a recorded policy, got it together with --random."],
+    ),
+    (
+        "quickstart.yaml --random --stochastic --space quickstart.yaml",
+        SpaceError,
+        ["--space: belongs to a recorded policy", "--stochastic: belongs to a recorded policy"],
+    ),
+    (
+        "quickstart.yaml --random --video",
+        SpaceError,
+        ["--video: needs the name of a file for a random policy, got none."],
+    ),
+    (
+        "quickstat.yaml --random",
+        SpaceError,
+        ["SPACE: no such file, got 'quickstat.yaml'. Fix: Did you mean 'quickstart"],
+    ),
+    (
+        "{checkpoint} --random",
+        RecordError,
+        ["must be a space or the folder of a study (with study.json), got a checkpoint."],
+    ),
+    (
+        "{folder} --random",
+        RecordError,
+        ["with --random it must be a space or the folder of a study (with study.json), got"],
+    ),
+    ("quickstart.yaml", RecordError, ["got a space. Fix: name one, such as studies/quickstart, or add --random"]),
+]
+
+
+@pytest.mark.parametrize(("words", "kind", "laws"), RANDOM_FAULTS, ids=[case[0] for case in RANDOM_FAULTS])
+def test_what_does_not_go_with_a_random_policy_is_said(words, kind, laws, folder, tmp_path):
+    checkpoint = tmp_path / "mine"
+    checkpoint.mkdir()
+    (checkpoint / "module_state.pkl").write_bytes(b"")
+    typed = words.format(study=folder.path, checkpoint=checkpoint, folder=tmp_path).split()
+    with pytest.raises(kind) as caught:
+        CliRunner().invoke(cli.app, ["evaluate", *typed], catch_exceptions=False)
+    lines = [line for line in str(caught.value).splitlines() if " problem" not in line]
+    assert len(lines) == len(laws)
+    for line, law in zip(lines, laws, strict=True):
+        assert law in line
+        assert "Fix: " in line
 
 
 # --- pictures --------------------------------------------------------------------------------------------------

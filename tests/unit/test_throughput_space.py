@@ -166,7 +166,7 @@ def test_what_a_throughput_study_needs_not_say_others_must():
     with pytest.raises(SpaceError) as caught:
         spec(environment__floor=None, environment__target=None)
     assert [str(fault) for fault in caught.value.faults] == [
-        "environment.floor: must be given. Fix: Add it.",
+        "environment.floor: must be given. Fix: Add it; `python -m study evaluate SPACE --random` measures it.",
         "environment.target: must be given. Fix: Add it.",
     ]
     with pytest.raises(SpaceError, match="needs kind: throughput, got kind: search"):

@@ -8,7 +8,7 @@ where they run.
 import numpy as np
 import numpy.typing as npt
 
-_TRAINING, _EVALUATION, _NOISE, _LANE_NOISE = 0, 1, 2, 3
+_TRAINING, _EVALUATION, _NOISE, _LANE_NOISE, _RANDOM_ACTION = 0, 1, 2, 3, 4
 """Spawn keys of independent streams under one seed."""
 _NUMBERS_PER_BLOCK = 4
 """Philox yields four 64-bit numbers per count."""
@@ -49,6 +49,12 @@ def evaluation_seeds(first_seed: int, episodes: int) -> tuple[int, ...]:
 def noise_seed(seed: int, runner_index: int) -> int:
     """Return the seed of a stock runner's action noise: in [2^30, 2^30 + 2^29), distinct for every runner."""
     return _seed(seed, _NOISE, runner_index)
+
+
+def random_action_seed(seed: int, episode: int, step: int) -> int:
+    """Return the seed of one action of a random policy, in [0, 2^64): of its place in its episode alone."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(_RANDOM_ACTION, episode, step))
+    return int(sequence.generate_state(1, np.uint64)[0])
 
 
 class LaneNoise:
