@@ -240,7 +240,7 @@ _ALL = (
         unit="return",
         grain="evaluation",
         source="measured",
-        meaning="Mean return of the greedy evaluation on the fixed evaluation seeds.",
+        meaning="Mean return of the evaluation on its fixed seeds; greedy, unless evaluation.stochastic is set.",
     ),
     Metric(
         name="eval_time_s",

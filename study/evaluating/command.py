@@ -28,7 +28,7 @@ class Asked:
         trial: Of the study; None is its best.
         space: Of a checkpoint outside of a study.
         episodes: To play; None is the space's number.
-        stochastic: Whether actions are drawn instead of the most probable ones.
+        stochastic: Whether actions are drawn instead of the most probable ones; None is what the space says.
         random: Whether they are drawn from the action space, and there is no policy.
         seed: First seed of the episodes; None is the space's.
         video: Where the film goes; an empty text is the study's own place for it, None is no film.
@@ -39,7 +39,7 @@ class Asked:
     trial: int | None = None
     space: str | None = None
     episodes: int | None = None
-    stochastic: bool = False
+    stochastic: bool | None = None
     random: bool = False
     seed: int | None = None
     video: str | None = None
@@ -52,8 +52,7 @@ class Evaluated:
 
     Attributes:
         subject: The policy.
-        spec: Its space, with the episodes and the seed that were played.
-        stochastic: Whether actions were drawn.
+        spec: Its space, with the evaluation that was played.
         summary: The episodes.
         as_recorded: Whether they are those of the trial's final evaluation, return by return; None where another
             question was asked, or nothing is recorded.
@@ -63,11 +62,15 @@ class Evaluated:
 
     subject: Subject
     spec: StudySpec
-    stochastic: bool
     summary: Summary
     as_recorded: bool | None
     film: Shown | None = None
     attached: str = ""
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether actions were drawn."""
+        return self.subject.random or self.spec.evaluation.stochastic
 
 
 def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda _: None) -> Evaluated:
@@ -97,15 +100,12 @@ def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda 
             if scene is not None:
                 scenes.callback(scene.env.close)
 
-        result = _play(
-            subject, spec, spaces, stochastic=asked.stochastic, keep_actions=EPISODES if window or stage else 0
-        )
+        result = _play(subject, spec, spaces, keep_actions=EPISODES if window or stage else 0)
         evaluated = Evaluated(
             subject=subject,
             spec=spec,
-            stochastic=asked.stochastic or subject.random,
             summary=summarise(result.returns, num_cut=result.num_cut, target=spec.environment.target),
-            as_recorded=_as_recorded(subject, spec, result.returns, stochastic=asked.stochastic),
+            as_recorded=_as_recorded(subject, spec, result.returns),
         )
         told(evaluated)
         if window is not None:
@@ -116,7 +116,6 @@ def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda 
     return Evaluated(
         subject=subject,
         spec=spec,
-        stochastic=evaluated.stochastic,
         summary=evaluated.summary,
         as_recorded=evaluated.as_recorded,
         film=shown,
@@ -127,7 +126,11 @@ def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda 
 def _subject(asked: Asked) -> Subject:
     if not asked.random:
         return find_subject(asked.path, trial=asked.trial, space=asked.space)
-    others = {"--trial": asked.trial is not None, "--space": asked.space is not None, "--stochastic": asked.stochastic}
+    others = {
+        "--trial": asked.trial is not None,
+        "--space": asked.space is not None,
+        "--stochastic/--deterministic": asked.stochastic is not None,
+    }
     faults = [
         Fault(place=option, law="belongs to a recorded policy, got it together with --random.", fix="Drop one.")
         for option, given in others.items()
@@ -138,9 +141,7 @@ def _subject(asked: Asked) -> Subject:
     return random_subject(asked.path)
 
 
-def _play(
-    subject: Subject, spec: StudySpec, spaces: "Spaces", *, stochastic: bool, keep_actions: int
-) -> "EvaluationResult":
+def _play(subject: Subject, spec: StudySpec, spaces: "Spaces", *, keep_actions: int) -> "EvaluationResult":
     from study.trial.evaluation import evaluate, evaluate_random
 
     if subject.checkpoint is None:
@@ -153,22 +154,21 @@ def _play(
         spec,
         normalize_actions=policy.normalize_actions,
         clip_actions=policy.clip_actions,
-        noise_seed=spec.evaluation.seed if stochastic else None,
         keep_actions=keep_actions,
     )
 
 
 def _as_asked(spec: StudySpec, asked: Asked) -> StudySpec:
-    """Return the space with the episodes and the seed that a person wants."""
-    changes = {"episodes": asked.episodes, "seed": asked.seed}
+    """Return the space with the evaluation that a person wants."""
+    changes = {"episodes": asked.episodes, "seed": asked.seed, "stochastic": asked.stochastic}
     evaluation = spec.evaluation.model_copy(
         update={name: value for name, value in changes.items() if value is not None}
     )
     return spec.model_copy(update={"evaluation": evaluation})
 
 
-def _as_recorded(subject: Subject, spec: StudySpec, returns: tuple[float, ...], *, stochastic: bool) -> bool | None:
-    if subject.recorded is None or stochastic or spec.evaluation != subject.spec.evaluation:
+def _as_recorded(subject: Subject, spec: StudySpec, returns: tuple[float, ...]) -> bool | None:
+    if subject.recorded is None or spec.evaluation != subject.spec.evaluation:
         return None
     return returns == subject.recorded
 
@@ -195,7 +195,7 @@ def _keep(subject: Subject, spec: StudySpec, asked: Asked, shown: Shown, film: P
         study_id=identity.study_id,
         trial=subject.trial,
         environment=spec.environment.id,
-        deterministic=not asked.stochastic,
+        deterministic=not spec.evaluation.stochastic,
         evaluation_seed=spec.evaluation.seed,
         fps=shown.fps,
         shots=shown.shots,

@@ -42,11 +42,12 @@ def evaluate(
     ] = None,
     episodes: Annotated[int | None, typer.Option(min=1, help="Episodes to play; by default as the space says.")] = None,
     stochastic: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--stochastic/--deterministic", help="Draw actions as in the training, or take the most probable ones."
+            "--stochastic/--deterministic",
+            help="Draw actions as in the training, or take the most probable ones; by default as the space says.",
         ),
-    ] = False,
+    ] = None,
     random: Annotated[
         bool,
         typer.Option("--random", help="Uniformly random actions in place of a policy: what a space's floor should be."),

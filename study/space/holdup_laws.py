@@ -110,6 +110,8 @@ def _sizes(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
     if spec.evaluation.num_evaluations < 2:
         got = f"two consecutive evaluations tell that a target is reached, got {spec.evaluation.num_evaluations}."
         yield "evaluation.num_evaluations", got, "Raise it; 10 gives a tenth of the budget as resolution."
+    if spec.evaluation.stochastic:
+        yield "evaluation.stochastic", "a hold-up study judges greedy policies, got true.", "Remove it."
 
 
 def _search(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:

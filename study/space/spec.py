@@ -132,7 +132,7 @@ of two consecutive evaluations at the target; `return_and_cpu_s`, the front of r
 
 
 class EvaluationSpec(Section):
-    """Greedy evaluation on fixed seeds, outside the timed part of a trial."""
+    """Evaluation on fixed seeds, outside the timed part of a trial."""
 
     episodes: int = Field(50, ge=1)
     """Episodes of each evaluation."""
@@ -140,6 +140,8 @@ class EvaluationSpec(Section):
     """Evaluations, evenly spaced over the budget; the last one is at the end."""
     seed: int = Field(10_000, ge=0, lt=2**28)
     """First seed of the evaluation episodes; the same for every trial."""
+    stochastic: bool = False
+    """Draw actions from the policy's distribution, with noise of `seed`, instead of taking the most probable ones."""
     max_episode_steps: int = Field(10_000, ge=1)
     """An evaluation episode that does not end is cut here and scored with what it has."""
     kwargs: dict[str, Any] = Field({})
@@ -360,6 +362,7 @@ _LATER = (
     ),
     ("model", "conv_net"),
     ("evaluation", "kwargs"),
+    ("evaluation", "stochastic"),
 )
 """Fields that are left out of a study's identity where they say nothing: studies were begun before there were any."""
 

@@ -140,7 +140,7 @@ class Iteration(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation(Record):
-    """One greedy evaluation."""
+    """One evaluation."""
 
     kind: ClassVar[str] = "evaluation"
     trial: int

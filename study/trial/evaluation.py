@@ -72,18 +72,15 @@ def evaluate(
     *,
     normalize_actions: bool = True,
     clip_actions: bool = False,
-    noise_seed: int | None = None,
     keep_actions: int = 0,
 ) -> EvaluationResult:
-    """Play `spec.evaluation.episodes` greedy episodes on the fixed evaluation seeds.
+    """Play `spec.evaluation.episodes` episodes on the fixed evaluation seeds, greedily or as `stochastic` there says.
 
     Args:
         module: The policy; not changed.
         spec: The space.
         normalize_actions: Whether the policy's actions in [-1, 1] are scaled to the bounds (RLlib's default).
         clip_actions: Whether actions are clipped to the bounds when they are not scaled.
-        noise_seed: Draw actions from the policy's distribution instead of taking the most probable ones, with noise
-            of this seed; None: greedy.
         keep_actions: Episodes, from the first, whose actions are returned.
 
     Raises:
@@ -93,7 +90,9 @@ def evaluate(
 
     def policy_in(space: gymnasium.Space) -> Policy:
         scale = scaling_for_environment(space, normalize_actions=normalize_actions, clip_actions=clip_actions)
-        return _greedy(module, scale) if noise_seed is None else _drawing(module, space, scale, noise_seed)
+        if spec.evaluation.stochastic:
+            return _drawing(module, space, scale, spec.evaluation.seed)
+        return _greedy(module, scale)
 
     return _evaluate(policy_in, spec, keep_actions)
 

@@ -192,7 +192,9 @@ class StillBox(Still):
 def drawn(built: Built, *, seed: int = 3) -> npt.NDArray[Any]:
     """Return every action of every episode, shape (episodes, steps, ...)."""
     space, _, module = built
-    result = evaluate(module, space, noise_seed=seed, keep_actions=space.evaluation.episodes)
+    changes = {"stochastic": True, "seed": seed}
+    space = space.model_copy(update={"evaluation": space.evaluation.model_copy(update=changes)})
+    result = evaluate(module, space, keep_actions=space.evaluation.episodes)
     return np.array(result.actions)
 
 

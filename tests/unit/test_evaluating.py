@@ -106,7 +106,7 @@ def random_play(returns, **changes):
     space = spec(**changes)
     subject = Subject(title="my.yaml: random policy", checkpoint=None, spec=space)
     summary = summarise(returns, num_cut=0, target=space.environment.target)
-    return Evaluated(subject=subject, spec=space, stochastic=True, summary=summary, as_recorded=None)
+    return Evaluated(subject=subject, spec=space, summary=summary, as_recorded=None)
 
 
 def said(evaluated):
@@ -276,7 +276,7 @@ RANDOM_FAULTS = [
     (
         "quickstart.yaml --random --stochastic --space quickstart.yaml",
         SpaceError,
-        ["--space: belongs to a recorded policy", "--stochastic: belongs to a recorded policy"],
+        ["--space: belongs to a recorded policy", "--stochastic/--deterministic: belongs to a recorded policy"],
     ),
     (
         "quickstart.yaml --random --video",
