@@ -22,6 +22,7 @@ from study.evaluating.showing import show
 from study.evaluating.subject import best_policy, find_subject
 from study.evaluating.summary import histogram, summarise
 from study.evaluating.view import histogram_view
+from study.space.algorithms import ALGORITHMS
 from study.tracking.ledger import Ledger
 from study.tracking.records import SettingsFrozen
 from study.trial.envs.frames import SMALLEST, open_scene, picture_of
@@ -168,6 +169,18 @@ def test_a_checkpoint_alone_needs_its_space(tmp_path):
         find_subject(tmp_path, trial=3, space="quickstart.yaml")
     subject = find_subject(tmp_path, space="quickstart.yaml")
     assert (subject.spec.environment.id, subject.setting["num_env_runners"]) == ("Acrobot-v1", 1)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_checkpoint_alone_has_a_setting_of_its_space_s_algorithm(algorithm, tmp_path):
+    (tmp_path / "module_state.pkl").write_bytes(b"")
+    (tmp_path / "space.yaml").write_text(
+        f"environment: {{id: CartPole-v1, floor: 0, reference: 500, target: 450}}\nalgorithm: {algorithm}\n"
+        "parameters: {num_env_runners: [2, 4], lr: {low: 1.0e-4, high: 1.0e-3}}\n"
+        "budget: {env_steps: 1000}\nsearch: {num_trials: 2}\n"
+    )
+    subject = find_subject(tmp_path, space=str(tmp_path / "space.yaml"))
+    assert tuple(subject.setting) == subject.spec.parameter_names
 
 
 # --- pictures --------------------------------------------------------------------------------------------------
