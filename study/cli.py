@@ -318,9 +318,9 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
     from study.display import print_plan
     from study.planning.plan import make_plan
     from study.throughput_display import print_throughput_plan
-    from study.trial.envs.environments import check_network, probe
+    from study.trial.envs.environments import check_network, probe_both
 
-    check_network(spec.model, probe(spec.environment, source), source)
+    check_network(spec.model, probe_both(spec, source), source)
     if (joined := resolve_address(address)) is None:
         shape = private_shape(spec)
     else:
