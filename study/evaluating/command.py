@@ -79,11 +79,11 @@ def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda 
     film = None if asked.video is None else _target(subject, asked.video)
     if film is not None:
         check_target(film)
-    from study.trial.envs.environments import probe_both
+    from study.trial.envs.environments import probe_study
     from study.trial.envs.frames import open_scene
 
     with ExitStack() as scenes:
-        spaces = probe_both(spec, subject.title)
+        spaces = probe_study(spec, subject.title)
         window = open_scene(spec.evaluated_environment, "human") if asked.render else None
         stage = open_scene(spec.evaluated_environment, "rgb_array") if film is not None else None
         for scene in (window, stage):

@@ -11,7 +11,7 @@ from gymnasium.wrappers import TimeLimit
 
 from study.errors import SpaceError
 from study.space.spec import EnvironmentSpec
-from study.trial.envs.environments import EnvFactory, Spaces, check_network, env_factory, make_env, probe, probe_both
+from study.trial.envs.environments import EnvFactory, Spaces, check_network, env_factory, make_env, probe, probe_study
 from study.trial.envs.envpool_envs import EnvPoolLanes
 from study.trial.envs.lane_envs import GymnasiumLanes, make_lane_envs
 from study.trial.envs.observations import PoolObservations, Unusable
@@ -192,12 +192,17 @@ def test_an_id_of_another_library_is_not_taken_for_a_slip(env_id: str, fix: str)
 )
 def test_the_environment_of_the_evaluation_is_tried_too(env_id: str, kwargs: dict[str, Any], words: str) -> None:
     with pytest.raises(SpaceError, match=r"my\.yaml: 1 problem\n  evaluation\.kwargs: ") as raised:
-        probe_both(spec(environment__id=env_id, evaluation__kwargs=kwargs), "my.yaml")
+        probe_study(spec(environment__id=env_id, evaluation__kwargs=kwargs), "my.yaml")
     assert words in str(raised.value)
 
 
+def test_a_network_that_does_not_suit_the_environment_is_refused_too() -> None:
+    with pytest.raises(SpaceError, match=r"model\.conv_net: convolutions are for images, .*shape \(4,\)"):
+        probe_study(spec(model__conv_net="nature"), "my.yaml")
+
+
 def test_the_environment_of_the_evaluation_may_differ() -> None:
-    spaces = probe_both(spec(environment__id="FrozenLake-v1", evaluation__kwargs={"is_slippery": False}), "my.yaml")
+    spaces = probe_study(spec(environment__id="FrozenLake-v1", evaluation__kwargs={"is_slippery": False}), "my.yaml")
     assert spaces.observation_space.shape == (16,)
 
 

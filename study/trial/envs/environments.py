@@ -217,13 +217,14 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
     raise SpaceError(source_name, [fault])
 
 
-def probe_both(spec: StudySpec, source_name: str) -> Spaces:
+def probe_study(spec: StudySpec, source_name: str) -> Spaces:
     """Probe the environment that policies are trained in, and where it differs the one that they are judged in.
 
     Raises:
-        SpaceError: As of `probe`; or policies of the one could not play the other.
+        SpaceError: As of `probe` and `check_network`; or policies of the one could not play the other.
     """
     spaces = probe(spec.environment, source_name)
+    check_network(spec.model, spaces, source_name)
     if not spec.evaluation.kwargs:
         return spaces
     place = "evaluation.kwargs"
