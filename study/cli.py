@@ -318,9 +318,9 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
     from study.display import print_plan
     from study.planning.plan import make_plan
     from study.throughput_display import print_throughput_plan
-    from study.trial.envs.environments import check_network, probe
+    from study.trial.envs.environments import probe_study
 
-    check_network(spec.model, probe(spec.environment, source), source)
+    probe_study(spec, source)
     if (joined := resolve_address(address)) is None:
         shape = private_shape(spec)
     else:

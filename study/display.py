@@ -31,7 +31,7 @@ NARROW = 100
 TIMING_NOTES: Mapping[str, str] = {
     "oversubscribed": "more processes than cores; these times and rates say nothing about scaling.",
     "emulated": "the lanes of all runners in few processes; these times and rates say nothing about real runners.",
-    "tainted": "a runner was lost or a sample dropped; these times and rates say nothing about scaling.",
+    "tainted": "a runner or sample was lost or others used its nodes; these times and rates say nothing about scaling.",
 }
 """What a person must know of a timing that is not `measured`."""
 

@@ -35,7 +35,7 @@ from study.tracking.provenance import provenance
 from study.tracking.records import RecordLog, StudyClosed, TrialStarted
 from study.tracking.state import check_not_cut, ledger_of
 from study.tracking.tracking_uri import is_probed
-from study.trial.envs.environments import Spaces, check_network, probe
+from study.trial.envs.environments import Spaces, probe_study
 
 if TYPE_CHECKING:
     from study.certificate.making import Certificate
@@ -96,8 +96,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
     display = display or PlainDisplay()
     folder = StudyFolder(options.out / options.name)
     resumed = is_resumed(folder, options)
-    spaces = probe(spec.environment, options.space)
-    check_network(spec.model, spaces, options.space)
+    spaces = probe_study(spec, options.space)
     identity = resumed_identity(unpacked(folder), spec, options) if resumed else new_identity(spec, options)
     address = resolve_address(options.address)
     shape = private_shape(spec) if address is None else None

@@ -145,6 +145,37 @@ class OldApi(Plain):
         return super().step(action)[:3]
 
 
+class OldReset(Plain):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=seed)[0]
+
+
+class OlderReset(Plain):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()[0]
+
+
+class BreaksAtOnce(Plain):
+    """Its constructor fails: with a message of two lines, by a mistake of its own, or by ending the process."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        if how == "message":
+            raise ValueError("no licence\nfound")
+        if how == "mistake":
+            _ = None + 1  # type: ignore[operator]
+        raise SystemExit("the licence server says no")
+
+
+class NoSpaces(gymnasium.Env[Any, Any]):
+    """Says neither what it shows nor what it takes."""
+
+
+class NanAtFirst(Plain):
+    def observe(self) -> Any:
+        return np.full(3, np.nan, np.float32)
+
+
 class GraphObservations(Plain):
     observation_space = gymnasium.spaces.Graph(Box(0, 1, (1,)), None)
 

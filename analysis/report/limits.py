@@ -14,7 +14,7 @@ from analysis.tables.table import Table
 CLOCKS = {
     "oversubscribed": "more processes than cores",
     "emulated": "the lanes of all runners stepped in few processes: the learning is theirs, the clock is not",
-    "tainted": "the trial failed, a runner was lost or a sample dropped",
+    "tainted": "the trial failed, a runner was lost, a sample dropped, or others worked on its nodes",
 }
 PREDICTION = (
     "What a model says of numbers of runners that nobody ran is a prediction, and labelled so. It holds for this "

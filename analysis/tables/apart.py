@@ -11,7 +11,7 @@ TITLE = "Not measured: no speed-up"
 NOTES = {
     "oversubscribed": "oversubscribed: more processes than cores.",
     "emulated": "emulated: the lanes of all runners stepped in few processes: their learning, not their clock.",
-    "tainted": "tainted: the trial failed, a runner was lost or a sample dropped.",
+    "tainted": "tainted: the trial failed, a runner was lost, a sample dropped, or others worked on its nodes.",
 }
 UNKNOWN = "no label"
 COLUMNS = (

@@ -89,11 +89,13 @@ def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda 
     film = None if asked.video is None else _target(subject, asked.video)
     if film is not None:
         check_target(film)
-    from study.trial.envs.environments import probe
+    from study.trial.envs.environments import probe, probe_study
     from study.trial.envs.frames import open_scene
 
     with ExitStack() as scenes:
-        spaces = probe(spec.evaluated_environment, subject.title)
+        # A random policy has no network that must suit.
+        random = subject.random
+        spaces = probe(spec.evaluated_environment, subject.title) if random else probe_study(spec, subject.title)
         window = open_scene(spec.evaluated_environment, "human") if asked.render else None
         stage = open_scene(spec.evaluated_environment, "rgb_array") if film is not None else None
         for scene in (window, stage):

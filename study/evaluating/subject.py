@@ -6,7 +6,8 @@ from pathlib import Path
 
 from study.errors import Fault, RecordError, SpaceError
 from study.protocol.variants import spec_of
-from study.space.parameters import PARAMETERS, SCALE, Value
+from study.space.laws import smallest
+from study.space.parameters import SCALE, Value
 from study.space.space_file import find_space
 from study.space.spec import StudySpec, load_space, load_unscored
 from study.tracking.folder import StudyFolder
@@ -179,8 +180,15 @@ def _of_checkpoint(path: Path, space: str | None) -> Subject:
         law = f"is needed for a checkpoint outside of a study, got {path} alone."
         raise _mistake("--space", law, "Name the space file that it was trained in.")
     spec = load_space(space)
-    setting = {name: parameter.default for name, parameter in PARAMETERS.items() if parameter.default is not None}
-    return Subject(title=f"checkpoint {path}", checkpoint=path, spec=spec, setting={**setting, SCALE: 1}, seed=0)
+    return Subject(title=f"checkpoint {path}", checkpoint=path, spec=spec, setting=_some_setting(spec), seed=0)
+
+
+def _some_setting(spec: StudySpec) -> dict[str, Value]:
+    """Return a setting that trials of a space may have: which one makes no difference to how a policy acts."""
+    from study.search.distributions import runnable  # Optuna comes with it
+
+    least = {name: smallest(domain) for name, domain in spec.tuned.items()}
+    return runnable(spec, {**least, SCALE: spec.scales[0]})
 
 
 def _of_trial(study: StudyFolder, spec: StudySpec, row: TrialRow, *, chosen_among: int = 0) -> Subject:

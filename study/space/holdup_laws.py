@@ -130,7 +130,7 @@ def _search(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
     if spec.resources.num_learners > 1:
         got = f"baselines have batches that learners cannot share evenly, got {spec.resources.num_learners} learners."
         yield "resources.num_learners", got, "Use one learner, or none of its own."
-    if spec.runner == "stock" or spec.learner == "rllib":
+    if spec.algorithm == "PPO" and (spec.runner == "stock" or spec.learner == "rllib"):
         got = f"a hold-up study confirms with RLlib's own parts at the end, got {spec.runner} and {spec.learner}."
         yield "runner", got, "Remove runner and learner."
 

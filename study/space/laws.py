@@ -10,7 +10,7 @@ from study.space.domains import Choices, Domain, Range, is_multiple
 from study.space.holdup_laws import holdup_laws
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
 from study.space.plain import MAX_TRIALS
-from study.space.procgen import fault_of, is_procgen
+from study.space.procgen import fault_of, faults_of_levels, is_procgen
 from study.space.rules import batch_domain, bounds, minibatch_bounds
 from study.space.throughput_laws import throughput_laws
 
@@ -112,8 +112,11 @@ def _procgen(spec: "StudySpec") -> Broken:
     environment = spec.environment
     if not is_procgen(environment.id):
         return
-    if fault := fault_of(environment.id, environment.kwargs):
+    if fault := fault_of(environment.id):
         yield "environment.id", *fault
+    for place, kwargs in {"environment": environment.kwargs, "evaluation": spec.evaluation.kwargs}.items():
+        for name, law, fix in faults_of_levels(kwargs):
+            yield f"{place}.kwargs.{name}", law, fix
     if environment.backend != "envpool":
         got = f"Procgen is EnvPool's, got {environment.backend}."
         yield "environment.backend", got, "Remove it."
@@ -249,7 +252,10 @@ def _layers(spec: "StudySpec") -> Broken:
     """What is put around an environment needs somebody who does it."""
     environment = spec.environment
     for name in ("normalize_observations", "normalize_rewards"):
-        if getattr(environment, name) and spec.learner != "lean":
+        if getattr(environment, name) and spec.traits.asynchronous:
+            got = f"needs the lean learner, which {spec.algorithm} has not."
+            yield f"environment.{name}", got, "Remove it, or set algorithm: PPO or A2C."
+        elif getattr(environment, name) and spec.learner != "lean":
             got = f"needs learner: lean, got {spec.learner}."
             yield f"environment.{name}", got, "Set learner: lean with PPO or A2C, or remove it."
     if environment.normalize_rewards and spec.runner != "batched":
@@ -257,7 +263,9 @@ def _layers(spec: "StudySpec") -> Broken:
     for name in ("action_repeat", "frame_stack"):
         if getattr(environment, name) > 1 and environment.backend == "envpool":
             got = "needs backend: gymnasium, got envpool."
-            yield f"environment.{name}", got, "Use EnvPool's own in environment.kwargs: frame_skip, stack_num."
+            own = {"action_repeat": "frame_skip", "frame_stack": "stack_num"}[name]
+            fix = f"Remove it; EnvPool's Atari has {own} in environment.kwargs."
+            yield f"environment.{name}", got, fix
     if spec.model.conv_net is not None and spec.model.conv_filters is not None:
         yield "model.conv_net", "takes the place of conv_filters, got both.", "Remove one of the two."
 

@@ -5,7 +5,7 @@ on 200 levels of the easy and 500 of the hard distribution, tests on others. The
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 PREFIX = "procgen:"
@@ -30,6 +30,8 @@ GAMES = (
 TRAINING_LEVELS = {"easy": 200, "hard": 500}
 NUM_TEST_LEVELS = 100_000
 """Levels to be tested on, which follow those of training; the paper tests on all there are."""
+MAX_LEVELS = 10**9
+"""Of `num_levels` and of `start_level`: with the levels to be tested on, their sum stays within 32 bits."""
 
 
 def is_procgen(env_id: str) -> bool:
@@ -37,15 +39,35 @@ def is_procgen(env_id: str) -> bool:
     return env_id.startswith(PREFIX)
 
 
-def fault_of(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return law and fix where an id or its `distribution_mode` is wrong; None where both are right."""
-    if (game := _game(env_id)) not in GAMES:
-        near = difflib.get_close_matches(game, GAMES, n=1, cutoff=0.5)
-        fix = f"Did you mean '{PREFIX}{near[0]}'?" if near else f"Use one of: {', '.join(GAMES)}."
-        return f"Procgen has no such game, got '{env_id}'.", fix
+def game_meant(env_id: str) -> str | None:
+    """Return our id of a game that `env_id` names in another spelling, such as `procgen-coinrun-v0`; else None."""
+    game = _game(env_id.lower())
+    return PREFIX + game if game in GAMES else None
+
+
+def fault_of(env_id: str) -> tuple[str, str] | None:
+    """Return law and fix where an id names no game; None where it does."""
+    if (game := _game(env_id)) in GAMES:
+        return None
+    near = difflib.get_close_matches(game, GAMES, n=1, cutoff=0.5)
+    fix = f"Did you mean '{PREFIX}{near[0]}'?" if near else f"Use one of: {', '.join(GAMES)}."
+    return f"Procgen has no such game, got '{env_id}'.", fix
+
+
+def faults_of_levels(kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield argument, law and fix for whatever is wrong with the levels that are asked for.
+
+    EnvPool takes fewer than no levels for all there are, and then does not look at `start_level`.
+    """
     if (mode := _mode(kwargs)) not in TRAINING_LEVELS:
-        return f"distribution_mode must be easy or hard, got '{mode}'.", "Change it."
-    return None
+        yield "distribution_mode", f"must be easy or hard, got '{mode}'.", "Change it."
+    for name in ("num_levels", "start_level"):
+        value = kwargs.get(name, 0)
+        if type(value) is not int or not 0 <= value <= MAX_LEVELS:
+            yield name, f"must be a whole number from 0 to {MAX_LEVELS}, got {value!r}.", "Change the value."
+    if kwargs.get("num_levels") == 0 and kwargs.get("start_level"):
+        law = f"says nothing where num_levels is 0, which is all levels, got {kwargs['start_level']}."
+        yield "start_level", law, "Remove it, or say how many levels follow it."
 
 
 def task_of(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

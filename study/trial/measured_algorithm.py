@@ -8,6 +8,7 @@ import contextlib
 import math
 import shutil
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -160,7 +161,8 @@ def check_runner(measurement: RunnerMeasurement) -> None:
     if measurement.error:
         where = f"env runner {measurement.runner}" if measurement.runner else "sampling in the main process"
         error = TrialError(f"{where}: sampling must not fail, got {measurement.error}. Fix: {measurement.fix}.")
-        error.add_note(f"In {where}:\n{measurement.traceback}")
+        # Indented: of the lines that begin with an exception, the last one is taken for what ended the trial.
+        error.add_note(f"In {where}:\n{textwrap.indent(measurement.traceback, '  ')}")
         raise error
 
 

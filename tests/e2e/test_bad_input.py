@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from study.cluster.address import resolve_address
+from study.errors import ClusterError
 from tests.e2e.commands import SPACE, command, environment, run, study
 
 
@@ -49,6 +52,9 @@ SPACES = [
     ("no module", SPACE.replace("CartPole-v1", "nowhere:Env"), ("environment.id", "nowhere")),
     ("no class", SPACE.replace("CartPole-v1", "tests.environments:Nothing"), ("environment.id", "Nothing")),
     ("bad kwargs", SPACE.replace("CartPole-v1", "CartPole-v1, kwargs: {x: 1}"), ("environment.kwargs",)),
+    ("judged elsewhere", SPACE.replace("episodes: 4", "episodes: 4, kwargs: {x: 1}"), ("evaluation.kwargs",)),
+    ("multi-agent", SPACE.replace("CartPole-v1", "ray.rllib.env.multi_agent_env:MultiAgentEnv"), ("for one agent",)),
+    ("GPUs", SPACE + "\nresources: {num_gpus_per_learner: 99}\n", ("num_gpus_per_learner", "99 of the cluster's")),
 ]
 
 
@@ -58,6 +64,28 @@ def test_a_wrong_space_is_refused(tmp_path, text, words):
         (tmp_path / "space.yaml").write_text(text)
     refused(run(command("--space", "space.yaml"), tmp_path), *words)
     assert not (tmp_path / "studies").exists()
+
+
+QT = next(Path("/usr/lib").glob("*/libQt5Gui.so.5"), None)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to hide a library")
+@pytest.mark.skipif(QT is None, reason="libqt5gui5 is not installed")
+def test_procgen_without_its_library_names_the_package(place):
+    pytest.importorskip("envpool")
+    folder, over = QT.parent, place / "over"
+    over.mkdir()
+    hide = (  # a device 0,0 on the upper side of an overlay is a file that is not there
+        f"mount -t tmpfs none {over} && mkdir {over}/upper {over}/work && mknod {over}/upper/{QT.name} c 0 0 && "
+        f"mount -t overlay -o lowerdir={folder},upperdir={over}/upper,workdir={over}/work overlay {folder}"
+    )
+    if run(["unshare", "--mount", "sh", "-c", hide], place).returncode:
+        pytest.skip("no overlay can be mounted here")
+    words = shlex.join(command("--space", "space.yaml", "--set", "environment.id=procgen:coinrun"))
+    done = run(["unshare", "--mount", "sh", "-c", f"{hide} && exec {words}"], place)
+    refused(done, "needs a library of the system, got: libQt5Gui.so.5: cannot open", "apt install libqt5gui5")
+    assert "qtbase5-dev" not in done.stderr
+    assert not (place / "studies").exists()
 
 
 @pytest.mark.parametrize(
@@ -107,6 +135,11 @@ def test_an_address_where_something_else_answers(place):
 
 
 def test_auto_without_a_ray_on_this_machine(place):
+    try:
+        pytest.skip(f"a Ray runs at {resolve_address('auto')}: the study would join it")
+    except ClusterError as error:
+        if "no Ray of yours" not in str(error):
+            pytest.skip(str(error))
     refused(run(command("--space", "space.yaml", "--address", "auto"), place), "--address auto")
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import traceback
 from typing import Any
 
 import gymnasium
@@ -12,9 +13,12 @@ from gymnasium.spaces import Box
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED, NUM_ENV_STEPS_SAMPLED_LIFETIME
 
+from study.errors import TrialError
+from study.search.losses import reason_of
 from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
 from study.trial.envs.environments import make_env, probe
+from study.trial.measured_algorithm import check_runner
 from study.trial.sampling.acting import scaling_for_environment
 from study.trial.sampling.batched_runner import BatchedEnvRunner
 from study.trial.sampling.runner import StockEnvRunner
@@ -172,6 +176,11 @@ def test_what_the_environment_raises_is_reported(kind: str) -> None:
     assert (episodes, metrics, measurement.env_steps) == ([], {}, 0)
     assert "ZeroDivisionError: planted fault at step 5" in measurement.error
     assert "tests/environments.py" in measurement.traceback
+    with pytest.raises(TrialError) as raised:
+        check_runner(measurement)
+    reason = reason_of("".join(traceback.format_exception(raised.value)))
+    assert reason == str(raised.value)  # not the last line of the runner's traceback, which the error brings along
+    assert re.search(r"must not fail, got ZeroDivisionError: planted fault at step 5\. (.*\. )?Fix: ", reason)
 
 
 def test_a_reward_that_is_not_finite_is_reported(kind: str) -> None:

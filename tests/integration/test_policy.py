@@ -10,7 +10,8 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModule
 
-from study.errors import RecordError
+from study.errors import RecordError, SpaceError
+from study.evaluating.command import Asked, evaluate_policy
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.spec import StudySpec
@@ -73,6 +74,29 @@ def test_a_whole_module_of_rllib_s_plays_too(tmp_path: Path) -> None:
     whole = trained(space, inference_only=False)
     whole.save_to_path(tmp_path / "rllib")
     assert evaluate(loaded(tmp_path / "rllib", space), space).returns == evaluate(whole, space).returns
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_checkpoint_alone_is_played_with_a_space_of_any_algorithm(algorithm: str, tmp_path: Path) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text(
+        f"environment: {{id: CartPole-v1, floor: 0, reference: 500, target: 450}}\nalgorithm: {algorithm}\n"
+        "parameters: {num_env_runners: 1}\nbudget: {env_steps: 1000}\nsearch: {num_trials: 1}\n"
+    )
+    unpack_policy(pack_policy(trained(spec())), tmp_path / "policy")
+    played = evaluate_policy(Asked(path=tmp_path / "policy", space=str(file), episodes=2))
+    assert played.summary.mean.n == 2
+
+
+def test_a_space_whose_network_cannot_be_is_refused_before_it_is_built(tmp_path: Path) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text(
+        "environment: {id: 'tests.environments:Picture', floor: 0, reference: 500, target: 450}\n"
+        "parameters: {num_env_runners: 1}\nbudget: {env_steps: 1000}\nsearch: {num_trials: 1}\n"
+    )
+    unpack_policy(pack_policy(trained(spec())), tmp_path / "policy")
+    with pytest.raises(SpaceError, match=r"model\.conv_filters: must be given for images of shape \(4, 6, 3\)"):
+        evaluate_policy(Asked(path=tmp_path / "policy", space=str(file)))
 
 
 def test_a_policy_of_another_space_is_refused_by_what_differs(tmp_path: Path) -> None:

@@ -125,10 +125,22 @@ def test_batches_of_asynchronous_algorithms_hold_whole_fragments() -> None:
         ("A2C", {"standardization": "steps"}, "standardization"),
         ("IMPALA", {"kind": "throughput", "throughput": {"grids": {"a": {"num_env_runners": [1, 2]}}}}, "algorithm"),
         ("PPO", {"learner": "rllib", "standardization": "none"}, "standardization"),
+        (
+            "IMPALA",
+            {"environment": {**SPACE["environment"], "normalize_rewards": True}},
+            "environment.normalize_rewards",
+        ),
     ],
 )
 def test_what_does_not_go_with_an_algorithm_is_named(algorithm: str, changes: dict[str, Any], place: str) -> None:
     assert f"\n  {place}: " in faults(algorithm, **changes)
+
+
+@pytest.mark.parametrize("algorithm", ["A2C", "APPO", "IMPALA"])
+def test_a_hold_up_study_of_another_algorithm_has_one_fault(algorithm: str) -> None:
+    text = faults(algorithm, holdup={"target_scale": 4, "small_scale": 2}, search={}, parameters={"lr": [1e-3, 1e-4]})
+    assert text.splitlines()[0] == "space: 1 problem"
+    assert f"\n  holdup: a hold-up study is of PPO, got algorithm: {algorithm}." in text
 
 
 def test_asynchronous_trials_are_never_emulated() -> None:

@@ -43,7 +43,7 @@ def test_the_plan_says_what_a_provisional_label_depends_on():
     [
         ("emulated", "emulated: the lanes of all runners in few processes; these times"),
         ("oversubscribed", "oversubscribed: more processes than cores"),
-        ("tainted", "tainted: a runner was lost"),
+        ("tainted", "tainted: a runner or sample was lost or others used its nodes; these times"),
         ("measured", ""),
     ],
 )

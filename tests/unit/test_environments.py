@@ -11,7 +11,7 @@ from gymnasium.wrappers import TimeLimit
 
 from study.errors import SpaceError
 from study.space.spec import EnvironmentSpec
-from study.trial.envs.environments import EnvFactory, Spaces, check_network, env_factory, make_env, probe
+from study.trial.envs.environments import EnvFactory, Spaces, check_network, env_factory, make_env, probe, probe_study
 from study.trial.envs.envpool_envs import EnvPoolLanes
 from study.trial.envs.lane_envs import GymnasiumLanes, make_lane_envs
 from study.trial.envs.observations import PoolObservations, Unusable
@@ -135,6 +135,77 @@ def test_what_cannot_be_trained_is_refused(env_id: str, words: str) -> None:
     assert (place, words in text) == ("environment.id", True)
 
 
+@pytest.mark.parametrize(
+    ("env_id", "words"),
+    [
+        ("OldReset", "too many values to unpack (expected 2). Write it as Gymnasium has it: reset(*, seed=None"),
+        ("OlderReset", "unexpected keyword argument 'seed'. Write it as Gymnasium has it: reset(*, seed=None"),
+        ("OldApi", "(expected 5, got 3). Write it as Gymnasium has it: step(action) returns (observation, reward"),
+        ("NoSpaces", "must have an `observation_space` once it is made, got None. Set it"),
+        ("NanAtFirst", "must be finite, the first one is not"),
+    ],
+)
+def test_an_environment_that_is_not_gymnasium_s_is_told_what_is(env_id: str, words: str) -> None:
+    place, text = fault(f"tests.environments:{env_id}")
+    assert (place, words in text) == ("environment.id", True), text
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("message", "got ValueError: no licence found."),
+        ("mistake", "got TypeError: unsupported operand"),
+        ("exit", "got SystemExit: the licence server says no."),
+    ],
+)
+def test_a_constructor_that_fails_is_told_on_one_line_and_its_arguments_are_not_blamed(how: str, words: str) -> None:
+    place, text = fault("tests.environments:BreaksAtOnce", kwargs={"how": how})
+    assert (place, words in text, "\n" in text) == ("environment.id", True, False), text
+
+
+@pytest.mark.parametrize("env_id", ["../my_maze:Maze", ":Maze", "my-maze:Maze"])
+def test_what_cannot_be_a_module_is_said_to_be_none(env_id: str) -> None:
+    place, text = fault(env_id)
+    assert (place, "must be a module's name" in text, "module:Class" in text) == ("environment.id", True, True)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "fix"),
+    [
+        ("ALE/Pong-v5", "install the package that registers ALE/…"),
+        ("Pong-v5", "Use an id of Gymnasium"),  # no more like Ant-v5 than any other
+        ("procgen-coinrun-v0", "Did you mean 'procgen:coinrun'?"),
+        ("Procgen:CoinRun", "Did you mean 'procgen:coinrun'?"),
+    ],
+)
+def test_an_id_of_another_library_is_not_taken_for_a_slip(env_id: str, fix: str) -> None:
+    assert fix in fault(env_id)[1]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "words"),
+    [
+        ("CartPole-v1", {"gravitation": 3}, "must suit the constructor of 'CartPole-v1'"),
+        ("FrozenLake-v1", {"map_name": "8x8"}, "in training, (16,) and Discrete(4), got (64,) and Discrete(4)."),
+        ("LunarLander-v3", {"continuous": True}, "(8,) and Discrete(4), got (8,) and Box(-1.0, 1.0, (2,), float32)."),
+    ],
+)
+def test_the_environment_of_the_evaluation_is_tried_too(env_id: str, kwargs: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpaceError, match=r"my\.yaml: 1 problem\n  evaluation\.kwargs: ") as raised:
+        probe_study(spec(environment__id=env_id, evaluation__kwargs=kwargs), "my.yaml")
+    assert words in str(raised.value)
+
+
+def test_a_network_that_does_not_suit_the_environment_is_refused_too() -> None:
+    with pytest.raises(SpaceError, match=r"model\.conv_net: convolutions are for images, .*shape \(4,\)"):
+        probe_study(spec(model__conv_net="nature"), "my.yaml")
+
+
+def test_the_environment_of_the_evaluation_may_differ() -> None:
+    spaces = probe_study(spec(environment__id="FrozenLake-v1", evaluation__kwargs={"is_slippery": False}), "my.yaml")
+    assert spaces.observation_space.shape == (16,)
+
+
 def test_what_the_environment_raises_is_shown() -> None:
     _, text = fault("tests.environments:Raises", kwargs={"at_step": 1})
     assert "ZeroDivisionError: planted fault at step 1" in text
@@ -224,6 +295,14 @@ def test_a_missing_envpool_says_how_to_install_it(monkeypatch: pytest.MonkeyPatc
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 
+def test_an_envpool_that_cannot_be_imported_says_why(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "envpool.py").write_text("raise ImportError('libstdc++.so.6: version `GLIBCXX_3.4.30` not found')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "envpool", raising=False)
+    _, text = fault("CartPole-v1", backend="envpool")
+    assert "envpool cannot be imported, got: libstdc++.so.6: version `GLIBCXX_3.4.30` not found." in text
+
+
 @needs_envpool
 def test_the_backend_decides_who_makes_the_lanes() -> None:
     assert isinstance(make_lane_envs(EnvFactory(environment("CartPole-v1")), [1]), GymnasiumLanes)
@@ -302,6 +381,15 @@ def test_arguments_that_a_task_does_not_take_are_a_fault_of_kwargs(kwargs: dict[
 
 
 @needs_envpool
+def test_an_argument_of_another_type_is_told_on_one_line() -> None:
+    assert fault("FrozenLake-v1", kwargs={"size": "many"}, backend="envpool") == (
+        "environment.kwargs",
+        "must suit 'FrozenLake-v1', got {'size': 'many'}: __init__(): incompatible constructor arguments. "
+        "Change the arguments.",
+    )
+
+
+@needs_envpool
 def test_kwargs_reach_the_task() -> None:
     assert probe(pooled("FrozenLake-v1", kwargs={"size": 8}), "").observation_space.shape == (64,)
 
@@ -341,6 +429,8 @@ def test_one_environment_of_envpool_can_be_seeded_again() -> None:
         ((5,), [[16, 4, 2]], r"must be left out where observations are no images, got observations of shape \(5,\)"),
         ((50, 50, 3), None, r"must be given for images of shape \(50, 50, 3\)"),
         ((96, 42, 3), None, "must be given"),
+        ((3, 84, 84), None, r"environment\.id: images must have their channels last, .* got shape \(3, 84, 84\)"),
+        ((3, 84, 84), [[16, 4, 2]], None),
         ((50, 50, 3), [[16, 4, 2]], None),
         ((84, 84, 4), None, None),
         ((5,), None, None),

@@ -25,6 +25,7 @@ from study.evaluating.showing import show
 from study.evaluating.subject import Subject, best_policy, find_subject, random_subject
 from study.evaluating.summary import histogram, suggested_floor, summarise
 from study.evaluating.view import histogram_view, print_numbers, to_json
+from study.space.algorithms import ALGORITHMS
 from study.space.space_file import read_text
 from study.space.spec import load_space
 from study.tracking.ledger import Ledger
@@ -315,6 +316,18 @@ def test_what_does_not_go_with_a_random_policy_is_said(words, kind, laws, folder
     for line, law in zip(lines, laws, strict=True):
         assert law in line
         assert "Fix: " in line
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_checkpoint_alone_has_a_setting_of_its_space_s_algorithm(algorithm, tmp_path):
+    (tmp_path / "module_state.pkl").write_bytes(b"")
+    (tmp_path / "space.yaml").write_text(
+        f"environment: {{id: CartPole-v1, floor: 0, reference: 500, target: 450}}\nalgorithm: {algorithm}\n"
+        "parameters: {num_env_runners: [2, 4], lr: {low: 1.0e-4, high: 1.0e-3}}\n"
+        "budget: {env_steps: 1000}\nsearch: {num_trials: 2}\n"
+    )
+    subject = find_subject(tmp_path, space=str(tmp_path / "space.yaml"))
+    assert tuple(subject.setting) == subject.spec.parameter_names
 
 
 # --- pictures --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import copy
 import difflib
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -18,15 +18,25 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.wrappers import TimeLimit
 
 from study.errors import Fault, SpaceError, TrialError
-from study.space.spec import EnvironmentSpec, NetworkSpec
+from study.space.procgen import game_meant
+from study.space.spec import EnvironmentSpec, NetworkSpec, StudySpec
 from study.trial.deadline import within
 from study.trial.envs.envpool_envs import EnvPoolEnv
 from study.trial.envs.lane_checks import LaneError, checked_reward
 from study.trial.envs.layers import StepLoad, layered
 from study.trial.envs.observations import Unusable, observed
 from study.trial.envs.plugins import load_plugins_for
+from study.trial.failures import described
 
 ID, KWARGS = "environment.id", "environment.kwargs"
+_ALIKE = 0.7
+"""How alike an id must be to be proposed, as `difflib` counts: -v5 alone makes many ids half alike."""
+_API = {
+    "reset": "Write it as Gymnasium has it: reset(*, seed=None, options=None) returns (observation, info).",
+    "step": "Write it as Gymnasium has it: step(action) returns (observation, reward, terminated, truncated, info).",
+}
+_OTHER_API = ("unpack", "unexpected keyword argument 'seed'")
+"""Words of what Python says where `reset` or `step` takes or returns something else."""
 PROBE_TIMEOUT_S = 60.0
 """How long the first environment may take to be made, reset and stepped once."""
 
@@ -108,6 +118,9 @@ def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnas
     if not isinstance(maker, type) or not issubclass(maker, gymnasium.Env):
         got = f"must make a gymnasium.Env, got {getattr(maker, '__name__', type(maker).__name__)}."
         raise Unusable(ID, got, "Name a class that is derived from gymnasium.Env.")
+    if any(base.__name__ == "MultiAgentEnv" for base in maker.__mro__):  # RLlib's, which nothing here imports
+        got = f"must be for one agent, got the MultiAgentEnv {maker.__name__}."
+        raise Unusable(ID, got, "Use an environment for one agent.")
     env = maker(**kwargs)
     if spec.max_episode_steps is not None:
         env = TimeLimit(env, spec.max_episode_steps)
@@ -129,13 +142,17 @@ def _find(env_id: str) -> Any:
         if env_id not in gymnasium.registry:
             _check_registered(env_id)
         return None
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        law = f"what is before the colon must be a module's name, got '{module_name}'."
+        raise Unusable(ID, law, "Write module:Class, or package.module:Class; start the study in the module's folder.")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or module_name
         if module_name == missing or module_name.startswith(f"{missing}."):
             fix = "Check the spelling; it is imported from the directory in which the study was started."
-            raise Unusable(ID, f"the module must exist, got '{module_name}'.", fix) from error
+            law = f"the module must exist, got '{module_name}'."
+            raise Unusable(ID, law, _procgen_meant(env_id) or fix) from error
         law = f"module '{module_name}' needs '{missing}', which is not installed."
         raise Unusable(ID, law, f"Install {missing} on every node.") from error
     if hasattr(module, name):
@@ -152,9 +169,20 @@ def _check_registered(env_id: str) -> None:
         load_plugins_for(env_id)
         gymnasium.spec(env_id)
     except gymnasium_error.Error as error:
-        near = difflib.get_close_matches(env_id, gymnasium.registry, n=1, cutoff=0.5)
+        law = f"no such environment, got '{env_id}'."
+        if isinstance(error, gymnasium_error.NamespaceNotFound):
+            namespace = env_id.partition("/")[0]
+            fix = f"Check the spelling, or install the package that registers {namespace}/…, on every node."
+            raise Unusable(ID, law, fix) from error
+        near = difflib.get_close_matches(env_id, gymnasium.registry, n=1, cutoff=_ALIKE)
         fix = f"Did you mean '{near[0]}'?" if near else "Use an id of Gymnasium, or module:Class of your own."
-        raise Unusable(ID, f"no such environment, got '{env_id}'.", fix) from error
+        raise Unusable(ID, law, _procgen_meant(env_id) or fix) from error
+
+
+def _procgen_meant(env_id: str) -> str | None:
+    """Return the fix for an id that names a game of Procgen as others write it."""
+    game = game_meant(env_id)
+    return None if game is None else f"Did you mean '{game}'?"
 
 
 def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
@@ -178,27 +206,56 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
         fault = Fault(
             place=ID, law=f"a dependency of '{spec.id}' is missing: {error}.", fix="Install it on every node."
         )
-    except TypeError as error:
-        law = f"must suit the constructor of '{spec.id}', got {spec.kwargs}: {error}."
-        fault = Fault(place=KWARGS, law=law, fix="Change the arguments.")
-    except Exception as error:
-        law = f"'{spec.id}' must be made with {spec.kwargs}, got {type(error).__name__}: {error}."
-        fault = Fault(place=ID, law=law, fix="Try it in Python: make the environment and reset it.")
+    except (Exception, SystemExit) as error:
+        if isinstance(error, TypeError) and "argument" in str(error):
+            law = f"must suit the constructor of '{spec.id}', got {spec.kwargs}: {described(error)}."
+            fault = Fault(place=KWARGS, law=law, fix="Change the arguments.")
+        else:
+            law = f"'{spec.id}' must be made with {spec.kwargs}, got {described(error)}."
+            fault = Fault(place=ID, law=law, fix="Try it in Python: make the environment and reset it.")
         raise SpaceError(source_name, [fault]) from error
     raise SpaceError(source_name, [fault])
 
 
+def probe_study(spec: StudySpec, source_name: str) -> Spaces:
+    """Probe the environment that policies are trained in, and where it differs the one that they are judged in.
+
+    Raises:
+        SpaceError: As of `probe` and `check_network`; or policies of the one could not play the other.
+    """
+    spaces = probe(spec.environment, source_name)
+    check_network(spec.model, spaces, source_name)
+    if not spec.evaluation.kwargs:
+        return spaces
+    place = "evaluation.kwargs"
+    try:
+        judged = probe(spec.evaluated_environment, source_name)
+    except SpaceError as error:
+        raise SpaceError(source_name, [replace(fault, place=place) for fault in error.faults]) from error
+    trained_on, judged_on = (f"{each.observation_space.shape} and {each.action_space}" for each in (spaces, judged))
+    if trained_on != judged_on:
+        law = f"must leave observations and actions what they are in training, {trained_on}, got {judged_on}."
+        raise SpaceError(source_name, [Fault(place=place, law=law, fix="Change the arguments.")])
+    return spaces
+
+
 _DEFAULT_SQUARES = (10, 42, 64, 84, 96)
 """Sizes of images for which RLlib has convolutions of its own, pixels."""
+_CHANNELS = (1, 3, 4)
+"""Of an image in grey, in colour, and of four frames: no image has so few rows."""
 
 
 def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
     """Refuse convolutions for vectors, and images for which nobody has named convolutions.
 
     Raises:
-        SpaceError: Names `model.conv_filters`.
+        SpaceError: Names `model.conv_filters` or `model.conv_net`, or `environment.id` where channels come first.
     """
     shape = spaces.observation_space.shape
+    if len(shape) == 3 and spec.conv_filters is None and shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
+        law = f"images must have their channels last, (height, width, channels), got shape {shape}."
+        fix = "Wrap the environment so that it moves them; where these are no channels, give model.conv_filters."
+        raise SpaceError(source_name, [Fault(place=ID, law=law, fix=fix)])
     if len(shape) != 3 and spec.conv_net is not None:
         law = f"convolutions are for images, got observations of shape {shape}."
         raise SpaceError(source_name, [Fault(place="model.conv_net", law=law, fix="Remove it.")])
@@ -219,14 +276,14 @@ def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
 def _probe(spec: EnvironmentSpec) -> Spaces:
     env = make_env(spec)
     try:
-        _check_action_space(env.action_space)
+        _check_action_space(getattr(env, "action_space", None))
         _try_step(env, spec.id)
         return Spaces(observation_space=env.observation_space, action_space=env.action_space)
     finally:
         env.close()
 
 
-def _check_action_space(space: gymnasium.Space) -> None:
+def _check_action_space(space: Any) -> None:
     if isinstance(space, Discrete) and space.start == 0:
         return
     if isinstance(space, MultiDiscrete) and len(space.shape) == 1 and not np.any(space.start):
@@ -244,13 +301,17 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
         env.action_space.seed(0)
         what = "step"
         _, reward, _, _, _ = env.step(env.action_space.sample())
-    except Exception as error:
-        law = f"`{what}` of '{env_id}' must work, got {type(error).__name__}: {error}."
-        raise Unusable(ID, law, "Try it in Python: make the environment, reset it and step it.") from error
+    except (Exception, SystemExit) as error:
+        other_api = isinstance(error, (TypeError, ValueError)) and any(word in str(error) for word in _OTHER_API)
+        fix = _API[what] if other_api else "Try it in Python: make the environment, reset it and step it."
+        raise Unusable(ID, f"`{what}` of '{env_id}' must work, got {described(error)}.", fix) from error
     if np.shape(observation) != env.observation_space.shape:
         shape = env.observation_space.shape
         law = f"an observation must have the shape {shape} of its space, got {np.shape(observation)}."
         raise Unusable(ID, law, "Correct `observation_space`.")
+    if not np.all(np.isfinite(observation)):
+        law = f"observations of '{env_id}' must be finite, the first one is not."
+        raise Unusable(ID, law, "Correct the environment.")
     try:
         finite = np.isfinite(checked_reward(reward, 0, 1))
     except LaneError as error:

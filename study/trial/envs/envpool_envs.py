@@ -45,8 +45,8 @@ class PoolTask:
         """Look the task up.
 
         Raises:
-            Unusable: EnvPool is not installed or does not know the task, or the task has several players.
-            TypeError: The task does not take these arguments.
+            Unusable: EnvPool is not installed or does not know the task, the task does not take these arguments or
+                has several players, or a library of the system is missing.
         """
         self._envpool = _envpool()
         self._id, self._kwargs = spec.id, spec.kwargs
@@ -55,9 +55,15 @@ class PoolTask:
         self._check()
         try:
             task = self._envpool.make_spec(self._id, **self._kwargs)
-        except ImportError as error:  # a library of the system
-            law = f"'{spec.id}' must find what it needs: {error}"
-            raise Unusable("environment.id", law, "On Debian: apt install libqt5gui5, on every node.") from error
+        except ImportError as error:  # EnvPool's own words name another package; the linker's name the library
+            missing = str(error.__cause__ or error)
+            law = f"'{spec.id}' needs a library of the system, got: {missing}."
+            qt = is_procgen(spec.id) or "libQt5" in missing
+            fix = "On Debian: apt install libqt5gui5, on every node." if qt else "Install it on every node."
+            raise Unusable("environment.id", law, fix) from error
+        except TypeError as error:  # of C++ types, all signatures follow
+            law = f"must suit '{spec.id}', got {spec.kwargs}: {str(error).partition(' The following')[0].rstrip('.')}."
+            raise Unusable("environment.kwargs", law, "Change the arguments.") from error
         if task.config.max_num_players != 1:
             law = f"'{spec.id}' must have one player, got {task.config.max_num_players}."
             raise Unusable("environment.id", law, "Use a task for one player.")
@@ -96,7 +102,8 @@ def _envpool() -> ModuleType:
     try:
         import envpool
     except ImportError as error:
-        law = "envpool is not installed."
+        absent = isinstance(error, ModuleNotFoundError) and error.name == "envpool"
+        law = "envpool is not installed." if absent else f"envpool cannot be imported, got: {error}."
         raise Unusable("environment.backend", law, "pip install '.[envpool]'") from error
     module: ModuleType = envpool
     return module

@@ -30,14 +30,10 @@ def checked_observation(observation: Any, shape: tuple[int, ...] | None, lane: i
     array = np.asarray(observation)
     if array.shape != shape:
         raise LaneError(
-            f"{where(lane, step)}: an observation must fit its space, got shape {array.shape}, "
-            f"the space says {shape}. Fix: correct the environment or its `observation_space`."
+            f"{where(lane, step)}: an observation must fit its space, got shape {array.shape}, the space says {shape}."
         )
     if array.dtype.kind not in _NUMBERS:
-        raise LaneError(
-            f"{where(lane, step)}: an observation must consist of numbers, got dtype {array.dtype}. "
-            "Fix: correct the environment."
-        )
+        raise LaneError(f"{where(lane, step)}: an observation must consist of numbers, got dtype {array.dtype}.")
     return array
 
 
@@ -51,4 +47,4 @@ def checked_reward(reward: Any, lane: int, step: int) -> float:
     if array.shape == () and array.dtype.kind in _NUMBERS:
         return float(array)
     got = f"shape {array.shape}" if array.shape else repr(reward)
-    raise LaneError(f"{where(lane, step)}: a reward must be one number, got {got}. Fix: correct the environment.")
+    raise LaneError(f"{where(lane, step)}: a reward must be one number, got {got}.")

@@ -36,9 +36,12 @@ def observed(env: gymnasium.Env) -> gymnasium.Env:
     flat, shape (features,).
 
     Raises:
-        Unusable: Observations have no fixed size.
+        Unusable: Observations have no fixed size, or the environment does not say what they are.
     """
-    space = env.observation_space
+    space = getattr(env, "observation_space", None)
+    if not isinstance(space, gymnasium.Space):
+        law = f"must have an `observation_space` once it is made, got {space}."
+        raise Unusable("environment.id", law, "Set it in the environment's class or constructor, and `action_space`.")
     if is_image(space):
         return _Image(env)
     if not (isinstance(space, Box) and (len(space.shape) == 1 or _is_block(space))):

@@ -179,9 +179,11 @@ class StudyCatalog(PPOCatalog):
         model_config_dict: dict[str, Any],
         action_space: gymnasium.Space | None = None,
     ) -> ModelConfig:
+        inner: ModelConfig
         if model_config_dict.get(CONV_NET) == "impala":
-            return ImpalaEncoderConfig(input_dims=observation_space.shape)
-        inner: ModelConfig = super()._get_encoder_config(observation_space, model_config_dict, action_space)
+            inner = ImpalaEncoderConfig(input_dims=observation_space.shape)
+        else:
+            inner = super()._get_encoder_config(observation_space, model_config_dict, action_space)
         if model_config_dict.get(NORMALIZE):
             return NormalizedEncoderConfig(input_dims=observation_space.shape, inner=inner)
         return inner

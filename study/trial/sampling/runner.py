@@ -246,8 +246,7 @@ def _check_finite(episodes: list[SingleAgentEpisode]) -> None:
 def _with_notes(error: Exception) -> str:
     """Return `Type: message` of what was raised, with the lane and step that it was annotated with."""
     cause = original(error)
-    notes = " ".join(getattr(cause, "__notes__", ()))
-    return f"{described(cause)} {notes}".strip()
+    return ". ".join([described(cause), *getattr(cause, "__notes__", ())]).rstrip(".")
 
 
 def _seed_globally(seed: int) -> None:
