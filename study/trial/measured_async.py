@@ -2,8 +2,9 @@
 
 An iteration is a span of time, at least `ITERATION_S` and one train batch. Sampling and learning overlap, so that there
 are no phases; what there is instead is how long the runners sampled and the learner learnt in that span, each by its
-own clock, and how old the policy was that a sample was drawn with. Batches, queues, V-trace and losses are RLlib's; the
-runners are asked by this module, which waits for samples (RLlib polls) and misses none.
+own clock, and how old the policy was that a sample was drawn with. Batches, queues and losses are RLlib's, but that
+returns go on beyond a fragment (`study.trial.learning.truncations`); the runners are asked by this module, which waits
+for samples (RLlib polls) and misses none.
 """
 
 import math
@@ -25,6 +26,7 @@ from ray.rllib.utils.metrics import LEARNER_RESULTS, WEIGHTS_SEQ_NO
 
 from study.errors import TrialError
 from study.trial.failures import described
+from study.trial.learning.truncations import BootstrappedLearner
 from study.trial.measure import RunnerMeasurement, StepMeasurement
 from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig, check_runner, value_of
 from study.trial.sampling.runner import SampleReference
@@ -114,11 +116,11 @@ class CountingLearner(Learner):
         return self._busy_s, self._num_updates_so_far, self._lags, described(failure) if failure else ""
 
 
-class CountingAPPOLearner(CountingLearner, APPOTorchLearner):
+class CountingAPPOLearner(CountingLearner, BootstrappedLearner, APPOTorchLearner):
     """APPO's."""
 
 
-class CountingIMPALALearner(CountingLearner, IMPALATorchLearner):
+class CountingIMPALALearner(CountingLearner, BootstrappedLearner, IMPALATorchLearner):
     """IMPALA's."""
 
 
