@@ -7,6 +7,7 @@ import pytest
 
 from analysis.load import trials
 from analysis.replay import replay, to_markdown
+from analysis.statistics import mean_interval
 from study.certificate.making import verify
 from study.tracking.folder import StudyFolder
 
@@ -42,9 +43,20 @@ def test_the_arms_in_the_readme_are_those_of_the_certificate():
         assert f"| {final} |" in section, final
 
 
-@pytest.mark.parametrize("name", ["example_study", "example_table", "example_throughput"])
+@pytest.mark.parametrize("name", ["example_coinrun", "example_study", "example_table", "example_throughput"])
 def test_no_path_of_a_machine_is_in_an_example(name):
     folder = StudyFolder(ANALYSIS / name)
     for file in (folder.identity_file, folder.space_file, folder.table):
         for path in ("/work/", "/opt/", "/tmp/", "/root/", "/home/"):
             assert path not in file.read_text(), (file, path)
+
+
+def test_coinrun_is_learnt_for_levels_that_were_never_seen():
+    """Three seeds on test levels against a random policy there: 500 episodes, as the space's header says."""
+    header = (ANALYSIS.parent / "search_spaces" / "coinrun_ppo.yaml").read_text()
+    (upper,) = re.findall(r"A random policy gets [\d.]+ \[[\d.]+, ([\d.]+)\]", header)
+    finals = trials(ANALYSIS / "example_coinrun")["final_return"]
+    estimate = mean_interval(finals)
+    assert estimate.n == 3
+    assert f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]" in header
+    assert estimate.low > float(upper)
