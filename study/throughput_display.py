@@ -82,7 +82,7 @@ def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow]
     for column in ("runs", "failed", "env steps/s"):
         shown.add_column(column, justify="right")
     shown.add_column(Text("[lowest, highest], n"), no_wrap=True)
-    shown.add_column("most of an iteration", overflow="fold")
+    shown.add_column("limited by", no_wrap=True)
     shown.add_column("timing", overflow="fold")
     by_cell = defaultdict(list)
     for row in rows:
@@ -95,7 +95,7 @@ def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow]
         shown.add_row(*_words(cell, cells), *counts, rate, Text(spread), _limit(here), _labels(here))
     console.print(shown)
     console.print(
-        "env steps/s, and the largest phase's share: medians, of measured runs where there are any; of a divided "
+        "env steps/s, and the phase that takes most of an iteration: medians, of measured runs where there are any; of a divided "
         "allocation, the steps of all its trials together.",
         soft_wrap=True,
     )
