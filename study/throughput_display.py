@@ -95,8 +95,8 @@ def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow]
         shown.add_row(*_words(cell, cells), *counts, rate, Text(spread), _limit(here), _labels(here))
     console.print(shown)
     console.print(
-        "env steps/s, and the phase that takes most of an iteration: medians, of measured runs where there are any; of a divided "
-        "allocation, the steps of all its trials together.",
+        "env steps/s, and the phase that takes most of an iteration: medians, of measured runs where there are any; of "
+        "a divided allocation, the steps of all its trials together.",
         soft_wrap=True,
     )
     for reason in dict.fromkeys(row.timing_reason for row in rows if row.timing in ("oversubscribed", "tainted")):
