@@ -4,9 +4,9 @@ Imports RLlib and torch; knows nothing of Ray Tune. What it returns are the fiel
 """
 
 import io
-import tarfile
 import tempfile
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -302,10 +302,10 @@ def _fields(record: Iteration | Evaluation) -> dict[str, Any]:
 
 
 def pack_policy(module: RLModule) -> bytes:
-    """Return a tar archive of the module's checkpoint: unpacked, `RLModule.from_checkpoint` opens it."""
+    """Return a zip archive of the module's checkpoint: unpacked, `RLModule.from_checkpoint` opens it."""
     buffer = io.BytesIO()
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=buffer, mode="w") as archive:
-        path = Path(folder) / "policy"
-        module.save_to_path(path)
-        archive.add(path, arcname=".")
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(buffer, mode="w") as archive:
+        module.save_to_path(folder)
+        for path in sorted(Path(folder).rglob("*")):
+            archive.write(path, arcname=path.relative_to(folder))
     return buffer.getvalue()

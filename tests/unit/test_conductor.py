@@ -1,8 +1,8 @@
 """The course of a study, driven without Ray: kills at every step, resumes, failures, stops."""
 
 import io
-import tarfile
 import time
+import zipfile
 
 import optuna
 import pytest
@@ -447,14 +447,14 @@ def test_a_time_budget_stops_the_study_and_starts_nothing_that_would_not_end(tmp
 def test_the_policy_is_unpacked_into_the_folder(tmp_path):
     session = Session(tmp_path)
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        info = tarfile.TarInfo("weights.bin")
-        info.size = 3
-        archive.addfile(info, io.BytesIO(b"abc"))
+    with zipfile.ZipFile(buffer, mode="w") as archive:
+        archive.writestr("weights.bin", b"abc")
+        archive.writestr("../../outside.bin", b"abc")
     trial = session.conductor.next_trial().trial
     session.finish(trial, policy=buffer.getvalue())
     row = session.conductor.ledger.rows[trial]
-    assert (tmp_path / row.checkpoint / "weights.bin").read_bytes() == b"abc"
+    files = [file for file in tmp_path.parent.rglob("*.bin") if file.read_bytes() == b"abc"]
+    assert sorted(files) == sorted(tmp_path / row.checkpoint / name for name in ("outside.bin", "weights.bin"))
 
 
 def test_a_sampled_batch_is_a_multiple_of_the_lanes_and_minibatches_fit(tmp_path):

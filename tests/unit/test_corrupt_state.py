@@ -11,8 +11,8 @@ import pwd
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,10 +107,8 @@ def whole(tmp_path_factory):
 
 def policy():
     archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as content:
-        info = tarfile.TarInfo("weights")
-        info.size = 3
-        content.addfile(info, io.BytesIO(b"abc"))
+    with zipfile.ZipFile(archive, mode="w") as content:
+        content.writestr("weights", b"abc")
     return archive.getvalue()
 
 
