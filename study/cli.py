@@ -118,7 +118,7 @@ def plan(space: Space, address: Address = None, seed: Seed = None, trials: Trial
 
 @app.command()
 def schema(
-    markdown: Annotated[bool, typer.Option("--markdown", help="As the README's field reference.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As the field reference in Markdown.")] = False,
 ) -> None:
     """Print the JSON Schema of space files, for editors."""
     from study.space.reference import field_reference, json_schema

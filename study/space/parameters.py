@@ -25,7 +25,7 @@ class Parameter:
         minimum: Smallest value allowed.
         open_minimum: Whether `minimum` itself is excluded.
         maximum: Largest value allowed.
-        meaning: One line for the schema and the README, with the unit.
+        meaning: One line for the schema and the field reference, with the unit.
     """
 
     name: str

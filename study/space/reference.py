@@ -1,4 +1,4 @@
-"""The space file's schema for editors, and the field reference of the README, from the same models. Pure."""
+"""Schema of space files for editors, and the field reference in `search_spaces`, from the same models. Pure."""
 
 import json
 from collections.abc import Iterator

@@ -13,6 +13,7 @@ from study.tracking.folder import StudyFolder
 
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 README = (ANALYSIS.parent / "README.md").read_text()
+PROTOCOL = (ANALYSIS.parent / "study" / "protocol" / "README.md").read_text()
 
 
 def test_the_table_is_complete():
@@ -23,10 +24,10 @@ def test_the_table_is_complete():
 
 
 @pytest.mark.timeout(120)
-def test_the_replay_in_the_readme_is_that_of_the_table():
+def test_the_replay_in_the_protocol_s_page_is_that_of_the_table():
     said = to_markdown(replay(ANALYSIS / "example_table", target=46, small=10))
     rows = [line for line in said.splitlines() if line.startswith("|")]
-    assert "\n".join(rows) in README, "paste the output of `python -m study replay analysis/example_table`"
+    assert "\n".join(rows) in PROTOCOL, "paste the output of `python -m study replay analysis/example_table`"
 
 
 def test_the_certificate_of_the_example_follows_from_its_records():

@@ -1,4 +1,4 @@
-"""The README tells the truth: reference, commands, names."""
+"""The README and those of the folders tell the truth: reference, commands, names, links."""
 
 import re
 import shlex
@@ -15,10 +15,24 @@ from study.space.spec import load_space
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+FOLDERS = (
+    "search_spaces",
+    "analysis",
+    "tests/benchmarks",
+    *(f"study/{path.parent.name}" for path in ROOT.glob("study/*/README.md")),
+)
+PAGES = {"README.md": README} | {f"{folder}/README.md": (ROOT / folder / "README.md").read_text() for folder in FOLDERS}
+EXAMPLES = [
+    line
+    for text in PAGES.values()
+    for line in re.findall(r"^python (?:run_study\.py|-m study) .*$", text, re.MULTILINE)
+]
 
 
 def test_the_field_reference_is_the_schema():
-    (found,) = re.findall(r"<!-- reference: .*? -->\n(.*?)<!-- /reference -->", README, flags=re.DOTALL)
+    (found,) = re.findall(
+        r"<!-- reference: .*? -->\n(.*?)<!-- /reference -->", PAGES["search_spaces/README.md"], flags=re.DOTALL
+    )
     assert found == field_reference(), "paste the output of `python -m study schema --markdown`"
 
 
@@ -33,7 +47,7 @@ def test_every_shipped_space_is_named():
         assert f"`{file.name}`" in README
 
 
-@pytest.mark.parametrize("line", re.findall(r"^python (?:run_study\.py|-m study) .*$", README, flags=re.MULTILINE))
+@pytest.mark.parametrize("line", sorted(set(EXAMPLES)))
 def test_every_option_in_an_example_exists(line):
     words = [word for word in shlex.split(line.split("#")[0].split(">")[0])[1:] if word not in ("-m",)]
     name = "run" if words[0] == "run_study.py" else words[1]
@@ -51,9 +65,34 @@ def test_the_files_of_the_picture_exist():
                 assert (ROOT / word).exists() or (ROOT / "study" / word).exists(), word
 
 
-def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert target.startswith("http") or (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for target, _, heading in (link.partition("#") for link in re.findall(r"\]\(([^)]+)\)", PAGES[page])):
+        if not target.startswith("http"):
+            file = ((ROOT / page).parent / target).resolve() if target else ROOT / page
+            assert file.exists(), target
+            assert not heading or heading in headings(file.read_text()), f"{target}#{heading}"
+
+
+def headings(text):
+    """Return the anchors of a page's headings as GitHub writes them."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_folder_s_page_is_linked_from_the_first():
+    for page in set(PAGES) - {"README.md"}:
+        assert f"({page}" in README, page
+
+
+def test_the_figures_of_speed_are_those_of_the_benchmarks():
+    section = README.split("## What it costs")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == 5
+    for _, *cells in rows:
+        for cell in cells:
+            for figure in re.findall(r"\d[\d,.]*\d", cell):
+                assert figure in PAGES["tests/benchmarks/README.md"], figure
 
 
 def test_the_test_command_is_what_ci_runs():
