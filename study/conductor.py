@@ -1,10 +1,9 @@
-"""The course of a study without its engine: which trial is next, what is recorded, when it ends. Imports no Ray.
+"""The course of a study without its engine: what is dealt out, what is recorded, when it ends. Imports no Ray.
 
 Tune's searcher and callback are thin shells around this class, so that every rule can be tested without a cluster.
 Order of every end: the record first, then Optuna; MLflow follows the records in a process of its own.
 """
 
-import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,15 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from study.errors import RecordError
-from study.planning.needs import num_gpus
 from study.planning.node_load import NodeLoad, Reserved, disturbances
 from study.planning.plan import Plan, Slot
 from study.planning.timing import Label, label_at_end, label_at_start, label_of_folded
 from study.protocol.stages import Stage, digest_of
 from study.protocol.variants import folded, spec_of
-from study.search.admission import Running, Waiting, admit, promise
 from study.search.asking import ask
-from study.search.durations import Durations
 from study.search.losses import TAKEN_BACK, Loss
 from study.search.neighbours import Neighbours
 from study.search.optuna_study import OptunaStudy
@@ -43,13 +39,10 @@ from study.tracking.records import (
     TrialStarted,
 )
 from study.tracking.table import write_table
+from study.trial_queue import TrialQueue
 
-LOOKAHEAD = 64
-"""Trials of the queue that backfill looks at."""
 TABLE_INTERVAL_S = 30.0
 """How often the table of trials is written while trials end."""
-RELIABLE_PROGRESS = 0.05
-"""From this share of its budget on, a trial's own pace predicts its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,16 +94,13 @@ class Conductor:
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
         self.stop: Stop | None = None
         self.opened_at = time.time()
-        self._log, self._optuna, self._deadline = log, optuna_study, deadline
-        self._running: dict[int, float] = {}
-        """Trial -> its start, on the clock of `time.monotonic`."""
+        self._log, self._optuna = log, optuna_study
+        self._stages = None if spec.holdup is None else StageKeeper(spec, plan, ledger, self._append, until=until)
+        self._queue = TrialQueue(spec, plan, ledger.rows, stages=self._stages, deadline=deadline)
         self._neighbours = Neighbours(ledger.rows)
         self._budget_checked = False
-        self._promised: tuple[int, float] = (-1, math.inf)
-        """The first trial in the queue, and the earliest start that was reckoned for it."""
         self._apart: set[int] = set()
         """Trials that began when another one of their group had ended already."""
-        self._slots = {slot.trial: slot for slot in plan.slots}
         self._survivors: set[int] = set()
         """Trials that ran when the engine died."""
         self._ended_at_last_death = -1
@@ -126,23 +116,15 @@ class Conductor:
             )
         )
         self._end_open_attempts("the driver was killed")
-        ended = {number for number, row in ledger.rows.items() if row.ended}
-        self._stages = None if spec.holdup is None else StageKeeper(spec, plan, ledger, self._append, until=until)
-        cancelled = self._stages.cancelled if self._stages else set()
-        self._queue = [slot for slot in plan.slots if slot.trial not in ended | cancelled]
-        self._leg = plan.leg_of(self._queue[0]) if self._queue else None
-        """What the trials of this part of the study have in common that go on in each other's processes."""
-        self._optuna.forget(cancelled)
-        self._durations = Durations(spec, plan)
-        for row in ledger.rows.values():
-            self._durations.note(row)
+        if self._stages is not None:
+            self._optuna.forget(self._stages.cancelled)
 
     # --- dealing out -------------------------------------------------------------------------------------------
 
     @property
     def num_left(self) -> int:
         """Trials that this session has not dealt out yet, as far as they are known."""
-        return len(self._queue)
+        return len(self._queue.waiting)
 
     @property
     def phase(self) -> str:
@@ -154,45 +136,39 @@ class Conductor:
     def exhausted(self) -> bool:
         """Whether no further trial will be dealt out in this session."""
         self._watch_clock()
-        if self.stop is None and self._running:
+        if self.stop is None and self._queue.running:
             return False  # one that is lost runs again, and in a hold-up study their ends decide on what follows
-        return self.stop is not None or not self._queue or not self._startable()
+        return self.stop is not None or not self._queue.startable()
 
     @property
     def leg_ended(self) -> bool:
         """Whether Tune must end here and begin anew: the next trials keep processes where these did not, or reverse."""
-        return (
-            self.stop is None
-            and not self._running
-            and bool(self._queue)
-            and self._leg != self.plan.leg_of(self._queue[0])
-        )
+        return self.stop is None and self._queue.leg_ended
 
     def begin_leg(self) -> bool:
         """Begin a part of the study that one run of Tune can do; return whether its processes are reused."""
-        self._leg = self.plan.leg_of(self._queue[0])
-        return self._leg is not None
+        return self._queue.begin_leg()
 
     def _advance(self) -> None:
         """Take the decision that is due when all trials of a phase have ended, and queue what follows from it."""
-        if self._stages is None or self._running or self.stop is not None:
+        queue, stages = self._queue, self._stages
+        if stages is None or queue.running or self.stop is not None:
             return
-        while self._stages.phase is not None and not self._stages.held:
-            reason = self._why_skip(self._queue[0]) if self._queue else ""
-            if self._queue and not reason:
-                self._check_budget(self._stages)
+        while stages.phase is not None and not stages.held:
+            reason = queue.why_skip(queue.waiting[0]) if queue.waiting else ""
+            if queue.waiting and not reason:
+                self._check_budget(stages)
                 return
-            left = [slot.trial for slot in self._queue]
-            slots = self._stages.close_phase(left, reason)
+            left = [slot.trial for slot in queue.waiting]
+            slots = stages.close_phase(left, reason)
             self._optuna.forget(left)
-            self._slots |= {slot.trial: slot for slot in slots}
-            self._queue = slots
-        self._queue = []
+            queue.replace(slots)
+        queue.replace([])
 
     def _check_budget(self, stages: StageKeeper) -> None:
         """End a session that would spend its budget and never come to a verdict."""
         searched = any(row.stage == "search" for row in self.ledger.rows.values())
-        if searched or self._budget_checked or self._queue[0].stage == "calibrate":
+        if searched or self._budget_checked or self._queue.waiting[0].stage == "calibrate":
             return  # once it has begun to search, a study goes on, also after a kill
         self._budget_checked = True
         if shortfall := stages.shortfall():
@@ -200,76 +176,8 @@ class Conductor:
 
     def next_trial(self) -> TrialStarted | None:
         """Record and return the trial to start now; None when all have to wait."""
-        if self.stop is not None or self._is_full():
-            return None
-        startable = self._startable()
-        if not startable or not self._gpus_are_free():
-            return None
-        now = time.monotonic()
-        held, expected = self._cpus_held, self._durations.expected
-        queue = [Waiting(num_cpus=held(slot), duration=expected(slot)) for slot in startable]
-        running = [Running(num_cpus=held(self._slots[trial]), end=self._end(trial)) for trial in self._running]
-        # Trials that are measured side by side share the CPUs that one large trial has; nothing else runs then.
-        cluster = self.plan.cluster
-        capacity = cluster.capacity if startable[0].group is None else cluster.num_cpus
-        first, before = startable[0].trial, self._promised
-        known = before[1] if before[0] == first else math.inf
-        self._promised = first, min(known, promise(queue[0], running, capacity=capacity, now=now))
-        index = admit(queue, running, capacity=capacity, now=now, promised=self._promised[1])
-        return None if index is None else self._start(startable[index])
-
-    def _is_full(self) -> bool:
-        """Return whether running trials hold every CPU; Tune asks so often that a closer look would cost it."""
-        slots = [self._slots[trial] for trial in self._running]
-        cluster = self.plan.cluster
-        capacity = cluster.capacity if all(slot.group is None for slot in slots) else cluster.num_cpus
-        return bool(slots) and sum(map(self._cpus_held, slots)) >= capacity
-
-    def _cpus_held(self, slot: Slot) -> int:
-        """Return the CPUs that no other trial gets while this one runs: all of them where it is to run alone."""
-        needs = self.plan.needs(slot)
-        if needs.alone and slot.group is None:  # a group is alone as it is
-            return max(needs.num_cpus, self.plan.cluster.capacity)
-        return needs.num_cpus
-
-    def _gpus_are_free(self) -> bool:
-        """Return whether one more trial finds its GPUs; every trial needs as many, so that CPUs decide on the order."""
-        wanted = num_gpus(self.spec) * (len(self._running) + 1)
-        return wanted <= self.plan.cluster.num_gpus + 1e-9  # shares of a GPU are no binary fractions
-
-    def _startable(self) -> list[Slot]:
-        """Return the head of the queue, without trials that by experience would not end before the deadline.
-
-        A guess excludes nothing: it may be wrong by a factor of three, and what is never started is never measured.
-        """
-        head = self._of_one_group(self._queue[:LOOKAHEAD])
-        if head and self._why_skip(head[0]):
-            return []
-        if self._deadline is None:
-            return head
-        left = self._deadline - time.monotonic()
-        known, expected = self._durations.known, self._durations.expected
-        return [slot for slot in head if left > 0 and (not known(slot) or expected(slot) * self._length(slot) <= left)]
-
-    def _length(self, slot: Slot) -> float:
-        """Return how much longer than the median of its kind a trial should take, by what is known of its setting."""
-        return 1.0 if self._stages is None or slot.iterations is not None else self._stages.share_of_usual(slot)
-
-    def _of_one_group(self, head: list[Slot]) -> list[Slot]:
-        """Return the slots that may run beside the running ones and each other."""
-        if not head:
-            return []
-        leg_of = self.plan.leg_of
-        running = {(self._slots[trial].group, leg_of(self._slots[trial])) for trial in self._running}
-        wanted = running or {(head[0].group, self._leg)}
-        return [slot for slot in head if (slot.group, leg_of(slot)) in wanted]
-
-    def _why_skip(self, slot: Slot) -> str:
-        """Return why a trial of a hold-up study is not run at all; empty when it is."""
-        if self._stages is None:
-            return ""
-        left = None if self._deadline is None else self._deadline - time.monotonic()
-        return self._stages.why_skip(slot, num_running=len(self._running), left_s=left)
+        slot = None if self.stop is not None else self._queue.next()
+        return None if slot is None else self._start(slot)
 
     def _start(self, slot: Slot) -> TrialStarted:
         needs, earlier = self.plan.needs(slot), self.ledger.rows.get(slot.trial)
@@ -300,10 +208,9 @@ class Conductor:
         if self._stages is not None:
             self._stages.check_seed(started)
         self._append(started)
-        self._queue.remove(slot)
-        self._running[slot.trial] = time.monotonic()
+        self._queue.begin(slot)
         self._neighbours.began(slot.trial)
-        if any(_over(self.ledger.rows.get(member)) for member in self._group_of(slot)):
+        if any(self._queue.is_over(member) for member in self._queue.group_of(slot)):
             self._apart.add(slot.trial)
         return started
 
@@ -312,21 +219,9 @@ class Conductor:
 
         Trials that are to be timed side by side wait for each other by this name.
         """
-        slot = self._slots[trial]
-        open_ones = [member for member in self._group_of(slot) if not _over(self.ledger.rows.get(member))]
+        slot = self._queue.slots[trial]
+        open_ones = [member for member in self._queue.group_of(slot) if not self._queue.is_over(member)]
         return f"group-{self.ledger.sessions}-{slot.group}", 1 + len(open_ones)
-
-    def _group_of(self, slot: Slot) -> list[int]:
-        """Return the other trials of a slot's group."""
-        if slot.group is None:
-            return []
-        return [each.trial for each in self._slots.values() if each.group == slot.group and each.trial != slot.trial]
-
-    def _end(self, trial: int) -> float:
-        row, start = self.ledger.rows[trial], self._running[trial]
-        if row.progress >= RELIABLE_PROGRESS:
-            return start + (time.monotonic() - start) / row.progress
-        return start + self._durations.expected(self._slots[trial])
 
     # --- recording ---------------------------------------------------------------------------------------------
 
@@ -379,7 +274,7 @@ class Conductor:
             lost: What died under it.
         """
         row = self.ledger.rows[trial]
-        self._running.pop(trial, None)
+        self._queue.running.pop(trial, None)
         if row.status != "running":
             return
         summary = row.summarise(self.spec, status, moment=time.time())
@@ -401,14 +296,14 @@ class Conductor:
             )
         )
         if row.ended:
-            self._durations.note(row)
+            self._queue.durations.note(row)
             self._optuna.tell(row)
         if time.monotonic() - self._table_written > TABLE_INTERVAL_S:
             self.write_table()
 
     def _was_apart(self, trial: int) -> bool:
         """Return whether a trial was without another one of its group for some of its time."""
-        members = self._group_of(self._slots[trial]) if trial in self._slots else []
+        members = self._queue.group_of(self._queue.slots[trial]) if trial in self._queue.slots else []
         rows = self.ledger.rows
         failed = any(member in rows and rows[member].status == "failed" for member in members)
         lost = bool(members) and any(self._losses[each] for each in (trial, *members))
@@ -428,8 +323,7 @@ class Conductor:
             self.end(trial, "failed", f"{reason} (lost {self._losses[trial]} times)", lost=loss)
             return
         self.end(trial, "interrupted", reason, lost=loss)
-        self._queue.append(self._slots[trial])
-        self._queue.sort(key=lambda slot: slot.trial)
+        self._queue.take_back(trial)
 
     def engine_died(self, reason: str) -> None:
         """Take back the trials that ran when the engine died under them, to be dealt out again.
@@ -437,14 +331,13 @@ class Conductor:
         Which one was the cause is not known. A trial that sees it twice has failed; an engine that dies again before
         any trial has ended ends the study.
         """
-        for trial in list(self._running):
+        for trial in list(self._queue.running):
             if trial in self._survivors:
                 self.end(trial, "failed", reason)
             else:
                 self._survivors.add(trial)
                 self.end(trial, "interrupted", reason)
-                self._queue.append(self._slots[trial])
-        self._queue.sort(key=lambda slot: slot.trial)
+                self._queue.take_back(trial)
         ended = sum(row.ended for row in self.ledger.rows.values())
         if ended == self._ended_at_last_death:
             self.end_early(
@@ -457,9 +350,9 @@ class Conductor:
         stop = self.stop
         self._end_open_attempts(stop.detail if stop else "the driver ended")
         reason, detail = (stop.reason, stop.detail) if stop else ("error", "")
-        if self._stages is not None and not self._queue and (stop is None or self._stages.phase is None):
+        if self._stages is not None and not self._queue.waiting and (stop is None or self._stages.phase is None):
             reason, detail = self._stages.how_it_ended()
-        elif self._stages is None and all(_over(self.ledger.rows.get(slot.trial)) for slot in self.plan.slots):
+        elif self._stages is None and all(self._queue.is_over(slot.trial) for slot in self.plan.slots):
             reason, detail = "complete", ""
         closed = StudyClosed(
             session=self.ledger.sessions,
@@ -491,7 +384,7 @@ class Conductor:
         return str(target.relative_to(self.folder.path))
 
     def _label_at_start(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> Label:
-        slot = self._slots[row.trial]
+        slot = self._queue.slots[row.trial]
         if row.scale is not None:
             return label_of_folded(int(row.setting[SCALE]), row.scale)
         return label_at_start(
@@ -500,7 +393,7 @@ class Conductor:
             num_env_runners=int(row.setting[SCALE]),
             execution=row.execution,
             processes_per_node=processes_per_node,
-            beside=len(self._group_of(slot)) * row.num_cpus,
+            beside=len(self._queue.group_of(slot)) * row.num_cpus,
         )
 
     # --- ending ------------------------------------------------------------------------------------------------
@@ -517,16 +410,13 @@ class Conductor:
 
     def _watch_clock(self) -> None:
         self._advance()
-        if self._deadline is None or self.stop is not None:
+        queue = self._queue
+        if queue.deadline is None or self.stop is not None:
             return
-        if time.monotonic() >= self._deadline:
+        if time.monotonic() >= queue.deadline:
             self.end_early("time budget", "the time budget is used up")
-        elif self._queue and not self._running and not self.leg_ended and not self._startable():
+        elif queue.waiting and not queue.running and not queue.leg_ended and not queue.startable():
             self.end_early("time budget", "no further trial would end within the time budget")
-
-
-def _over(row: TrialRow | None) -> bool:
-    return row is not None and row.ended
 
 
 def _label_at_end(row: TrialRow, status: Status, lost: Loss | None, reserved: Mapping[str, Reserved]) -> Label | None:

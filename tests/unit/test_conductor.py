@@ -328,7 +328,7 @@ def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_fact
         for step in range(steps):
             if session.conductor.exhausted:
                 break
-            running = list(session.conductor._running)
+            running = list(session.conductor._queue.running)
             if not running:
                 session.conductor.next_trial()
             elif step % 2:
@@ -439,7 +439,7 @@ def test_a_time_budget_stops_the_study_and_starts_nothing_that_would_not_end(tmp
         session.conductor.ledger.rows[trial].started -= 300
         session.finish(trial)
     assert not session.conductor.exhausted
-    session.conductor._deadline = time.monotonic() + 250
+    session.conductor._queue.deadline = time.monotonic() + 250
     assert session.conductor.exhausted
     assert session.conductor.stop.detail == "no further trial would end within the time budget"
 
