@@ -59,6 +59,8 @@ class RayCluster:
         self._losses: collections.Counter[Host] = collections.Counter()
         self._due: dict[Host, float] = {}
         self._deadline = 0.0
+        self._unheard: list[Said] = []
+        """Losses of workers while the cluster came up: whoever follows the study hears of them, and replaces them."""
 
     @property
     def address(self) -> str:
@@ -93,6 +95,8 @@ class RayCluster:
         what = self._await_registered([self._head, *nodes])
         self._write_address([self._head, *nodes])  # before it is said to be up
         self._note(what)
+        for said in self._unheard:
+            self._inbox.put(said)
 
     def _at_least(self) -> int:
         return self._job.min_nodes or len(self._allocation.hosts)
@@ -233,8 +237,9 @@ class RayCluster:
                     f"{missing}: Ray must start there within {self._job.wait_s:.0f} s. Fix: raise --wait where file "
                     "systems are slow, or copy the environment to the hosts' own disks with --stage."
                 )
-            if said.agent in agents and said.event["event"] in ("failed", "gone") and said.agent not in failed:
-                failed[said.agent] = self._why(said)
+            if said.agent in agents and said.event["event"] in ("failed", "gone"):
+                failed.setdefault(said.agent, self._why(said))
+                self._unheard.append(said)
 
     def _why(self, said: Said) -> str:
         reason = said.event.get("reason") or f"The remote shell ended with code {said.event.get('code')}"
@@ -268,6 +273,8 @@ class RayCluster:
                     return said_last
                 elif said.agent is waiter and said.event["event"] in ("exited", "failed", "gone"):
                     raise LaunchError(said_last or self._why(said))
+                elif said.agent is not waiter and said.event["event"] in ("failed", "gone"):
+                    self._unheard.append(said)
         finally:
             waiter.stop()
 

@@ -25,7 +25,7 @@ from study.launch.ray_cluster import RayCluster, Stopped
 from study.launch.remote import Agent, Inbox, Said
 from study.launch.scheduler import Scheduler, adapter
 from study.tracking.folder import StudyFolder
-from study.tracking.records import TrialEnded, read_lines
+from study.tracking.records import StudyClosed, StudyOpened, TrialEnded, read_lines
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 LEAST_S = 30.0
@@ -46,7 +46,7 @@ class Supervisor:
         self._job, self._folder, self._scheduler = job, folder, scheduler
         self._inbox: Inbox = queue.SimpleQueue()
         self._signal = ""
-        self._out_of_time = False
+        self._out_of_time = self._head_is_lost = False
         self._started_at = time.time()
         self._ends_at: float | None = None
 
@@ -91,7 +91,7 @@ class Supervisor:
             driver = ray.run(self._command(ray.address, budget), files=self._files())
             code = self._follow(driver, ray)
             if code >= 0 or self._signal:
-                self._out_of_time = budget is not None
+                self._out_of_time = budget is not None and self._why_closed() in ("time budget", None)
                 return code if code >= 0 else ExitCode.STOPPED
             note(f"The study's driver was killed by signal {-code}.")
             if restart == MOST_RESTARTS or (restart and self._num_ended() == before):
@@ -164,6 +164,7 @@ class Supervisor:
     def _lost(self, said: Said, ray: RayCluster) -> None:
         """Say that a node of Ray is gone; a worker is started again, unless the study ends."""
         is_head, told = ray.is_head(said.agent), "reason" in said.event
+        self._head_is_lost |= is_head
         if told or not said.agent.failed:
             what = "Ray's head" if is_head else "a node of Ray"
             why = str(said.event["reason"]) if told else said.agent.noise or "its agent ended"
@@ -187,13 +188,14 @@ class Supervisor:
         if self._signal and not self._scheduler.may_resume(self._signal):
             note("The job was cancelled; the study can be resumed by launching it again.")
             return code
-        if self._time_is_up() and self._num_ended() == ended_before:
+        has_ended_some = self._num_ended() > ended_before
+        if self._time_is_up() and not has_ended_some:
             raise LaunchError(
                 f"{self._job.study}: a job must be long enough for one trial, got one in which no trial ended. It is "
                 "not submitted again. Fix: raise --walltime, or lower the space's budget."
             )
-        if not self._signal and not self._out_of_time:
-            return code  # the driver stopped for a reason of its own
+        if not (self._signal or self._out_of_time or (self._head_is_lost and has_ended_some)):
+            return code  # the driver stopped for a reason of its own, such as a full disk, and would do so again
         note("The study is not complete; the job asks for another life.")
         return self._scheduler.resubmit(self._started_at)
 
@@ -201,6 +203,18 @@ class Supervisor:
         """Return whether the walltime is why the study ends, and not somebody who wants the nodes."""
         near = self._ends_at is not None and self._ends_at - time.time() < NEAR_THE_END_S
         return near if self._signal else self._out_of_time
+
+    def _why_closed(self) -> str | None:
+        """Return why the latest session ended, by the records; empty if it could not say; None without records."""
+        reason: str | None = None
+        records = StudyFolder(Path(self._job.study)).records
+        with contextlib.suppress(StudyError, OSError):
+            for line in read_lines(records):
+                if isinstance(line.record, StudyOpened):
+                    reason = ""
+                elif isinstance(line.record, StudyClosed):
+                    reason = line.record.reason
+        return reason
 
     def _num_ended(self) -> int:
         """Return the trials that have ended so far, by the records."""

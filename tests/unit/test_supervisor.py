@@ -1,0 +1,137 @@
+"""What a job does when its study has not ended: another life, or the reason. No scheduler, no Ray."""
+
+import queue
+import sys
+
+import pytest
+
+from study.errors import ExitCode, LaunchError
+from study.launch.allocation import Allocation, Host
+from study.launch.job import LaunchJob
+from study.launch.ray_cluster import RayCluster
+from study.launch.remote import Said
+from study.launch.supervisor import Supervisor
+from study.tracking.folder import StudyFolder
+from study.tracking.records import StudyClosed
+from tests.synthetic import append, opened, whole_trial
+
+AGAIN = 99
+
+
+class Scheduler:
+    def may_resume(self, signal_name):
+        return True
+
+    def resubmit(self, started_at):
+        return AGAIN
+
+
+class Driver:
+    """An agent whose driver ended as stopped, having written its records."""
+
+    def __init__(self, study, records):
+        self._study, self._records = study, records
+
+    def run(self, *_, **__):
+        append(StudyFolder(self._study), *self._records)
+        return self
+
+    address = "10.0.0.1:6379"
+    next_start_at = None
+
+    def stop(self):
+        pass
+
+    def wait(self, seconds):
+        return True
+
+
+def life(tmp_path, *records, before=(), loses_head=False, walltime_s=3600.0):
+    """Return the code of a job whose driver wrote these records, behind those of a life before, and stopped."""
+    study = tmp_path / "s"
+    study.mkdir()
+    append(StudyFolder(study), *before)
+    job = LaunchJob(
+        scheduler="slurm", study=str(study), run=("run",), workdir="/w", python="python", walltime_s=walltime_s
+    )
+    supervisor = Supervisor(job, tmp_path, Scheduler())
+    ended_before = supervisor._num_ended()
+    driver = Driver(study, records)
+    supervisor._inbox.put(Said(driver, {"event": "exited", "code": ExitCode.STOPPED}))
+    supervisor._head_is_lost = loses_head
+    ends_at = supervisor._started_at + walltime_s
+    code = supervisor._drive(driver, Allocation(hosts=(Host(name="a", num_cpus=4),), job="1", ends_at=ends_at))
+    return supervisor._end(code, ended_before)
+
+
+def test_a_study_that_ran_out_of_time_is_given_another_life(tmp_path):
+    assert life(tmp_path, opened(), *whole_trial(0), StudyClosed(session=1, reason="time budget")) == AGAIN
+
+
+@pytest.mark.parametrize("trials", [[], [0]])
+def test_a_study_that_ended_for_a_reason_of_its_own_is_not(tmp_path, trials):
+    lines = [line for trial in trials for line in whole_trial(trial)]
+    assert life(tmp_path, opened(), *lines, StudyClosed(session=1, reason="error", detail="full")) == ExitCode.STOPPED
+
+
+def test_a_study_that_could_not_even_write_its_end_is_not(tmp_path):
+    earlier = [opened(), *whole_trial(0), StudyClosed(session=1, reason="time budget")]
+    assert life(tmp_path, opened(session=2), *whole_trial(1), before=earlier) == ExitCode.STOPPED
+
+
+def test_a_walltime_in_which_no_trial_ends_is_too_short(tmp_path):
+    with pytest.raises(LaunchError, match="long enough for one trial"):
+        life(tmp_path, opened(), StudyClosed(session=1, reason="time budget"))
+
+
+@pytest.mark.parametrize(("trials", "code"), [([], ExitCode.STOPPED), ([0], AGAIN)])
+def test_a_lost_head_is_no_fault_of_the_study_as_long_as_it_goes_on(tmp_path, trials, code):
+    lines = [line for trial in trials for line in whole_trial(trial)]
+    end = StudyClosed(session=1, reason="error", detail="Ray is gone")
+    assert life(tmp_path, opened(), *lines, end, loses_head=True) == code
+
+
+AGENT = """
+import json, sys, time
+task = json.loads(sys.stdin.readline())
+def say(**event):
+    print(json.dumps(event), flush=True)
+if task["kind"] == "command":  # the one that waits until all have registered
+    time.sleep(1)
+    say(event="line", text="3 nodes, 12 CPUs.")
+    say(event="exited", code=0)
+elif sys.argv[1] == "late":
+    say(event="failed", reason="its disk is full")
+    sys.exit(1)
+else:
+    say(event="started", ip="127.0.0.1", address="127.0.0.1:6379")
+    if sys.argv[1] == "early":
+        time.sleep(0.2)
+        sys.exit(1)
+sys.stdin.read()
+"""
+
+
+class Local(Scheduler):
+    def command(self, host, line):
+        return [sys.executable, "-c", AGENT, host.name]
+
+
+def test_workers_that_are_lost_while_the_cluster_comes_up_are_replaced_like_others(tmp_path):
+    hosts = tuple(Host(name=name, num_cpus=4) for name in ("head", "early", "late", "steady"))
+    job = LaunchJob(
+        scheduler="slurm", study=str(tmp_path / "s"), run=("run",), workdir="/w", python="python", min_nodes=3
+    )
+    inbox, notes = queue.SimpleQueue(), []
+    ray = RayCluster(job, tmp_path, Allocation(hosts=hosts, job="1", ends_at=None), Local(), inbox, notes.append)
+    try:
+        ray.start()
+        heard = set()
+        while len(heard) < 2:
+            said = inbox.get(timeout=5)
+            if said.event["event"] == "gone" and ray.is_ours(said.agent):
+                heard.add(said.agent.host)
+                assert ray.replace(said.agent) == 5
+        assert heard == {"early", "late"}
+    finally:
+        ray.stop()
