@@ -232,8 +232,7 @@ class _Session:
             with self._ray(), RayWatch(servers_of_ray(), self._signals.lose_ray):
                 self._signals.install()
                 alive = self._tune(conductor)
-        self._signals.disarm()
-        closed = _close(conductor)
+        closed = self._signals.close(conductor)
         certificate = self._certify() if self._spec.holdup and closed.reason == "complete" else None
         rows = tuple(conductor.ledger.rows[number] for number in sorted(conductor.ledger.rows))
         patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S

@@ -11,6 +11,7 @@ from typing import Any
 
 from study.conductor import Conductor
 from study.errors import ExitCode
+from study.tracking.records import StudyClosed
 
 GIVE_UP_S = 20.0
 """A signal to the whole process group ends Ray too, and then Tune waits a minute for it and exits without a word."""
@@ -23,13 +24,15 @@ class StopSignals:
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
-    def __init__(self, close: Callable[[Conductor], Any]) -> None:
+    def __init__(self, close: Callable[[Conductor], StudyClosed]) -> None:
         """Take no signal yet.
 
         Args:
-            close: Records the end of the session, for when Tune does not return.
+            close: Records the end of the session; also from another thread, when Tune does not return.
         """
         self._close = close
+        self._closing = threading.Lock()
+        self._closed: StudyClosed | None = None
         self._conductor: Conductor | None = None
         self._received: tuple[str, float] | None = None
         self._before: dict[int, Any] = {}
@@ -48,6 +51,9 @@ class StopSignals:
                 raise KeyboardInterrupt
             return
         self._received = name, now
+        if self._closed is not None:
+            sys.stderr.write(f"Received {name}; the study has ended and is being written. Again to end at once.\n")
+            return
         if self._conductor is None:
             sys.stderr.write(f"Received {name}; ending once Ray is up. Again to end at once.\n")
             return
@@ -64,7 +70,7 @@ class StopSignals:
 
     def _arm(self, conductor: Conductor) -> None:
         """Give Tune so long to end by itself, from the first reason on."""
-        if self._watchdog is not None:
+        if self._watchdog is not None or self._closed is not None:
             return
         self._watchdog = threading.Timer(GIVE_UP_S, self._give_up, [conductor])
         self._watchdog.daemon = True
@@ -72,16 +78,28 @@ class StopSignals:
 
     def _give_up(self, conductor: Conductor) -> None:
         """Record the end and leave; the main thread is inside Ray and does not come back."""
-        self._close(conductor)
-        reason = f" ({conductor.stop.detail})" if conductor.stop and conductor.stop.reason == "error" else ""
-        sys.stderr.write(
-            f"Ray did not end in time{reason}. Nothing recorded is lost: run the same command with --resume.\n"
-        )
-        sys.stderr.flush()
-        os._exit(ExitCode.STOPPED)
+        with self._closing:  # never let go: a main thread that comes back now waits here for the end of the process
+            if self._closed is not None:
+                return
+            try:
+                self._closed = self._close(conductor)
+                reason = f" ({conductor.stop.detail})" if conductor.stop and conductor.stop.reason == "error" else ""
+                sys.stderr.write(
+                    f"Ray did not end in time{reason}. Nothing recorded is lost: run the same command with --resume.\n"
+                )
+                sys.stderr.flush()
+            finally:
+                os._exit(ExitCode.STOPPED)
 
-    def disarm(self) -> None:
-        """Tell that Tune has returned."""
+    def close(self, conductor: Conductor) -> StudyClosed:
+        """Record the end of the session once Tune has returned; from now on no signal changes how it ended."""
+        with self._closing:
+            if self._closed is None:
+                self._closed = self._close(conductor)
+        self._disarm()
+        return self._closed
+
+    def _disarm(self) -> None:
         if self._watchdog is not None:
             self._watchdog.cancel()
 
@@ -97,7 +115,7 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.disarm()
+        self._disarm()
         if threading.current_thread() is threading.main_thread():
             for number, handler in self._before.items():
                 signal.signal(number, handler)
