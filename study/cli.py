@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 
+from study.console import SteadyConsole
 from study.errors import ExitCode, Fault, SpaceError, StudyError
 from study.evaluating.options import WithFilm, evaluate
 from study.launch.options import launch
@@ -26,8 +26,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-console = Console(width=None if sys.stdout.isatty() else 140)
-errors = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
+console = SteadyConsole(width=None if sys.stdout.isatty() else 140)
+errors = SteadyConsole(stderr=True, width=None if sys.stderr.isatty() else 140)
 
 
 @app.callback()

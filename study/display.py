@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from study.console import SteadyConsole
 from study.planning.plan import Plan
 from study.planning.timing import PRESSURE_LIMIT
 from study.protocol.stages import STAGES
@@ -61,7 +62,7 @@ class PlainDisplay:
 
     def __init__(self, console: Console | None = None) -> None:
         """Write to `console`, or to standard error."""
-        self._console = console or Console(file=sys.stderr, width=140)
+        self._console = console or SteadyConsole(file=sys.stderr, width=140)
         self._conductor: Conductor | None = None
         self._num_seen = 0
         self._open: dict[int, tuple[int, str]] = {}
@@ -69,8 +70,9 @@ class PlainDisplay:
         self._last = 0.0
 
     def note(self, text: str) -> None:
-        """Print one line."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        """Print one line, if it can be: a study does not end because its log is full."""
+        with contextlib.suppress(OSError):
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextlib.contextmanager
     def live(self, conductor: "Conductor") -> Iterator[None]:
@@ -111,8 +113,9 @@ class LiveDisplay:
         self._started = time.monotonic()
 
     def note(self, text: str) -> None:
-        """Print one line above the table."""
-        self._console.print(text, highlight=False, markup=False)
+        """Print one line above the table, if it can be."""
+        with contextlib.suppress(OSError):
+            self._console.print(text, highlight=False, markup=False)
 
     @contextlib.contextmanager
     def live(self, conductor: "Conductor") -> Iterator[None]:

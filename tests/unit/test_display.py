@@ -1,5 +1,9 @@
 """What a person sees of plans and results, on narrow and wide terminals."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from rich.console import Console
 
@@ -59,3 +63,25 @@ def test_what_times_are_not_worth_is_said_below_the_table(timing, words):
     assert " finished" in text
     notes = [line for line in text.splitlines() if "these times and rates" in line]
     assert [note[: len(words)] for note in notes] == ([words] if words else [])
+
+
+QUIET = """
+import sys
+from study.console import SteadyConsole
+from study.display import PlainDisplay
+display = PlainDisplay(SteadyConsole(file=sys.stderr, width=140))
+for _ in range(3):
+    display.note("a line" * 10_000)
+print("still there", flush=True)
+"""
+
+
+@pytest.mark.parametrize("where", ["a pipe that nobody reads", "a full disk"])
+def test_a_log_that_cannot_be_written_does_not_end_the_study(where):
+    read, write = os.pipe() if where == "a pipe that nobody reads" else (None, os.open("/dev/full", os.O_WRONLY))
+    if read is not None:
+        os.close(read)
+    done = subprocess.run([sys.executable, "-c", QUIET], stdout=subprocess.PIPE, stderr=write, text=True)
+    os.close(write)
+    assert done.stdout == "still there\n"
+    assert done.returncode == 0 or where == "a full disk"  # Python itself minds what it cannot flush
