@@ -115,7 +115,9 @@ class Conductor:
                 provenance=provenance,
             )
         )
-        self._end_open_attempts("the driver was killed")
+        for trial, row in ledger.rows.items():
+            if row.status == "running":  # it may have been dead for days
+                self.end(trial, "interrupted", "the driver was killed", last_seen=row.last_seen)
         if self._stages is not None:
             self._optuna.forget(self._stages.cancelled)
 
@@ -262,7 +264,14 @@ class Conductor:
         self.end(trial, "finished", "", checkpoint=checkpoint)
 
     def end(
-        self, trial: int, status: Status, reason: str, *, checkpoint: str | None = None, lost: Loss | None = None
+        self,
+        trial: int,
+        status: Status,
+        reason: str,
+        *,
+        checkpoint: str | None = None,
+        lost: Loss | None = None,
+        last_seen: float | None = None,
     ) -> None:
         """Record the end of an attempt, then tell Optuna; a second end of the same attempt is ignored.
 
@@ -272,12 +281,13 @@ class Conductor:
             reason: Why, unless it finished.
             checkpoint: Folder of the final policy.
             lost: What died under it.
+            last_seen: When it ended, seconds since the epoch, if that was before now.
         """
         row = self.ledger.rows[trial]
         self._queue.running.pop(trial, None)
         if row.status != "running":
             return
-        summary = row.summarise(self.spec, status, moment=time.time())
+        summary = row.summarise(self.spec, status, moment=time.time() if last_seen is None else last_seen)
         label = _label_at_end(row, status, lost, self._neighbours.reserved(trial))
         self._neighbours.ended(trial)
         if label and self._was_apart(trial):
@@ -293,6 +303,7 @@ class Conductor:
                 timing=label.timing if label else None,
                 timing_reason=label.reason if label else "",
                 node_loads=[load.to_json() for load in row.node_loads],
+                last_seen=last_seen,
             )
         )
         if row.ended:
@@ -348,7 +359,9 @@ class Conductor:
     def close(self) -> StudyClosed:
         """Record the end of the session; trials that were still running wait for a resume."""
         stop = self.stop
-        self._end_open_attempts(stop.detail if stop else "the driver ended")
+        for trial, row in self.ledger.rows.items():
+            if row.status == "running":
+                self.end(trial, "interrupted", stop.detail if stop else "the driver ended")
         reason, detail = (stop.reason, stop.detail) if stop else ("error", "")
         if self._stages is not None and not self._queue.waiting and (stop is None or self._stages.phase is None):
             reason, detail = self._stages.how_it_ended()
@@ -361,11 +374,6 @@ class Conductor:
         )
         self._append(closed)
         return closed
-
-    def _end_open_attempts(self, reason: str) -> None:
-        for trial, row in self.ledger.rows.items():
-            if row.status == "running":
-                self.end(trial, "interrupted", reason)
 
     def _append(self, record: Record) -> TrialRow | None:
         line = self._log.append(record)
@@ -409,7 +417,10 @@ class Conductor:
         return self.stop is not None
 
     def _watch_clock(self) -> None:
-        self._advance()
+        try:
+            self._advance()
+        except RecordError as error:  # a full disk, for instance; the decision is taken again by a resume
+            self.end_early("error", str(error))
         queue = self._queue
         if queue.deadline is None or self.stop is not None:
             return

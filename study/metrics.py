@@ -334,7 +334,8 @@ _ALL = (
         unit="CPU s",
         grain="trial",
         source="computed",
-        meaning="From the start of the trial to its end, waiting for CPUs included, x CPUs reserved.",
+        meaning="From the start of the trial to its end, waiting for CPUs included, x CPUs reserved; of an attempt "
+        "that a killed driver left, to its last record.",
     ),
     Metric(
         name="cpu_s_spent",

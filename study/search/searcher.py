@@ -139,8 +139,12 @@ class StudyStopper(_Stateless, Stopper):
         return False
 
     def stop_all(self) -> bool:
-        """Return whether the study ends early."""
-        return self._conductor.must_stop
+        """Return whether the study ends early; the decision that closes a stage is taken, and written, here."""
+        try:
+            return self._conductor.must_stop
+        except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
+            _end_early(self._conductor, error)
+            return True
 
 
 def _end_early(conductor: Conductor, error: Exception) -> None:

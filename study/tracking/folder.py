@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -169,7 +170,7 @@ class StudyFolder:
                 entry.name
                 for entry in self.path.iterdir()
                 if entry.name not in ours
-                and not entry.name.startswith(f".{lock.OWNER}.")
+                and not entry.name.startswith((f".{lock.OWNER}.", f".{self.identity_file.name}."))  # drafts
                 and not (entry == self.tensorboard and entry.is_dir() and not any(entry.iterdir()))
             ]
         except OSError as error:
@@ -224,6 +225,8 @@ class StudyFolder:
         )
         for name in (*names, ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock", *lock.NAMES):
             (self.path / name).unlink(missing_ok=True)
+        for draft in self.path.glob(f".{self.identity_file.name}.*"):
+            draft.unlink(missing_ok=True)
         for folder in (self.tensorboard, self.path, self.path.parent):
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
@@ -277,15 +280,33 @@ class StudyFolder:
 
 
 def unpack_policy(archive: bytes, folder: Path) -> None:
-    """Unpack a policy that a trial has packed, an RLModule checkpoint, into a folder.
+    """Unpack a policy that a trial has packed, an RLModule checkpoint, into a folder, all of it or nothing.
+
+    It is on the disk before this returns: the record that follows says for ever that it is there.
 
     Raises:
         OSError: The folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
     # Not tar: Python 3.11.2, Debian 12's, has no filter that would keep its members within the folder.
     with zipfile.ZipFile(io.BytesIO(archive)) as content:
-        content.extractall(folder)
+        content.extractall(draft)
+    for path in (*draft.rglob("*"), draft):
+        _sync(path)
+    shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was killed before it had ended
+    draft.rename(folder)
+    _sync(folder.parent)
+
+
+def _sync(path: Path) -> None:
+    """Put a file, or the names in a folder, on the disk."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _small_text(file: Path) -> str:
@@ -307,8 +328,13 @@ def _small_text(file: Path) -> str:
 def write_atomically(path: Path, text: str) -> None:
     """Replace `path` by `text`: a reader, or a kill, sees the old content or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise

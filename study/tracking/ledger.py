@@ -65,6 +65,8 @@ class TrialRow:
     """CPU-seconds of training by the cost model of a hold-up study's calibration."""
     ended_at: float | None = None
     """Seconds since the epoch."""
+    last_seen: float = 0.0
+    """When the last record of the attempt was written, seconds since the epoch."""
     status: str = "running"
     """`running`, `finished`, `failed` or `interrupted`."""
     reason: str = ""
@@ -119,6 +121,7 @@ class TrialRow:
 
     def apply(self, record: TrialBuilt | Iteration | Evaluation | TrialEnded, moment: float) -> None:
         """Take in one record of this trial, written at `moment`."""
+        self.last_seen = moment
         match record:
             case TrialBuilt():
                 self.timing, self.timing_reason = record.timing, record.timing_reason
@@ -139,7 +142,8 @@ class TrialRow:
                 if record.progress >= 1 - FINAL_SHARE - 1e-9:
                     self._final_returns.append(mean)
             case TrialEnded():
-                self.status, self.reason, self.ended_at = record.status, record.reason, moment
+                self.status, self.reason = record.status, record.reason
+                self.ended_at = moment if record.last_seen is None else record.last_seen
                 self.summary, self.checkpoint = record.summary, record.checkpoint
                 self.node_loads = [NodeLoad(**load) for load in record.node_loads]
                 if record.timing is not None:
@@ -333,6 +337,7 @@ def _row(record: TrialStarted, moment: float) -> TrialRow:
         scale=record.scale,
         predicted_cpu_s=record.predicted_cpu_s,
         started=moment,
+        last_seen=moment,
     )
 
 

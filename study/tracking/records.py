@@ -9,6 +9,7 @@ import contextlib
 import lzma
 import math
 import os
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
@@ -65,6 +66,8 @@ class TrialStarted(Record):
     """A trial was given to Ray Tune."""
 
     kind: ClassVar[str] = "trial_started"
+    # Else a power cut could take it back after its first values have gone to MLflow, and the number be given twice.
+    durable: ClassVar[bool] = True
     trial: int
     """Number in the plan, from 0; the identity of the trial."""
     attempt: int
@@ -177,6 +180,8 @@ class TrialEnded(Record):
     timing_reason: str = ""
     node_loads: list[dict[str, Any]] = field(default_factory=list)
     """What else each node of the trial did in its timed part: `NodeLoad.to_json()`; empty when that is not known."""
+    last_seen: float | None = None
+    """Seconds since the epoch of the last line about an attempt that a killed driver left; None: it ended with this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,6 +403,9 @@ class RecordLog:
             RecordError: The file cannot be trusted; it is left as it is.
         """
         self.path = path
+        self._writing = threading.Lock()
+        self._is_closed = False
+        """Whether this driver's session has ended: a thread that comes late must not write behind the end."""
         self._next_seq, end = 0, 0
         for line in read_lines(path):
             self._next_seq, end = line.seq + 1, line.end
@@ -432,8 +440,16 @@ class RecordLog:
 
         Raises:
             RecordError: The disk is full or failing; the file ends with the last complete line. Or somebody else has
-                written to it: then nothing is written.
+                written to it, or the session has ended: then nothing is written.
         """
+        with self._writing:
+            if self._is_closed:
+                raise RecordError(f"{self.path}: a session that has ended must write no more, got {record.kind}.")
+            line = self._append(record)
+            self._is_closed = isinstance(record, StudyClosed)
+        return line
+
+    def _append(self, record: Record) -> Line:
         self._check_alone(asking_anew=record.durable)
         moment = time.time()
         content = {"schema": SCHEMA, "seq": self._next_seq, "time": moment, "kind": record.kind, **asdict(record)}

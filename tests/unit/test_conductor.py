@@ -518,3 +518,49 @@ def test_an_engine_that_dies_again_before_any_trial_has_ended_ends_the_study(tmp
     session.conductor.engine_died("boom.")
     assert session.conductor.stop.reason == "error"
     assert session.conductor.close().reason == "error"
+
+
+def test_an_attempt_that_a_killed_driver_left_costs_no_more_than_it_was_seen(tmp_path, monkeypatch):
+    session = Session(tmp_path)
+    trial = session.conductor.next_trial().trial
+    session.iterate(trial)
+    row = session.conductor.ledger.rows[trial]
+    seen, cpus = row.last_seen - row.started, row.num_cpus
+    session.log.close()
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 3 * 86400)  # killed on Friday, resumed on Monday
+    Session(tmp_path)
+    (ended,) = (record for record in records(tmp_path) if isinstance(record, TrialEnded))
+    assert ended.summary["cpu_s_reserved"] == pytest.approx(seen * cpus)
+    again = fold((line.record, line.time) for line in read_lines(tmp_path / "records.jsonl")).rows[trial]
+    assert again.ended_at == pytest.approx(row.started + seen)
+
+
+def test_a_decision_that_cannot_be_written_ends_the_session_with_its_reason(tmp_path, monkeypatch):
+    session = Session(tmp_path)
+
+    def full():
+        raise RecordError("records.jsonl: the record could not be written (No space left on device).")
+
+    monkeypatch.setattr(session.conductor, "_advance", full)
+    assert session.conductor.must_stop
+    assert session.conductor.exhausted
+    assert session.conductor.stop.reason == "error"
+    assert "No space left" in session.conductor.stop.detail
+
+
+def test_a_policy_is_there_as_a_whole_or_not_at_all(tmp_path):
+    session = Session(tmp_path)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, mode="w") as archive:
+        archive.writestr("first.bin", b"abc")
+        archive.writestr("second.bin", b"abc" * 100)
+    torn = bytearray(buffer.getvalue())
+    torn[torn.index(b"abcabc")] ^= 1  # the second file is damaged, the first one is not
+    trial = session.conductor.next_trial().trial
+    with pytest.raises(zipfile.BadZipFile):
+        session.finish(trial, policy=bytes(torn))
+    assert not session.folder.checkpoint(trial).exists()
+    session.conductor.finish(trial, buffer.getvalue())
+    assert sorted(file.name for file in session.folder.checkpoint(trial).iterdir()) == ["first.bin", "second.bin"]
+    assert [entry.name for entry in session.folder.checkpoints.iterdir()] == [session.folder.checkpoint(trial).name]

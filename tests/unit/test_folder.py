@@ -1,5 +1,7 @@
 """The study folder never touches what is not its own."""
 
+import os
+
 import pytest
 
 from study.errors import RecordError
@@ -51,3 +53,23 @@ def test_a_folder_that_everybody_may_write_to_is_not_trusted(tmp_path):
     tmp_path.chmod(0o777)
     with pytest.raises(RecordError, match="everybody"):
         StudyFolder(tmp_path).check_owner()
+
+
+def test_a_first_start_that_was_killed_or_met_a_full_disk_is_no_obstacle(tmp_path, monkeypatch):
+    folder = StudyFolder(tmp_path / "n")
+    folder.prepare()
+    draft = folder.path / ".study.json.17569"
+    draft.write_text("{")  # killed
+    folder.prepare()
+    folder.forget()
+    assert not folder.path.exists()
+
+    def full(number):
+        raise OSError(28, "No space left on device")
+
+    folder.prepare()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(RecordError, match="No space left on device"):
+            folder.create(IDENTITY, "space")
+    assert [entry.name for entry in folder.path.iterdir()] == ["space.yaml"]

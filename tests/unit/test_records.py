@@ -5,6 +5,7 @@ import math
 import os
 import resource
 import signal
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -189,3 +190,28 @@ def test_a_return_that_is_no_number_is_read_back_as_one_that_is_none(tmp_path):
     (line,) = read_lines(path)
     assert math.isnan(line.record.returns[0])
     assert line.record.returns[1] == 2.0
+
+
+def test_nothing_is_written_behind_the_end_of_a_session(tmp_path):
+    folder = StudyFolder(tmp_path)
+    with RecordLog(folder.records) as log:
+        for record in (opened(), started(0), closed()):
+            log.append(record)
+        with pytest.raises(RecordError, match="a session that has ended must write no more, got iteration"):
+            log.append(iteration(0, 1))
+    assert records(folder.records) == [opened(), started(0), closed()]
+
+
+def test_threads_do_not_tear_the_numbers_of_the_lines(tmp_path):
+    folder = StudyFolder(tmp_path)
+    with RecordLog(folder.records) as log:
+        log.append(started(0))
+        writers = [
+            threading.Thread(target=lambda: [log.append(iteration(0, number)) for number in range(1, 300)])
+            for _ in range(4)
+        ]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+    assert [line.seq for line in read_lines(folder.records)] == list(range(1 + 4 * 299))
