@@ -155,7 +155,7 @@ def test_episodes_that_end_at_the_limit_are_not_cut() -> None:
 def test_an_environment_may_return_more_digits_than_it_declares(stochastic: bool, frame_stack: int) -> None:
     changes = {"evaluation__stochastic": stochastic, "environment__frame_stack": frame_stack}
     space, _, module = build("tests.environments:Plain", **changes)
-    doubles, _, _ = build("tests.environments:Doubles", **changes)
+    doubles, _, _ = build("tests.environments:OneArray", **changes)
     played = (evaluate(module, each, keep_actions=5).actions for each in (space, doubles))
     np.testing.assert_array_equal(*played)
 
