@@ -212,7 +212,12 @@ CONNECTED = {"env_runners": {"add_default_connectors_to_module_to_env_pipeline":
         (COMPILED, {"standardization": "steps"}, "standardization", "`steps` needs the lean learner"),
         (COMPILED, {"standardization": "none"}, "standardization", "`none` needs the lean learner"),
         (COMPILED, {"algorithm": "A2C"}, "algorithm", "`A2C` needs the lean learner, and torch_compile_learner is on"),
-        (COMPILED, {"environment__normalize_observations": True}, "environment.normalize_observations", "needs the l"),
+        (
+            COMPILED,
+            {"environment__normalize_observations": True},
+            "environment.normalize_observations",
+            "the lean learner",
+        ),
         (COMPILED, {"environment__normalize_rewards": True}, "environment.normalize_rewards", "needs the lean learner"),
         (CONNECTED, {"environment__normalize_rewards": True}, "environment.normalize_rewards", "the batched runner"),
     ],
