@@ -104,8 +104,8 @@ class Conductor:
         self._survivors: set[int] = set()
         """Trials that ran when the engine died."""
         self._ended_at_last_death = -1
-        self._losses: Counter[int] = Counter()
-        """Trial -> how often its node or a process died under it in this session."""
+        self._losses: Counter[tuple[int, Loss]] = Counter()
+        """Trial and what died under it -> how often in this session. Apart: each has a limit of its own."""
         self._table_written = -TABLE_INTERVAL_S
         self._append(
             StudyOpened(
@@ -317,7 +317,7 @@ class Conductor:
         members = self._queue.group_of(self._queue.slots[trial]) if trial in self._queue.slots else []
         rows = self.ledger.rows
         failed = any(member in rows and rows[member].status == "failed" for member in members)
-        lost = bool(members) and any(self._losses[each] for each in (trial, *members))
+        lost = bool(members) and any(self._losses[each, loss] for each in (trial, *members) for loss in TAKEN_BACK)
         return trial in self._apart or failed or lost
 
     def write_table(self) -> None:
@@ -329,9 +329,10 @@ class Conductor:
         """Take back a trial that lost its node or a process, to be dealt out again; one loss too many is a failure."""
         if self.ledger.rows[trial].status != "running":
             return
-        self._losses[trial] += 1
-        if self._losses[trial] > TAKEN_BACK[loss]:
-            self.end(trial, "failed", f"{reason} (lost {self._losses[trial]} times)", lost=loss)
+        self._losses[trial, loss] += 1
+        if self._losses[trial, loss] > TAKEN_BACK[loss]:
+            times = sum(self._losses[trial, each] for each in TAKEN_BACK)
+            self.end(trial, "failed", f"{reason} (lost {times} times)", lost=loss)
             return
         self.end(trial, "interrupted", reason, lost=loss)
         self._queue.take_back(trial)

@@ -236,6 +236,22 @@ class Keeps(Plain):
         return 1.0
 
 
+class Doubles(Plain):
+    """Declares float32 and returns float64, as `np.array([...])` does."""
+
+    def observe(self) -> Any:
+        return super().observe().astype(np.float64)
+
+
+class OneArray(Doubles):
+    """Writes every observation into the same array, and returns that."""
+
+    def observe(self) -> Any:
+        self.array = getattr(self, "array", np.zeros(3))
+        self.array[:] = super().observe()
+        return self.array
+
+
 class Picture(Plain):
     """Images of 4 x 6 pixels with 3 channels; the brightest has 255."""
 

@@ -67,10 +67,15 @@ def _shared_cores(cluster: ClusterShape, reserved: int, processes_per_node: Mapp
     """Return how it is known that processes share cores; empty when each has its own."""
     if reserved > cluster.capacity:
         return f"{reserved} CPUs reserved, {cluster.capacity} cores"
-    for node in cluster.nodes:
-        # On a Ray of our own nobody else runs; elsewhere others may hold the CPUs that do not exist.
-        if node.address != LOCAL and processes_per_node.get(node.address) and node.num_cpus > node.physical_cpus:
-            return f"{node.address}: Ray hands out {node.num_cpus} CPUs, {node.physical_cpus} cores"
+    nodes = {node.address: node for node in cluster.nodes}
+    if LOCAL in nodes:
+        return ""  # on a Ray of our own nobody else runs; elsewhere others may hold the CPUs that do not exist
+    for address in (address for address, number in processes_per_node.items() if number):
+        node = nodes.get(address)
+        if node is None:
+            return f"{address} joined after the study began: its cores are not known"
+        if node.num_cpus > node.physical_cpus:
+            return f"{address}: Ray hands out {node.num_cpus} CPUs, {node.physical_cpus} cores"
     return ""
 
 

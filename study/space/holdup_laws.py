@@ -24,7 +24,7 @@ def holdup_laws(spec: "StudySpec") -> Broken:
     """Yield place, law and fix for every law that a hold-up study breaks."""
     if spec.holdup is None:
         return
-    for law_of in (_scales, _seeds, _sizes, _search, _published):
+    for law_of in (_scales, _seeds, _sizes, _search, _stock, _published):
         yield from law_of(spec, spec.holdup)
 
 
@@ -133,6 +133,15 @@ def _search(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
     if spec.algorithm == "PPO" and (spec.runner == "stock" or spec.learner == "rllib"):
         got = f"a hold-up study confirms with RLlib's own parts at the end, got {spec.runner} and {spec.learner}."
         yield "runner", got, "Remove runner and learner."
+
+
+def _stock(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:
+    """RLlib's own runner and learner do not normalise: their arm would have trained on something else."""
+    seeds = holdup.confirm.num_seeds_stock
+    for name in ("normalize_observations", "normalize_rewards"):
+        if seeds and getattr(spec.environment, name):
+            got = f"must be left out where RLlib's own parts confirm the winner, got true and {seeds} seeds of theirs."
+            yield f"environment.{name}", got, "Remove it, or set holdup.confirm.num_seeds_stock: 0."
 
 
 def _published(spec: "StudySpec", holdup: HoldUpSpec) -> Broken:

@@ -2,7 +2,7 @@
 
 What `rllib:` in the space adds is applied last and may not touch what the schema, the timing or the records
 rest on. The batched runner and the lean learner are put in where they can serve the result; where they cannot,
-RLlib's own take their place, and `StudyConfig.fallbacks` says why.
+RLlib's own take their place, and `StudyConfig.fallbacks` says why. What only ours can do is then refused.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -67,6 +67,8 @@ _ASYNCHRONOUS = (
     "target_network_update_freq",
 )
 """Arguments of `training` that APPO, or APPO and IMPALA, have beside those of all algorithms."""
+
+_WITHOUT = "Leave it out, or remove what it names."
 
 _OURS = (
     "algo_class",
@@ -154,6 +156,8 @@ def _choose_runner(config: StudyConfig, spec: StudySpec, execution: Execution) -
     if obstacle and spec.environment.backend != "gymnasium":
         fix = "Set environment.backend: gymnasium, or remove what it names."
         raise _error("environment.backend", f"envpool needs the batched runner, and {obstacle}.", fix)
+    if obstacle and spec.environment.normalize_rewards:
+        raise _error("environment.normalize_rewards", f"needs the batched runner, and {obstacle}.", _WITHOUT)
     if obstacle:
         config.fallbacks.append(f"runner: RLlib's stock runner instead of the batched one: {obstacle}")
     batched = spec.runner == "batched" and not obstacle
@@ -166,14 +170,25 @@ def _choose_learner(config: StudyConfig, spec: StudySpec) -> None:
         config.learners(learner_class=CountingAPPOLearner if spec.algorithm == "APPO" else CountingIMPALALearner)
         return
     obstacle = lean_obstacle(config) if spec.learner == "lean" else None
-    if obstacle and spec.standardization == "steps":
-        fix = "Leave out standardization, or remove what it names."
-        raise _error("standardization", f"`steps` needs the lean learner, and {obstacle}.", fix)
+    if obstacle and (places := list(_lean_alone(spec))):
+        law = f"needs the lean learner, and {obstacle}."
+        raise SpaceError("space", [Fault(place=place, law=f"{what}{law}", fix=_WITHOUT) for place, what in places])
     if obstacle:
         config.fallbacks.append(f"learner: RLlib's own learner instead of the lean one: {obstacle}")
     lean = spec.learner == "lean" and not obstacle
     config.standardization = spec.standardization_in_use if lean else "rllib"
     config.learners(learner_class=LeanPPOLearner if lean else PPOTorchLearner)
+
+
+def _lean_alone(spec: StudySpec) -> Iterator[tuple[str, str]]:
+    """Yield what a space asks for and RLlib's learner would leave undone without a word: place, and value."""
+    if spec.algorithm == "A2C":
+        yield "algorithm", "`A2C` "  # RLlib's learner has another optimizer, and standardises
+    if spec.standardization in ("steps", "none"):
+        yield "standardization", f"`{spec.standardization}` "
+    for name in ("normalize_observations", "normalize_rewards"):
+        if getattr(spec.environment, name):
+            yield f"environment.{name}", ""
 
 
 def _base_config(

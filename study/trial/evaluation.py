@@ -154,7 +154,10 @@ def _play(policy: Policy, lanes: Sequence["_Lane"], seeds: Sequence[int]) -> lis
         active.append(lane)
     while active:
         places = [(lane.episode, lane.steps) for lane in active]
-        actions = policy(np.stack([lane.observation for lane in active]), places)
+        # As the sampler's arrays in training: many an environment declares float32 and returns float64, which no
+        # network takes.
+        observations = np.stack([lane.observation for lane in active], dtype=np.float32, casting="unsafe")
+        actions = policy(observations, places)
         still = []
         for lane, action in zip(active, actions, strict=True):
             if lane.step(action):

@@ -19,8 +19,9 @@ from study.trial.algorithm import build_config
 from study.trial.envs.environments import Spaces
 from study.trial.weights import Weights, read_weights
 
-NOT_ACTING = ("vf.", "encoder.critic_encoder.")
-"""Parameters of PPO's value function: checkpoints of RLlib's own have them, a policy that acts has not."""
+NOT_ACTING = ("vf.", "encoder.critic_encoder.", "_old_encoder.", "_old_pi.")
+"""Parameters of the value function, and of APPO's target networks: checkpoints of RLlib's own have them, a policy that
+acts has not."""
 _TALKATIVE = ("ray._common.deprecation", "ray.rllib.algorithms.algorithm_config")
 """Loggers of RLlib that tell of its own deprecated calls, and of its new API stack."""
 _SHOWN = 3

@@ -202,10 +202,45 @@ def test_what_the_batched_runner_cannot_do(change: Callable[[PPOConfig], Any], w
     assert obstacle is None if words is None else words in (obstacle or "")
 
 
-def test_steps_cannot_be_promised_with_rllibs_learner() -> None:
-    place, text = fault({"framework": {"torch_compile_learner": True}}, standardization="steps")
-    assert place == "standardization"
-    assert "needs the lean learner, and torch_compile_learner is on" in text
+COMPILED = {"framework": {"torch_compile_learner": True}}
+CONNECTED = {"env_runners": {"add_default_connectors_to_module_to_env_pipeline": False}}
+
+
+@pytest.mark.parametrize(
+    ("rllib", "changes", "place", "words"),
+    [
+        (COMPILED, {"standardization": "steps"}, "standardization", "`steps` needs the lean learner"),
+        (COMPILED, {"standardization": "none"}, "standardization", "`none` needs the lean learner"),
+        (COMPILED, {"algorithm": "A2C"}, "algorithm", "`A2C` needs the lean learner, and torch_compile_learner is on"),
+        (
+            COMPILED,
+            {"environment__normalize_observations": True},
+            "environment.normalize_observations",
+            "the lean learner",
+        ),
+        (COMPILED, {"environment__normalize_rewards": True}, "environment.normalize_rewards", "needs the lean learner"),
+        (CONNECTED, {"environment__normalize_rewards": True}, "environment.normalize_rewards", "the batched runner"),
+    ],
+)
+def test_what_only_ours_can_do_is_not_left_undone_by_rllibs(
+    rllib: dict[str, Any], changes: dict[str, Any], place: str, words: str
+) -> None:
+    got, text = fault(rllib, **changes)
+    assert got == place
+    assert words in text
+
+
+def test_all_that_the_lean_learner_is_missed_for_is_said_at_once() -> None:
+    names = ("normalize_observations", "normalize_rewards")
+    with pytest.raises(SpaceError) as raised:
+        config(COMPILED, algorithm="A2C", **{f"environment__{name}": True for name in names})
+    places = [each.place for each in raised.value.faults]
+    assert places == ["algorithm", *(f"environment.{name}" for name in names)]
+
+
+def test_moments_need_no_runner_of_ours() -> None:
+    built = config(CONNECTED, environment__normalize_observations=True)
+    assert (built.env_runner_cls, built.learner_class) == (StockEnvRunner, LeanPPOLearner)
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,16 @@ def test_episodes_that_end_at_the_limit_are_not_cut() -> None:
     assert (result.returns, result.num_cut) == ((20.0,) * 5, 0)
 
 
+@pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.parametrize("frame_stack", [1, 2])
+def test_an_environment_may_return_more_digits_than_it_declares(stochastic: bool, frame_stack: int) -> None:
+    changes = {"evaluation__stochastic": stochastic, "environment__frame_stack": frame_stack}
+    space, _, module = build("tests.environments:Plain", **changes)
+    doubles, _, _ = build("tests.environments:OneArray", **changes)
+    played = (evaluate(module, each, keep_actions=5).actions for each in (space, doubles))
+    np.testing.assert_array_equal(*played)
+
+
 def test_a_reward_that_is_not_a_number_ends_the_trial() -> None:
     space, _, module = build("tests.environments:NanReward", environment__kwargs={"at_step": 3})
     with pytest.raises(TrialError, match="rewards must be finite, got nan at step 3 of episode 0"):

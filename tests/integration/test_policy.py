@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import RecordError, SpaceError
@@ -72,6 +74,26 @@ def test_the_policy_answers_as_it_did(changes: dict[str, Any], tmp_path: Path) -
 def test_a_whole_module_of_rllib_s_plays_too(tmp_path: Path) -> None:
     space = spec()
     whole = trained(space, inference_only=False)
+    whole.save_to_path(tmp_path / "rllib")
+    assert evaluate(loaded(tmp_path / "rllib", space), space).returns == evaluate(whole, space).returns
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_whole_module_of_appo_s_plays_without_its_target_networks(shared: bool, tmp_path: Path) -> None:
+    space = spec(model={"vf_share_layers": shared})
+    spaces = probe(space.environment, "")
+    network = DefaultModelConfig(
+        fcnet_hiddens=space.model.fcnet_hiddens,
+        fcnet_activation=space.model.fcnet_activation,
+        vf_share_layers=shared,
+    )
+    whole = (
+        APPOConfig()
+        .rl_module(model_config=network)
+        .get_rl_module_spec(spaces={DEFAULT_MODULE_ID: (spaces.observation_space, spaces.action_space)})
+        .build()
+    )
+    whole.make_target_networks()  # as RLlib's learner does
     whole.save_to_path(tmp_path / "rllib")
     assert evaluate(loaded(tmp_path / "rllib", space), space).returns == evaluate(whole, space).returns
 

@@ -285,6 +285,15 @@ def test_a_trial_that_is_lost_runs_again_with_the_same_setting_and_fails_after_s
     assert_whole(tmp_path, 6, failed=[began[0].trial])
 
 
+def test_a_lost_node_does_not_use_up_what_a_lost_process_is_allowed(tmp_path):
+    session = Session(tmp_path)
+    for loss in ("node", "process", "node", "process"):
+        lost = session.conductor.next_trial().trial
+        session.conductor.lose(lost, loss, f"a {loss} has died")
+    row = session.conductor.ledger.rows[lost]
+    assert (row.attempt, row.status, row.reason) == (4, "failed", "a process has died (lost 4 times)")
+
+
 def test_a_trial_that_is_lost_last_is_not_the_end(tmp_path):
     session = Session(tmp_path)
     while session.conductor.num_left:

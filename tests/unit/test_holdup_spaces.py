@@ -74,6 +74,16 @@ def test_what_belongs_to_ordinary_studies_is_refused(changes, words):
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["normalize_observations", "normalize_rewards"])
+def test_rllibs_own_parts_confirm_nothing_that_they_cannot_train_on(name):
+    changes = {f"environment__{name}": True, "holdup": {"confirm": {**HOLDUP["confirm"], "num_seeds_stock": 2}}}
+    with pytest.raises(SpaceError) as error:
+        space(**changes)
+    assert f"environment.{name}: must be left out where RLlib's own parts confirm the winner" in str(error.value)
+    assert "set holdup.confirm.num_seeds_stock: 0" in str(error.value)
+    assert getattr(space(**{f"environment__{name}": True}).environment, name)  # these leave RLlib's arm out
+
+
 def test_a_budget_that_is_far_too_small_is_refused_before_anything_runs():
     with pytest.raises(ClusterError, match=r"holdup.cpu_hours: must pay .* Fix: set it to 0\.\d or more"):
         make_plan(space(holdup={"cpu_hours": 0.001}), CLUSTER)

@@ -63,6 +63,15 @@ def test_an_overclaimed_node_among_several_is_not_measured():
     assert start(cluster, scale=1, nodes={"b": 2}, **WAITING).provisional
 
 
+def test_a_node_that_nobody_has_counted_is_not_measured():
+    """A host may register with Ray after the driver has read the cluster's shape, with hyper-threads as CPUs."""
+    known = ClusterShape(nodes=(NodeShape(address="a", num_cpus=8, physical_cpus=8, memory_mb=64_000),))
+    late = start(known, scale=1, nodes={"a": 1, "c": 1})
+    assert late == Label(timing="oversubscribed", reason="c joined after the study began: its cores are not known")
+    assert start(known, scale=1, nodes={"a": 2, "c": 0}).timing == "measured"
+    assert start(SMALL, scale=1, nodes={"127.0.0.1": 2}) == MEASURED  # a private Ray names its one node otherwise
+
+
 def test_environments_that_wait_leave_it_to_the_cpu_pressure():
     label = start(**WAITING)
     assert label == Label(

@@ -72,16 +72,17 @@ class _Stacked(gymnasium.Wrapper):
         space = env.observation_space
         low, high = (np.concatenate([bound] * number, axis=-1) for bound in (space.low, space.high))
         self.observation_space = Box(low, high, dtype=np.float32)
+        # Copies: an environment may write its next observation into the same array.
         self._last: deque[Floats] = deque(maxlen=number)
 
     def reset(self, **options: Any) -> Any:
         observation, info = self.env.reset(**options)
-        self._last.extend([observation] * (self._last.maxlen or 1))
+        self._last.extend([np.array(observation)] * (self._last.maxlen or 1))
         return self._seen(), info
 
     def step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self._last.append(observation)
+        self._last.append(np.array(observation))
         return self._seen(), reward, terminated, truncated, info
 
     def _seen(self) -> Floats:
