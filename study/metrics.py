@@ -41,7 +41,7 @@ _ALL = (
         grain="iteration",
         source="measured",
         meaning="The whole iteration: sampling, learning, synchronisation and the rest; no evaluation. Of APPO and "
-        "IMPALA, at least a second and one train batch.",
+        "IMPALA, at least a second and one train batch; before an evaluation, until all that was begun is done.",
     ),
     Metric(
         name="sampling_time_s",
@@ -93,7 +93,8 @@ _ALL = (
         unit="s",
         grain="iteration",
         source="measured",
-        meaning="Where sampling and learning overlap (APPO, IMPALA): time of updates, by the learner's own clock.",
+        meaning="Where sampling and learning overlap (APPO, IMPALA): time of updates, by the learner's own clock; an "
+        "update counts where it ends.",
     ),
     Metric(
         name="overlap_time_s",
@@ -177,7 +178,7 @@ _ALL = (
         unit="1",
         grain="iteration",
         source="counted",
-        meaning="Minibatch updates in this iteration.",
+        meaning="Minibatch updates that ended in this iteration; of APPO and IMPALA perhaps none, and then no loss.",
     ),
     Metric(
         name="kl", unit="nat", grain="iteration", source="computed", meaning="KL of old to new policy, last minibatch."

@@ -8,9 +8,10 @@ import contextlib
 import math
 import resource
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from study.errors import TrialError
 from study.metrics import METRICS
@@ -121,7 +122,7 @@ def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[s
         "iteration_time_s": main.wall_time_s,
         "sampling_time_s": step.sampling_time_s,
         "slowest_runner_time_s": max(per_runner.values()),
-        "mean_runner_time_s": _mean(per_runner.values()),
+        "mean_runner_time_s": fmean(per_runner.values()),
         "learning_time_s": step.learning_time_s,
         "sync_time_s": step.sync_time_s,
         "rest_time_s": None if phases is None else main.wall_time_s - phases,
@@ -158,7 +159,7 @@ def _total_time_by_runner(rounds: Sequence[Sequence[RunnerMeasurement]]) -> dict
     return times
 
 
-def _overlap_s(per_runner: Collection[float], busy_s: float | None, wall_time_s: float) -> float | None:
+def _overlap_s(per_runner: Iterable[float], busy_s: float | None, wall_time_s: float) -> float | None:
     """Return for how long runners sampled while the learner learnt, at the least; None where there are phases.
 
     A sample or an update counts where it ends, with all of its time: what began before the iteration must not make it
@@ -166,12 +167,8 @@ def _overlap_s(per_runner: Collection[float], busy_s: float | None, wall_time_s:
     """
     if busy_s is None:
         return None
-    sampled_s = _mean([min(time_s, wall_time_s) for time_s in per_runner])
+    sampled_s = fmean(min(time_s, wall_time_s) for time_s in per_runner)
     return max(sampled_s + min(busy_s, wall_time_s) - wall_time_s, 0.0)
-
-
-def _mean(values: Collection[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
@@ -258,7 +255,7 @@ class Watch:
 
     def stop(self, node: str) -> ProcessMeasurement:
         """End the interval and return what was used in it."""
-        wall_time_s = time.perf_counter() - self._started_s
+        wall_time_s = self.elapsed_s()
         pressure_s, cpu_s = read_pressure_s(), time.process_time()
         waited = None if pressure_s is None or self._pressure_s is None else pressure_s - self._pressure_s
         cpu_time_s, self._cpu_s = cpu_s - self._cpu_s, cpu_s
@@ -269,6 +266,10 @@ class Watch:
             pressure_s=waited,
             node=node,
         )
+
+    def elapsed_s(self) -> float:
+        """Return the wall time since `start`."""
+        return time.perf_counter() - self._started_s
 
     def skip(self) -> None:
         """Forget the CPU time used since the previous `stop` (start-up, an evaluation)."""
