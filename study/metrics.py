@@ -139,7 +139,8 @@ _ALL = (
         unit="1",
         grain="iteration",
         source="counted",
-        meaning="Answers of runners that were lost or came too late.",
+        meaning="Answers of runners that were lost or came too late, since the start of the trial; of APPO and IMPALA, "
+        "also those that RLlib discarded because a learner process was behind.",
         mirrored=False,
     ),
     Metric(

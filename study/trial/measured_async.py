@@ -9,6 +9,7 @@ policy would change under it. Batches, queues and losses are RLlib's, but that r
 misses none.
 """
 
+import math
 import time
 from statistics import fmean
 from typing import Any
@@ -87,7 +88,7 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
             learning_time_s=None,
             sync_time_s=None,
             rounds=(tuple(self._arrived),),
-            num_dropped_samples=self.env_runner_group.num_env_runners_dropped_lifetime(),
+            num_dropped_samples=self._num_dropped_samples(),
             # One that has died fails the trial as soon as it is asked, or waited for.
             num_env_runners=self.env_runner_group.num_healthy_remote_workers(),
             latest=tuple(self._latest.values()),
@@ -103,6 +104,16 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
     @property
     def _env_steps(self) -> int:
         return sum(measurement.env_steps for measurement in self._arrived)
+
+    def _num_dropped_samples(self) -> int:
+        """Return the samples lost so far.
+
+        RLlib discards a batch when as many as it allows (`max_requests_in_flight_per_learner`) are on their way to a
+        learner process already; it counts the steps.
+        """
+        env_steps = self.learner_group.get_stats()["learner_group_ts_dropped_lifetime"]
+        each = self.config.get_rollout_fragment_length() * self.config.num_envs_per_env_runner
+        return int(self.env_runner_group.num_env_runners_dropped_lifetime() + math.ceil(env_steps / each))
 
     # --- sampling ----------------------------------------------------------------------------------------------
 

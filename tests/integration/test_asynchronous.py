@@ -303,6 +303,38 @@ def test_weights_that_are_not_finite_are_a_divergence() -> None:
             play(trial)
 
 
+def test_samples_that_rllib_discards_are_counted() -> None:
+    with running("IMPALA", setting={"rollout_fragment_length": 20, "num_envs_per_env_runner": 2}) as trial:
+        assert trial._algorithm is not None
+        assert of_kind([trial.advance()], "iteration")[0]["metrics"]["num_dropped_samples"] == 0
+        trial._algorithm.learner_group._ts_dropped = 2 * 2 * 20 + 10  # a batch of two, and a part of one
+        assert of_kind([trial.advance()], "iteration")[0]["metrics"]["num_dropped_samples"] == 3
+
+
+class SlowIMPALA(CountingIMPALALearner):
+    def compute_loss_for_module(self, **arguments: Any) -> Any:
+        time.sleep(0.5)
+        return super().compute_loss_for_module(**arguments)
+
+
+@pytest.mark.heavy
+def test_what_a_learner_process_cannot_take_is_counted_to_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algorithm_module, "CountingIMPALALearner", SlowIMPALA)
+    setting = {
+        "rollout_fragment_length": 20,
+        "num_envs_per_env_runner": 2,
+        "train_batch_size": 80,
+        "minibatch_size": 80,
+    }
+    with running("IMPALA", setting=setting, resources__num_learners=1, budget__env_steps=4000) as trial:
+        metrics = [record["metrics"] for record in of_kind(play(trial), "iteration")]
+    dropped = metrics[-1]["num_dropped_samples"]
+    assert dropped > 0
+    # Two samples make a batch; one that has no second yet waits.
+    num_learnt = sum(each["train_batch_size_actual"] for each in metrics) // 40 - dropped
+    assert sum(each["num_gradient_updates"] for each in metrics) == num_learnt // 2
+
+
 def test_a_runner_that_dies_fails_the_trial() -> None:
     with running("IMPALA") as trial:
         trial.advance()
