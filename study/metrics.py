@@ -41,7 +41,7 @@ _ALL = (
         grain="iteration",
         source="measured",
         meaning="The whole iteration: sampling, learning, synchronisation and the rest; no evaluation. Of APPO and "
-        "IMPALA, at least a second and one train batch.",
+        "IMPALA, at least a second and one train batch; before an evaluation, until all that was begun is done.",
     ),
     Metric(
         name="sampling_time_s",
@@ -62,7 +62,8 @@ _ALL = (
         unit="s",
         grain="iteration",
         source="measured",
-        meaning="Mean over runner processes of the time spent in their own sampling.",
+        meaning="Mean over runner processes of the time spent in their own sampling; of APPO and IMPALA, over those "
+        "that delivered, and a sample counts where it ends.",
         mirrored=False,
     ),
     Metric(
@@ -92,15 +93,16 @@ _ALL = (
         unit="s",
         grain="iteration",
         source="measured",
-        meaning="Where sampling and learning overlap (APPO, IMPALA): time of updates, by the learner's own clock.",
+        meaning="Where sampling and learning overlap (APPO, IMPALA): time of updates, by the learner's own clock; an "
+        "update counts where it ends.",
     ),
     Metric(
         name="overlap_time_s",
         unit="s",
         grain="iteration",
         source="computed",
-        meaning="mean_runner_time_s + learner_busy_time_s - iteration_time_s, at least 0: for so long at the least "
-        "runners sampled while the learner learnt.",
+        meaning="mean_runner_time_s + learner_busy_time_s - iteration_time_s, at least 0, no runner and no learner at "
+        "work for more than the iteration: for so long at the least runners sampled while the learner learnt.",
     ),
     Metric(
         name="policy_lag",
@@ -129,14 +131,16 @@ _ALL = (
         unit="1",
         grain="iteration",
         source="counted",
-        meaning="Runners that delivered samples in this iteration.",
+        meaning="Runners that delivered samples in this iteration; of APPO and IMPALA, where not all need to, that "
+        "are alive.",
     ),
     Metric(
         name="num_dropped_samples",
         unit="1",
         grain="iteration",
         source="counted",
-        meaning="Answers of runners that were lost or came too late.",
+        meaning="Answers of runners that were lost or came too late, since the start of the trial; of APPO and IMPALA, "
+        "also those that RLlib discarded because a learner process was behind.",
         mirrored=False,
     ),
     Metric(
@@ -175,7 +179,7 @@ _ALL = (
         unit="1",
         grain="iteration",
         source="counted",
-        meaning="Minibatch updates in this iteration.",
+        meaning="Minibatch updates that ended in this iteration; of APPO and IMPALA perhaps none, and then no loss.",
     ),
     Metric(
         name="kl", unit="nat", grain="iteration", source="computed", meaning="KL of old to new policy, last minibatch."
@@ -218,14 +222,16 @@ _ALL = (
         unit="MB",
         grain="iteration",
         source="measured",
-        meaning="Sum over the trial's processes of their largest resident size so far; shared pages count in each.",
+        meaning="Sum over the trial's processes of their largest resident size so far; shared pages count in each. "
+        "A runner counts from its first sample on.",
     ),
     Metric(
         name="cpu_pressure",
         unit="1",
         grain="iteration",
         source="measured",
-        meaning="Share of the iteration in which some task of the trial's busiest node waited for a CPU (Linux PSI).",
+        meaning="Share of time in which some task of the trial's busiest node waited for a CPU (Linux PSI): of the "
+        "iteration, seen from the main process, or of a runner's sampling in it; the largest.",
     ),
     Metric(
         name="training_return",

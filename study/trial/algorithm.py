@@ -25,15 +25,11 @@ from study.space.laws import FRAGMENT
 from study.space.parameters import SCALE, Value
 from study.space.spec import EnvironmentSpec, Execution, NetworkSpec, StudySpec
 from study.trial.envs.environments import Spaces, env_factory
+from study.trial.learning.counting_learner import CountingAPPOLearner, CountingIMPALALearner
 from study.trial.learning.encoders import CONV_NET, NATURE_FILTERS, NORMALIZE, StudyCatalog
 from study.trial.learning.lean_learner import LeanPPOLearner, lean_obstacle
 from study.trial.measured_algorithm import StudyConfig
-from study.trial.measured_async import (
-    CountingAPPOLearner,
-    CountingIMPALALearner,
-    StudyAPPOConfig,
-    StudyIMPALAConfig,
-)
+from study.trial.measured_async import StudyAPPOConfig, StudyIMPALAConfig
 from study.trial.measured_ppo import StudyPPOConfig
 from study.trial.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.sampling.lanes import LaneLayout

@@ -8,9 +8,10 @@ import contextlib
 import math
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from study.errors import TrialError
 from study.metrics import METRICS
@@ -62,6 +63,11 @@ class StepMeasurement:
     rounds: tuple[tuple[RunnerMeasurement, ...], ...]
     """Measurements of each round of sampling, in the order of the runners; without phases one round, as they came."""
     num_dropped_samples: int
+    """Samples that were lost, since the start of the trial."""
+    num_env_runners: int | None = None
+    """Runners that are alive, where an iteration does not wait for each; None: those that delivered."""
+    latest: tuple[RunnerMeasurement, ...] = ()
+    """Where an iteration does not wait for each runner: their last measurements, which may be from before it."""
     num_restarts: int = 0
     """Runner processes that were started anew since the start of the trial."""
     num_gradient_updates: int | None
@@ -100,33 +106,34 @@ def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[s
         TrialError: A loss is not finite: nothing that follows would mean anything.
     """
     check_learning(step.learner)
-    if step.num_gradient_updates == 0:
+    phases = _sum((step.sampling_time_s, step.learning_time_s, step.sync_time_s))
+    # Without phases an iteration may end before the first update of it: RLlib's buffer takes a batch and returns.
+    if phases is not None and step.num_gradient_updates == 0:
         raise TrialError(
             "learner: an iteration must change the weights, got no gradient that is finite: the training diverged. "
             "Fix: lower lr, clip_param or num_epochs."
         )
     per_runner = _total_time_by_runner(step.rounds)
-    last = {sample.runner: sample for runners in step.rounds for sample in runners}
+    last = {sample.runner: sample for runners in (step.latest, *step.rounds) for sample in runners}
     samples = [sample for runners in step.rounds for sample in runners]
     episodes = sum(sample.num_episodes for sample in samples)
     returns = math.fsum(sample.episode_return_sum for sample in samples)
-    phases = _sum((step.sampling_time_s, step.learning_time_s, step.sync_time_s))
-    mean_runner_time_s = math.fsum(per_runner.values()) / len(per_runner)
-    side_by_side = _sum((mean_runner_time_s, step.learner_busy_time_s))
     values: dict[str, float | None] = {
         "iteration_time_s": main.wall_time_s,
         "sampling_time_s": step.sampling_time_s,
         "slowest_runner_time_s": max(per_runner.values()),
-        "mean_runner_time_s": mean_runner_time_s,
+        "mean_runner_time_s": fmean(per_runner.values()),
         "learning_time_s": step.learning_time_s,
         "sync_time_s": step.sync_time_s,
         "rest_time_s": None if phases is None else main.wall_time_s - phases,
         "learner_busy_time_s": step.learner_busy_time_s,
-        "overlap_time_s": None if side_by_side is None else max(side_by_side - main.wall_time_s, 0.0),
+        "overlap_time_s": _overlap_s(per_runner.values(), step.learner_busy_time_s, main.wall_time_s),
         "policy_lag": step.policy_lag,
         "train_batch_size_actual": step.env_steps,
         "num_sampling_rounds": None if phases is None else len(step.rounds),
-        "num_healthy_env_runners": sum(sample.num_runners for sample in last.values()),
+        "num_healthy_env_runners": sum(sample.num_runners for sample in last.values())
+        if step.num_env_runners is None
+        else step.num_env_runners,
         "num_dropped_samples": step.num_dropped_samples,
         "num_env_runner_restarts": step.num_restarts,
         "episode_return_sum": returns,
@@ -150,6 +157,18 @@ def _total_time_by_runner(rounds: Sequence[Sequence[RunnerMeasurement]]) -> dict
         for sample in runners:
             times[sample.runner] = times.get(sample.runner, 0.0) + sample.sampling_time_s
     return times
+
+
+def _overlap_s(per_runner: Iterable[float], busy_s: float | None, wall_time_s: float) -> float | None:
+    """Return for how long runners sampled while the learner learnt, at the least; None where there are phases.
+
+    A sample or an update counts where it ends, with all of its time: what began before the iteration must not make it
+    longer than it was.
+    """
+    if busy_s is None:
+        return None
+    sampled_s = fmean(min(time_s, wall_time_s) for time_s in per_runner)
+    return max(sampled_s + min(busy_s, wall_time_s) - wall_time_s, 0.0)
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
@@ -177,15 +196,19 @@ def check_learning(learner: Mapping[str, float]) -> None:
 def cpu_pressure(samples: Sequence[RunnerMeasurement], main: ProcessMeasurement) -> float | None:
     """Return the largest share of time in which some task of a node of the trial waited for a CPU, in [0, 1].
 
-    The main process's node is watched over the whole iteration, and every node over its runners' sampling: what
-    disturbs the runners must not be thinned by a long update. None when no node tells.
+    The main process's node is watched over the whole iteration, and every node over each runner's sampling, all its
+    samples together: what disturbs the runners must not be thinned by a long update, and the worst moment is no share
+    of the iteration. None when no node tells.
     """
     shares = []
     if main.pressure_s is not None and main.wall_time_s > 0:
         shares.append(main.pressure_s / main.wall_time_s)
+    watched: dict[int, tuple[float, float]] = {}
     for sample in samples:
-        if sample.pressure_s is not None and sample.sampling_time_s > 0:
-            shares.append(sample.pressure_s / sample.sampling_time_s)
+        if sample.pressure_s is not None:
+            waited_s, sampled_s = watched.get(sample.runner, (0.0, 0.0))
+            watched[sample.runner] = waited_s + sample.pressure_s, sampled_s + sample.sampling_time_s
+    shares += [waited_s / sampled_s for waited_s, sampled_s in watched.values() if sampled_s > 0]
     return min(max(shares), 1.0) if shares else None
 
 
@@ -232,7 +255,7 @@ class Watch:
 
     def stop(self, node: str) -> ProcessMeasurement:
         """End the interval and return what was used in it."""
-        wall_time_s = time.perf_counter() - self._started_s
+        wall_time_s = self.elapsed_s()
         pressure_s, cpu_s = read_pressure_s(), time.process_time()
         waited = None if pressure_s is None or self._pressure_s is None else pressure_s - self._pressure_s
         cpu_time_s, self._cpu_s = cpu_s - self._cpu_s, cpu_s
@@ -243,6 +266,10 @@ class Watch:
             pressure_s=waited,
             node=node,
         )
+
+    def elapsed_s(self) -> float:
+        """Return the wall time since `start`."""
+        return time.perf_counter() - self._started_s
 
     def skip(self) -> None:
         """Forget the CPU time used since the previous `stop` (start-up, an evaluation)."""

@@ -66,6 +66,9 @@ class MeasuredAlgorithm(Algorithm):
     places: Sequence[Place] = ()
     """Where the processes of the trial are, once they are up."""
 
+    def pause(self) -> None:
+        """Let what goes on between two iterations come to its end, as part of the one that has just ended."""
+
     def policy(self) -> RLModule:
         """Return the policy without its value function, as the runners have it."""
         module: RLModule = self.get_module()

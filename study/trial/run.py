@@ -31,7 +31,7 @@ from study.trial.envs.on_nodes import why_not_here
 from study.trial.evaluation import evaluate
 from study.trial.failures import described, of_runner, original
 from study.trial.kept_runners import in_processes_of, stop, taken_from
-from study.trial.measure import Watch, iteration_metrics
+from study.trial.measure import StepMeasurement, Watch, iteration_metrics
 from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig
 from study.trial.meeting import meet
 from study.trial.places import NodeWatch, here, places_of
@@ -158,51 +158,68 @@ class TrialRun:
         """
         records = [] if self._built is None else [self._built]
         self._built = None
-        before = self._progress
-        records.append(self._train())
-        learns = self._config.spec.kind == "search"
-        if learns and evaluation_due(before, self._progress, self._config.spec.evaluation.num_evaluations):
-            records.append(self._evaluate())
-        done = self._progress >= 1
-        policy = pack_policy(self._module) if done and learns else None
+        iteration, due = self._train()
+        records.append(iteration)
+        done, policy = self._progress >= 1, None
+        if due:
+            assert self._algorithm is not None
+            module = self._algorithm.policy()  # once: what is kept is what was evaluated
+            records.append(self._evaluate(module))
+            policy = pack_policy(module) if done else None
         loads = self._node_loads
         return {"records": records, "progress": self._progress, "done": done, "policy": policy, "node_loads": loads}
 
-    def _train(self) -> dict[str, Any]:
+    def _train(self) -> tuple[dict[str, Any], bool]:
+        """Train one iteration; return the fields of its record, and whether an evaluation is due, as at the end."""
         assert self._algorithm is not None
         if self._iteration == WARMUP_ITERATIONS:
             self._nodes.begin()
         self._watch.skip()  # an evaluation is no training
         self._watch.start()
         self._algorithm.train()
+        before, self._progress = self._progress, self._progress_now()
+        num_evaluations = self._config.spec.evaluation.num_evaluations
+        due = self._config.spec.kind == "search" and evaluation_due(before, self._progress, num_evaluations)
+        if due:
+            self._algorithm.pause()
+            self._progress = self._progress_now()
         used = self._watch.stop(self._node)
-        step = self._algorithm.last_step
-        if step is None:
-            raise TrialError("trial: an iteration must train, RLlib did not. Fix: look at rllib: in the space.")
+        step = self._last_step
         metrics = iteration_metrics(step, used)
         self._iteration += 1
         self._env_steps += step.env_steps
         self._wall_time_s += used.wall_time_s
-        self._progress = self._budget.progress(
-            env_steps=self._env_steps, iterations=self._iteration, time_s=self._wall_time_s
-        )
         if self._progress >= 1:
             self._node_loads = [load.to_json() for load in self._nodes.end()]
-        return _fields(
-            Iteration(
-                **self._identity,
-                iteration=self._iteration,
-                env_steps=self._env_steps,
-                wall_time_s=self._wall_time_s,
-                metrics=metrics,
-            )
+        record = Iteration(
+            **self._identity,
+            iteration=self._iteration,
+            env_steps=self._env_steps,
+            wall_time_s=self._wall_time_s,
+            metrics=metrics,
+        )
+        return _fields(record), due
+
+    @property
+    def _last_step(self) -> StepMeasurement:
+        assert self._algorithm is not None
+        if self._algorithm.last_step is None:
+            raise TrialError("trial: an iteration must train, RLlib did not. Fix: look at rllib: in the space.")
+        return self._algorithm.last_step
+
+    def _progress_now(self) -> float:
+        """Return the progress with the iteration that is running, by its clock so far."""
+        return self._budget.progress(
+            env_steps=self._env_steps + self._last_step.env_steps,
+            iterations=self._iteration + 1,
+            time_s=self._wall_time_s + self._watch.elapsed_s(),
         )
 
-    def _evaluate(self) -> dict[str, Any]:
+    def _evaluate(self, module: RLModule) -> dict[str, Any]:
         assert self._algorithm is not None
         config = self._algorithm.config
         result = evaluate(
-            self._module,
+            module,
             self._config.spec,
             normalize_actions=bool(config.normalize_actions),
             clip_actions=bool(config.clip_actions),
@@ -219,12 +236,6 @@ class TrialRun:
                 eval_time_s=result.eval_time_s,
             )
         )
-
-    @property
-    def _module(self) -> RLModule:
-        """The policy without its value function, as the runners have it."""
-        assert self._algorithm is not None
-        return self._algorithm.policy()
 
     @property
     def _has_company(self) -> bool:

@@ -1,24 +1,33 @@
 """APPO and IMPALA: what is measured where sampling and learning overlap, and what happens when something fails."""
 
 import math
+import queue
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import ray
 import torch
+from ray.rllib.algorithms.appo.utils import CircularBuffer
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
 from study.metrics import METRICS
+from study.tracking.folder import unpack_policy
 from study.trial import algorithm as algorithm_module
+from study.trial import run as run_module
+from study.trial.evaluation import evaluate
+from study.trial.learning.counting_learner import Backlog, CountingAPPOLearner, CountingIMPALALearner
 from study.trial.learning.truncations import BootstrappedLearner
-from study.trial.measured_async import CountingIMPALALearner
 from study.trial.run import TrialRun
+from study.trial.sampling.seeds import lane_seed
 from tests.integration.test_trial import of_kind, play
 from tests.integration.test_trial import running as a_trial
 
@@ -150,6 +159,180 @@ def test_planted_delays_are_recovered() -> None:
         metrics = of_kind(play(trial), "iteration")[-1]["metrics"]
     assert metrics["mean_runner_time_s"] == pytest.approx(metrics["train_batch_size_actual"] / 2 * 0.0101, rel=0.2)
     assert metrics["learner_busy_time_s"] < 0.3 * metrics["iteration_time_s"]
+
+
+@pytest.mark.parametrize("batches", [queue.Queue(), CircularBuffer(num_batches=2, iterations_per_batch=1)])
+def test_a_backlog_is_done_once_the_last_batch_is_learnt_from(batches: Any) -> None:
+    backlog, taken, learnt = Backlog(batches), threading.Semaphore(0), threading.Semaphore(0)
+
+    def learn() -> None:
+        for _ in range(2):
+            backlog.get()
+            taken.release()
+            learnt.acquire()
+        backlog.get()
+
+    threading.Thread(target=learn, daemon=True).start()
+    assert backlog.is_done(0, timeout_s=0)
+    assert not backlog.is_done(1, timeout_s=0)  # on its way through the thread that loads the GPU
+    backlog.put("first")
+    backlog.put("second")
+    for _ in range(2):
+        assert taken.acquire(timeout=10)
+        assert not backlog.is_done(2, timeout_s=0.05)
+        learnt.release()
+    assert backlog.is_done(2, timeout_s=10)
+    backlog.put_nowait("stop")
+
+
+SLEEPS: dict[str, Any] = {"environment__id": "tests.environments:Sleeps", "evaluation__max_episode_steps": 1}
+
+
+def test_a_runner_that_has_not_delivered_yet_is_alive() -> None:
+    """Runner 2 takes 4 s for a sample, runner 1 0.4 s, and an iteration 1 s."""
+    slow = {"step_s": 0.02, "slow_step_s": 0.2, "slow_seeds": [lane_seed(1, 2, 0)]}
+    setting = {
+        "num_envs_per_env_runner": 1,
+        "rollout_fragment_length": 20,
+        "train_batch_size": 20,
+        "minibatch_size": 20,
+    }
+    with running("IMPALA", **SLEEPS, environment__kwargs=slow, setting=setting) as trial:
+        metrics = of_kind([trial.advance()], "iteration")[0]["metrics"]
+    assert metrics["train_batch_size_actual"] < 50 * metrics["iteration_time_s"] + 20  # runner 2 has sent nothing
+    assert metrics["num_healthy_env_runners"] == 2
+
+
+class Slow(CountingAPPOLearner):
+    def compute_loss_for_module(self, **arguments: Any) -> Any:
+        time.sleep(0.4)
+        return super().compute_loss_for_module(**arguments)
+
+
+@pytest.fixture(scope="module")
+def paused(local_ray: None) -> Iterator[tuple[list[dict[str, Any]], list[Any]]]:
+    """Four iterations of APPO with an evaluation after every second one, of two runners of 100 steps a second.
+
+    A batch comes each second and is learnt from twice, 0.4 s each time: the second time when RLlib's `update` has
+    returned already, and so after the iteration. Yields the results, and for each evaluation what was learnt before and
+    after it, which policy was evaluated, and the learner's own afterwards.
+    """
+    seen = []
+
+    def slow_evaluation(module: Any, *arguments: Any, **options: Any) -> Any:
+        algorithm = trial._algorithm
+        assert algorithm is not None
+        before = algorithm._ask_learners(lambda learner: learner.learnt_so_far())
+        result = evaluate(module, *arguments, **options)
+        time.sleep(1.0)
+        after = algorithm._ask_learners(lambda learner: learner.learnt_so_far())
+        learner = {
+            name: np.array(value) for name, value in algorithm.learner_group.get_weights()[DEFAULT_MODULE_ID].items()
+        }
+        seen.append((before, after, {name: np.array(value) for name, value in module.get_state().items()}, learner))
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(algorithm_module, "CountingAPPOLearner", Slow)
+        patch.setattr(run_module, "evaluate", slow_evaluation)
+        with running(
+            "APPO",
+            **SLEEPS,
+            environment__kwargs={"step_s": 0.01},
+            setting={
+                "num_envs_per_env_runner": 1,
+                "rollout_fragment_length": 100,
+                "train_batch_size": 200,
+                "minibatch_size": 200,
+            },
+            budget__env_steps=100_000,
+            iterations=4,
+            evaluation__num_evaluations=2,
+        ) as trial:
+            yield play(trial), seen
+
+
+def test_nothing_goes_on_beside_an_evaluation(paused: tuple[list[dict[str, Any]], list[Any]]) -> None:
+    results, seen = paused
+    assert len(seen) == 2
+    for before, after, evaluated, learner in seen:
+        assert before == after
+        for name, value in evaluated.items():
+            np.testing.assert_array_equal(value, learner[name])
+    # No step for nothing: two iterations from rest to rest.
+    metrics = [record["metrics"] for record in of_kind(results, "iteration")]
+    for pair in (metrics[:2], metrics[2:]):
+        env_steps, seconds = (
+            sum(each[name] for each in pair) for name in ("train_batch_size_actual", "iteration_time_s")
+        )
+        assert env_steps <= 2 * seconds / 0.01
+    # Each whole batch was learnt from twice, and all of it in an iteration.
+    assert sum(each["num_gradient_updates"] for each in metrics) == 2 * (
+        of_kind(results, "iteration")[-1]["env_steps"] // 200
+    )
+
+
+def test_what_is_kept_is_what_was_evaluated(paused: tuple[list[dict[str, Any]], list[Any]], tmp_path: Path) -> None:
+    results, seen = paused
+    unpack_policy(results[-1]["policy"], tmp_path / "policy")
+    kept, evaluated = RLModule.from_checkpoint(tmp_path / "policy").get_state(), seen[-1][2]
+    assert kept.keys() == evaluated.keys()
+    for name, value in kept.items():
+        np.testing.assert_array_equal(np.asarray(value), evaluated[name])
+
+
+def test_without_an_update_there_is_no_loss(paused: tuple[list[dict[str, Any]], list[Any]]) -> None:
+    """The third iteration ends as its batch comes, and the learner has had nothing to do since the evaluation."""
+    iterations = of_kind(paused[0], "iteration")
+    for record in iterations:
+        has_learnt = record["metrics"]["num_gradient_updates"] > 0
+        assert has_learnt == (record["iteration"] != 3)
+        for name in ("policy_loss", "vf_loss", "entropy"):
+            assert (record["metrics"][name] is not None) == has_learnt
+        assert (record["metrics"]["policy_lag"] is not None) == has_learnt
+
+
+def test_weights_that_are_not_finite_are_a_divergence() -> None:
+    with running("IMPALA") as trial:
+        trial.advance()
+        assert trial._algorithm is not None
+        module = trial._algorithm.learner_group._learner.module[DEFAULT_MODULE_ID].unwrapped()
+        for parameter in module.parameters():
+            torch.nn.init.constant_(parameter, math.nan)
+        with pytest.raises(TrialError, match="the training diverged"):
+            play(trial)
+
+
+def test_samples_that_rllib_discards_are_counted() -> None:
+    with running("IMPALA", setting={"rollout_fragment_length": 20, "num_envs_per_env_runner": 2}) as trial:
+        assert trial._algorithm is not None
+        assert of_kind([trial.advance()], "iteration")[0]["metrics"]["num_dropped_samples"] == 0
+        trial._algorithm.learner_group._ts_dropped = 2 * 2 * 20 + 10  # a batch of two, and a part of one
+        assert of_kind([trial.advance()], "iteration")[0]["metrics"]["num_dropped_samples"] == 3
+
+
+class SlowIMPALA(CountingIMPALALearner):
+    def compute_loss_for_module(self, **arguments: Any) -> Any:
+        time.sleep(0.5)
+        return super().compute_loss_for_module(**arguments)
+
+
+@pytest.mark.heavy
+def test_what_a_learner_process_cannot_take_is_counted_to_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algorithm_module, "CountingIMPALALearner", SlowIMPALA)
+    setting = {
+        "rollout_fragment_length": 20,
+        "num_envs_per_env_runner": 2,
+        "train_batch_size": 80,
+        "minibatch_size": 80,
+    }
+    with running("IMPALA", setting=setting, resources__num_learners=1, budget__env_steps=4000) as trial:
+        metrics = [record["metrics"] for record in of_kind(play(trial), "iteration")]
+    dropped = metrics[-1]["num_dropped_samples"]
+    assert dropped > 0
+    # Two samples make a batch; one that has no second yet waits.
+    num_learnt = sum(each["train_batch_size_actual"] for each in metrics) // 40 - dropped
+    assert sum(each["num_gradient_updates"] for each in metrics) == num_learnt // 2
 
 
 def test_a_runner_that_dies_fails_the_trial() -> None:

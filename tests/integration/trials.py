@@ -7,7 +7,12 @@ from tests.spaces import spec
 
 
 def trial_config(
-    *, seed: int = 1, setting: dict[str, Any] | None = None, execution: str = "real", **changes: Any
+    *,
+    seed: int = 1,
+    setting: dict[str, Any] | None = None,
+    execution: str = "real",
+    iterations: int | None = None,
+    **changes: Any,
 ) -> dict[str, Any]:
     """Return what Tune hands to a trial: two runners with four lanes each, two iterations of 400 steps.
 
@@ -15,6 +20,7 @@ def trial_config(
         seed: Seed of the trial.
         setting: Parameters that differ from the defaults.
         execution: `real` or `emulated`.
+        iterations: After how many the trial ends; None: as its budget says.
         changes: Dotted keys of the space, e.g. `environment__id="CartPole-v1"`.
     """
     content: dict[str, Any] = {"budget__env_steps": 800, "search__num_trials": 6, **changes}
@@ -29,7 +35,7 @@ def trial_config(
         "spec": space.to_json(),
         "setting": values | (setting or {}),
         "seed": seed,
-        "iterations": None,
+        "iterations": iterations,
         "execution": execution,
         "trial": 3,
         "attempt": 1,

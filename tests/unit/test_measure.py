@@ -105,10 +105,34 @@ def test_where_sampling_and_learning_overlap_there_are_no_phases() -> None:
     assert (metrics["mean_runner_time_s"], metrics["slowest_runner_time_s"]) == (4.0, 6.0)
     assert (metrics["learner_busy_time_s"], metrics["policy_lag"]) == (4.5, 1.5)
     assert metrics["overlap_time_s"] == 4.0 + 4.5 - 7.0
+    # A sample of 9 s and an update of 8 s began before the iteration of 7 s: neither can overlap it for longer.
+    assert iteration_metrics(replace(spans, rounds=((sample(1, 9.0), sample(2, 5.0)),)), MAIN)["overlap_time_s"] == 3.5
+    assert iteration_metrics(replace(spans, rounds=((sample(1, 9.0),),)), MAIN)["overlap_time_s"] == 4.5
+    assert iteration_metrics(replace(spans, learner_busy_time_s=8.0), MAIN)["overlap_time_s"] == 4.0
     assert (metrics["num_healthy_env_runners"], metrics["train_batch_size_actual"]) == (2, 400)
     assert metrics["peak_rss_mb"] == 500.0 + 460.0 + 400.0  # the last word of each runner
     idle = iteration_metrics(replace(spans, learner_busy_time_s=1.0), MAIN)
     assert idle["overlap_time_s"] == 0.0  # they may have taken turns
+
+
+def test_a_runner_that_has_yet_to_deliver_is_not_lost() -> None:
+    """Of three runners, one delivers in this iteration, one did before, and one has not yet."""
+    earlier = sample(2, 2.0, peak_rss_mb=450.0)
+    now = sample(1, 2.0, peak_rss_mb=430.0)
+    spans = replace(step((now,)), sampling_time_s=None, learning_time_s=None, sync_time_s=None, learner_busy_time_s=1.0)
+    metrics = iteration_metrics(replace(spans, num_env_runners=3, latest=(sample(1, 1.0), earlier)), MAIN)
+    assert metrics["num_healthy_env_runners"] == 3
+    assert metrics["peak_rss_mb"] == 500.0 + 430.0 + 450.0
+    assert (metrics["train_batch_size_actual"], metrics["mean_runner_time_s"]) == (100, 2.0)
+
+
+def test_an_iteration_without_an_update_has_diverged_only_where_there_are_phases() -> None:
+    without = replace(step((sample(1, 1.0),)), num_gradient_updates=0)
+    with pytest.raises(TrialError, match="diverged"):
+        iteration_metrics(without, MAIN)
+    spans = replace(without, sampling_time_s=None, learning_time_s=None, sync_time_s=None, learner={})
+    metrics = iteration_metrics(spans, MAIN)
+    assert (metrics["num_gradient_updates"], metrics["policy_loss"]) == (0, None)
 
 
 def test_without_an_ended_episode_there_is_no_training_return() -> None:
@@ -136,6 +160,8 @@ def test_pressure_is_that_of_the_busiest_node() -> None:
     # Sampling counts by itself: a long quiet update must not hide that runners were disturbed.
     assert cpu_pressure([sample(1, 1.0, pressure_s=0.6)], MAIN) == pytest.approx(0.6)
     assert cpu_pressure([replace(remote, pressure_s=3.0)], MAIN) == 1.0
+    # A share of all of a runner's sampling, not of its worst moment: it waited 0.4 s of 2 s.
+    assert cpu_pressure([sample(1, 0.5, pressure_s=0.4), sample(1, 1.5, pressure_s=0.0)], MAIN) == pytest.approx(0.2)
 
 
 def test_pressure_is_absent_where_linux_does_not_tell() -> None:
