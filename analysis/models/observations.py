@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from analysis.scaling.selection import BESIDE, beside_others
 from analysis.statistics import FloatArray
 from study.errors import AnalysisError
 
@@ -196,13 +197,15 @@ def from_runs(runs: "pd.DataFrame", *, timings: Sequence[str] = ("measured",)) -
     members: dict[str, list[int]] = {}
     waits_s = np.zeros(len(runs))
     numbers = {name: _numbers(runs, name) for name in (*FACTORS, *TIMES, *RUNNER_TIMES, "episode_len")}
-    statuses, given = _texts(runs, "status"), _texts(runs, "timing")
+    statuses, given, beside = _texts(runs, "status"), _texts(runs, "timing"), beside_others(runs)
     for row, text in enumerate(_texts(runs, "fingerprint")):
         missing = [name for name in (*FACTORS[:5], *TIMES) if not np.isfinite(numbers[name][row])]
         if statuses[row] != "finished":
             excluded[f"status is {statuses[row] or 'not known'}"] += 1
         elif given[row] not in timings:
             excluded[f"timing is {given[row] or 'not known'}"] += 1
+        elif beside[row]:
+            excluded[BESIDE] += 1
         elif missing:
             excluded[f"no {missing[0]}"] += 1
         elif not text:

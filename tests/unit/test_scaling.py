@@ -168,6 +168,17 @@ def test_every_other_run_is_counted_under_its_reason():
     assert only(result).rows[1].speed_up.value == pytest.approx(2)
 
 
+def test_trials_that_share_the_cpus_of_one_are_no_scale():
+    """The only runs of one runner are four side by side: a speed-up over them would be 4 where it is 2."""
+    alone = [run(2, 2.0), run(4, 1.0)]
+    beside = [run(1, 4.0, stage="measure", anchor="shared") for _ in range(4)]
+    result = scaling.strong_scaling(made(*alone, *beside))
+    assert result.excluded == {"ran beside other trials of its cell": 4}
+    assert [(row.num_env_runners, row.speed_up.value) for row in only(result).rows] == [(2, 1.0), (4, 2.0)]
+    # A person's own cell may have the name: it is one of the measured stage alone that has this meaning.
+    assert len(only(scaling.strong_scaling(made(*alone, run(1, 4.0, anchor="shared")))).rows) == 3
+
+
 def test_the_same_scale_on_other_nodes_is_a_row_of_its_own():
     rows = [run(2, 4.0), run(4, 2.0), run(4, 3.0, num_nodes=2)]
     found = [(row.num_nodes, row.speed_up.value) for row in only(scaling.strong_scaling(made(*rows))).rows]
