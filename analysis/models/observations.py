@@ -38,7 +38,8 @@ FACTORS = (
 """What tells one cell from another; with them the wait of a step."""
 _CLOCK_FREE = frozenset(
     (
-        *("train_batch_size", "minibatch_times_learners", "num_epochs", "num_envs_per_env_runner", "evaluation"),
+        *("train_batch_size", "minibatch_times_learners", "num_epochs", "num_envs_per_env_runner", "num_learners"),
+        "evaluation",
         *("lr", "gamma", "lambda", "clip_param", "entropy_coeff", "grad_clip", "vf_clip_param", "vf_loss_coeff"),
         *("kl_coeff", "kl_target", "vtrace_clip_rho_threshold", "vtrace_clip_pg_rho_threshold"),
     )

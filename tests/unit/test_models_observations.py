@@ -112,9 +112,11 @@ def test_a_workload_is_what_the_model_does_not_take_as_a_number():
         {},
         {"fingerprint": fingerprint(train_batch_size=1600, num_epochs=8, lr=3e-4, **idle)},
         {"fingerprint": fingerprint(threads={"torch_threads_learner": 2, "torch_threads_runner": 1})},
+        {"fingerprint": fingerprint(num_learners=2), "num_learners": 2},
     )
     (group,) = from_runs(same).groups
-    assert group.cells.step_wait_s.tolist() == [0.004, 0.0, 0.004]
+    assert group.cells.step_wait_s.tolist() == [0.004, 0.0, 0.004, 0.004]
+    assert group.cells.num_learners.tolist() == [1, 1, 1, 2]
     others = frame(
         {},
         {"fingerprint": fingerprint(cpu_model="Y")},

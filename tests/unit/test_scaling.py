@@ -297,6 +297,21 @@ def test_with_several_settings_changed_there_is_a_command_for_each_workload():
     assert found == [([16, 32], 2000, 5e-5), ([16, 32], 8000, 1e-4)]
 
 
+def test_runners_with_other_learners_are_refused_with_commands_that_settle_it():
+    """One cell has its update in the main process, the other on two learners: not the runners' doing alone."""
+    rows = [
+        run(2, 4.0, fingerprint=fingerprint(1000, num_learners=0)),
+        run(4, 1.0, fingerprint=fingerprint(1000, num_learners=2)),
+    ]
+    result = scaling.strong_scaling(made(*rows), space="cartpole_sweep.yaml")
+    (refusal,) = result.refusals
+    assert result.groups == ()
+    assert refusal.differing == {"num_learners": (0, 2)}
+    assert "4 runners at num_learners 0 and 2 runners at num_learners 2" in refusal.reason
+    specs = [load(*overrides(line)) for line in refusal.command.replace("cartpole_sweep", "waiting").splitlines()]
+    assert [(list(spec.scales), spec.resources.num_learners) for spec in specs] == [([2, 4], 0), ([2, 4], 2)]
+
+
 def test_the_corners_of_a_complete_square_are_decomposed():
     truth = Truth(cells=SQUARE, blocks=4)
     result = scaling.strong_scaling(planted(truth))
