@@ -143,6 +143,16 @@ def beside_others(runs: pd.DataFrame) -> "np.ndarray[tuple[int], np.dtype[np.boo
     )
 
 
+def at_their_scale(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with the runners that each stands for as their number of runners.
+
+    What a stock runner with the lanes of 46 runners learns is what 46 learn; its clock is not, and is never `measured`.
+    """
+    if "stands_for_runners" not in runs.columns:
+        return runs
+    return runs.assign(num_env_runners=runs["stands_for_runners"].fillna(runs["num_env_runners"]))
+
+
 def texts(runs: pd.DataFrame, name: str, absent: str = "") -> "np.ndarray[tuple[int], np.dtype[np.object_]]":
     """Return a text column with a text in place of NA; all absent where there is no such column."""
     if name not in runs.columns:
