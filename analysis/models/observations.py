@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.scaling.selection import BESIDE, beside_others
 from analysis.statistics import FloatArray
 from study.errors import AnalysisError
 
@@ -194,6 +193,8 @@ def from_runs(runs: "pd.DataFrame", *, timings: Sequence[str] = ("measured",)) -
         runs: The frame that `analysis.load` makes, one row per trial.
         timings: Values of the column `timing` that are taken.
     """
+    from analysis.scaling.selection import BESIDE, beside_others  # pandas: whoever has a frame has it
+
     excluded: Counter[str] = Counter()
     members: dict[str, list[int]] = {}
     waits_s = np.zeros(len(runs))

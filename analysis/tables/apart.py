@@ -40,11 +40,13 @@ def not_measured(data: StudyData, results: Results | None = None) -> Table:
     results = results or Results(data)
     runs = at_their_scale(data.runs)
     label = runs["timing"].astype(object).fillna(UNKNOWN)
-    apart = runs.assign(label=label)[(label != "measured").to_numpy()]
+    # Folded in one stock runner or emulated in one process: two clocks, of one scale.
+    folded = runs["stands_for_runners"].notna()
+    apart = runs.assign(label=label, folded=folded)[(label != "measured").to_numpy()]
     if apart.empty:
         why = "None: every run has a measured clock." if len(runs) else "None: the study has no runs yet."
         return without_rows("T2b", TITLE, why, n_failed=results.num_failed)
-    cells = apart.groupby(["label", "num_env_runners"], sort=True, dropna=False)
+    cells = apart.groupby(["label", "num_env_runners", "folded"], sort=True, dropna=False)
     rows = [_row(cell) for _, cell in cells]
     counts = apart["label"].value_counts()
     shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
