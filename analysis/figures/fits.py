@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.figures.throughput import Line
 from analysis.models import AmdahlFit, USLFit, fit_amdahl, fit_usl
+from analysis.scaling.selection import select
 from analysis.tables.cells import in_words
 from study.errors import AnalysisError
 
@@ -29,12 +30,9 @@ def fits(group: "ScalingGroup", runs: pd.DataFrame) -> tuple[Line, ...]:
 
 
 def _lines(group: "ScalingGroup", runs: pd.DataFrame) -> Iterator[Line]:
-    here = runs[
-        runs["timing"].eq("measured").fillna(False)
-        & runs["status"].eq("finished").fillna(False)
-        & (runs["fingerprint"].astype(object) == group.fingerprint)
-    ].dropna(subset=["num_env_runners", "env_steps_per_s"])
-    scales, rates = here["num_env_runners"].to_numpy(float), here["env_steps_per_s"].to_numpy(float)
+    measured = select(runs).runs
+    here = measured[measured["fingerprint"].astype(object) == group.fingerprint]
+    scales, rates = here["num_env_runners"].to_numpy(float), np.exp(here["log_rate"].to_numpy(float))
     if scales.size == 0:
         return
     at = np.geomspace(scales.min(), scales.max(), POINTS)

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import ends
-from analysis.figures.settings import Arm, arms, clocked, legend_of, on_which_seeds, one_per_scale
+from analysis.figures.settings import Arm, arms, clocked, legend_of, on_which_runs, one_per_scale
 from analysis.figures.words import counted, sentence, with_interval
 from analysis.statistics import FloatArray, iqm_interval
 
@@ -56,7 +56,11 @@ def return_curves(
         [arm for arm in arms(runs) if set(arm.trials) & set(known["trial"])],
     )
     if not chosen:
-        return absent(key, title, "No run with its whole budget has an evaluation yet. Fix: wait for the first one.")
+        return absent(
+            key,
+            title,
+            "No run of a known scale with its whole budget has an evaluation yet. Fix: wait for the first one.",
+        )
     rows: list[tuple[object, ...]] = []
     notes = []
     for arm in chosen:
@@ -78,7 +82,7 @@ def return_curves(
         key=key,
         title=title,
         alt=" ".join(_ending(frame, series, steps) for series in dict.fromkeys(frame["series"])),
-        caption=" ".join(part for part in (bands, clock, on_which_seeds(runs), rule, left_out, *notes, names) if part),
+        caption=" ".join(part for part in (bands, clock, on_which_runs(runs), rule, left_out, *notes, names) if part),
         frame=frame,
         painter=_paint_steps if steps else _paint_wall,
     )

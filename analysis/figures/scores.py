@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import ends, whiskers
-from analysis.figures.settings import arms, learning_runs, legend_of, on_which_seeds, per_setting, spread
+from analysis.figures.settings import NO_SCALE, arms, learning_runs, legend_of, on_which_runs, per_setting, spread
 from analysis.figures.words import counted, listed, number, sentence, with_interval
 from analysis.statistics import mean_interval
 
@@ -38,6 +38,8 @@ def score(runs: pd.DataFrame) -> Figure:
     if here.empty or "score" not in here or (here["score"].isna().all() and not failed.any()):
         return absent(key, title, NO_LEARNING)
     chosen, left_out = per_setting(arms(runs))
+    if not chosen:
+        return absent(key, title, NO_SCALE)
     indexed = here.set_index("trial")
     rows: list[tuple[object, ...]] = []
     for found in chosen.values():
@@ -63,7 +65,7 @@ def score(runs: pd.DataFrame) -> Figure:
     caption = (
         "Marks with whiskers: mean over runs with Student's 95 % interval; small marks: single runs; without whiskers: "
         f"n=1, no interval. Score 0 is the floor, 1 the reference. {counted(lost, 'failed run')} counted as 0. "
-        f"Such intervals are too narrow where failures are rare. {on_which_seeds(runs)} {left_out} {names}"
+        f"Such intervals are too narrow where failures are rare. {on_which_runs(runs)} {left_out} {names}"
     )
     return Figure(
         key=key, title=title, alt=" ".join(parts), caption=" ".join(caption.split()), frame=frame, painter=_paint_scores
@@ -81,7 +83,7 @@ def cost_return_front(runs: pd.DataFrame) -> Figure:
     finished = here[here["status"].eq("finished").fillna(False)] if len(here) else here
     if not {"cpu_s_spent", "final_return"} <= set(here.columns):
         return absent(key, title, NO_LEARNING)
-    finished = finished.dropna(subset=["cpu_s_spent", "final_return"])
+    finished = finished.dropna(subset=["cpu_s_spent", "final_return", "num_env_runners"])
     finished = finished[finished["cpu_s_spent"] > 0]
     if finished.empty:
         return absent(key, title, f"No finished run has both a return and a cost. {NO_LEARNING}")

@@ -38,6 +38,9 @@ NOT_TRAINED_OUT = ("calibrate", "throughput", "measure")
 """Stages whose runs are cut short for the clock: they say nothing about the return."""
 
 
+NO_SCALE = "The number of runners is not known of any run. Fix: none for runs whose configuration was not recorded."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
     """The runs of one setting at one number of runners: replicates but for their seeds.
@@ -83,8 +86,15 @@ def judged_runs(runs: pd.DataFrame) -> pd.DataFrame:
     return here[confirmed] if confirmed.any() else here
 
 
-def on_which_seeds(runs: pd.DataFrame) -> str:
-    """Return what a caption must say of the seeds of `judged_runs`; empty where every run was an equal."""
+def on_which_runs(runs: pd.DataFrame) -> str:
+    """Return what a caption must say of `judged_runs`: on which seeds they ran, and how many are in no arm."""
+    unknown = int(judged_runs(runs)[SCALE_COLUMN].isna().sum())
+    lost = f"{counted(unknown, 'run')} of an unknown number of runners: not drawn." if unknown else ""
+    return f"{_on_which_seeds(runs)} {lost}".strip()
+
+
+def _on_which_seeds(runs: pd.DataFrame) -> str:
+    """Return of which stages the runs are; empty where every run was an equal."""
     if "stage" not in runs or learning_runs(runs)["stage"].isna().all():
         return ""
     if judged_runs(runs)["stage"].eq(CONFIRM).all():
@@ -93,12 +103,12 @@ def on_which_seeds(runs: pd.DataFrame) -> str:
 
 
 def arms(runs: pd.DataFrame) -> list[Arm]:
-    """Return every arm of `judged_runs`, the one with most runs first, then the best.
+    """Return every arm of `judged_runs`, the one with most runs first, then the best; of known scales.
 
     Args:
         runs: One row per trial.
     """
-    here = judged_runs(runs)
+    here = judged_runs(runs).dropna(subset=[SCALE_COLUMN])
     if here.empty:
         return []
     here = here.assign(_setting=identities(here))

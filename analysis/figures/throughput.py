@@ -15,6 +15,7 @@ from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import NO_MEASURED_ROWS, ends, series, shown, whiskers
 from analysis.figures.words import counted, listed, number, sentence, with_interval
+from analysis.scaling.selection import at_their_scale
 from analysis.statistics import Estimate, FloatArray
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _single(runs: pd.DataFrame, grouped: set[str]) -> Iterator[Row]:
     """Yield the runs with a rate that are in no group: with another clock, or measured and alone."""
     if not {"timing", "env_steps_per_s", "num_env_runners"} <= set(runs.columns):
         return
-    here = runs[runs["env_steps_per_s"].notna() & runs["num_env_runners"].notna() & runs["timing"].notna()]
+    here = at_their_scale(runs).dropna(subset=["env_steps_per_s", "num_env_runners", "timing"])
     prints = here["fingerprint"] if "fingerprint" in here else pd.Series(None, index=here.index, dtype=object)
     columns = (here["timing"], prints, here["num_env_runners"], here["env_steps_per_s"])
     for timing, fingerprint, scale, rate in zip(*columns, strict=True):

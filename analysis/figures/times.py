@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import whiskers
-from analysis.figures.settings import arms, clocked, legend_of, on_which_seeds, per_setting
+from analysis.figures.settings import NO_SCALE, arms, clocked, legend_of, on_which_runs, per_setting
 from analysis.figures.words import counted, listed, number, sentence
 from analysis.statistics import BoolArray, FloatArray, median_time
 
@@ -47,6 +47,8 @@ def to_target(runs: pd.DataFrame, *, quantity: Quantity, rng: np.random.Generato
         why = "No run reached the target, or the environment has none."
         return absent(key, title, f"{why} Fix: give `environment.target`, or a larger budget.")
     chosen, left_out = per_setting(arms(runs))
+    if not chosen:
+        return absent(key, title, NO_SCALE)
     indexed = runs.set_index("trial")
     rows: list[tuple[object, ...]] = []
     for found in chosen.values():
@@ -67,7 +69,7 @@ def to_target(runs: pd.DataFrame, *, quantity: Quantity, rng: np.random.Generato
     caption = (
         "Lines: Kaplan-Meier median over runs, with 95 % bootstrap intervals; small marks: single runs. "
         f"Triangles: {counted(lost, 'run')} that ended without the target, drawn at their end; a failed run counts as "
-        f"not reached within its whole budget. {on_which_seeds(runs)} {left_out} {names}"
+        f"not reached within its whole budget. {on_which_runs(runs)} {left_out} {names}"
     )
     painter = _paint_steps if steps else _paint_times
     return Figure(key=key, title=title, alt=alt, caption=" ".join(caption.split()), frame=frame, painter=painter)

@@ -1,4 +1,4 @@
-"""The workload fingerprint: everything a time depends on except scale and placement, as one JSON text. Pure.
+"""The workload fingerprint: everything a time depends on except runners and placement, as one JSON text. Pure.
 
 Two runs may be compared as "the same work on more runners" where their fingerprints are equal. What was asked comes
 from the space and the setting, what really ran from the built algorithm, where it ran from the driver's provenance.
@@ -12,9 +12,10 @@ from typing import Any
 import orjson
 
 from study.space.parameters import SCALE, Value
+from study.space.throughput import LEARNERS
 
-_SCALE_KEYS = frozenset((SCALE, "num_learners", "minibatch_size"))
-"""Entries of a setting that are scale or placement, or appear under another name."""
+_TOLD_APART = frozenset((SCALE, LEARNERS, "minibatch_size"))
+"""Entries of a setting that are the scale, or appear in another way."""
 _PACKAGES = ("python", "ray", "torch", "gymnasium", "numpy", "envpool")
 """Versions that a training step passes through; Optuna and MLflow are in other processes."""
 _ENVIRONMENT = (
@@ -60,9 +61,9 @@ class Workload:
     spec: Mapping[str, Any]
     provenance: Mapping[str, Any]
 
-    def common(self) -> dict[str, Any]:
-        """Return the entries that no trial changes."""
-        spec, provenance = self.spec, self.provenance
+    def common(self, variant: str | None = None) -> dict[str, Any]:
+        """Return the entries that all trials of a variant share."""
+        spec, provenance = _as_run(self.spec, variant), self.provenance
         versions = provenance.get("versions") or {}
         physical, logical = provenance.get("physical_cpus"), provenance.get("logical_cpus")
         told = spec.get("environment")
@@ -81,13 +82,38 @@ class Workload:
         }
 
 
-def asked(setting: Mapping[str, Value], *, execution: str, variant: str | None = None) -> dict[str, Any]:
-    """Return the entries that a trial's own setting gives; the variant `stock` runs RLlib's own runner and learner."""
+def _as_run(spec: Mapping[str, Any], variant: str | None) -> Mapping[str, Any]:
+    """Return the space that trials of a variant run under, as `study.protocol.variants.spec_of`, of any version."""
+    match variant:
+        case "stock":
+            return {**spec, "runner": "stock", "learner": "rllib"}
+        case "measured":
+            measure = (spec.get("holdup") or {}).get("measure") or {}
+            wait = {"step_wait_ms": measure.get("step_wait_ms", 0.0)}
+            once = {"num_evaluations": 1, "episodes": 1}
+            return {
+                **spec,
+                "environment": {**(spec.get("environment") or {}), **wait},
+                "evaluation": {**(spec.get("evaluation") or {}), **once},
+            }
+        case _:
+            return spec
+
+
+def asked(setting: Mapping[str, Value], *, execution: str, num_learners: int | None) -> dict[str, Any]:
+    """Return the entries that a trial's own setting gives.
+
+    Args:
+        setting: Its parameters.
+        execution: real or emulated.
+        num_learners: Learner processes; None where it is not known. They are no runners: a time that they shortened is
+            no speed-up of the runners.
+    """
     return {
-        **({"runner": "stock", "learner": "rllib"} if variant == "stock" else {}),
-        **{name: value for name, value in setting.items() if name not in _SCALE_KEYS},
+        **{name: value for name, value in setting.items() if name not in _TOLD_APART},
         # A setting's minibatch is what all learners take together.
         "minibatch_times_learners": setting.get("minibatch_size"),
+        LEARNERS: num_learners,
         "execution": execution,
     }
 

@@ -80,7 +80,7 @@ def settings_of(settings: Settings) -> dict[str, Any]:
     return {
         **values,
         "num_cpus": _num_cpus(settings, values),
-        "fingerprint": fingerprint(workload, asked(setting, execution="real")),
+        "fingerprint": fingerprint(workload, asked(setting, execution="real", num_learners=values.get("num_learners"))),
     }
 
 

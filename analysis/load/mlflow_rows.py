@@ -17,8 +17,10 @@ from analysis.load.sheet import Session
 from study.errors import RecordError
 from study.metrics import METRICS, WARMUP_ITERATIONS
 from study.planning.needs import num_cpus
+from study.protocol.variants import spec_of
 from study.space.parameters import PARAMETERS, SCALE, Value
 from study.space.spec import StudySpec
+from study.space.throughput import LEARNERS
 from study.tracking.folder import StudyIdentity
 from study.tracking.mirror_content import ATTEMPT, TRIAL
 
@@ -39,8 +41,8 @@ class _Context:
 
     identity: StudyIdentity
     sessions: Sequence[Session]
-    common: Sequence[Mapping[str, Any]]
-    """Shared entries of the fingerprints, per session."""
+    workloads: Sequence[Workload]
+    """Per session."""
     where: str
 
     def session(self, started: float | None) -> int:
@@ -64,11 +66,13 @@ def our_runs(
         RecordError: A parameter is not of its type; names store, run and column.
         TrackingError: MLflow does not answer.
     """
-    common = [Workload(spec=identity.spec, provenance=each.opened.provenance).common() for each in sessions]
-    context = _Context(identity=identity, sessions=sessions, common=common, where=where)
+    workloads = [Workload(spec=identity.spec, provenance=each.opened.provenance) for each in sessions]
+    context = _Context(identity=identity, sessions=sessions, workloads=workloads, where=where)
     lines = [_line(run, context) | (_timed(histories.of(run)) if histories else _implied(run)) for run in runs]
     if spec is not None:
         _add_resources(lines, spec)
+    for line in lines:
+        line["fingerprint"] = _fingerprint(line, context)
     return frame_of({name: [line.get(name) for line in lines] for name in RUN_COLUMNS}, RUN_COLUMNS, where=where)
 
 
@@ -82,7 +86,6 @@ def _line(run: StoredRun, context: _Context) -> dict[str, Any]:
     if status == "running" and timing is not None:
         timing, reason = None, f"not settled yet: {reason}"
     execution = params.get("execution", "real")
-    own = asked(setting, execution=execution, variant=params.get("variant"))
     stands_for = _optional(params, "stands_for_runners", run, context.where)
     nodes = tags.get("nodes")
     return {
@@ -97,6 +100,7 @@ def _line(run: StoredRun, context: _Context) -> dict[str, Any]:
         "anchor": None if params.get("anchor") == _NONE else params.get("anchor"),
         "seed": _optional(params, "seed", run, context.where),
         **setting,
+        LEARNERS: _optional(params, LEARNERS, run, context.where),
         "stands_for_runners": None if stands_for == setting.get(SCALE) else stands_for,
         "num_nodes": len(nodes.split(", ")) if nodes else None,
         "nodes": nodes,
@@ -106,25 +110,32 @@ def _line(run: StoredRun, context: _Context) -> dict[str, Any]:
         **{name: _metric(run, name) for name in _TRIAL_METRICS},
         "started": run.start_time_s,
         "ended": run.end_time_s if status != "running" else None,
-        "fingerprint": fingerprint(context.common[context.session(run.start_time_s)], own),
     }
 
 
-def _add_resources(lines: Sequence[dict[str, Any]], spec: StudySpec) -> None:
-    """Add learners and CPUs by the space, except to cells whose CPU-seconds reserved speak against them.
+def _fingerprint(line: Mapping[str, Any], context: _Context) -> str:
+    setting = {name: line[name] for name in PARAMETERS if name in line}
+    own = asked(setting, execution=line["execution"], num_learners=line[LEARNERS])
+    return fingerprint(context.workloads[context.session(line["started"])].common(line["variant"]), own)
 
-    The cells of a throughput study can have learners of their own, which MLflow does not tell.
+
+def _add_resources(lines: Sequence[dict[str, Any]], spec: StudySpec) -> None:
+    """Add CPUs and unknown learners by the space, except to cells whose CPU-seconds reserved speak against them.
+
+    The cells of a throughput study can have learners of their own, which MLflow need not tell.
     """
     cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for line in lines:
         if SCALE in line:
-            cells.setdefault((line[SCALE], line["execution"], line["stage"], line["anchor"]), []).append(line)
-    for (scale, execution, *_), of_cell in cells.items():
-        cpus = num_cpus(spec, int(scale), "emulated" if execution == "emulated" else "real")
+            cell = line[SCALE], line[LEARNERS], line["execution"], line["stage"], line["anchor"]
+            cells.setdefault(cell, []).append(line)
+    for (scale, learners, execution, *_), of_cell in cells.items():
+        own = spec_of(spec, "study", num_learners=learners)
+        cpus = num_cpus(own, int(scale), "emulated" if execution == "emulated" else "real")
         seen = [each for line in of_cell if (each := _reserved(line)) is not None]
         if not seen or abs(median(seen) / cpus - 1) <= _FAR:
             for line in of_cell:
-                line |= {"num_learners": spec.resources.num_learners, "num_cpus": cpus}
+                line |= {LEARNERS: own.resources.num_learners, "num_cpus": cpus}
 
 
 def _reserved(line: Mapping[str, Any]) -> float | None:

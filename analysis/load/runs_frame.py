@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from analysis.load.timed_sums import Sums
 from study.metrics import METRICS
 from study.planning.timing import label_of_folded
 from study.space.parameters import PARAMETERS, SCALE
+from study.space.throughput import LEARNERS
 from study.tracking.ledger import Ledger, TrialRow
 from study.tracking.records import TrialBuilt
 
@@ -76,14 +78,15 @@ def runs_frame(name: str, trials: Trials, *, where: str) -> pd.DataFrame:
     Raises:
         RecordError: A value is of another type than its column; names file, trial and column.
     """
-    rows = trials.rows
+    rows, learners = trials.rows, _learners(trials)
     values: dict[str, Any] = {
         "study": [name] * len(rows),
         **_of_rows(rows),
+        "num_learners": learners,
         **_of_built(trials),
         **_of_summaries(rows),
         **_of_sums(trials),
-        "fingerprint": _fingerprints(trials),
+        "fingerprint": _fingerprints(trials, learners),
     }
     for parameter in PARAMETERS:
         values[parameter] = [row.setting.get(parameter) for row in rows]
@@ -120,15 +123,20 @@ def _unsettled(row: TrialRow) -> bool:
     return row.provisional and row.status == "running"
 
 
+def _learners(trials: Trials) -> list[Any]:
+    """Return each trial's learner processes as built, else as asked for."""
+    built = [trials.built.get(row.trial) for row in trials.rows]
+    asked_for = [row.setting.get(LEARNERS, trials.num_learners) for row in trials.rows]
+    return [
+        ask if each is None or each.num_learners is None else each.num_learners
+        for each, ask in zip(built, asked_for, strict=True)
+    ]
+
+
 def _of_built(trials: Trials) -> dict[str, list[Any]]:
     """Return what was read back from the built algorithms."""
     built = [trials.built.get(row.trial) for row in trials.rows]
-    asked_for = [row.setting.get("num_learners", trials.num_learners) for row in trials.rows]
     return {
-        "num_learners": [
-            ask if each is None or each.num_learners is None else each.num_learners
-            for each, ask in zip(built, asked_for, strict=True)
-        ],
         "learner_threads": [each.learner_threads if each else None for each in built],
         "num_nodes": [len(each.nodes) or None if each else None for each in built],
         "nodes": [", ".join(each.nodes) or None if each else None for each in built],
@@ -163,22 +171,30 @@ def _of_sums(trials: Trials) -> dict[str, Any]:
     }
 
 
-def _fingerprints(trials: Trials) -> list[str]:
+def _fingerprints(trials: Trials, learners: Sequence[Any]) -> list[str]:
     """Return each trial's fingerprint; one that never came up takes what was read back from another like it."""
-    common = [workload.common() for workload in trials.workloads]
+
+    @cache
+    def common(session: int, variant: str) -> dict[str, Any]:
+        return trials.workloads[session].common(variant)
+
     parts: dict[str, dict[str, Any]] = {}
-    siblings: dict[tuple[int, str], str] = {}
-    for row in trials.rows:
+    siblings: dict[tuple[Any, ...], str] = {}
+    kinds = [
+        (trials.session[row.trial], row.variant, row.execution, num_learners)
+        for row, num_learners in zip(trials.rows, learners, strict=True)
+    ]
+    for row, kind in zip(trials.rows, kinds, strict=True):
         if built := trials.built.get(row.trial):
             parts.setdefault(built.part, orjson.loads(built.part))
-            siblings.setdefault((trials.session[row.trial], row.execution), built.part)
+            siblings.setdefault(kind, built.part)
     texts = []
-    for row in trials.rows:
-        session = trials.session[row.trial]
+    for row, kind in zip(trials.rows, kinds, strict=True):
+        session, variant, execution, num_learners = kind
         built = trials.built.get(row.trial)
-        part = built.part if built else siblings.get((session, row.execution), "")
-        own = asked(row.setting, execution=row.execution, variant=row.variant)
-        texts.append(fingerprint(common[session], own, parts.get(part, {})))
+        part = built.part if built else siblings.get(kind, "")
+        own = asked(row.setting, execution=execution, num_learners=num_learners)
+        texts.append(fingerprint(common(session, variant), own, parts.get(part, {})))
     return texts
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.models.observations import FACTORS, Cells, Observations
+from analysis.models.observations import FACTORS, RUNNER_TIMES, Cells, Observations
 from analysis.models.phase_fits import solve, solve_resamples, unidentified
 from analysis.models.phases import INDEX, PHASES, UNKNOWNS, design, phase_times
 from analysis.models.resampling import NUM_RESAMPLES, degrees_of_freedom, percentile_estimate, run_weights
@@ -146,11 +146,16 @@ def fit_iteration_time(
         num_resamples: Resamples, >= 1.
 
     Raises:
-        AnalysisError: Fewer than two distinct numbers of runners.
+        AnalysisError: Fewer than two distinct numbers of runners, or a phase that took no time in some run.
     """
     if np.unique(observations.cells.num_env_runners).size < 2:
         law = "the iteration-time model needs at least two different numbers of runners"
         raise AnalysisError(f"num_env_runners: {law}, got one. Fix: measure a second scale, or ask for the verdict.")
+    for name in ("sampling_time_s", "learning_time_s", *(RUNNER_TIMES if observations.has_runner_times else ())):
+        if not (times := getattr(observations, name)).min() > 0:
+            law = "must be > 0 in every run, since errors are relative to it"
+            got = f"{times.min():g} (not > 0 in {int((times <= 0).sum())} of {times.size} runs)"
+            raise AnalysisError(f"{name}: {law}, got {got}. Fix: leave out runs whose clock lacks the phase.")
     known = observations.cells.episode_len[np.isfinite(observations.cells.episode_len)]
     episode_len = float(1 / np.mean(1 / known)) if known.size else float("nan")
     cells = replace(observations.cells, episode_len=np.full(len(observations), episode_len))

@@ -37,7 +37,8 @@ FACTORS = (
 """What tells one cell from another; with them the wait of a step."""
 _CLOCK_FREE = frozenset(
     (
-        *("train_batch_size", "minibatch_times_learners", "num_epochs", "num_envs_per_env_runner", "evaluation"),
+        *("train_batch_size", "minibatch_times_learners", "num_epochs", "num_envs_per_env_runner", "num_learners"),
+        "evaluation",
         *("lr", "gamma", "lambda", "clip_param", "entropy_coeff", "grad_clip", "vf_clip_param", "vf_loss_coeff"),
         *("kl_coeff", "kl_target", "vtrace_clip_rho_threshold", "vtrace_clip_pg_rho_threshold"),
     )
@@ -192,17 +193,21 @@ def from_runs(runs: "pd.DataFrame", *, timings: Sequence[str] = ("measured",)) -
         runs: The frame that `analysis.load` makes, one row per trial.
         timings: Values of the column `timing` that are taken.
     """
+    from analysis.scaling.selection import BESIDE, beside_others  # pandas: whoever has a frame has it
+
     excluded: Counter[str] = Counter()
     members: dict[str, list[int]] = {}
     waits_s = np.zeros(len(runs))
     numbers = {name: _numbers(runs, name) for name in (*FACTORS, *TIMES, *RUNNER_TIMES, "episode_len")}
-    statuses, given = _texts(runs, "status"), _texts(runs, "timing")
+    statuses, given, beside = _texts(runs, "status"), _texts(runs, "timing"), beside_others(runs)
     for row, text in enumerate(_texts(runs, "fingerprint")):
         missing = [name for name in (*FACTORS[:5], *TIMES) if not np.isfinite(numbers[name][row])]
         if statuses[row] != "finished":
             excluded[f"status is {statuses[row] or 'not known'}"] += 1
         elif given[row] not in timings:
             excluded[f"timing is {given[row] or 'not known'}"] += 1
+        elif beside[row]:
+            excluded[BESIDE] += 1
         elif missing:
             excluded[f"no {missing[0]}"] += 1
         elif not text:

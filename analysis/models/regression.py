@@ -51,7 +51,7 @@ def nonnegative(
     size = np.linalg.norm(features, axis=0)
     size[size == 0] = 1.0
     scaled = features / size
-    floor = max(_FLOOR * float(np.median(np.abs(target))), float(np.finfo(np.float64).tiny))
+    floor = _floor(target)
     fitted, theta = target, np.zeros(features.shape[1])
     for _ in range(rounds):
         weight = root / np.maximum(fitted, floor)
@@ -86,7 +86,7 @@ def nonnegative_of_resamples(
     size = np.linalg.norm(features, axis=0)
     used = size > 0
     scaled = features[:, used] / size[used]
-    floor = max(_FLOOR * float(np.median(np.abs(target))), float(np.finfo(np.float64).tiny))
+    floor = _floor(target)
     precision = weights / np.maximum(fitted, floor) ** 2
     wanted = np.broadcast_to(target - offset, precision.shape)
     runs, unknowns = scaled.shape
@@ -103,6 +103,12 @@ def nonnegative_of_resamples(
     theta = np.zeros((len(solved), features.shape[1]))
     theta[:, used] = solved / size[used]
     return theta
+
+
+def _floor(target: FloatArray) -> float:
+    """Return the least weight denominator; the mean, and at last any number, where most or all of the times are 0."""
+    size = np.abs(target)
+    return _FLOOR * (float(np.median(size)) or float(size.mean()) or 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,12 @@ import orjson
 
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
+from study.space.throughput import LEARNERS
 
 BATCH = "train_batch_size"
 SETTINGS: Mapping[str, str] = MappingProxyType(
     {name: f"parameters.{name}" for name in PARAMETERS if name != SCALE}
-    | {"minibatch_times_learners": "parameters.minibatch_size"}
+    | {"minibatch_times_learners": "parameters.minibatch_size", LEARNERS: f"resources.{LEARNERS}"}
 )
 """Field -> its place in a space. A command can run missing combinations of these, so their effect can be told apart
 from that of the scale; that of hardware, versions or code cannot be from here."""

@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.scaling.blocks import BY_DEFINITION, exact, exponential, ratio_of_totals, scaled, sum_of, transformed
 from analysis.scaling.fingerprint import BATCH, fields, labels, replaced
 from analysis.scaling.results import Goodput, GoodputGroup, GoodputRow
-from analysis.scaling.selection import as_int, check_columns, select, texts
+from analysis.scaling.selection import as_int, at_their_scale, check_columns, select, texts
 from analysis.scaling.targets import ENDED, NEEDED, Targets, common_horizon, to_target
 from analysis.statistics import Estimate, median_time, ratio_of_restricted_means
 
@@ -26,7 +26,7 @@ ALONE = "the only run of its setting"
 MOST_GROUPS = 50
 """Settings that are resampled, those with the most runs; the runs of the others are counted."""
 BEYOND = f"beyond the {MOST_GROUPS} settings with the most runs"
-UNKNOWN = "no fingerprint or scale"
+UNKNOWN = "no fingerprint, scale or batch"
 SECONDS_PER_HOUR = 3600
 
 
@@ -59,7 +59,8 @@ def goodput(
     runs = runs.reset_index(drop=True)
     keys, status = _keys(runs), runs["status"].astype(object)
     measured = select(runs).runs
-    over, known = status.isin(ENDED), keys.notna() & runs["num_env_runners"].notna()
+    runs = at_their_scale(runs)
+    over, known = status.isin(ENDED), keys.notna() & runs[["num_env_runners", BATCH]].notna().all(axis=1)
     excluded = Counter(str(each) for each in status[~over])
     excluded[UNKNOWN] += int((over & ~known).sum())
     ended = runs[over & known]

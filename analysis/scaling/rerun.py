@@ -10,6 +10,7 @@ import orjson
 from analysis.scaling.fingerprint import SETTINGS, fields
 from analysis.scaling.results import Cell
 from study.space.parameters import SCALE
+from study.space.throughput import LEARNERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +26,14 @@ class Rerun:
         """Return the command that runs these cells, and at best no others, as a study `<name>_missing`.
 
         Cells that differ in no more than the scale and one field are one grid, which runs the cells that exist anew:
-        then all of them have common seeds and may be paired. Otherwise there is a command for each workload.
+        then all of them have common seeds and may be paired. Otherwise, and where the learners differ, of which a study
+        has one number, there is a command for each workload.
         """
         scales = sorted({cell.num_env_runners for cell in cells})
         workloads = list(dict.fromkeys(cell.fingerprint for cell in cells))
         contents = [fields(workload) for workload in workloads]
         names = [name for name in SETTINGS if len({repr(content.get(name)) for content in contents}) > 1]
-        if len(names) > 1:
+        if len(names) > 1 or LEARNERS in names:
             lines = [
                 self._line(f"_missing_{number}", scales, [(name, [content[name]]) for name in names if name in content])
                 for number, content in enumerate(contents, 1)

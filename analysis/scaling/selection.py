@@ -1,4 +1,4 @@
-"""Which runs a table of times may rest on, and why the others may not. Imports NumPy, pandas, `study.errors`."""
+"""Which runs a table of times may rest on, and why the others may not. Imports NumPy, pandas, names of stages."""
 
 import re
 from collections.abc import Iterable
@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from study.errors import AnalysisError
+from study.protocol.stages import SHARED
 
 SIDE_BY_SIDE = re.compile(r"allocation (\d+) x (\d+)")
 """Name of a throughput study's cell whose trials share the machine: so many trials of so many runners."""
@@ -72,13 +73,13 @@ def select(runs: pd.DataFrame, *, timings: tuple[str, ...] = MEASURED, alone: bo
     """Return the runs whose times may be used: finished, timed, and with a label among `timings`.
 
     A run is counted under the first reason that holds: its status, its timing label, no timed iteration, no
-    fingerprint, other trials at its side (of an allocation: `analysis.scaling.allocation` is for these). Runs with the
+    fingerprint, other trials at its side (`analysis.scaling.allocation` is for those of an allocation). Runs with the
     same seed are a block; a run without a seed is a block of its own.
 
     Args:
         runs: One row per trial (`analysis.load`).
         timings: Labels that are let in.
-        alone: Whether trials of an allocation that is split are left out.
+        alone: Whether trials that ran beside others of their cell are left out.
 
     Raises:
         AnalysisError: A column is missing.
@@ -90,9 +91,8 @@ def select(runs: pd.DataFrame, *, timings: tuple[str, ...] = MEASURED, alone: bo
     }
     timed = (numbers["timed_iterations"] > 0) & (numbers["timed_env_steps"] > 0) & (numbers["timed_s"] > 0)
     reason = np.full(len(runs), "", dtype=object)
-    beside = np.array([alone and trials_side_by_side(name) > 1 for name in texts(runs, "anchor")], dtype=bool)
     for holds, text in (
-        (beside, BESIDE),
+        (beside_others(runs) if alone else np.zeros(len(runs), dtype=bool), BESIDE),
         (runs["fingerprint"].isna().to_numpy(), "no fingerprint"),
         (~(numbers["num_env_runners"] >= 1), "number of runners unknown"),
         (~timed, "no timed iterations"),
@@ -125,6 +125,32 @@ def trials_side_by_side(name: str) -> int:
     """Return how many trials of a cell of that name run at the same time."""
     match = SIDE_BY_SIDE.fullmatch(name)
     return int(match[1]) if match else 1
+
+
+def beside_others(runs: pd.DataFrame) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Return which runs shared the machine with others of their cell: their clock is not that of a trial alone.
+
+    Those of a throughput study's allocation that is split, and a hold-up study's measured trials that share the CPUs of
+    one. Records keep no group, but nothing else is asked for by these names.
+    """
+    names, stages = texts(runs, "anchor"), texts(runs, "stage")
+    return np.array(
+        [
+            trials_side_by_side(name) > 1 or (stage, name) == ("measure", SHARED)
+            for stage, name in zip(stages, names, strict=True)
+        ],
+        dtype=bool,
+    )
+
+
+def at_their_scale(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with the runners that each stands for as their number of runners.
+
+    What a stock runner with the lanes of 46 runners learns is what 46 learn; its clock is not, and is never `measured`.
+    """
+    if "stands_for_runners" not in runs.columns:
+        return runs
+    return runs.assign(num_env_runners=runs["stands_for_runners"].fillna(runs["num_env_runners"]))
 
 
 def texts(runs: pd.DataFrame, name: str, absent: str = "") -> "np.ndarray[tuple[int], np.dtype[np.object_]]":

@@ -3,6 +3,7 @@
 import pandas as pd
 
 from analysis.load import StudyData
+from analysis.scaling.selection import at_their_scale
 from analysis.tables import definitions as words
 from analysis.tables.results import FAILED, Results
 from analysis.tables.table import Table, TableColumn, make_frame, without_rows
@@ -37,13 +38,15 @@ COLUMNS = (
 def not_measured(data: StudyData, results: Results | None = None) -> Table:
     """T2b: oversubscribed, emulated and tainted rows by scale, with the range of their rates."""
     results = results or Results(data)
-    runs = data.runs
+    runs = at_their_scale(data.runs)
     label = runs["timing"].astype(object).fillna(UNKNOWN)
-    apart = runs.assign(label=label)[(label != "measured").to_numpy()]
+    # Folded in one stock runner or emulated in one process: two clocks, of one scale.
+    folded = runs["stands_for_runners"].notna()
+    apart = runs.assign(label=label, folded=folded)[(label != "measured").to_numpy()]
     if apart.empty:
         why = "None: every run has a measured clock." if len(runs) else "None: the study has no runs yet."
         return without_rows("T2b", TITLE, why, n_failed=results.num_failed)
-    cells = apart.groupby(["label", "num_env_runners"], sort=True)
+    cells = apart.groupby(["label", "num_env_runners", "folded"], sort=True, dropna=False)
     rows = [_row(cell) for _, cell in cells]
     counts = apart["label"].value_counts()
     shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
@@ -66,9 +69,10 @@ def _row(cell: pd.DataFrame) -> dict[str, object]:
     rates = cell["env_steps_per_s"].dropna()
     cpus = sorted({int(each) for each in cell["num_cpus"].dropna()})
     reasons = cell["timing_reason"].dropna()
+    scale = cell["num_env_runners"].iloc[0]
     return {
         "timing": str(cell["label"].iloc[0]),
-        "num_env_runners": int(cell["num_env_runners"].iloc[0]),
+        "num_env_runners": None if pd.isna(scale) else int(scale),
         "num_cpus": "unknown" if not cpus else str(cpus[0]) if len(cpus) == 1 else f"{cpus[0]} to {cpus[-1]}",
         "n": len(cell),
         "n_failed": int((cell["status"] == FAILED).sum()),

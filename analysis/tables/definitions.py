@@ -12,9 +12,9 @@ KARP_FLATT = (
     "the comparison is invalid."
 )
 FINGERPRINT = (
-    "Workload fingerprint: algorithm, environment and its waiting time, batch, minibatch x learners, epochs, envs per "
-    "runner, network, learning parameters, evaluation, backends, execution, threads, versions, CPU model. Efficiency "
-    "is refused between rows that differ in it."
+    "Workload fingerprint: algorithm, environment and its waiting time, batch, minibatch x learners, learners, epochs, "
+    "envs per runner, network, learning parameters, evaluation, backends, execution, threads, versions, CPU model. "
+    "Efficiency is refused between rows that differ in it."
 )
 MEASURED = (
     "Only rows with timing `measured` enter: every process had a core of its own, or its environments wait and CPU "

@@ -5,6 +5,7 @@ from typing import Any
 
 from analysis.load import StudyData
 from analysis.scaling.fingerprint import ABSENT, fields
+from analysis.scaling.selection import at_their_scale
 from analysis.tables import definitions as words
 from analysis.tables.results import Results
 from analysis.tables.table import Table, TableColumn, make_frame
@@ -58,7 +59,7 @@ def study_sheet(data: StudyData, results: Results | None = None) -> Table:
 
 def _conclusion(data: StudyData) -> str:
     runs = data.runs
-    scales = sorted(int(scale) for scale in runs["num_env_runners"].dropna().unique())
+    scales = sorted(int(scale) for scale in at_their_scale(runs)["num_env_runners"].dropna().unique())
     span = "an unknown scale" if not scales else f"{scales[0]} runners" if len(scales) == 1 else ""
     span = span or f"{len(scales)} scales from {scales[0]} to {scales[-1]} runners"
     workloads = int(runs["fingerprint"].nunique())

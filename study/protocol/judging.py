@@ -11,7 +11,7 @@ from study.protocol.baselines import BEST_SMALL, WINNER, WINNER_STOCK, Setting
 from study.protocol.blocks import in_block
 from study.protocol.evidence import Evidence, Outcome, mean
 from study.protocol.phases import shares
-from study.protocol.stages import Request, digest_of
+from study.protocol.stages import SHARED, Request, digest_of
 from study.search.merit import merit
 from study.space.parameters import SCALE, Value
 from study.space.rules import overlay, resolve
@@ -88,7 +88,7 @@ def measure(known: Evidence) -> Outcome:
     weak = _of_one_share(strong, holdup.target_scale)
     points = [("strong", strong, n, 1) for n in sizes.scales] + [("weak", weak, n, 1) for n in sizes.scales]
     points += [("reference", reference, n, 1) for n in sizes.scales]
-    points += [("shared", strong, n, trials) for n, trials in shares(max(sizes.scales))]
+    points += [(SHARED, strong, n, trials) for n, trials in shares(max(sizes.scales))]
     anchor = ("anchor", strong, min(sizes.scales), 1)
     seeds, group = holdup.test_seeds.seeds, itertools.count()
     requests = []

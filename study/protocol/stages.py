@@ -14,6 +14,8 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 Purpose = Stage | Literal["throughput"]
 """What a trial that was asked for is part of: a stage of a hold-up study, or a throughput study."""
 THROUGHPUT: Purpose = "throughput"
+SHARED = "shared"
+"""Name of the measured trials that share the CPUs of one: several of equal scale and seed, side by side."""
 Variant = Literal["study", "stock", "measured"]
 """`study`: as the space says. `stock`: RLlib's own runner and learner. `measured`: real runners, for the clock."""
 

@@ -490,3 +490,14 @@ def test_cpus_that_the_space_does_not_explain_are_not_claimed(tmp_path, uri):
     holdup.write_records(folder, records)  # a second between two of them
     sync(folder)
     assert load.from_mlflow(uri).runs["num_cpus"].tolist() == [3, 3, 3, pd.NA]  # 7 CPUs are not 1 + 4
+
+
+def test_cells_with_learners_of_their_own_are_other_workloads(tmp_path, uri):
+    folder = synthetic.make_folder(tmp_path / "demo", uri)
+    varied = [replace(each := synthetic.started(at), setting=each.setting | {"num_learners": at}) for at in (0, 2)]
+    holdup.write_records(folder, [synthetic.opened(), *varied])
+    sync(folder)
+    runs = load.from_mlflow(uri).runs
+    assert runs["num_learners"].tolist() == [0, 2]
+    assert runs["num_cpus"].tolist() == [3, 5]
+    assert [json.loads(text)["num_learners"] for text in runs["fingerprint"]] == [0, 2]

@@ -152,6 +152,11 @@ def test_fits_and_ceiling_are_drawn_as_predictions(scaling, runs):
     assert "9,000 [8,000, 10,000] env steps/s" in figure.alt
 
 
+def test_runs_beside_others_of_their_cell_are_in_no_fit(scaling, runs):
+    beside = runs.assign(anchor="allocation 2 x 3", timed_s=runs["timed_s"] * 5, env_steps_per_s=1.0)
+    assert fits(scaling.groups[0], pd.concat([runs, beside]))[0].note == fits(scaling.groups[0], runs)[0].note
+
+
 def test_a_law_with_too_few_scales_is_left_out():
     runs = planted_runs(Truth(cells=((2, 2048), (4, 2048))), np.random.default_rng(1))
     assert [line.label for line in fits(strong_scaling(runs).groups[0], runs)] == ["Amdahl fit"]

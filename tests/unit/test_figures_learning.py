@@ -200,6 +200,17 @@ def test_arms_are_replicates_and_the_most_replicated_are_shown():
     assert legend_of(as_frame(runs), every) == "Setting aaaaaa: lr 0.001; setting bbbbbb: lr 0.002."
 
 
+def test_runs_of_an_unknown_scale_are_counted_and_not_drawn(rng):
+    """As in other people's experiments."""
+    unknown = run(9) | {"num_env_runners": None}
+    figure = score(as_frame([run(0), run(1, seed=2), unknown]))
+    assert "1 run of an unknown number of runners: not drawn." in figure.caption
+    assert set(figure.frame["num_env_runners"]) == {10}
+    nothing = [unknown]
+    assert "number of runners is not known" in score(as_frame(nothing)).missing
+    assert "known scale" in returns_of(nothing, [curve(9, [1.0, 2.0])], rng).missing
+
+
 def test_a_baseline_at_one_scale_is_shown_if_it_was_replicated():
     both = [run(0), run(1, n=46)]
     baseline = [run(2, n=46, digest="bbbbbb"), run(3, n=46, digest="bbbbbb", seed=2)]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,9 @@ from analysis.load.fingerprint import Workload, asked, effective_part, fingerpri
 from analysis.load.foreign_settings import Settings, settings_of
 from analysis.load.rllib_names import METRICS, TIMERS, Keys
 from study.errors import AnalysisError, RecordError
-from tests import synthetic
+from study.protocol.stages import Variant
+from study.protocol.variants import spec_of
+from tests import holdup, synthetic
 
 EFFECTIVE = {"runner_class": "BatchedEnvRunner", "torch_threads_learner": 2, "num_learners": 0, "hostnames": ["n0"]}
 
@@ -36,11 +39,11 @@ def built(trial, **effective):
 
 def test_scale_seed_and_placement_are_not_in_the_fingerprint(tmp_path):
     first, second = with_setting(0), replace(with_setting(1, num_env_runners=46), seed=77, num_cpus=47)
-    runs = study_of(tmp_path / "a", first, built(0), second, built(1, num_learners=2))
+    runs = study_of(tmp_path / "a", first, built(0), second, built(1))
     assert runs["fingerprint"].nunique() == 1
     content = json.loads(runs["fingerprint"].iloc[0])
     assert list(content) == sorted(content)
-    assert not {"num_env_runners", "num_cpus", "seed", "stage", "num_learners", "nodes"} & content.keys()
+    assert not {"num_env_runners", "num_cpus", "seed", "stage", "nodes"} & content.keys()
     assert content["train_batch_size"] == 400
     assert content["lr"] == 0.00025
     assert content["environment"]["id"] == "CartPole-v1"
@@ -49,8 +52,22 @@ def test_scale_seed_and_placement_are_not_in_the_fingerprint(tmp_path):
     assert content["versions"] == {"ray": "2.60.0"}
     assert content["threads"]["torch_threads_learner"] == 2
     assert runs["learner_threads"].tolist() == [2, 2]
-    assert runs["num_learners"].tolist() == [0, 2]
+    assert runs["num_learners"].tolist() == [0, 0]
     assert runs["num_nodes"].tolist() == [2, 2]
+
+
+def test_learners_are_in_the_fingerprint_as_built_else_as_asked_for(tmp_path):
+    runs = study_of(
+        tmp_path / "a",
+        *(with_setting(0), built(0)),
+        *(with_setting(1, num_learners=2), built(1, num_learners=2)),
+        *(with_setting(2, num_learners=2), synthetic.ended(2, "failed")),
+        *(with_setting(3), synthetic.built(3)),  # a record that does not tell: the space does
+    )
+    assert runs["num_learners"].tolist() == [0, 2, 2, 0]
+    assert [json.loads(text)["num_learners"] for text in runs["fingerprint"]] == [0, 2, 2, 0]
+    # The failed one counts with those of as many learners, by what was read back from them.
+    assert runs.loc[1, "fingerprint"] == runs.loc[2, "fingerprint"] != runs.loc[0, "fingerprint"]
 
 
 @pytest.mark.parametrize("change", [{"train_batch_size": 401}, {"lr": 0.1}, {"minibatch_size": 8}, {"num_epochs": 3}])
@@ -69,13 +86,29 @@ def test_threads_and_classes_that_ran_are_in_the_fingerprint(tmp_path):
     assert runs["fingerprint"].nunique() == 3
 
 
-def test_the_stock_variant_is_another_workload():
-    setting = {"num_env_runners": 2, "lr": 0.1}
-    own, stock = (asked(setting, execution="real", variant=variant) for variant in ("study", "stock"))
-    common = {"runner": "batched", "learner": "lean"}
-    assert json.loads(fingerprint(common, own))["runner"] == "batched"
-    assert json.loads(fingerprint(common, stock))["runner"] == "stock"
-    assert json.loads(fingerprint(common, stock))["learner"] == "rllib"
+MEASURE = {"scales": [1, 3], "repeats": 2, "iterations": 2, "step_wait_ms": 3.0}
+
+
+@pytest.mark.parametrize("variant", get_args(Variant))
+def test_a_variant_is_the_workload_of_the_space_that_it_runs_under(variant):
+    spec = holdup.holdup_spec(holdup__measure=MEASURE)
+
+    def common(spec, variant=None):
+        return Workload(spec=spec.to_json(), provenance={}).common(variant)
+
+    assert common(spec, variant) == common(spec_of(spec, variant))
+    assert len({fingerprint(common(spec, each)) for each in get_args(Variant)}) == 3
+
+
+def test_trials_that_wait_are_another_workload_than_those_that_do_not(tmp_path):
+    """The measured trials of a hold-up study wait in every step; its other trials do not."""
+    stages = (("confirm", "study"), ("measure", "measured"))
+    records = [replace(with_setting(at), stage=stage, variant=each) for at, (stage, each) in enumerate(stages)]
+    spec = holdup.holdup_spec(holdup__measure=MEASURE, execution="real")
+    folder = holdup.write_study(tmp_path / "staged", spec, [synthetic.opened(), *records])
+    texts = load.from_folder(folder.path).runs["fingerprint"]
+    assert [json.loads(text)["environment"]["step_wait_ms"] for text in texts] == [0.0, 3.0]
+    assert json.loads(texts[1])["evaluation"]["num_evaluations"] == 1
 
 
 def test_a_trial_that_never_came_up_belongs_to_the_workload_of_those_that_did(tmp_path):
@@ -94,7 +127,9 @@ def test_hardware_and_versions_of_the_session_are_in_the_fingerprint():
     setting = {"num_env_runners": 2, "minibatch_size": 64, "lr": 0.1}
 
     def of(**provenance):
-        return fingerprint(Workload(spec={}, provenance=provenance).common(), asked(setting, execution="real"))
+        return fingerprint(
+            Workload(spec={}, provenance=provenance).common(), asked(setting, execution="real", num_learners=0)
+        )
 
     assert of(cpu_model="A", physical_cpus=8, logical_cpus=8) != of(cpu_model="B", physical_cpus=8, logical_cpus=8)
     assert of(physical_cpus=8, logical_cpus=16) != of(physical_cpus=8, logical_cpus=8)
@@ -226,6 +261,13 @@ def test_settings_of_the_old_stack():
     assert found["num_epochs"] == 30
     assert found["num_cpus"] == 9
     assert "lr" not in found  # a schedule is no number
+    assert json.loads(found["fingerprint"])["num_learners"] == 0
+
+
+def test_learners_that_nobody_told_do_not_part_the_runs_of_other_people():
+    one, other = (settings_of(Settings({"num_env_runners": n, "lr": "0.001"}, {})) for n in ("2", "4"))
+    assert one["fingerprint"] == other["fingerprint"]
+    assert "num_learners" not in json.loads(one["fingerprint"])
 
 
 def test_curves_of_nothing_have_columns(tmp_path):

@@ -184,6 +184,21 @@ def test_one_scale_is_refused_and_single_runs_have_no_cell_to_scatter_in():
     assert not without.parameters["a"].has_interval
 
 
+@pytest.mark.parametrize("name", ["sampling_time_s", "learning_time_s", "mean_runner_time_s", "slowest_runner_time_s"])
+def test_a_phase_that_took_no_time_is_refused(name):
+    seen = planted(np.random.default_rng(0))
+    without = replace(seen, **{name: np.where(np.arange(len(seen)) == 3, 0.0, getattr(seen, name))})
+    law = rf"{name}: must be > 0 in every run, .* got 0 \(not > 0 in 1 of {len(seen)} runs\)\. Fix"
+    with pytest.raises(AnalysisError, match=law):
+        fit_iteration_time(without)
+
+
+def test_a_phase_that_may_take_no_time_is_fitted_by_zero():
+    seen = planted(np.random.default_rng(0))
+    fit = fit_iteration_time(replace(seen, rest_time_s=np.zeros(len(seen))), rng=np.random.default_rng(0))
+    assert fit.parameters["r0"].value == fit.parameters["r0"].high == fit.parameters["r1"].high == 0
+
+
 def test_nonnegative_is_least_squares_relative_to_the_fit():
     rng = np.random.default_rng(0)
     features = rng.uniform(1, 2, (50, 3))

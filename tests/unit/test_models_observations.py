@@ -48,7 +48,7 @@ def frame(*changes):
         "episode_len": None,
         "fingerprint": fingerprint(),
     }
-    texts = ("status", "timing", "fingerprint")
+    texts = ("status", "timing", "fingerprint", "anchor", "stage")
     made = pd.DataFrame([row | change for change in (changes or ({},))])
     whole = ("num_env_runners", "num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs")
     kinds = {name: "string" if name in texts else "Int64" if name in whole else "Float64" for name in made}
@@ -97,15 +97,26 @@ def test_every_row_that_is_left_out_is_counted_with_its_reason():
     assert len(from_runs(frame({"timing": "oversubscribed"}), timings=("oversubscribed",)).groups[0]) == 1
 
 
+def test_runs_beside_others_of_their_cell_are_in_no_model():
+    runs = frame(
+        {"anchor": "allocation 1 x 8"}, {"anchor": "allocation 2 x 3"}, {"stage": "measure", "anchor": "shared"}
+    )
+    selection = from_runs(runs)
+    assert [len(group) for group in selection.groups] == [1]
+    assert selection.excluded == {"ran beside other trials of its cell": 2}
+
+
 def test_a_workload_is_what_the_model_does_not_take_as_a_number():
     idle = {"environment": {"id": "Acrobot-v1", "step_wait_ms": 0.0, "backend": "gymnasium"}}
     same = frame(
         {},
         {"fingerprint": fingerprint(train_batch_size=1600, num_epochs=8, lr=3e-4, **idle)},
         {"fingerprint": fingerprint(threads={"torch_threads_learner": 2, "torch_threads_runner": 1})},
+        {"fingerprint": fingerprint(num_learners=2), "num_learners": 2},
     )
     (group,) = from_runs(same).groups
-    assert group.cells.step_wait_s.tolist() == [0.004, 0.0, 0.004]
+    assert group.cells.step_wait_s.tolist() == [0.004, 0.0, 0.004, 0.004]
+    assert group.cells.num_learners.tolist() == [1, 1, 1, 2]
     others = frame(
         {},
         {"fingerprint": fingerprint(cpu_model="Y")},

@@ -168,6 +168,17 @@ def test_every_other_run_is_counted_under_its_reason():
     assert only(result).rows[1].speed_up.value == pytest.approx(2)
 
 
+def test_trials_that_share_the_cpus_of_one_are_no_scale():
+    """The only runs of one runner are four side by side: a speed-up over them would be 4 where it is 2."""
+    alone = [run(2, 2.0), run(4, 1.0)]
+    beside = [run(1, 4.0, stage="measure", anchor="shared") for _ in range(4)]
+    result = scaling.strong_scaling(made(*alone, *beside))
+    assert result.excluded == {"ran beside other trials of its cell": 4}
+    assert [(row.num_env_runners, row.speed_up.value) for row in only(result).rows] == [(2, 1.0), (4, 2.0)]
+    # A person's own cell may have the name: it is one of the measured stage alone that has this meaning.
+    assert len(only(scaling.strong_scaling(made(*alone, run(1, 4.0, anchor="shared")))).rows) == 3
+
+
 def test_the_same_scale_on_other_nodes_is_a_row_of_its_own():
     rows = [run(2, 4.0), run(4, 2.0), run(4, 3.0, num_nodes=2)]
     found = [(row.num_nodes, row.speed_up.value) for row in only(scaling.strong_scaling(made(*rows))).rows]
@@ -284,6 +295,21 @@ def test_with_several_settings_changed_there_is_a_command_for_each_workload():
     specs = [load(*overrides(line)) for line in refusal.command.splitlines()]
     found = [(list(spec.scales), spec.fixed["train_batch_size"], spec.fixed["lr"]) for spec in specs]
     assert found == [([16, 32], 2000, 5e-5), ([16, 32], 8000, 1e-4)]
+
+
+def test_runners_with_other_learners_are_refused_with_commands_that_settle_it():
+    """One cell has its update in the main process, the other on two learners: not the runners' doing alone."""
+    rows = [
+        run(2, 4.0, fingerprint=fingerprint(1000, num_learners=0)),
+        run(4, 1.0, fingerprint=fingerprint(1000, num_learners=2)),
+    ]
+    result = scaling.strong_scaling(made(*rows), space="cartpole_sweep.yaml")
+    (refusal,) = result.refusals
+    assert result.groups == ()
+    assert refusal.differing == {"num_learners": (0, 2)}
+    assert "4 runners at num_learners 0 and 2 runners at num_learners 2" in refusal.reason
+    specs = [load(*overrides(line)) for line in refusal.command.replace("cartpole_sweep", "waiting").splitlines()]
+    assert [(list(spec.scales), spec.resources.num_learners) for spec in specs] == [([2, 4], 0), ([2, 4], 2)]
 
 
 def test_the_corners_of_a_complete_square_are_decomposed():

@@ -160,6 +160,21 @@ def test_a_cell_that_never_reached_it_has_no_estimate_and_no_zero():
     assert lost.median_steps is None and lost.env_steps_per_s is not None
 
 
+def test_a_run_without_a_batch_is_counted_and_not_lost():
+    frame = planted(Truth(cells=((2, 1024),), blocks=4, **QUIET))
+    frame.loc[0, "train_batch_size"] = pd.NA
+    result = goodput(frame)
+    assert result.n == 3 and result.excluded == {"no fingerprint, scale or batch": 1}
+
+
+def test_a_run_that_stands_for_more_runners_learns_at_their_scale():
+    frame = planted(Truth(cells=((1, 1024),), blocks=4, **QUIET))
+    frame = frame.assign(timing="emulated", stands_for_runners=pd.array([46] * 4, dtype="Int64"))
+    (group,) = goodput(frame).groups
+    assert group.reference == (46, 1024)
+    assert [row.num_env_runners for row in group.rows] == [46]
+
+
 def test_in_a_hold_up_study_a_setting_is_its_digest():
     frame = planted(Truth(cells=((2, 1024), (4, 2048)), blocks=2, **QUIET))
     frame["fingerprint"] = [fingerprint(int(batch), lr=float(batch)) for batch in frame["train_batch_size"]]

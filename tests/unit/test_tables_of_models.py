@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from analysis.figures.catalogue import all_figures
 from analysis.models import leave_one_scale_out
-from analysis.tables import Results, model_comparison, recommendation
+from analysis.tables import Results, all_tables, model_comparison, recommendation
 from analysis.tables.model_results import merged, on_cell_means, thinned
 from tests.unit.tables_data import amdahl, run, study
 
@@ -177,6 +178,17 @@ def test_a_model_on_cell_means_sees_one_run_a_cell():
     cell = (seen.cells.num_env_runners == 4) & (seen.cells.train_batch_size == 5_120)
     same = (means.cells.num_env_runners == 4) & (means.cells.train_batch_size == 5_120)
     assert means.learning_time_s[same] == pytest.approx(seen.learning_time_s[cell].mean())
+
+
+@pytest.mark.parametrize("name", ["learning_time_s", "sync_time_s"])
+def test_a_phase_without_time_costs_no_other_table_or_figure(name):
+    data = study([row | {name: 0.0} for row in amdahl()])
+    results = Results(data)
+    tables = {table.key: table for table in all_tables(data, results)}
+    assert all_figures(data, results)
+    assert "the speed-up is" in tables["T2"].conclusion
+    refused = f"{name}: must be > 0 in every run" in " ".join(tables["T9"].notes)
+    assert refused == (name == "learning_time_s")
 
 
 def test_runs_without_a_fingerprint_are_in_no_fit():

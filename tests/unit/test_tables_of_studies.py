@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from analysis.figures.throughput import throughput
 from analysis.tables import (
     TABLES,
     Results,
@@ -138,6 +139,26 @@ def test_rows_that_are_not_measured_stand_apart_with_their_reason():
     assert "speed_up" not in apart.frame
     assert apart.conclusion.startswith("4 of 10 runs have no measured clock (2 oversubscribed, 1 ")
     assert (apart.n, apart.n_failed) == (4, 1)
+
+
+def test_a_run_of_unknown_scale_is_a_row_apart_and_not_lost():
+    """As in other people's experiments."""
+    unknown = run(50, timing=None) | {"num_env_runners": None, "num_cpus": None}
+    data = study([*amdahl((1, 2)), unknown, run(51, runners=4, timing=None)])
+    apart = not_measured(data)
+    assert apart.frame["n"].sum() == apart.n == 2
+    assert column(apart, "num_env_runners") == [4, None]
+
+
+def test_a_folded_run_is_shown_at_the_scale_that_it_stands_for():
+    folded = run(1, timing="emulated", stands_for_runners=46, num_cpus=2)
+    data = study([run(0), folded, run(2, runners=46, timing="emulated", num_cpus=1)])
+    shown = not_measured(data).frame
+    assert shown["num_env_runners"].tolist() == [46, 46]
+    assert shown["num_cpus"].tolist() == ["1", "2"]
+    assert "at 2 scales from 1 to 46 runners" in study_sheet(data).conclusion
+    hollow = throughput(Results(data).strong, data.runs).frame.set_index("series")
+    assert set(hollow.loc["emulated", "num_env_runners"]) == {46}
 
 
 def test_a_study_of_measured_rows_has_nothing_to_show_apart():
