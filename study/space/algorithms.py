@@ -34,7 +34,12 @@ class Algorithm:
 _COMMON = (SCALE, "num_envs_per_env_runner", "train_batch_size", "lr", "gamma")
 _LOSS = ("entropy_coeff", "grad_clip", "vf_loss_coeff")
 _ACTOR_CRITIC = (*_COMMON, *_LOSS)
-_ASYNCHRONOUS = ("rollout_fragment_length", "vtrace_clip_rho_threshold", "vtrace_clip_pg_rho_threshold")
+_ASYNCHRONOUS = (
+    "lr_end_fraction",  # Espeholt et al. end at 0: nothing else bounds how far an update moves the policy
+    "rollout_fragment_length",
+    "vtrace_clip_rho_threshold",
+    "vtrace_clip_pg_rho_threshold",
+)
 _ONE_UPDATE: Mapping[str, Value] = {"num_minibatches": 1}
 """A batch is one minibatch, whatever its size."""
 _RLLIB_ASYNCHRONOUS: Mapping[str, Value] = {

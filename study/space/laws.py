@@ -70,6 +70,7 @@ OVERRIDES_REFUSED = {
 """What `rllib:` may not set for another reason."""
 
 FRAGMENT = "rollout_fragment_length"
+END_FRACTION = "lr_end_fraction"
 MAX_SCALES = 200
 """The other laws look at every scale with every number of environments."""
 
@@ -365,6 +366,12 @@ def _budget(spec: "StudySpec") -> Broken:
         yield "budget.iterations", "the list must not be empty.", "Add a number of iterations."
     if any(value < 1 for value in iterations) or len(set(iterations)) != len(iterations):
         yield "budget.iterations", f"must be distinct and at least 1, got {iterations}.", "Change the values."
+    falls = (
+        smallest(spec.tuned[END_FRACTION]) < 1 if END_FRACTION in spec.tuned else spec.fixed.get(END_FRACTION, 1) < 1
+    )
+    if falls and budget.env_steps is None:
+        law = "a learning rate falls over budget.env_steps, got none."
+        yield f"parameters.{END_FRACTION}", law, "Add budget.env_steps, or remove it."
 
 
 def _objective(spec: "StudySpec") -> Broken:

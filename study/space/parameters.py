@@ -172,6 +172,14 @@ _ALL = (
         meaning="Steps that each environment of a runner takes before they are sent to the learner.",
     ),
     Parameter(
+        name="lr_end_fraction",
+        kind=float,
+        default=1.0,
+        minimum=0,
+        maximum=1,
+        meaning="Share of `lr` that is left at the end of `budget.env_steps`; it falls linearly. 1 keeps it.",
+    ),
+    Parameter(
         name="vtrace_clip_rho_threshold",
         kind=float,
         default=1.0,

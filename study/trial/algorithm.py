@@ -21,7 +21,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.tune.registry import register_env
 
 from study.errors import Fault, SpaceError
-from study.space.laws import FRAGMENT
+from study.space.laws import END_FRACTION, FRAGMENT
 from study.space.parameters import SCALE, Value
 from study.space.spec import EnvironmentSpec, Execution, NetworkSpec, StudySpec
 from study.trial.envs.environments import Spaces, env_factory
@@ -221,7 +221,7 @@ def _base_config(
         # RLlib's sizes are those of one learner, ours those of the trial.
         train_batch_size_per_learner=int(setting["train_batch_size"]) // max(resources.num_learners, 1),
         num_epochs=int(setting["num_epochs"]),
-        lr=setting["lr"],
+        lr=_lr(spec, setting),
         gamma=setting["gamma"],
         entropy_coeff=setting["entropy_coeff"],
         grad_clip=setting["grad_clip"],
@@ -251,6 +251,15 @@ def _base_config(
     # RLlib's thread that watches the machine holds up the end of a trial; the study measures by itself.
     config.debugging(seed=seed, log_level="ERROR", log_sys_usage=False)
     return config
+
+
+def _lr(spec: StudySpec, setting: Mapping[str, Value]) -> Value | list[list[Value]]:
+    """Return the learning rate, or RLlib's schedule of (env steps, learning rate)."""
+    fraction = setting.get(END_FRACTION, 1.0)
+    if fraction == 1:
+        return setting["lr"]
+    assert spec.budget.env_steps is not None  # a law
+    return [[0, setting["lr"]], [spec.budget.env_steps, setting["lr"] * fraction]]
 
 
 def _new_config(spec: StudySpec, setting: Mapping[str, Value]) -> StudyConfig:

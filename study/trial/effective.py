@@ -124,6 +124,11 @@ def _values_of_asynchronous(learner: Any, config: Any) -> dict[str, Any]:
     own = {name: getattr(config, name) for name in sorted(names)}
     if "kl_coeff" in own and not config.use_kl_loss:
         own["kl_coeff"] = 0.0  # the term is left out
+    if not isinstance(config.lr, (int, float)):
+        (_, first), (_, last) = config.lr
+        own["lr_end_fraction"] = last / first
+    else:
+        own["lr_end_fraction"] = 1.0
     for name in ("lr", "entropy_coeff", SCALE, "num_envs_per_env_runner", "train_batch_size"):
         own.pop(name, None)  # read where they take effect
     return {**own, "rollout_fragment_length": config.get_rollout_fragment_length()}

@@ -375,3 +375,17 @@ def test_a_hanging_environment_is_given_up() -> None:
         with pytest.raises(TrialError, match=r"env runner [12].*: .*sample_timeout_s=3"):
             trial.advance()
         assert time.perf_counter() - started < 10
+
+
+@pytest.mark.parametrize("algorithm", ["APPO", "IMPALA"])
+def test_the_learning_rate_falls_to_its_end_over_the_budget(algorithm: str) -> None:
+    setting = {"lr": 0.01, "lr_end_fraction": 0.25, "rollout_fragment_length": 20, "num_envs_per_env_runner": 2}
+    with running(algorithm, setting=setting, budget__env_steps=8000) as trial:
+        results = play(trial)
+        assert trial._algorithm is not None
+        learner = trial._algorithm.learner_group._learner
+        rate = float(learner.get_optimizer("default_policy").param_groups[0]["lr"])
+    (built,), last = of_kind(results, "trial_built"), of_kind(results, "iteration")[-1]
+    assert (built["effective"]["lr"], built["effective"]["lr_end_fraction"]) == (pytest.approx(0.01), 0.25)
+    assert last["env_steps"] >= 8000
+    assert rate == pytest.approx(0.0025, rel=0.1)  # the last update's batch was sampled a little before the end

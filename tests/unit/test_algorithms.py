@@ -148,3 +148,12 @@ def test_asynchronous_trials_are_never_emulated() -> None:
     cluster = ClusterShape(nodes=(node,))
     assert execution_of(space("PPO"), 4, cluster) == "emulated"
     assert execution_of(space("IMPALA"), 4, cluster) == "real"
+
+
+@pytest.mark.parametrize("fraction", [0.5, [0.0, 1.0]])
+def test_a_learning_rate_falls_over_env_steps_and_nothing_else(fraction: Any) -> None:
+    assert "lr_end_fraction" in space("IMPALA", parameters={"lr_end_fraction": fraction}).to_json()["parameters"]
+    told = faults("IMPALA", parameters={"lr_end_fraction": fraction}, budget={"iterations": 5})
+    assert "parameters.lr_end_fraction: a learning rate falls over budget.env_steps, got none." in told
+    space("IMPALA", parameters={"lr_end_fraction": 1.0}, budget={"iterations": 5})
+    assert "parameters.lr_end_fraction" in faults("PPO", parameters={"lr_end_fraction": 0.5})
