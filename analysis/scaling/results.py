@@ -231,6 +231,8 @@ class GoodputGroup:
     reference: tuple[int, int | None]
     """num_env_runners and train_batch_size of the row with statistical efficiency 1."""
     rows: tuple[GoodputRow, ...]
+    resolution: int = 0
+    """Env steps between two evaluations, at most: a time to target is known no better. 0 where it is exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +243,8 @@ class Goodput:
     excluded: Mapping[str, int]
     n: int
     n_failed: int
+    notes: tuple[str, ...] = ()
+    """What must be said of the seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,12 +64,16 @@ class Results:
 
     @cached_property
     def goodput(self) -> Goodput | str:
-        """Steps, time and cost to target."""
+        """Steps, time and cost to target, as well as the evaluations know them."""
         import numpy as np
 
         from analysis.scaling.goodput import goodput
+        from analysis.scaling.targets import watched
 
-        return attempt(lambda: goodput(self.data.runs, rng=np.random.default_rng(SEED)))
+        runs, target = self.data.runs, self.data.spec.target if self.data.spec else None
+        if runs["env_steps_to_target"].notna().any():
+            runs = watched(runs, self.data.evaluations(), target=target)
+        return attempt(lambda: goodput(runs, rng=np.random.default_rng(SEED)))
 
     @cached_property
     def models(self) -> "ModelResults":
