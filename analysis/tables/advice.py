@@ -223,15 +223,20 @@ def _predicted(found: ModelResults, notes: list[str]) -> Iterator[Advice]:
             unit="runners",
             basis=_basis(knee.extrapolated),
         )
-    yield Advice(
-        question="Do not go beyond",
-        choice=f"n = {limit.num_env_runners.value:.0f}",
-        value=limit.num_env_runners,
-        unit="runners",
-        basis=_basis(limit.extrapolated),
-        note=f"{in_words(limit.env_steps_per_s)} env steps/s there",
-        said=f"Do not go beyond n = {in_words(limit.num_env_runners)} ({_basis(limit.extrapolated)}).",
-    )
+    if limit.num_env_runners is None or limit.env_steps_per_s is None:
+        notes.append(f"No limit of the runners: {limit.reason}, by the iteration-time model.")
+    else:
+        why = f"; {limit.reason}" if limit.reason else ""
+        yield Advice(
+            question="Do not go beyond",
+            choice=f"n = {limit.num_env_runners.value:.0f}",
+            value=limit.num_env_runners,
+            unit="runners",
+            basis=_basis(limit.extrapolated),
+            note=f"{in_words(limit.env_steps_per_s)} env steps/s there{why}",
+            said=f"Do not go beyond n = {in_words(limit.num_env_runners)} ({_basis(limit.extrapolated)}, "
+            f"{limit.num_env_runners.level:.0%} interval{why}).",
+        )
     if ceiling is None:
         notes.append("No throughput ceiling: the fit found no cost per env step that runners do not share.")
     else:

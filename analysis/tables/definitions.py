@@ -59,16 +59,20 @@ MODEL = (
     "prediction and is labelled so."
 )
 MODEL_INTERVAL = (
-    "Intervals of predictions of the iteration-time model resample the runs within cells (90 %); they know the scatter "
-    "of the runs, not what a model leaves out. Those of Amdahl's law and the USL are 95 %, asymptotic: Student's t on "
-    "the linearised fit, which takes the law as true. Intervals of hold-out errors resample the held-out cells (95 %)."
+    "Intervals of predictions of the iteration-time model resample the blocks within cells (90 %); they know the "
+    "scatter of the runs, not what a model leaves out. Those of Amdahl's law and the USL are 95 %, asymptotic: "
+    "Student's t on the linearised fit, which takes the law as true. Intervals of hold-out errors resample the "
+    "held-out cells (95 %)."
 )
 ADVICE = (
     "`measured` rows rest on runs with a measured clock; `predicted` ones on the iteration-time model, `extrapolated` "
     "where they lie outside the runs that it was fitted to."
 )
 KNEE = "Knee: the n at which sampling takes as long as learning; beyond it the learner is what an iteration waits for."
-LIMIT = "Do not go beyond n: the last n before one more runner gives less than half its share, d ln X / d ln P < 0.5."
+LIMIT = (
+    "Do not go beyond n: the last n before one more runner gives less than half its share, d ln X / d ln P < 0.5; at "
+    "most batch / envs per runner, where every lane has one step."
+)
 CEILING = "Ceiling: 1 / [(E/L)(a/m + b/h) + c1/L + d1] env steps/s, whatever n is."
 BEST_BATCH = "Best batch B*(n) = sqrt(c B_crit / d) of T_iter = c(n) + d(n) B and N(B) = N_min (1 + B / B_crit)."
 CERTIFICATE = (

@@ -171,7 +171,7 @@ def on_cell_means(model: Model) -> Model:
         means: dict[str, Any] = {
             name: np.bincount(numbers, weights=getattr(fitted, name)) / counts for name in (*TIMES, *RUNNER_TIMES)
         }
-        return model(replace(fitted, cells=fitted.cells.take(first), **means), where, rng)
+        return model(replace(fitted, cells=fitted.cells.take(first), block=None, **means), where, rng)
 
     return fitted_on_means
 

@@ -70,9 +70,9 @@ class Results:
         from analysis.scaling.goodput import goodput
         from analysis.scaling.targets import watched
 
-        runs, target = self.data.runs, self.data.spec.target if self.data.spec else None
+        runs, spec = self.data.runs, self.data.spec
         if runs["env_steps_to_target"].notna().any():
-            runs = watched(runs, self.data.evaluations(), target=target)
+            runs = watched(runs, self.data.evaluations(), target=spec.environment.target if spec else None)
         return attempt(lambda: goodput(runs, rng=np.random.default_rng(SEED)))
 
     @cached_property

@@ -1,10 +1,12 @@
 """T9 and T10 on runs that obey the iteration-time model, and on runs that do not."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
+from analysis import models
 from analysis.models import leave_one_scale_out
 from analysis.tables import Results, model_comparison, recommendation
 from analysis.tables.model_results import merged, on_cell_means, thinned
@@ -77,6 +79,21 @@ def test_the_recommendation_tells_what_is_measured_from_what_is_predicted(result
     assert knee.value == pytest.approx(grid[sampling <= learning][0], rel=0.05)
     assert set(table.frame["basis"]) <= {"measured", "predicted", "predicted, extrapolated"}
     assert table.n == 36
+
+
+def test_what_was_measured_has_the_level_that_the_definitions_name(results):
+    assert results.models.verdict.fixed_share.level == 0.95
+    assert results.models.fit.level == 0.9
+    said = recommendation(results.data, results).definitions
+    assert any("(90 %)" in each and "Amdahl's law and the USL are 95 %" in each for each in said)
+    assert any("95 % interval where no other level is named" in each for each in said)
+
+
+def test_the_end_of_a_search_is_no_advice(results, monkeypatch):
+    monkeypatch.setattr(models, "runner_limit", partial(models.runner_limit, most=2))
+    table = recommendation(results.data, results)
+    assert ("Do not go beyond", "predicted") not in advice(table)
+    assert "No limit of the runners: every runner up to 2 is worth its CPU, by the iteration-time model." in table.notes
 
 
 def test_the_measured_limit_is_where_a_cpu_more_gave_less_than_half_its_share(results):
