@@ -281,8 +281,8 @@ class Drift:
     n: int
     """Runs."""
     blocks: int
-    slope: Estimate
-    """Relative change of the seconds per iteration from one block to the next, d ln T / d block."""
+    slope: Estimate | None
+    """Relative change of the seconds per iteration from one block to the next, d ln T / d block; None from one run."""
     spread: float
     """Standard deviation of ln T around that line: what two runs of one cell differ by."""
     drifting: bool

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from analysis.load import StudyData
-from analysis.scaling.results import AllocationRow, Goodput, Phases, Scaling
+from analysis.scaling.results import AllocationRow, Drift, Goodput, Phases, Scaling
 from study.errors import AnalysisError
 
 if TYPE_CHECKING:
@@ -47,6 +47,13 @@ class Results:
         from analysis.scaling.speed_up import weak_scaling
 
         return attempt(lambda: weak_scaling(self.data.runs, space=self.data.space_file))
+
+    @cached_property
+    def drift(self) -> tuple[Drift, ...] | str:
+        """Whether the machine stayed the same, by the cells that were run again and again."""
+        from analysis.scaling.drift import anchors
+
+        return attempt(lambda: anchors(self.data.runs))
 
     @cached_property
     def phases(self) -> Phases | str:

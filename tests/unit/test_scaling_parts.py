@@ -315,6 +315,13 @@ def test_of_a_throughput_study_only_the_anchor_is_looked_at():
     assert scaling.anchors(planted(Truth())) == ()
 
 
+def test_one_run_of_the_anchor_has_no_slope():
+    frame = planted(Truth(cells=((2, 2048), (4, 2048)), blocks=1, **QUIET)).assign(anchor=["anchor", None])
+    (found,) = scaling.anchors(frame)
+    assert (found.n, found.slope, found.drifting) == (1, None, False)
+    assert found.sentence.endswith("1 run, too few to see a drift.")
+
+
 # Single numbers
 
 

@@ -179,6 +179,34 @@ def test_phases_and_the_pop_tree_are_those_that_were_planted():
     assert "63% [63%, 63%]" in tree.conclusion
 
 
+def test_strong_scaling_says_whether_the_machine_drifted():
+    def anchored(drift):
+        cells = [(seed, n) for seed in (1, 2, 3) for n in (1, 2, 1)]
+        return [
+            run(
+                trial,
+                runners=n,
+                seed=seed,
+                iteration_time_s=(1 + 0.001 * (trial % 2)) * (1 + drift * trial) / n,
+                anchor="anchor" if n == 1 else f"cell {n}",
+                started=float(trial),
+            )
+            for trial, (seed, n) in enumerate(cells)
+        ]
+
+    notes = [strong_scaling(study(anchored(drift))).notes[-1] for drift in (0.05, 0.0)]
+    assert notes[0].startswith("Drift of the machine: ") and "seconds per iteration drifted by +" in notes[0]
+    assert "no drift is shown" in notes[1]
+
+
+def test_the_pop_tree_names_the_cells_that_wait_for_one_runner():
+    times = {"sampling_time_s": 3.0, "slowest_runner_time_s": 3.0, "mean_runner_time_s": 1.0}
+    rows = [run(seed, runners=4, seed=seed, iteration_time_s=4.0, **times) for seed in (1, 2, 3)]
+    assert pop_tree(study(rows)).notes == (
+        "Straggler at 4 runners: the slowest one takes 3.00 [3.00, 3.00] times as long as the mean one.",
+    )
+
+
 def test_trials_side_by_side_add_up():
     cells = {"allocation 1 x 4": (4, 1, 1.0), "allocation 2 x 2": (2, 2, 1.25)}
     rows = []
