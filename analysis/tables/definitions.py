@@ -61,8 +61,8 @@ MODEL = (
 MODEL_INTERVAL = (
     "Intervals of predictions of the iteration-time model resample the blocks within cells (90 %); they know the "
     "scatter of the runs, not what a model leaves out. Those of Amdahl's law and the USL are 95 %, asymptotic: "
-    "Student's t on the linearised fit, which takes the law as true. Intervals of hold-out errors resample the "
-    "held-out cells (95 %)."
+    "Student's t over runs on the linearised fit, which takes the law as true. Intervals of hold-out errors resample "
+    "the held-out cells (95 %)."
 )
 ADVICE = (
     "`measured` rows rest on runs with a measured clock; `predicted` ones on the iteration-time model, `extrapolated` "
@@ -74,7 +74,10 @@ LIMIT = (
     "most batch / envs per runner, where every lane has one step."
 )
 CEILING = "Ceiling: 1 / [(E/L)(a/m + b/h) + c1/L + d1] env steps/s, whatever n is."
-BEST_BATCH = "Best batch B*(n) = sqrt(c B_crit / d) of T_iter = c(n) + d(n) B and N(B) = N_min (1 + B / B_crit)."
+BEST_BATCH = (
+    "Best batch B*(n) = sqrt(c B_crit / d) of T_iter = c(n) + d(n) B and N(B) = N_min (1 + B / B_crit); N as "
+    "evaluations saw it, and its interval knows nothing of the time between two."
+)
 CERTIFICATE = (
     "A setting holds up if, on seeds that nothing was chosen by, its mean score is not lower than the small scale's "
     "best by more than the tolerance (lower 95 % bound), and enough of its runs end at the target."
