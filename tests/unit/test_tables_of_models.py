@@ -9,8 +9,8 @@ import pytest
 from analysis import models
 from analysis.models import leave_one_scale_out
 from analysis.tables import Results, model_comparison, recommendation
-from analysis.tables.model_results import merged, on_cell_means, thinned
-from tests.unit.tables_data import amdahl, run, study
+from analysis.tables.model_results import _steps_by_batch, merged, on_cell_means, thinned
+from tests.unit.tables_data import amdahl, frame, run, study
 
 ALPHA, BETA, COLLECT_STEP, COLLECT_RUNNER = 1e-3, 2e-4, 2e-6, 1e-4
 MINIBATCH_S, STEP_S, CONNECT_S = 2e-3, 5e-6, 1e-6
@@ -151,6 +151,15 @@ def test_the_best_batch_of_each_scale_follows_from_steps_and_clock():
         per_step += EPOCHS / MINIBATCH * (MINIBATCH_S + STEP_S * MINIBATCH)
         assert row.value == pytest.approx(math.sqrt(fixed * critical / per_step), rel=0.15)
         assert row.basis.startswith("predicted")
+
+
+def test_the_critical_batch_rests_on_the_confirmation_where_there_is_one():
+    rows = [
+        run(trial, batch=batch, seed=trial, env_steps_to_target=10_000, env_steps=50_000, digest="abc", stage=stage)
+        for trial, (batch, stage) in enumerate([(1_280, "race"), (2_560, "confirm"), (5_120, "confirm")])
+    ]
+    assert _steps_by_batch(frame(rows))[0] == [2_560, 5_120]
+    assert _steps_by_batch(frame(rows).assign(stage=None))[0] == [1_280, 2_560, 5_120]
 
 
 def test_without_measured_runs_there_is_no_recommendation_but_a_command():
