@@ -67,7 +67,8 @@ def to_target(runs: pd.DataFrame, *, quantity: Quantity, rng: np.random.Generato
     alt = " ".join(_finding(name, here, unit) for name, here in medians.groupby("series", sort=False))
     names = legend_of(runs, (arm for found in chosen.values() for arm in found))
     caption = (
-        "Lines: Kaplan-Meier median over runs, with 95 % bootstrap intervals; small marks: single runs. "
+        "Lines: Kaplan-Meier median over runs, with 95 % bootstrap intervals; small marks: single runs. Times are "
+        "those of evaluations: a run got there at some time since the one before, which these intervals do not hold. "
         f"Triangles: {counted(lost, 'run')} that ended without the target, drawn at their end; a failed run counts as "
         f"not reached within its whole budget. {on_which_runs(runs)} {left_out} {names}"
     )

@@ -5,12 +5,13 @@ takes does not get less with more runners, and so B over it is more than any num
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 from scipy import stats
 
-from analysis.models.observations import Observations
+from analysis.models.observations import IntArray, Observations
 from analysis.statistics import Estimate, FloatArray
 from study.errors import AnalysisError
 
@@ -22,7 +23,8 @@ _METHOD = "Student's t of the logarithm"
 class Verdict:
     """Whether more runners can help, from measured phases.
 
-    Intervals are Student's t of the logarithm: with 3 runs and 3 % noise a nominal 90 % covers 93 %.
+    Intervals are Student's t of the logarithm over blocks: with 3 blocks of one run and 3 % noise a nominal 90 % covers
+    93 %.
 
     Attributes:
         bound: `learner-bound` where learning takes most of what runners cannot shorten, and that takes most of an
@@ -52,7 +54,7 @@ def verdict(observations: Observations, *, level: float = 0.9) -> Verdict:
 
     Args:
         observations: Runs of one setting, at one n or more; the largest n counts.
-        level: Nominal coverage of the intervals. One run gives none, and the verdict is then undecided.
+        level: Nominal coverage of the intervals. One block gives none, and the verdict is then undecided.
 
     Raises:
         AnalysisError: The runs at the largest n differ in their setting.
@@ -66,10 +68,11 @@ def verdict(observations: Observations, *, level: float = 0.9) -> Verdict:
     learning = runs.learning_time_s
     collecting = runs.sampling_time_s - runs.slowest_runner_time_s if runs.has_runner_times else 0.0 * whole
     fixed = learning + runs.sync_time_s + runs.rest_time_s + np.maximum(collecting, 0.0)
-    share = _ratio(fixed, whole, level)
-    gain = _ratio(whole, fixed, level)
-    limit = _ratio(np.full_like(fixed, batch), fixed, level)
-    learning_share = _ratio(learning, whole, level)
+    ratio = partial(_ratio, blocks=np.arange(len(runs)) if runs.block is None else runs.block, level=level)
+    share = ratio(fixed, whole)
+    gain = ratio(whole, fixed)
+    limit = ratio(np.full_like(fixed, batch), fixed)
+    learning_share = ratio(learning, whole)
     bound: Bound = "undecided"
     if share.low > 0.5:
         bound = "learner-bound" if learning.sum() >= fixed.sum() / 2 else "overhead-bound"
@@ -78,7 +81,7 @@ def verdict(observations: Observations, *, level: float = 0.9) -> Verdict:
     return Verdict(
         bound=bound,
         num_env_runners=int(most),
-        env_steps_per_s=_ratio(np.full_like(whole, batch), whole, level),
+        env_steps_per_s=ratio(np.full_like(whole, batch), whole),
         most_env_steps_per_s=limit,
         most_gain=gain,
         fixed_share=share,
@@ -87,10 +90,14 @@ def verdict(observations: Observations, *, level: float = 0.9) -> Verdict:
     )
 
 
-def _ratio(above: FloatArray, below: FloatArray, level: float) -> Estimate:
-    """Return the ratio of the sums with a t interval of the runs' log ratios: honest for two or three runs."""
+def _ratio(above: FloatArray, below: FloatArray, *, blocks: IntArray, level: float) -> Estimate:
+    """Return the ratio of the sums with a t interval of the blocks' mean log ratios: honest for two or three blocks.
+
+    The runs of a block, such as the two of an anchor, share what the block does to them: they count once.
+    """
     value = float(above.sum() / below.sum())
-    logs = np.log(above / below)
+    place = np.unique(blocks, return_inverse=True)[1].reshape(-1)
+    logs = np.bincount(place, weights=np.log(above / below)) / np.bincount(place)
     half = float("inf")
     if logs.size > 1:
         half = float(stats.t.ppf((1 + level) / 2, logs.size - 1) * logs.std(ddof=1) / np.sqrt(logs.size))
@@ -116,5 +123,5 @@ def _sentence(bound: Bound, n: int, limit: Estimate, gain: Estimate, learning: E
         return (
             f"More runners can still help: {fixed:.0%} of an iteration with {runners} does not get shorter; {no_more}."
         )
-    why = "one run has no interval" if not fixed.has_interval else "the interval of the fixed share holds one half"
+    why = "one block has no interval" if not fixed.has_interval else "the interval of the fixed share holds one half"
     return f"Undecided, {why}: {fixed:.0%} of an iteration with {runners} does not get shorter; {no_more}."

@@ -45,15 +45,18 @@ class RunnerLimit:
     """Do not go beyond this number of runners.
 
     Attributes:
-        num_env_runners: The largest n that every runner up to it was worth its CPU for.
+        num_env_runners: The largest n that every runner up to it was worth its CPU for. None where every n that was
+            looked at is worth it; without an upper end where that is so in some resamples.
+        reason: Why there is none, or that the batch has no env step for a lane more; empty otherwise.
         threshold: Least marginal efficiency d ln X / d ln P that counts as worth it.
-        env_steps_per_s: Throughput there.
+        env_steps_per_s: Throughput there; None where there is no limit.
         extrapolated: Whether it lies beyond the largest fitted number of runners.
     """
 
-    num_env_runners: Estimate
+    num_env_runners: Estimate | None
+    reason: str
     threshold: float
-    env_steps_per_s: Estimate
+    env_steps_per_s: Estimate | None
     extrapolated: bool
 
 
@@ -140,6 +143,8 @@ def runner_limit(
 ) -> tuple[RunnerLimit, ...]:
     """Return the n beyond which one more runner is not worth its CPU, for each cell's batch and setting.
 
+    More lanes than env steps of the batch can do nothing: the limit is B / k at most, whatever the model says.
+
     Args:
         fit: The model.
         cells: Batch and setting; their own n is ignored.
@@ -152,22 +157,36 @@ def runner_limit(
     """
     if not 0 < threshold < 1:
         raise AnalysisError(f"threshold: must lie in (0, 1), got {threshold}. Fix: pass {MARGINAL_THRESHOLD}.")
-    scales = np.arange(1, most + 2, dtype=np.float64)
-    growth = np.diff(np.log((cpus or CpuNeeds()).of(scales)))
     largest = float(fit.observations.cells.num_env_runners.max())
     found = []
     for index in range(len(cells)):
+        lanes = max(int(cells.train_batch_size[index] // cells.num_envs_per_env_runner[index]), 1)
+        cap = min(most, lanes)
+        scales = np.arange(1, cap + 2, dtype=np.float64)
+        growth = np.diff(np.log((cpus or CpuNeeds()).of(scales)))
         along = _along(cells, index, scales)
         rate = along.train_batch_size / fit.times(along, whole_steps=False)["iteration"]
         rates = along.train_batch_size / fit.time_draws(along, whole_steps=False)["iteration"]
+        # Behind the cap: no lane has a step left, or nobody has looked.
+        limits = np.append(scales[:cap], cap if cap == lanes else np.inf)
         last = int(_last_worth(rate, growth, threshold))
-        lasts = _last_worth(rates, growth, threshold)
+        draws = limits[_last_worth(rates, growth, threshold)]
+        if not np.isfinite(limits[last]):
+            reason = f"every runner up to {cap} is worth its CPU"
+            found.append(
+                RunnerLimit(
+                    num_env_runners=None, reason=reason, threshold=threshold, env_steps_per_s=None, extrapolated=False
+                )
+            )
+            continue
+        at = int(limits[last]) - 1
         found.append(
             RunnerLimit(
-                num_env_runners=fit.estimate(float(scales[last]), scales[lasts]),
+                num_env_runners=fit.estimate(float(limits[last]), draws),
+                reason="every lane has one env step of the batch there" if last == cap else "",
                 threshold=threshold,
-                env_steps_per_s=fit.estimate(float(rate[last]), rates[:, last]),
-                extrapolated=bool(scales[last] > largest),
+                env_steps_per_s=fit.estimate(float(rate[at]), rates[:, at]),
+                extrapolated=bool(limits[last] > largest),
             )
         )
     return tuple(found)
@@ -246,6 +265,9 @@ def _crossing(times: dict[str, FloatArray], grid: FloatArray) -> FloatArray:
 
 
 def _last_worth(rates: FloatArray, growth: FloatArray, threshold: float) -> IntArray:
-    """Return the index of the last scale before the first step that is not worth it, shape (…,)."""
+    """Return the index of the last scale before the first step that is not worth it, that of the last one if none is.
+
+    Shape (…, scales) -> (…,).
+    """
     poor = np.diff(np.log(rates), axis=-1) / growth < threshold
     return np.asarray(np.where(poor.any(axis=-1), poor.argmax(axis=-1), poor.shape[-1]), dtype=np.int64)

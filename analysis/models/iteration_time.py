@@ -133,7 +133,7 @@ def fit_iteration_time(
 ) -> IterationTimeFit:
     """Fit every phase by non-negative least squares on relative error.
 
-    Intervals come from resampling runs within cells (see `resampling.run_weights`). With n <= 16 in four settings, on
+    Intervals come from resampling blocks within cells (see `resampling.run_weights`). With n <= 16 in four settings, on
     planted truth with lognormal noise, a nominal 90 % covers 84-95 % for each unknown and 85-90 % for an iteration at 8
     to 46 runners at 3 and 5 runs per cell (3 % noise), and 84-93 % and 82-88 % at 2 runs (5 % noise). Where runners did
     not time themselves, stragglers and the costs per runner are hard to tell apart: then 78-90 % at 8 and 16 runners
@@ -164,9 +164,9 @@ def fit_iteration_time(
     times = phase_times(coefficients, at)
     numbers = cells.numbered()
     draws = np.zeros((0, len(UNKNOWNS)))
-    degrees = degrees_of_freedom(numbers) if rng is not None else 0
+    degrees = degrees_of_freedom(numbers, observations.block) if rng is not None else 0
     if rng is not None and degrees >= 1:
-        weights = run_weights(numbers, num_resamples=num_resamples, rng=rng)
+        weights = run_weights(numbers, num_resamples=num_resamples, rng=rng, blocks=observations.block)
         draws = solve_resamples(observations, at, weights, times)
     observed = {name: getattr(observations, f"{name}_time_s") for name in (*PHASES, "iteration")}
     off = {

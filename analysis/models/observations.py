@@ -125,7 +125,8 @@ class Observations:
     Attributes:
         cells: Where each run ran.
         label: What the runs have in common, for people.
-        excluded: Rows that were left out, by reason.
+        block: Number of each run's block, shape (runs,): runs of a cell in one block are one look at it, not several.
+            None where each run is a block of its own.
     """
 
     cells: Cells
@@ -137,6 +138,7 @@ class Observations:
     slowest_runner_time_s: FloatArray
     mean_runner_time_s: FloatArray
     label: str = ""
+    block: IntArray | None = None
 
     def __post_init__(self) -> None:
         for name in (*TIMES, *RUNNER_TIMES):
@@ -146,6 +148,9 @@ class Observations:
                 raise AnalysisError(f"observations.{name}: {law}, got shape {times.shape}. Fix: pass one per run.")
             if name in TIMES and not np.isfinite(times).all():
                 raise AnalysisError(f"observations.{name}: must be finite. Fix: leave out runs without times.")
+        if self.block is not None and self.block.shape != (len(self.cells),):
+            law = f"must have one number for each of {len(self.cells)} runs"
+            raise AnalysisError(f"observations.block: {law}, got shape {self.block.shape}. Fix: pass one per run.")
         if len(self.cells) == 0 or self.iteration_time_s.min() <= 0:
             law = "needs at least one run, and iterations that take time"
             raise AnalysisError(f"observations: {law}, got {len(self.cells)} runs. Fix: run a throughput study.")
@@ -166,7 +171,8 @@ class Observations:
     def take(self, rows: IntArray | BoolArray) -> "Observations":
         """Return some of the runs, by index or mask."""
         times = {name: getattr(self, name)[rows] for name in (*TIMES, *RUNNER_TIMES)}
-        return replace(self, cells=self.cells.take(rows), **times)
+        block = None if self.block is None else self.block[rows]
+        return replace(self, cells=self.cells.take(rows), block=block, **times)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +204,7 @@ def from_runs(runs: "pd.DataFrame", *, timings: Sequence[str] = ("measured",)) -
     excluded: Counter[str] = Counter()
     members: dict[str, list[int]] = {}
     waits_s = np.zeros(len(runs))
-    numbers = {name: _numbers(runs, name) for name in (*FACTORS, *TIMES, *RUNNER_TIMES, "episode_len")}
+    numbers = {name: _numbers(runs, name) for name in (*FACTORS, *TIMES, *RUNNER_TIMES, "episode_len", "seed")}
     statuses, given, beside = _texts(runs, "status"), _texts(runs, "timing"), beside_others(runs)
     for row, text in enumerate(_texts(runs, "fingerprint")):
         missing = [name for name in (*FACTORS[:5], *TIMES) if not np.isfinite(numbers[name][row])]
@@ -227,7 +233,10 @@ def from_runs(runs: "pd.DataFrame", *, timings: Sequence[str] = ("measured",)) -
 def _group(label: str, rows: IntArray, numbers: Mapping[str, FloatArray], waits_s: FloatArray) -> Observations:
     factors = {name: numbers[name][rows] for name in (*FACTORS, "episode_len")}
     times = {name: numbers[name][rows] for name in (*TIMES, *RUNNER_TIMES)}
-    return Observations(cells=Cells(**factors, step_wait_s=waits_s[rows]), label=label, **times)
+    # Runs with one seed are a block; one without a seed is a block of its own (as `analysis.scaling.selection`).
+    seeds = numbers["seed"][rows]
+    block = np.where(np.isfinite(seeds), seeds, -1.0 - rows).astype(np.int64)
+    return Observations(cells=Cells(**factors, step_wait_s=waits_s[rows]), label=label, block=block, **times)
 
 
 def _workload(fingerprint: str) -> tuple[str, float]:

@@ -11,8 +11,16 @@ NUM_RESAMPLES = 1_000
 METHOD = "rescaled bootstrap over runs within cells, expanded percentiles"
 
 
-def run_weights(cells: npt.NDArray[np.int64], *, num_resamples: int, rng: np.random.Generator) -> FloatArray:
+def run_weights(
+    cells: npt.NDArray[np.int64],
+    *,
+    num_resamples: int,
+    rng: np.random.Generator,
+    blocks: npt.NDArray[np.int64] | None = None,
+) -> FloatArray:
     """Return weights of the runs in each resample: r - 1 of the r runs of a cell are drawn, each counting r / (r - 1).
+
+    Runs of a cell in one block are drawn together, as one: what a block does to them is common.
 
     Drawing all r would understate the variance by (r - 1) / r, which is a half at two runs per cell. Runs that are
     alone in their cell are drawn as if they were one cell, all of them: their scatter then includes what the model
@@ -22,29 +30,41 @@ def run_weights(cells: npt.NDArray[np.int64], *, num_resamples: int, rng: np.ran
         cells: Cell of each run, shape (runs,).
         num_resamples: R, >= 1.
         rng: Source of the draws.
+        blocks: Block of each run, shape (runs,); None where each run is a block of its own.
 
     Returns:
-        Shape (R, runs); every row's sum is the number of runs.
+        Shape (R, runs); every row's sum is the number of runs, where a cell has equally many in each block.
 
     Source:
         Rao and Wu, JASA 83 (1988), the rescaling bootstrap for strata with few units.
     """
-    weights = np.ones((num_resamples, cells.size))
-    numbers, counts = np.unique(cells, return_counts=True)
-    alone = np.flatnonzero(np.isin(cells, numbers[counts == 1]))
-    strata = [np.flatnonzero(cells == number) for number in numbers[counts > 1]]
+    looks, look_of_run = _looks(cells, blocks)
+    weights = np.ones((num_resamples, looks.size))
+    numbers, counts = np.unique(looks, return_counts=True)
+    alone = np.flatnonzero(np.isin(looks, numbers[counts == 1]))
+    strata = [np.flatnonzero(looks == number) for number in numbers[counts > 1]]
     for members in [*strata, alone]:
         size = members.size
         if size < 2:
             continue
         drawn = rng.multinomial(size - 1, np.full(size, 1 / size), size=num_resamples)
         weights[:, members] = drawn * (size / (size - 1))
-    return weights
+    return weights[:, look_of_run]
 
 
-def degrees_of_freedom(cells: npt.NDArray[np.int64]) -> int:
-    """Return how many runs tell of the scatter: those beyond the first of each cell, or of all that are alone."""
-    counts = np.unique(cells, return_counts=True)[1]
+def _looks(
+    cells: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64] | None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the cell of each look, which is what a cell's runs in one block are, and the look of each run."""
+    if blocks is None:
+        return cells, np.arange(cells.size)
+    pairs, look = np.unique(np.column_stack([cells, blocks]), axis=0, return_inverse=True)
+    return pairs[:, 0], look.reshape(-1)
+
+
+def degrees_of_freedom(cells: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64] | None = None) -> int:
+    """Return how many looks tell of the scatter: those beyond the first of each cell, or of all that are alone."""
+    counts = np.unique(_looks(cells, blocks)[0], return_counts=True)[1]
     alone = int((counts == 1).sum())
     return int((counts[counts > 1] - 1).sum()) + max(alone - 1, 0)
 

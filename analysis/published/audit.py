@@ -13,6 +13,7 @@ from analysis.scaling.single import karp_flatt
 from analysis.tables.table import Table, TableColumn, make_frame
 from study.errors import AnalysisError
 
+UNKNOWN_BATCH = "batch not published: cannot be compared"
 SAME_WORK = 0.06
 """Batches that differ by less count as equal: whole fragments of each runner round them (4032 to 4224 for 4000)."""
 COLUMNS = (
@@ -45,7 +46,8 @@ def audit(cells: pd.DataFrame, claim: str) -> Table:
     """Return a claim's cells beside its first one: work per iteration, speed-ups, Karp-Flatt, and a verdict on each.
 
     The batch that a cell really sampled is rate x sampling time where both were published. A speed-up is printed as
-    published; where batch or hardware differ from the first cell's, the verdict refuses it.
+    published; where batch or hardware differ from the first cell's, the verdict refuses it, and where a batch was not
+    published it says so: what an iteration's work was is then not known.
 
     Args:
         cells: As `claims` returns them.
@@ -71,12 +73,14 @@ def audit(cells: pd.DataFrame, claim: str) -> Table:
     ratios = [runners / table["num_env_runners"][0] for runners in table["num_env_runners"]]
     used = [_reached(rate, time) for rate, time in zip(table["speed_up_rate"], table["speed_up_time"], strict=True)]
     table["karp_flatt"] = [
-        karp_flatt(speed_up, ratio) if ratio > 1 and isfinite(speed_up) else nan
-        for speed_up, ratio in zip(used, ratios, strict=True)
+        karp_flatt(speed_up, ratio) if ratio > 1 and isfinite(speed_up) and isfinite(steps / batch[0]) else nan
+        for speed_up, ratio, steps in zip(used, ratios, batch, strict=True)
     ]
     table["verdict"] = [_verdict(table, ratios, index) for index in range(len(rows))]
     shown = {name: [None if _is_missing(value) else value for value in values] for name, values in table.items()}
-    refused = sum(verdict.startswith("refused") for verdict in table["verdict"])
+    refused, unknown = (
+        sum(verdict.startswith(start) for verdict in table["verdict"]) for start in ("refused", UNKNOWN_BATCH)
+    )
     return Table(
         key="P",
         title=f"{claim}: {rows['source'].iloc[0]}",
@@ -85,7 +89,7 @@ def audit(cells: pd.DataFrame, claim: str) -> Table:
         definitions=_DEFINITIONS,
         n=len(rows),
         n_failed=0,
-        conclusion=_conclusion(len(rows), refused),
+        conclusion=_conclusion(len(rows), refused, unknown),
         notes=("Every cell is one run: no interval can be given.",),
     )
 
@@ -143,6 +147,8 @@ def _verdict(table: dict[str, list[float]], ratios: list[float], index: int) -> 
         return f"refused: {batch:,.0f} steps an iteration against {first:,.0f}"
     if table["hardware"][index] != table["hardware"][0]:
         return f"refused: {table['hardware'][index]} against {table['hardware'][0]}"
+    if not isfinite(batch / first):
+        return UNKNOWN_BATCH
     rate, time = table["speed_up_rate"][index], table["speed_up_time"][index]
     verdict = f"{_reached(rate, time):.2f}x for {ratios[index]:g}x the runners"
     if isfinite(rate) and isfinite(time):
@@ -150,12 +156,14 @@ def _verdict(table: dict[str, list[float]], ratios: list[float], index: int) -> 
     return verdict
 
 
-def _conclusion(num_cells: int, refused: int) -> str:
-    pairs = num_cells - 1
-    if refused == 0:
-        return "Batch and hardware are equal as far as published; what is left is one run a cell."
-    counted = "The comparison" if pairs == 1 else f"{refused} of {pairs} comparisons"
-    return f"{counted} {'is' if refused == 1 else 'are'} refused: more than the runners changed."
+def _conclusion(num_cells: int, refused: int, unknown: int) -> str:
+    def counted(count: int) -> str:
+        return "The comparison" if num_cells == 2 else f"{count} of {num_cells - 1} comparisons"
+
+    told = [f"{counted(refused)} {'is' if refused == 1 else 'are'} refused: more than the runners changed."]
+    told += [f"{counted(unknown)} cannot be made: the batch was not published."]
+    said = [sentence for sentence, count in zip(told, (refused, unknown), strict=True) if count]
+    return " ".join(said) or "Batch and hardware are equal as far as published; what is left is one run a cell."
 
 
 def _is_missing(value: object) -> bool:

@@ -5,6 +5,7 @@ inverse then say the same.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -157,31 +158,40 @@ def transformed(estimate: Estimate, function: Callable[[float], float], *, metho
     return Estimate(value=value, low=min(known), high=max(known), n=estimate.n, level=estimate.level, method=method)
 
 
+def logarithm(estimate: Estimate, *, power: int = 1) -> Estimate:
+    """Return `power` times the logarithm of a positive quantity; an end at 0 or at infinity stays open."""
+    ends = [
+        power * (float(np.log(end)) if end > 0 else float("-inf")) if estimate.has_interval else sign * float("inf")
+        for end, sign in ((estimate.low, -1), (estimate.high, 1))
+    ]
+    return replace(estimate, value=power * float(np.log(estimate.value)), low=min(ends), high=max(ends))
+
+
 def exponential(estimate: Estimate) -> Estimate:
-    """Return the factor that a logarithm stands for."""
-    return transformed(estimate, lambda value: float(np.exp(value)))
+    """Return the factor that a logarithm stands for; without a lower end, one above 0, unless nothing is known."""
+    if not estimate.has_interval:
+        return replace(estimate, value=float(np.exp(estimate.value)))
+    value, low, high = (float(np.exp(each)) for each in (estimate.value, estimate.low, estimate.high))
+    return replace(estimate, value=value, low=low, high=high)
 
 
 def sum_of(first: Estimate, second: Estimate) -> Estimate:
     """Return the sum of two independent estimates on the log scale, with the interval of recovered variances.
 
-    low = sum - sqrt((a - low_a)^2 + (b - low_b)^2), and likewise above; no interval when one has none.
+    low = sum - sqrt((a - low_a)^2 + (b - low_b)^2), and likewise above; an end that one does not have stays open.
 
     Source:
         Zou and Donner, Statistics in Medicine 27 (2008), MOVER.
     """
     value, n = first.value + second.value, min(first.n, second.n)
-    ends = (first.low, first.high, second.low, second.high)
-    if not np.isfinite(ends).all():
-        return no_interval(value, n=n, level=first.level, method="MOVER")
     below = float(np.hypot(first.value - first.low, second.value - second.low))
     above = float(np.hypot(first.high - first.value, second.high - second.value))
     return Estimate(value=value, low=value - below, high=value + above, n=n, level=first.level, method="MOVER")
 
 
 def scaled(estimate: Estimate, factor: float) -> Estimate:
-    """Return the estimate times a known positive number."""
-    return transformed(estimate, lambda value: value * factor)
+    """Return the estimate times a known positive number; an open end stays open."""
+    return replace(estimate, value=estimate.value * factor, low=estimate.low * factor, high=estimate.high * factor)
 
 
 def exact(value: float, *, n: int, level: float) -> Estimate:

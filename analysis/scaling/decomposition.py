@@ -8,12 +8,12 @@ from itertools import groupby
 import numpy as np
 import pandas as pd
 
-from analysis.scaling.blocks import block_means, contrast, exponential, ratio_of_totals, sum_of, transformed
+from analysis.scaling.blocks import block_means, contrast, exponential, logarithm, ratio_of_totals, sum_of
 from analysis.scaling.fingerprint import BATCH, differing, replaced, text_of
 from analysis.scaling.results import Cell, Decomposition
 from analysis.scaling.selection import select
-from analysis.scaling.targets import common_horizon, to_target
-from analysis.statistics import Estimate, ratio_of_restricted_means
+from analysis.scaling.targets import common_horizon, ratio_of_targets, to_target
+from analysis.statistics import Estimate
 from study.errors import AnalysisError
 
 PARTS = (
@@ -106,7 +106,7 @@ def decompose(
     if rng is not None:
         statistical = _statistical(runs, first, second, level=level, rng=rng)
         if statistical is not None:
-            time = exponential(sum_of(result.total_log, transformed(statistical, np.log)))
+            time = exponential(sum_of(result.total_log, logarithm(statistical)))
             result = replace(result, statistical=statistical, time_to_target=time)
             result = replace(result, sentence=_sentence(result))
     return result
@@ -219,9 +219,7 @@ def _statistical(
     one, two = (to_target(part, horizon) for part in parts)
     if not (one.reached.any() and two.reached.any()):
         return None
-    return ratio_of_restricted_means(
-        one.times, one.reached, two.times, two.reached, horizon=horizon, rng=rng, level=level
-    )
+    return ratio_of_targets(one, two, horizon, rng=rng, level=level)
 
 
 def _values(difference: Mapping[str, tuple[object, object]]) -> tuple[str, str]:

@@ -34,7 +34,8 @@ def anchors(runs: pd.DataFrame, *, level: float = 0.95) -> tuple[Drift, ...]:
         level: Nominal coverage of the intervals, in (0, 1).
 
     Returns:
-        One per cell, at most `MOST_CELLS`, those with the most runs first; empty where no cell was repeated.
+        One per cell, at most `MOST_CELLS`, those with the most runs first; empty where no cell was repeated. Without a
+        slope where one run of the cell was measured.
 
     Raises:
         AnalysisError: A column is missing.
@@ -94,9 +95,11 @@ def _residuals(x: FloatArray, y: FloatArray, value: float) -> float:
 
 def _drift(label: str, cell: pd.DataFrame, level: float) -> Drift:
     logs, places = (cell[name].to_numpy(dtype=np.float64) for name in ("log_time", "place"))
-    estimate = slope(places, logs, level=level)
-    spread = float(np.sqrt(_residuals(places, logs, estimate.value) / (len(cell) - 2))) if len(cell) >= FEWEST else 0.0
-    drifting = estimate.has_interval and not estimate.low <= 0 <= estimate.high
+    estimate = slope(places, logs, level=level) if len(cell) > 1 else None  # a line needs two points
+    spread, drifting = 0.0, False
+    if estimate is not None and estimate.has_interval:
+        spread = float(np.sqrt(_residuals(places, logs, estimate.value) / (len(cell) - 2)))
+        drifting = not estimate.low <= 0 <= estimate.high
     scale, batch = as_int(cell, "num_env_runners") or 0, as_int(cell, "train_batch_size")
     return Drift(
         label=label,
@@ -107,14 +110,14 @@ def _drift(label: str, cell: pd.DataFrame, level: float) -> Drift:
         slope=estimate,
         spread=spread,
         drifting=drifting,
-        sentence=_sentence(label, scale, estimate, drifting),
+        sentence=_sentence(label, scale, len(cell), estimate, drifting),
     )
 
 
-def _sentence(label: str, scale: int, estimate: Estimate, drifting: bool) -> str:
+def _sentence(label: str, scale: int, n: int, estimate: Estimate | None, drifting: bool) -> str:
     cell = f"{label}, {scale} runner{'' if scale == 1 else 's'}"
-    if not estimate.has_interval:
-        return f"{cell}: {estimate.n} runs, too few to see a drift."
+    if estimate is None or not estimate.has_interval:
+        return f"{cell}: {n} run{'' if n == 1 else 's'}, too few to see a drift."
     change = f"{estimate.value:+.1%} [{estimate.low:+.1%}, {estimate.high:+.1%}] per block (n={estimate.n})"
     if drifting:
         return f"{cell}: seconds per iteration drifted by {change}; absolute times of early and late blocks differ."

@@ -12,12 +12,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.scaling.blocks import BY_DEFINITION, exact, exponential, ratio_of_totals, scaled, sum_of, transformed
+from analysis.scaling.blocks import BY_DEFINITION, exact, exponential, logarithm, ratio_of_totals, scaled, sum_of
 from analysis.scaling.fingerprint import BATCH, fields, labels, replaced
 from analysis.scaling.results import Goodput, GoodputGroup, GoodputRow
 from analysis.scaling.selection import as_int, at_their_scale, check_columns, select, texts
-from analysis.scaling.targets import ENDED, NEEDED, Targets, common_horizon, to_target
-from analysis.statistics import Estimate, median_time, ratio_of_restricted_means
+from analysis.scaling.targets import (
+    CHOSEN_BY,
+    CONFIRM,
+    ENDED,
+    NEEDED,
+    NOT_JUDGED,
+    Targets,
+    common_horizon,
+    judged,
+    ratio_of_targets,
+    to_target,
+)
+from analysis.statistics import Estimate, median_time
 
 CLOCK_ONLY = ("execution", "threads", "cpu_model", "smt", "node_type")
 """Fields of the fingerprint that change the clock and not what is learnt: an emulated run learns as a real one does."""
@@ -36,9 +47,11 @@ def goodput(
     """Return steps, time and cost to target per batch and scale.
 
     A group learns by one setting: equal `digest` in a hold-up study, else equal fingerprint apart from the batch and
-    from what only the clock sees. Steps to target are Kaplan-Meier's restricted mean up to a common horizon, over all
-    runs that ended, whatever their timing label; a failed run is censored at the horizon, one that finished without
-    the target at its end. Throughput is that of the `measured` runs of the same cell alone, total over total.
+    from what only the clock sees. Once a hold-up study has confirmed, only its confirmation counts: the other stages
+    ran on seeds that settings were chosen by. Steps to target are Kaplan-Meier's restricted mean up to a common
+    horizon, over all runs that ended, whatever their timing label; a failed run is censored at the horizon, one that
+    finished without the target at its end. Where `targets.watched` has said since when, intervals hold the time
+    between two evaluations. Throughput is that of the `measured` runs of the same cell alone, total over total.
 
     Products take independent intervals together by MOVER on logarithms (`blocks.sum_of`). Where runs are
     censored the ratio of restricted means understates a difference, see `statistics.ratio_of_restricted_means`.
@@ -56,12 +69,16 @@ def goodput(
         AnalysisError: A column is missing.
     """
     check_columns(runs, (*NEEDED, "fingerprint", "num_env_runners", BATCH))
-    runs = runs.reset_index(drop=True)
+    kept = judged(runs)
+    num_chosen_by = int(runs["status"].isin(ENDED).sum() - kept["status"].isin(ENDED).sum())
+    unconfirmed = "stage" in kept and bool((kept["stage"].notna() & kept["stage"].ne(CONFIRM)).any())
+    runs = kept.reset_index(drop=True)
     keys, status = _keys(runs), runs["status"].astype(object)
     measured = select(runs).runs
     runs = at_their_scale(runs)
     over, known = status.isin(ENDED), keys.notna() & runs[["num_env_runners", BATCH]].notna().all(axis=1)
     excluded = Counter(str(each) for each in status[~over])
+    excluded[NOT_JUDGED] += num_chosen_by
     excluded[UNKNOWN] += int((over & ~known).sum())
     ended = runs[over & known]
     alone = ~keys[ended.index].duplicated(keep=False)
@@ -89,11 +106,14 @@ def goodput(
         excluded={reason: count for reason, count in sorted(excluded.items()) if count},
         n=sum(row.n for group in groups.values() for row in group.rows),
         n_failed=int((status == "failed").sum()),
+        notes=(CHOSEN_BY,) if unconfirmed and groups else (),
     )
 
 
 def restricted(targets: Targets, horizon: float, *, rng: np.random.Generator, level: float) -> Estimate | None:
     """Return the restricted mean of env steps to target with its bootstrap interval; None where no run reached it.
+
+    The upper end is that of the recorded times, the lower one that of the evaluations before them.
 
     Args:
         targets: Of the runs of one cell.
@@ -104,10 +124,9 @@ def restricted(targets: Targets, horizon: float, *, rng: np.random.Generator, le
     if not targets.reached.any():
         return None
     # The ratio to a sample that is the horizon itself has the bootstrap of the mean alone.
-    whole = np.full(targets.times.size, horizon)
-    share = ratio_of_restricted_means(
-        targets.times, targets.reached, whole, np.ones(whole.size, dtype=bool), horizon=horizon, rng=rng, level=level
-    )
+    ends = np.full(targets.times.size, horizon)
+    whole = replace(targets, times=ends, since=ends, reached=np.ones(ends.size, dtype=bool))
+    share = ratio_of_targets(targets, whole, horizon, rng=rng, level=level)
     mean = scaled(share, horizon)
     # Equal runs: rounding must not put the value outside of its interval.
     return replace(mean, low=min(mean.low, mean.value), high=max(mean.high, mean.value), n=targets.times.size)
@@ -163,7 +182,10 @@ def _group(
         )
         steps = restricted(of_cell, horizon, rng=rng, level=level)
         rows.append(_row(batch, scale, of_cell, timed, steps=steps, efficiency=efficiency, level=level))
-    return GoodputGroup(label="", horizon=int(horizon), reference=base[::-1], rows=tuple(rows))
+    resolution = max(of_cell.resolution for of_cell in targets.values())
+    return GoodputGroup(
+        label="", horizon=int(horizon), reference=base[::-1], rows=tuple(rows), resolution=int(resolution)
+    )
 
 
 def _statistical_efficiency(
@@ -171,9 +193,7 @@ def _statistical_efficiency(
 ) -> Estimate | None:
     if not (base.reached.any() and cell.reached.any()):
         return None
-    return ratio_of_restricted_means(
-        base.times, base.reached, cell.times, cell.reached, horizon=horizon, rng=rng, level=level
-    )
+    return ratio_of_targets(base, cell, horizon, rng=rng, level=level)
 
 
 def _row(
@@ -217,4 +237,4 @@ def product_of(first: Estimate, second: Estimate, *, power: int = 1) -> Estimate
     """Return first * second ** power of two independent positive estimates, with the interval of `sum_of` on logs."""
     if second.method == BY_DEFINITION:
         return first
-    return exponential(sum_of(transformed(first, np.log), transformed(second, lambda value: power * np.log(value))))
+    return exponential(sum_of(logarithm(first), logarithm(second, power=power)))

@@ -231,6 +231,8 @@ class GoodputGroup:
     reference: tuple[int, int | None]
     """num_env_runners and train_batch_size of the row with statistical efficiency 1."""
     rows: tuple[GoodputRow, ...]
+    resolution: int = 0
+    """Env steps between two evaluations, at most: a time to target is known no better. 0 where it is exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +243,8 @@ class Goodput:
     excluded: Mapping[str, int]
     n: int
     n_failed: int
+    notes: tuple[str, ...] = ()
+    """What must be said of the seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,8 +281,8 @@ class Drift:
     n: int
     """Runs."""
     blocks: int
-    slope: Estimate
-    """Relative change of the seconds per iteration from one block to the next, d ln T / d block."""
+    slope: Estimate | None
+    """Relative change of the seconds per iteration from one block to the next, d ln T / d block; None from one run."""
     spread: float
     """Standard deviation of ln T around that line: what two runs of one cell differ by."""
     drifting: bool

@@ -1,4 +1,8 @@
-"""Env steps to target of runs, with those that never got there. Imports NumPy, pandas, `study.errors`."""
+"""Env steps to target of runs, with those that never got there. Imports NumPy, pandas, `study.errors`.
+
+A target is looked for in evaluations. A run whose time to it is 50,000 env steps, the evaluation before being at none,
+got there anywhere in between; the column `BEFORE` says since when.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,10 +11,17 @@ import numpy as np
 import pandas as pd
 
 from analysis.scaling.selection import check_columns
-from analysis.statistics import BoolArray, FloatArray
+from analysis.statistics import BoolArray, Estimate, FloatArray, ratio_of_restricted_means
 
 ENDED = ("finished", "failed")
 NEEDED = ("status", "env_steps", "env_steps_to_target")
+BEFORE = "env_steps_before_target"
+"""Column that `watched` adds: env steps at which a run was last seen below its target."""
+CONFIRM = "confirm"
+"""Stage of a hold-up study on seeds that nothing was chosen by."""
+NOT_JUDGED = "on seeds that settings were chosen by"
+CHOSEN_BY = f"Runs {NOT_JUDGED}: the best ones look better than they are."
+"""What must be said where there is no confirmation yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +30,46 @@ class Targets:
 
     times: FloatArray
     """Env steps to target, or those observed without it, shape (runs,), > 0."""
+    since: FloatArray
+    """Env steps at which each was last seen below the target, shape (runs,), in [0, times]."""
     reached: BoolArray
     """Shape (runs,)."""
     failed: BoolArray
     """Shape (runs,)."""
+
+    @property
+    def resolution(self) -> float:
+        """Env steps between the evaluation that found a run at the target and the one before, at most; 0 if exact."""
+        return float((self.times - self.since)[self.reached].max(initial=0.0))
+
+
+def judged(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of the confirmation, all runs where there is none: the other stages ran on seeds chosen by."""
+    if "stage" not in runs:
+        return runs
+    confirmed = runs["stage"].eq(CONFIRM).fillna(False).astype(bool)
+    return runs[confirmed] if confirmed.any() else runs
+
+
+def watched(runs: pd.DataFrame, evaluations: pd.DataFrame, *, target: float | None) -> pd.DataFrame:
+    """Return the runs with `BEFORE`, the last evaluation before the time to target; 0 where there is none.
+
+    The target is reached at the first of two evaluations in a row that are at or above it. Of a run that never did,
+    the last evaluation counts as seen below, unless it is at the target itself: another one would have confirmed it.
+
+    Args:
+        runs: One row per trial (`analysis.load`).
+        evaluations: One row per evaluation.
+        target: Return that counts as solved; None where it is not known, and the last evaluation then never counts.
+    """
+    hits = runs.set_index("trial")["env_steps_to_target"].astype("Float64")
+    trial, steps = evaluations["trial"], evaluations["env_steps"].astype("Float64")
+    hit = trial.map(hits).astype("Float64").fillna(np.inf)
+    last = steps == steps.groupby(trial).transform("max")
+    at_target = evaluations["eval_return"] >= target if target is not None else last
+    below = (steps < hit) & ~(np.isinf(hit) & last & at_target)
+    before = steps[below.fillna(False)].groupby(trial).max()
+    return runs.assign(**{BEFORE: runs["trial"].map(before).astype("Float64").fillna(0.0)})
 
 
 def to_target(runs: pd.DataFrame, horizon: float) -> Targets:
@@ -32,7 +79,8 @@ def to_target(runs: pd.DataFrame, horizon: float) -> Targets:
     target is censored at the steps that it trained for.
 
     Args:
-        runs: One row per trial; others than finished and failed ones are left out.
+        runs: One row per trial; others than finished and failed ones are left out. Without the column `BEFORE` the
+            times count as exact.
         horizon: Env steps at which restricted means are cut: at most `common_horizon`.
 
     Raises:
@@ -45,8 +93,30 @@ def to_target(runs: pd.DataFrame, horizon: float) -> Targets:
     trained = ended["env_steps"].to_numpy(dtype=np.float64, na_value=horizon)
     reached = ~failed & np.isfinite(steps)
     times = np.where(reached, steps, np.where(failed, horizon, trained))
-    order = np.lexsort((failed, reached, times))  # resamples must not depend on the order of the rows
-    return Targets(times=times[order], reached=reached[order], failed=failed[order])
+    since = times
+    if BEFORE in ended:
+        before = ended[BEFORE].to_numpy(dtype=np.float64, na_value=0.0)
+        since = np.where(failed, times, np.minimum(before, times))
+    order = np.lexsort((failed, reached, since, times))  # resamples must not depend on the order of the rows
+    return Targets(times=times[order], since=since[order], reached=reached[order], failed=failed[order])
+
+
+def ratio_of_targets(
+    first: Targets, second: Targets, horizon: float, *, rng: np.random.Generator, level: float
+) -> Estimate:
+    """Return restricted mean steps to target of `first` over those of `second`; the interval holds the resolution."""
+    known = all(bool((each.since == each.times).all()) for each in (first, second))
+    return ratio_of_restricted_means(
+        first.times,
+        first.reached,
+        second.times,
+        second.reached,
+        horizon=horizon,
+        rng=rng,
+        level=level,
+        first_since=None if known else first.since,
+        second_since=None if known else second.since,
+    )
 
 
 def common_horizon(parts: Iterable[pd.DataFrame]) -> float | None:

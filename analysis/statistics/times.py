@@ -1,5 +1,7 @@
 """Times to target, right-censored: restricted mean, median, ratio. Imports NumPy, SciPy, `study.errors`."""
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
@@ -7,6 +9,10 @@ from scipy import stats
 from analysis.statistics.estimate import BOOTSTRAP, NUM_RESAMPLES, Estimate, bootstrap, check_level, without_interval
 from analysis.statistics.samples import BoolArray, FloatArray, as_sample
 from study.errors import AnalysisError
+
+RESOLVED = f"{BOOTSTRAP}, with the time between two looks"
+_Sample = tuple[FloatArray, BoolArray]
+"""Times, and whether each is one to the target."""
 
 
 def restricted_mean(times: npt.ArrayLike, reached: npt.ArrayLike, *, horizon: float) -> float:
@@ -66,6 +72,8 @@ def ratio_of_restricted_means(
     rng: np.random.Generator,
     level: float = 0.95,
     num_resamples: int = NUM_RESAMPLES,
+    first_since: npt.ArrayLike | None = None,
+    second_since: npt.ArrayLike | None = None,
 ) -> Estimate:
     """Return the restricted mean of `first` over that of `second`: above 1 says that `second` is faster.
 
@@ -75,6 +83,12 @@ def ratio_of_restricted_means(
     its logarithm are the same. With a coefficient of variation of 0.35 and 0 to 20 %
     of runs that never reach the target, a nominal 95 % covers 93-95 % at n = 5 and 20 and 90-95 % at n = 10, least
     where such runs are rare (`test_ratio_covers_as_its_docstring_says`).
+
+    A target that is looked for now and then is reached at some time since the look before. The resamples know nothing
+    of it: where all runs get there at the first look, their interval has no width and holds the truth never. With
+    `first_since` or `second_since` the lower end is that of the earliest times of `first` over the recorded ones of
+    `second`, the upper end that of the recorded ones over the earliest: the interval holds wherever in between the
+    truth lies, and covers at least as often as it says (`test_a_ratio_known_to_a_grid_holds_the_truth`).
 
     Args:
         first: Times, shape (runs of the first,), > 0, any unit.
@@ -86,10 +100,14 @@ def ratio_of_restricted_means(
         rng: Source of the resamples.
         level: Nominal coverage, in (0, 1).
         num_resamples: Resamples, >= 1.
+        first_since: When each run of `first` was last seen without the target, shape as `first`, >= 0; None where the
+            times are exact.
+        second_since: The same of `second`.
 
     Returns:
-        A ratio, > 0. No interval when a sample has one run, or when no run of either reached the target by the
-        horizon: the ratio is then 1 and says nothing.
+        A ratio, > 0, of the recorded times. No interval when a sample has one run, or when no run of either reached
+        the target by the horizon: the ratio is then 1 and says nothing. No upper end where the earliest times of
+        `second` are 0, and no interval where those of `first` are 0 as well.
 
     Raises:
         AnalysisError: As `restricted_mean` for each sample; `level` or `num_resamples` is out of range.
@@ -99,16 +117,31 @@ def ratio_of_restricted_means(
     _check_horizon("first", one, one_events, horizon)
     _check_horizon("second", two, two_events, horizon)
 
-    def statistic(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64], axis: int) -> FloatArray:
-        above = _restricted_means(one[ours], one_events[ours], horizon)
-        return above / _restricted_means(two[theirs], two_events[theirs], horizon)
-
-    indices = (np.arange(one.size), np.arange(two.size))
-    value = float(statistic(*indices, -1))
+    value = float(_restricted_means(one, one_events, horizon) / _restricted_means(two, two_events, horizon))
+    nothing = without_interval(value, n=one.size + two.size, level=level, method=BOOTSTRAP)
     if not ((one_events & (one <= horizon)).any() or (two_events & (two <= horizon)).any()):
         check_level(level)
-        return without_interval(value, n=one.size + two.size, level=level, method=BOOTSTRAP)
-    return bootstrap(value, indices, statistic, rng=rng, level=level, num_resamples=num_resamples)
+        return nothing
+
+    def resampled(above: _Sample, below: _Sample) -> Estimate:
+        def statistic(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64], axis: int) -> FloatArray:
+            means = _restricted_means(above[0][ours], above[1][ours], horizon)
+            return means / _restricted_means(below[0][theirs], below[1][theirs], horizon)
+
+        indices = (np.arange(above[0].size), np.arange(below[0].size))
+        return bootstrap(value, indices, statistic, rng=rng, level=level, num_resamples=num_resamples)
+
+    recorded = (one, one_events), (two, two_events)
+    if first_since is None and second_since is None:
+        return resampled(*recorded)
+    early_one = _earliest("first_since", first_since, *recorded[0])
+    early_two = _earliest("second_since", second_since, *recorded[1])
+    # The upper end by the inverse ratio: its denominator is never 0.
+    low, inverse = resampled(early_one, recorded[1]).low, resampled(early_two, recorded[0]).low
+    if not np.isfinite(low) or (low <= 0 and inverse <= 0):
+        return nothing
+    high = 1 / inverse if inverse > 0 else float("inf")
+    return replace(nothing, low=min(low, value), high=max(high, value), method=RESOLVED)
 
 
 def _restricted_means(times: FloatArray, reached: BoolArray, horizon: float) -> FloatArray:
@@ -126,6 +159,17 @@ def _restricted_means(times: FloatArray, reached: BoolArray, horizon: float) -> 
     before = np.concatenate([np.ones_like(after[..., :1]), after[..., :-1]], axis=-1)
     area = (before * np.diff(ends, prepend=0.0, axis=-1)).sum(axis=-1)
     return np.asarray(area + after[..., -1] * (horizon - ends[..., -1]), dtype=np.float64)
+
+
+def _earliest(where: str, since: npt.ArrayLike | None, times: FloatArray, reached: BoolArray) -> _Sample:
+    """Return the earliest times that the looks allow; a run last seen before its end may have got there after that."""
+    if since is None:
+        return times, reached
+    seen = as_sample(where, since)
+    if seen.shape != times.shape or seen.min() < 0 or (seen > times).any():
+        law = "must be one time >= 0 for each run, at most its own"
+        raise AnalysisError(f"{where}: {law}, got {seen.tolist()}. Fix: pass the look before.")
+    return seen, reached | (seen < times)
 
 
 def _censored(where: str, times: npt.ArrayLike, flag: str, reached: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:

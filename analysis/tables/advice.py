@@ -5,7 +5,7 @@ note that says what would answer it.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis import models
@@ -13,7 +13,7 @@ from analysis.load import StudyData
 from analysis.scaling.results import Goodput, GoodputRow, Scaling, ScalingRow
 from analysis.statistics import Estimate
 from analysis.tables import definitions as words
-from analysis.tables.cells import in_words
+from analysis.tables.cells import in_words, overlap
 from analysis.tables.model_results import ModelResults
 from analysis.tables.model_tables import left_out_by_models
 from analysis.tables.results import Results, attempt
@@ -97,7 +97,7 @@ def _measured(results: Results, notes: list[str]) -> Iterator[Advice]:
 
 def _of_scaling(rows: tuple[ScalingRow, ...], named: str) -> Iterator[Advice]:
     fastest = max(rows, key=lambda row: row.env_steps_per_s.value)
-    rivals = [row for row in rows if row is not fastest and _overlap(row.env_steps_per_s, fastest.env_steps_per_s)]
+    rivals = [row for row in rows if row is not fastest and overlap(row.env_steps_per_s, fastest.env_steps_per_s)]
     apart = f"not told apart from {_and(rivals)}" if rivals else ""
     yield Advice(
         question="Fastest: highest throughput",
@@ -112,7 +112,7 @@ def _of_scaling(rows: tuple[ScalingRow, ...], named: str) -> Iterator[Advice]:
     known = [(row, row.efficiency_p) for row in rows if row.efficiency_p is not None]
     if known:
         cheapest, efficiency = max(known, key=lambda pair: pair[1].value)
-        close = [row for row, other in known if row is not cheapest and _overlap(other, efficiency)]
+        close = [row for row, other in known if row is not cheapest and overlap(other, efficiency)]
         yield Advice(
             question="Cheapest env step: highest efficiency per CPU",
             choice=f"{_runners(cheapest.num_env_runners)}{named}",
@@ -145,13 +145,32 @@ def _of_goodput(rows: tuple[GoodputRow, ...]) -> Iterator[Advice]:
     timed = [(row, row.time_to_target_s) for row in rows if row.time_to_target_s is not None]
     if timed:
         soonest, seconds = min(timed, key=lambda pair: pair[1].value)
-        yield Advice(question="Soonest at the target", choice=_cell(soonest), value=seconds, unit="s", basis=MEASURED)
+        yield Advice(
+            question="Soonest at the target",
+            choice=_cell(soonest),
+            value=seconds,
+            unit="s",
+            basis=MEASURED,
+            note=_not_apart(soonest, timed),
+        )
     priced = [(row, row.cpu_h_to_target) for row in rows if row.cpu_h_to_target is not None]
     if priced:
         cheapest, cost = min(priced, key=lambda pair: pair[1].value)
         yield Advice(
-            question="Cheapest way to the target", choice=_cell(cheapest), value=cost, unit="CPU h", basis=MEASURED
+            question="Cheapest way to the target",
+            choice=_cell(cheapest),
+            value=cost,
+            unit="CPU h",
+            basis=MEASURED,
+            note=_not_apart(cheapest, priced),
         )
+
+
+def _not_apart(best: GoodputRow, known: Sequence[tuple[GoodputRow, Estimate]]) -> str:
+    """Return which rows cannot be told from the best one."""
+    own = next(value for row, value in known if row is best)
+    rivals = [_cell(row) for row, value in known if row is not best and overlap(value, own)]
+    return f"not told apart from {'; '.join(rivals)}" if rivals else ""
 
 
 def _verdict(found: ModelResults, notes: list[str]) -> Iterator[Advice]:
@@ -204,15 +223,20 @@ def _predicted(found: ModelResults, notes: list[str]) -> Iterator[Advice]:
             unit="runners",
             basis=_basis(knee.extrapolated),
         )
-    yield Advice(
-        question="Do not go beyond",
-        choice=f"n = {limit.num_env_runners.value:.0f}",
-        value=limit.num_env_runners,
-        unit="runners",
-        basis=_basis(limit.extrapolated),
-        note=f"{in_words(limit.env_steps_per_s)} env steps/s there",
-        said=f"Do not go beyond n = {in_words(limit.num_env_runners)} ({_basis(limit.extrapolated)}).",
-    )
+    if limit.num_env_runners is None or limit.env_steps_per_s is None:
+        notes.append(f"No limit of the runners: {limit.reason}, by the iteration-time model.")
+    else:
+        why = f"; {limit.reason}" if limit.reason else ""
+        yield Advice(
+            question="Do not go beyond",
+            choice=f"n = {limit.num_env_runners.value:.0f}",
+            value=limit.num_env_runners,
+            unit="runners",
+            basis=_basis(limit.extrapolated),
+            note=f"{in_words(limit.env_steps_per_s)} env steps/s there{why}",
+            said=f"Do not go beyond n = {in_words(limit.num_env_runners)} ({_basis(limit.extrapolated)}, "
+            f"{limit.num_env_runners.level:.0%} interval{why}).",
+        )
     if ceiling is None:
         notes.append("No throughput ceiling: the fit found no cost per env step that runners do not share.")
     else:
@@ -256,11 +280,6 @@ def _conclusion(advice: list[Advice], found: ModelResults) -> str:
 
 def _basis(extrapolated: bool) -> str:
     return EXTRAPOLATED if extrapolated else PREDICTED
-
-
-def _overlap(first: Estimate, second: Estimate) -> bool:
-    """Return whether two intervals have a point in common; an unknown one holds every point."""
-    return first.low <= second.high and second.low <= first.high
 
 
 def _runners(number: int) -> str:

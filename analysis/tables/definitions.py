@@ -42,7 +42,8 @@ DECOMPOSITION = (
 )
 STEPS_TO_TARGET = (
     "Steps to target: restricted mean up to the horizon over Kaplan-Meier; a run that did not get there, or failed, is "
-    "censored, never left out."
+    "censored, never left out. The target is looked for in evaluations: the value is the step of the first one at it, "
+    "and intervals reach down to the one before."
 )
 STATISTICAL = (
     "Statistical efficiency: steps to target at the reference batch / at this batch. Goodput: X x statistical "
@@ -58,21 +59,30 @@ MODEL = (
     "prediction and is labelled so."
 )
 MODEL_INTERVAL = (
-    "Intervals of predictions resample the runs within cells (90 %); they know the scatter of the runs, not what a "
-    "model leaves out. Intervals of hold-out errors resample the held-out cells (95 %)."
+    "Intervals of predictions of the iteration-time model resample the blocks within cells (90 %); they know the "
+    "scatter of the runs, not what a model leaves out. Those of Amdahl's law and the USL are 95 %, asymptotic: "
+    "Student's t over runs on the linearised fit, which takes the law as true. Intervals of hold-out errors resample "
+    "the held-out cells (95 %)."
 )
 ADVICE = (
     "`measured` rows rest on runs with a measured clock; `predicted` ones on the iteration-time model, `extrapolated` "
     "where they lie outside the runs that it was fitted to."
 )
 KNEE = "Knee: the n at which sampling takes as long as learning; beyond it the learner is what an iteration waits for."
-LIMIT = "Do not go beyond n: the last n before one more runner gives less than half its share, d ln X / d ln P < 0.5."
+LIMIT = (
+    "Do not go beyond n: the last n before one more runner gives less than half its share, d ln X / d ln P < 0.5; at "
+    "most batch / envs per runner, where every lane has one step."
+)
 CEILING = "Ceiling: 1 / [(E/L)(a/m + b/h) + c1/L + d1] env steps/s, whatever n is."
-BEST_BATCH = "Best batch B*(n) = sqrt(c B_crit / d) of T_iter = c(n) + d(n) B and N(B) = N_min (1 + B / B_crit)."
+BEST_BATCH = (
+    "Best batch B*(n) = sqrt(c B_crit / d) of T_iter = c(n) + d(n) B and N(B) = N_min (1 + B / B_crit); N as "
+    "evaluations saw it, and its interval knows nothing of the time between two."
+)
 CERTIFICATE = (
     "A setting holds up if, on seeds that nothing was chosen by, its mean score is not lower than the small scale's "
     "best by more than the tolerance (lower 95 % bound), and enough of its runs end at the target."
 )
 INTERVAL = (
-    "[low, high]: 95 % interval; the unit of replication is the run, ratios are paired by seed where seeds are common."
+    "[low, high]: 95 % interval where no other level is named; the unit of replication is the run, ratios are paired "
+    "by seed where seeds are common."
 )

@@ -89,7 +89,7 @@ def _table(content: Mapping[str, Any], data: StudyData, failed: int) -> Table:
         n_failed=sum(arm["n_failed"] for arm in arms.values()),
         excluded={"of other stages than the confirmation": len(data.runs) - sum(arm["n"] for arm in arms.values())},
         conclusion=_conclusion(content),
-        notes=tuple(_notes(content)),
+        notes=(*_notes(content), *_resolution(arms)),
     )
 
 
@@ -127,6 +127,12 @@ def _estimate(content: Mapping[str, Any] | None) -> Estimate | None:
         return None
     ends = {"low": float("-inf"), "high": float("inf")} | {k: v for k, v in content.items() if v is not None}
     return Estimate(**ends)
+
+
+def _resolution(arms: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    apart = [steps for arm in arms.values() if (steps := arm.get("resolution_env_steps"))]
+    if apart:
+        yield f"Steps to target are those of evaluations, up to {max(apart):,.0f} env steps after the one before."
 
 
 def _conclusion(content: Mapping[str, Any]) -> str:

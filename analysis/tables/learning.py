@@ -1,16 +1,19 @@
 """T4 trials against runners, T8 steps to target against batch: what CPUs buy. Views of analysis.scaling; no engine."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from analysis.load import StudyData
 from analysis.scaling.results import AllocationRow, GoodputRow
+from analysis.statistics import Estimate
 from analysis.tables import definitions as words
-from analysis.tables.cells import in_words
+from analysis.tables.cells import in_words, overlap
 from analysis.tables.results import Results, left_out
 from analysis.tables.scaling_tables import FIRST_COMMAND
 from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
 
+MOST_NAMED = 6
+"""Rows that a sentence names; of the rest, how many there are."""
 _ALLOCATION = (
     TableColumn(name="label", unit="", label="workload", meaning="What tells this allocation from the others."),
     TableColumn(name="num_trials", unit="1", label="trials", meaning="Trials side by side."),
@@ -121,26 +124,42 @@ def steps_to_target(data: StudyData, results: Results | None = None) -> Table:
         n=found.n,
         n_failed=found.n_failed,
         excluded=left_out(found.excluded),
-        conclusion=_fewest_steps(rows),
-        notes=tuple(_horizons(found.groups)),
+        conclusion=_fewest_steps(list(zip(labels if len(found.groups) > 1 else [""] * len(rows), rows, strict=True))),
+        notes=(*found.notes, *_horizons(found.groups)),
     )
 
 
-def _fewest_steps(rows: Sequence[GoodputRow]) -> str:
-    reached = [row for row in rows if row.steps_to_target is not None]
-    if not reached:
-        return f"No run of {sum(row.n for row in rows)} reached the target within its budget."
-    fewest = min(reached, key=lambda row: row.steps_to_target.value if row.steps_to_target else 0.0)
-    steps = "" if fewest.steps_to_target is None else in_words(fewest.steps_to_target)
-    batch = "" if fewest.train_batch_size is None else f", batch {fewest.train_batch_size:,}"
-    reach = f"reached by {fewest.n - fewest.n_censored} of {fewest.n} runs"
-    text = f"The fewest env steps to the target: {steps} at {fewest.num_env_runners} runners{batch}; {reach}"
-    timed = [row for row in rows if row.time_to_target_s is not None]
+def _fewest_steps(rows: Sequence[tuple[str, GoodputRow]]) -> str:
+    """Return what was least, with the rows that cannot be told from it."""
+    steps = [(label, row, row.steps_to_target) for label, row in rows if row.steps_to_target is not None]
+    if not steps:
+        return f"No run of {sum(row.n for _, row in rows)} reached the target within its budget."
+    reached = _least(steps, lambda row: f"reached by {row.n - row.n_censored} of {row.n} runs")
+    text = f"The fewest env steps to the target: {reached}"
+    timed = [(label, row, row.time_to_target_s) for label, row in rows if row.time_to_target_s is not None]
     if not timed:
         return f"{text}. No row has a measured clock: nothing is known of the time to the target."
-    soonest = min(timed, key=lambda row: row.time_to_target_s.value if row.time_to_target_s else 0.0)
-    seconds = "" if soonest.time_to_target_s is None else in_words(soonest.time_to_target_s)
-    return f"{text}; the soonest: {seconds} s at {soonest.num_env_runners} runners (n={soonest.n_timed} measured)."
+    return f"{text}. The soonest, in s: {_least(timed, lambda row: f'n={row.n_timed} measured')}."
+
+
+def _least(found: Sequence[tuple[str, GoodputRow, Estimate]], aside: Callable[[GoodputRow], str]) -> str:
+    """Return the least of some estimates, and every row whose interval overlaps its own."""
+    least = min(found, key=lambda each: each[2].value)
+    rivals = [each for each in found if each is not least and overlap(each[2], least[2])]
+    told = f"{in_words(least[2])} at {_where(*least[:2])}, {aside(least[1])}"
+    if not rivals:
+        return told
+    if len(found) > 2 and len(rivals) == len(found) - 1:
+        return f"{told}; not told apart from any of the other {len(rivals)} rows"
+    named = "; ".join(_where(label, row) for label, row, _ in rivals[:MOST_NAMED])
+    more = f"; and {len(rivals) - MOST_NAMED} more" if len(rivals) > MOST_NAMED else ""
+    return f"{told}; not told apart from {named}{more}"
+
+
+def _where(label: str, row: GoodputRow) -> str:
+    runners = "1 runner" if row.num_env_runners == 1 else f"{row.num_env_runners} runners"
+    batch = "" if row.train_batch_size is None else f", batch {row.train_batch_size:,}"
+    return f"{runners}{batch}{f' ({label})' if label else ''}"
 
 
 def _horizons(groups: Sequence[Any]) -> list[str]:
@@ -149,6 +168,12 @@ def _horizons(groups: Sequence[Any]) -> list[str]:
         f"{group.label + ': ' if named else ''}horizon {group.horizon:,} env steps; statistical efficiency 1 is at "
         f"{group.reference[0]} runners"
         + (f", batch {group.reference[1]:,}." if group.reference[1] is not None else ".")
+        + (
+            f" Evaluations are up to {group.resolution:,} env steps apart: a run was at the target at some time since "
+            "the one before, and the intervals hold that."
+            if group.resolution
+            else ""
+        )
         for group in groups
     ]
 

@@ -16,11 +16,13 @@ from analysis.models.observations import RUNNER_TIMES, TIMES, Cells, Observation
 from analysis.models.rivals import Answer, Model
 from analysis.scaling.fingerprint import BATCH, replaced
 from analysis.scaling.goodput import CLOCK_ONLY
-from analysis.scaling.targets import ENDED, common_horizon, to_target
+from analysis.scaling.targets import ENDED, common_horizon, judged, to_target
 from study.errors import AnalysisError
 
 SEED = 20_251_121
 """Of the resamples: the same study gives the same digits."""
+LEVEL = 0.95
+"""Of the intervals of what was measured; those of predictions are of 90 %, as `definitions.MODEL_INTERVAL` says."""
 MOST_RUNS = 400
 """Runs that the models are fitted to: their intervals would be narrower than what the models leave out."""
 MOST_FOLDS = 12
@@ -115,7 +117,7 @@ class ModelResults:
     @cached_property
     def verdict(self) -> models.Verdict:
         """Whether more runners can help, from the phases at the largest scale."""
-        return models.verdict(self.setting)
+        return models.verdict(self.setting, level=LEVEL)
 
     @cached_property
     def critical(self) -> models.CriticalBatch:
@@ -169,7 +171,7 @@ def on_cell_means(model: Model) -> Model:
         means: dict[str, Any] = {
             name: np.bincount(numbers, weights=getattr(fitted, name)) / counts for name in (*TIMES, *RUNNER_TIMES)
         }
-        return model(replace(fitted, cells=fitted.cells.take(first), **means), where, rng)
+        return model(replace(fitted, cells=fitted.cells.take(first), block=None, **means), where, rng)
 
     return fitted_on_means
 
@@ -180,6 +182,7 @@ def _steps_by_batch(runs: pd.DataFrame) -> tuple[list[float], list[float], list[
     Raises:
         AnalysisError: No setting reached its target with two batches.
     """
+    runs = judged(runs)
     known = runs[runs["status"].isin(ENDED) & runs["fingerprint"].notna() & runs[BATCH].notna()]
     texts = known["fingerprint"].astype(object)
     digests = known["digest"].astype(object).where(known["digest"].notna() & (known["digest"] != ""), None)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from analysis.load import StudyData
-from analysis.scaling.results import AllocationRow, Goodput, Phases, Scaling
+from analysis.scaling.results import AllocationRow, Drift, Goodput, Phases, Scaling
 from study.errors import AnalysisError
 
 if TYPE_CHECKING:
@@ -49,6 +49,13 @@ class Results:
         return attempt(lambda: weak_scaling(self.data.runs, space=self.data.space_file))
 
     @cached_property
+    def drift(self) -> tuple[Drift, ...] | str:
+        """Whether the machine stayed the same, by the cells that were run again and again."""
+        from analysis.scaling.drift import anchors
+
+        return attempt(lambda: anchors(self.data.runs))
+
+    @cached_property
     def phases(self) -> Phases | str:
         """Phases and POP tree."""
         from analysis.scaling.phases import phases
@@ -64,12 +71,16 @@ class Results:
 
     @cached_property
     def goodput(self) -> Goodput | str:
-        """Steps, time and cost to target."""
+        """Steps, time and cost to target, as well as the evaluations know them."""
         import numpy as np
 
         from analysis.scaling.goodput import goodput
+        from analysis.scaling.targets import watched
 
-        return attempt(lambda: goodput(self.data.runs, rng=np.random.default_rng(SEED)))
+        runs, spec = self.data.runs, self.data.spec
+        if runs["env_steps_to_target"].notna().any():
+            runs = watched(runs, self.data.evaluations(), target=spec.environment.target if spec else None)
+        return attempt(lambda: goodput(runs, rng=np.random.default_rng(SEED)))
 
     @cached_property
     def models(self) -> "ModelResults":

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from analysis.load import StudyData
-from analysis.scaling.results import Refusal, Scaling, ScalingGroup, ScalingRow
+from analysis.scaling.results import Drift, Refusal, Scaling, ScalingGroup, ScalingRow
 from analysis.tables import definitions as words
 from analysis.tables.cells import in_words
 from analysis.tables.results import Results, left_out
@@ -59,10 +59,11 @@ _WEAK = (
 
 def strong_scaling(data: StudyData, results: Results | None = None) -> Table:
     """T2: speed-up and efficiency at fixed batch, or the refusal in words."""
-    found = (results or Results(data)).strong
+    results = results or Results(data)
+    found = results.strong
     defined = (words.CPUS, words.THROUGHPUT, words.SPEED_UP, words.EFFICIENCY, words.MARGINAL, words.KARP_FLATT)
     said = (*defined, words.FINGERPRINT, words.MEASURED, words.INTERVAL)
-    return _table("T2", "Strong scaling: the batch is fixed", found, _STRONG, said)
+    return _table("T2", "Strong scaling: the batch is fixed", found, _STRONG, said, more=_drift(results.drift))
 
 
 def weak_scaling(data: StudyData, results: Results | None = None) -> Table:
@@ -73,11 +74,17 @@ def weak_scaling(data: StudyData, results: Results | None = None) -> Table:
 
 
 def _table(
-    key: str, title: str, found: Scaling | str, columns: tuple[TableColumn, ...], said: tuple[str, ...]
+    key: str,
+    title: str,
+    found: Scaling | str,
+    columns: tuple[TableColumn, ...],
+    said: tuple[str, ...],
+    *,
+    more: tuple[str, ...] = (),
 ) -> Table:
     if isinstance(found, str):
         return without_rows(key, title, found, definitions=said)
-    notes = tuple(_notes(found))
+    notes = (*_notes(found), *more)
     if not found.groups:
         why = _refused(found)
         excluded = left_out(found.excluded)
@@ -131,6 +138,13 @@ def _conclusion(found: Scaling) -> str:
         f"{scales}, the speed-up is {in_words(row.speed_up)}: {in_words(row.efficiency_n)} per runner{per_cpu}; {base}."
     )
     return f"{text} {group.reading}".strip()
+
+
+def _drift(found: Sequence[Drift] | str) -> tuple[str, ...]:
+    """Return what the cell with most runs says of the machine, and every other one that drifted."""
+    if isinstance(found, str):
+        return ()
+    return tuple(f"Drift of the machine: {each.sentence}" for each in found if each is found[0] or each.drifting)
 
 
 def _refused(found: Scaling) -> str:

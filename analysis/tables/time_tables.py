@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from analysis.load import StudyData
+from analysis.scaling.phases import stragglers
 from analysis.scaling.results import PhaseRow, Phases
 from analysis.statistics import Estimate
 from analysis.tables import definitions as words
@@ -75,7 +76,17 @@ def pop_tree(data: StudyData, results: Results | None = None) -> Table:
     title = "POP tree: which share of an iteration the runners step environments"
     if isinstance(found, str) or not found.rows:
         return _without("T6", title, found, said)
-    return _table("T6", title, found, _POP, said, _pop_sentence(found), {})
+    return _table("T6", title, found, _POP, said, _pop_sentence(found), {}, notes=_stragglers(found))
+
+
+def _stragglers(found: Phases) -> tuple[str, ...]:
+    """Return a sentence for every cell in which the others surely wait for one runner."""
+    several = len({row.label for row in found.rows}) > 1
+    return tuple(
+        f"Straggler at {each.num_env_runners} runners{f' ({each.label})' if several else ''}: the slowest one takes "
+        f"{in_words(each.ratio)} times as long as the mean one."
+        for each in stragglers(found)
+    )
 
 
 def _without(key: str, title: str, found: Phases | str, said: tuple[str, ...]) -> Table:
@@ -93,6 +104,8 @@ def _table(
     said: tuple[str, ...],
     conclusion: str,
     computed: dict[str, Callable[[PhaseRow], Any]],
+    *,
+    notes: tuple[str, ...] = (),
 ) -> Table:
     several = len({row.label for row in found.rows}) > 1
     frame: dict[str, list[Any]] = {}
@@ -114,6 +127,7 @@ def _table(
         n_failed=found.n_failed,
         excluded=left_out(found.excluded),
         conclusion=conclusion,
+        notes=notes,
     )
 
 

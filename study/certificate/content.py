@@ -49,6 +49,8 @@ class ArmFigures:
     env_steps_to_target: float | None
     """Restricted mean up to `horizon_env_steps`; a run that did not get there counts as the horizon."""
     horizon_env_steps: float | None
+    resolution_env_steps: float | None
+    """Between the evaluation that found a run at the target and the one before, at most: times are known no better."""
     n_censored: int
     cpu_s_spent: Estimate | None
     """Mean over the runs that tell."""

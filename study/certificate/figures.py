@@ -34,10 +34,11 @@ from study.space.rules import resolve
 from study.space.spec import StudySpec
 from study.tracking.folder import StudyIdentity
 from study.tracking.ledger import TrialRow, fold
-from study.tracking.records import Iteration, Line, StudyOpened, TrialStarted
+from study.tracking.records import Evaluation, Iteration, Line, StudyOpened, TrialStarted
 
-FORMAT = 1
-"""Version of the certificate's content."""
+FORMAT = 2
+"""Version of the certificate's content. In 2 the intervals of times to the target hold the time between evaluations,
+and clocks are compared up to the end of the shortest run: other figures of the same records than in 1."""
 MACHINE = ("time", "git", "versions", "platform", "cpu_model", "physical_cpus", "usable_cpus", "memory_mb", "scheduler")
 """What the certificate takes of a session's provenance; the command line and the environment hold paths."""
 _ROUNDING = 1e-9
@@ -191,6 +192,14 @@ class Maker:
             iqm_final_return=iqm_interval(finals, rng=self._rng(f"{place}.iqm_final_return")),
             env_steps_to_target=restricted_mean(*censored(times, horizon), horizon=horizon) if horizon else None,
             horizon_env_steps=horizon,
+            resolution_env_steps=max(
+                (
+                    run.env_steps_to_target - (run.env_steps_before_target or 0.0)
+                    for run in arm.runs
+                    if run.env_steps_to_target is not None
+                ),
+                default=None,
+            ),
             n_censored=int((~reached).sum()),
             cpu_s_spent=_mean([row.summary.get("cpu_s_spent") for row in rows]),
             # What one process of an emulated trial reserves says nothing of what its runners would.
@@ -373,10 +382,11 @@ class Maker:
 
 
 def _arm(name: str, scale: int, trials: Sequence[TrialHistory], spec: StudySpec) -> Arm:
-    return Arm(name=name, scale=scale, runs=tuple(_run(trial.row, spec) for trial in trials))
+    return Arm(name=name, scale=scale, runs=tuple(_run(trial, spec) for trial in trials))
 
 
-def _run(row: TrialRow, spec: StudySpec) -> Run:
+def _run(trial: TrialHistory, spec: StudySpec) -> Run:
+    row, before = trial.row, _before_target(trial, spec.target)
     final, summary = row.summary.get("final_return"), row.summary
     return Run(
         seed=row.seed,
@@ -386,8 +396,22 @@ def _run(row: TrialRow, spec: StudySpec) -> Run:
         env_steps_to_target=summary.get("env_steps_to_target"),
         wall_time_s=summary.get("wall_time_s"),
         time_to_target_s=summary.get("time_to_target_s"),
+        env_steps_before_target=before.env_steps if before else 0.0,
+        time_before_target_s=before.wall_time_s if before else 0.0,
         timing=row.timing,
     )
+
+
+def _before_target(trial: TrialHistory, target: float) -> Evaluation | None:
+    """Return the last evaluation that saw the run below its target, before it was reached or the run ended.
+
+    One at the target that is the last of all does not count: another one would have confirmed it.
+    """
+    hit = trial.row.summary.get("env_steps_to_target")
+    seen = [each for each in trial.evaluations if hit is None or each.env_steps < hit]
+    if hit is None and seen and sum(seen[-1].returns) / len(seen[-1].returns) >= target:
+        seen.pop()
+    return seen[-1] if seen else None
 
 
 def _score(row: TrialRow) -> float:

@@ -95,6 +95,13 @@ def _arms(content: Content) -> Iterator[str]:
         ],
         rows,
     )
+    apart = [arm["resolution_env_steps"] for arm in content["arms"].values() if arm["resolution_env_steps"]]
+    if apart:
+        yield (
+            f"`env_steps_to_target` is the step of the first evaluation at the target, up to {max(apart):,.0f} after "
+            "the one before: a run got there at some time in between."
+        )
+        yield ""
     yield "IQM of the greedy evaluation's return, by share of the budget (environment steps in brackets):"
     yield ""
     shares = list(dict.fromkeys(share for arm in content["arms"].values() for share in arm["curve"]))

@@ -1,6 +1,7 @@
 """Short timed trials in randomised blocks, with an anchor at both ends; and those of a throughput study. Pure.
 
-A drift of the machine (heat, neighbours) then hits every point alike, and the anchors show it.
+A drift of the machine (heat, neighbours) then hits every point alike, and the anchors show it (a note of T2, by
+`analysis.scaling.drift`).
 """
 
 import itertools

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load import RUN_COLUMNS, StudyData
+from analysis.load import EVALUATION_COLUMNS, RUN_COLUMNS, StudyData
 
 NOISE = (1.00, 1.02, 0.99, 1.01)
 """Factor of every time in block 1, 2, …: what a block does to all cells alike cancels in paired ratios."""
@@ -100,12 +100,15 @@ def study(rows: Iterable[Mapping[str, Any]], **changes: Any) -> StudyData:
     def nothing() -> pd.DataFrame:
         return pd.DataFrame()
 
+    def no_evaluations() -> pd.DataFrame:
+        return pd.DataFrame({name: pd.Series(dtype=column.dtype) for name, column in EVALUATION_COLUMNS.items()})
+
     values: dict[str, Any] = {
         "name": "invented",
         "source": "studies/invented",
         "kind": "search",
         "sheet": {"environment": {"id": "Waiting-v0"}, "versions": {"ray": "2.60.0"}, "commit": "abc"},
         "read_iterations": nothing,
-        "read_evaluations": nothing,
+        "read_evaluations": no_evaluations,
     }
     return StudyData(runs=frame(rows), **(values | changes))

@@ -1,5 +1,6 @@
 """The recorded studies that come with the project can be read, and say what the README says of them."""
 
+import json
 import re
 from pathlib import Path
 
@@ -42,6 +43,19 @@ def test_the_arms_in_the_readme_are_those_of_the_certificate():
     (section,) = re.findall(r"<!-- holdup-result -->\n(.*?)<!-- /holdup-result -->", README, flags=re.DOTALL)
     for final in finals:
         assert f"| {final} |" in section, final
+
+
+def test_the_env_steps_saved_in_the_readme_are_those_of_the_certificate():
+    content = json.loads(StudyFolder(ANALYSIS / "example_study").certificate.read_text())
+    value = content["verdict"]["checks"]["steps_saved@46"]["value"]
+    assert value["high"] is None  # the winner was there at its first evaluation
+    (section,) = re.findall(r"<!-- holdup-result -->\n(.*?)<!-- /holdup-result -->", README, flags=re.DOTALL)
+    assert (
+        f"at least {value['low']:.1f} times the environment steps: {value['value']:.1f} [{value['low']:.1f}, ∞)"
+        in section
+    )
+    for arm in content["arms"].values():
+        assert f"| {arm['env_steps_to_target']:,.0f} |" in section
 
 
 @pytest.mark.parametrize("name", ["example_coinrun", "example_study", "example_table", "example_throughput"])

@@ -1,8 +1,11 @@
 """What follows from the model: by hand, by brute force, and inside its intervals on planted truth."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from scipy import optimize
+from scipy import optimize, stats
 
 from analysis.models import (
     CpuNeeds,
@@ -100,6 +103,29 @@ def test_the_runner_limit_is_the_first_runner_that_is_not_worth_it(exact, noisy)
     assert strict.num_env_runners.value < expected
     with pytest.raises(AnalysisError, match=r"threshold: must lie in \(0, 1\), got 1.5"):
         runner_limit(exact, grid((1,), SETTING), threshold=1.5)
+
+
+def test_a_search_that_finds_no_limit_says_so_and_names_none(exact):
+    (found,) = runner_limit(exact, grid((1,), SETTING), most=20)
+    assert found.num_env_runners is found.env_steps_per_s is None
+    assert found.reason == "every runner up to 20 is worth its CPU"
+
+
+def test_where_some_resamples_find_no_limit_its_interval_has_no_upper_end(noisy):
+    (whole,) = runner_limit(noisy, grid((1,), SETTING))
+    assert whole.num_env_runners.low < whole.num_env_runners.value < whole.num_env_runners.high
+    (cut,) = runner_limit(noisy, grid((1,), SETTING), most=int(whole.num_env_runners.value))
+    assert (cut.num_env_runners.value, cut.num_env_runners.high) == (whole.num_env_runners.value, math.inf)
+    assert cut.num_env_runners.low == whole.num_env_runners.low
+
+
+def test_no_limit_has_more_lanes_than_the_batch_has_env_steps(noisy):
+    waiting = grid((1,), ((8, 384, 96, 4),), step_wait_s=0.5)
+    (found,) = runner_limit(noisy, waiting)
+    assert (found.num_env_runners.value, found.num_env_runners.high) == (48, 48)
+    assert found.reason == "every lane has one env step of the batch there"
+    (one,) = runner_limit(noisy, grid((1,), ((8, 8, 8, 1),), step_wait_s=0.5))
+    assert one.num_env_runners.value == 1
 
 
 def test_splits_use_the_cpus_that_there_are(exact, noisy):
@@ -222,6 +248,19 @@ def test_a_calibration_says_runner_bound_overhead_bound_or_undecided():
     assert "n=1, no interval" in single.sentence
     with pytest.raises(AnalysisError, match="must share one setting"):
         verdict(planted(np.random.default_rng(0)))
+
+
+def test_two_anchors_of_a_block_are_one_look_at_the_machine():
+    runs = planted(np.random.default_rng(0), cells=grid((2,), SETTING), runs=6)
+    pairs = verdict(replace(runs, block=np.array([1, 1, 2, 2, 3, 3])), level=0.95)
+    assert pairs.fixed_share.n == 3 and pairs.fixed_share.value == verdict(runs).fixed_share.value
+    fixed = runs.iteration_time_s - runs.slowest_runner_time_s
+    logs = np.log(fixed / runs.iteration_time_s).reshape(3, 2).mean(axis=1)
+    half = stats.t.ppf(0.975, 2) * logs.std(ddof=1) / np.sqrt(3)
+    assert pairs.fixed_share.high == pytest.approx(pairs.fixed_share.value * np.exp(half))
+    alone = verdict(replace(runs, block=np.ones(6, dtype=np.int64)))
+    assert not alone.fixed_share.has_interval
+    assert alone.bound == "undecided" and "one block has no interval" in alone.sentence
 
 
 def test_the_bound_holds_in_the_truth_for_every_larger_scale():

@@ -245,6 +245,17 @@ def test_resamples_have_the_variance_of_a_mean():
     assert degrees_of_freedom(np.array([0, 1, 2, 2, 2])) == 3
 
 
+def test_the_runs_of_a_cell_in_one_block_are_one_look_at_it():
+    cells, blocks = np.array([0, 0, 0, 0, 1, 1]), np.array([1, 1, 2, 2, 1, 2])
+    weights = run_weights(cells, num_resamples=500, rng=np.random.default_rng(0), blocks=blocks)
+    assert (weights[:, 0] == weights[:, 1]).all() and (weights[:, 2] == weights[:, 3]).all()
+    assert (weights[:, 0] != weights[:, 2]).all()  # one of the two blocks is drawn
+    assert weights.sum(axis=1) == pytest.approx(6)
+    assert degrees_of_freedom(cells) == 4
+    assert degrees_of_freedom(cells, blocks) == 2
+    assert degrees_of_freedom(np.zeros(4, dtype=np.int64), np.ones(4, dtype=np.int64)) == 0  # one block: no interval
+
+
 def test_percentiles_of_infinite_resamples_stay_honest():
     draws = np.array([1.0] * 90 + [np.inf] * 10)
     estimate = percentile_estimate(1.0, draws, n=5, degrees=50, level=0.9)

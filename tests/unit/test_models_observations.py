@@ -1,6 +1,7 @@
 """The adapter from the frame of runs: what is taken, what is counted, what makes a workload."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -53,6 +54,15 @@ def frame(*changes):
     whole = ("num_env_runners", "num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs")
     kinds = {name: "string" if name in texts else "Int64" if name in whole else "Float64" for name in made}
     return made.astype(kinds).astype({"fingerprint": "category"})
+
+
+def test_runs_with_one_seed_are_a_block_and_one_without_is_a_block_of_its_own():
+    (group,) = from_runs(frame({"seed": 3.0}, {"seed": 3.0}, {"seed": 4.0}, {"seed": None}, {"seed": None})).groups
+    assert group.block.tolist()[:3] == [3, 3, 4]
+    assert len({*group.block.tolist()}) == 4
+    assert group.take(np.array([2, 0])).block.tolist() == [4, 3]
+    with pytest.raises(AnalysisError, match=r"observations.block: must have one number for each of 5 runs"):
+        replace(group, block=np.ones(4, dtype=np.int64))
 
 
 def test_a_run_becomes_an_observation():

@@ -21,9 +21,19 @@ def test_a_batch_that_doubled_in_silence_is_seen_from_rate_and_time():
 
 def test_cells_on_other_machines_are_not_compared():
     assert audit(claims(), "laptop or nodes").to_frame()["verdict"][1].startswith("refused: chartreuse")
-    slower = audit(claims(), "46 workers").to_frame()
-    assert slower["speed_up_time"][1] == pytest.approx(624 / 824)
-    assert slower["karp_flatt"][1] > 1
+
+
+def test_cells_whose_batch_nobody_published_are_not_compared():
+    for claim in ("46 workers", "ten workers"):
+        table = audit(claims(), claim)
+        frame = table.to_frame()
+        assert frame["verdict"][1] == "batch not published: cannot be compared"
+        assert frame["karp_flatt"].isna().all()
+        assert table.conclusion == "The comparison cannot be made: the batch was not published."
+    assert audit(claims(), "46 workers").to_frame()["speed_up_time"][1] == pytest.approx(624 / 824)
+    known = audit(claims(), "one ray.init")  # rate x sampling time says it
+    assert known.conclusion.startswith("Batch and hardware are equal as far as published")
+    assert known.to_frame()["karp_flatt"].notna()[1:].all()
 
 
 def test_what_learning_takes_bounds_what_runners_can_give():

@@ -7,6 +7,7 @@ from scipy import stats
 
 from analysis import scaling
 from analysis.scaling.drift import slope
+from analysis.scaling.targets import BEFORE, watched
 from analysis.statistics import restricted_mean
 from study.errors import AnalysisError
 from tests.planted import Truth, as_frame, fingerprint, planted_runs
@@ -189,6 +190,57 @@ def test_the_order_of_rows_does_not_change_goodput():
     assert goodput(frame.sample(frac=1, random_state=4)) == goodput(frame)
 
 
+def evaluations_of(frame, *, every):
+    """Return evaluations at each multiple of `every`, at the target from the time to it on."""
+    numbers = frame[["trial", "env_steps", "env_steps_to_target"]].fillna(10**9).to_numpy(float)
+    rows = [
+        {"trial": trial, "env_steps": step, "eval_return": 500.0 if step >= hit else 0.0}
+        for trial, end, hit in numbers
+        for step in np.arange(every, end + 1, every)
+    ]
+    return pd.DataFrame(rows).astype({"trial": "Int64", "env_steps": "Int64", "eval_return": "Float64"})
+
+
+def test_the_interval_holds_the_env_steps_between_two_evaluations():
+    truth = Truth(cells=((2, 1024), (2, 4096)), blocks=4, budget_steps=20 * 4096, **QUIET)
+    frame = planted(truth)
+    frame["env_steps_to_target"] = [40_000 if batch == 1024 else 80_000 for batch in frame["train_batch_size"]]
+    (group,) = goodput(watched(frame, evaluations_of(frame, every=40_000), target=450.0)).groups
+    base, large = group.rows
+    assert group.resolution == 40_000
+    assert (base.steps_to_target.value, base.steps_to_target.low, base.steps_to_target.high) == (40_000, 0, 40_000)
+    assert (large.steps_to_target.low, large.steps_to_target.high) == pytest.approx((40_000, 80_000))
+    found = large.statistical_efficiency  # 40,000 or less over 40,000 or more
+    assert (found.value, found.low, found.high) == pytest.approx((0.5, 0.0, 1.0))
+    # The clock is exact here, and the reference may have got there at once.
+    ends = (40_000 / truth.rate(2, 4096), 80_000 / truth.rate(2, 4096))
+    assert (large.time_to_target_s.low, large.time_to_target_s.high) == pytest.approx(ends)
+    assert base.time_to_target_s.low == 0 < base.time_to_target_s.value
+    exactly = goodput(frame).groups[0].rows[0].steps_to_target  # where nobody has said since when
+    assert exactly.low == exactly.high == 40_000
+
+
+def test_a_run_that_ended_at_the_target_was_not_last_seen_below_it():
+    frame = planted(Truth(cells=((2, 1024),), blocks=2, **QUIET))
+    frame["env_steps"], frame["env_steps_to_target"] = 60_000, pd.array([40_000, pd.NA], dtype="Int64")
+    seen = evaluations_of(frame, every=20_000)
+    assert watched(frame, seen, target=450.0)[BEFORE].tolist() == [20_000, 60_000]
+    seen.loc[(seen["trial"] == frame["trial"][1]) & (seen["env_steps"] == 60_000), "eval_return"] = 500.0
+    assert watched(frame, seen, target=450.0)[BEFORE].tolist() == [20_000, 40_000]
+    assert watched(frame, seen, target=None)[BEFORE].tolist() == [20_000, 40_000]
+    assert watched(frame, seen.iloc[:0], target=450.0)[BEFORE].tolist() == [0, 0]
+
+
+def test_seeds_that_settings_were_chosen_by_are_not_pooled_with_those_of_the_confirmation():
+    frame = planted(Truth(cells=((2, 1024),), blocks=6, **QUIET)).assign(digest="abc", variant="study")
+    result = goodput(frame.assign(stage=["race", "search", *["confirm"] * 4]))
+    assert result.groups[0].rows[0].n == 4 and result.notes == ()
+    assert result.excluded == {"on seeds that settings were chosen by": 2}
+    (note,) = goodput(frame.assign(stage="race")).notes
+    assert note.startswith("Runs on seeds that settings were chosen by")
+    assert goodput(frame).notes == ()
+
+
 # Trials against runners
 
 
@@ -276,6 +328,13 @@ def test_of_a_throughput_study_only_the_anchor_is_looked_at():
     (found,) = scaling.anchors(frame)
     assert found.num_env_runners == 4
     assert scaling.anchors(planted(Truth())) == ()
+
+
+def test_one_run_of_the_anchor_has_no_slope():
+    frame = planted(Truth(cells=((2, 2048), (4, 2048)), blocks=1, **QUIET)).assign(anchor=["anchor", None])
+    (found,) = scaling.anchors(frame)
+    assert (found.n, found.slope, found.drifting) == (1, None, False)
+    assert found.sentence.endswith("1 run, too few to see a drift.")
 
 
 # Single numbers

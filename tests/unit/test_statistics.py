@@ -431,6 +431,12 @@ def test_empty_and_not_finite_samples_are_refused(call, bad):
         (lambda: statistics.rate_interval(0, 0), "successes: .* got 0 of 0"),
         (lambda: statistics.restricted_mean([0.0], [True], horizon=1), "times: every time must be > 0, got 0.0"),
         (lambda: statistics.restricted_mean(GOOD, FLAGS[:2], horizon=1), "reached: must be one boolean"),
+        (
+            lambda: statistics.ratio_of_restricted_means(
+                GOOD, FLAGS, GOOD, FLAGS, horizon=3, rng=RNG, first_since=[9.0] * 4
+            ),
+            r"first_since: must be one time >= 0 for each run, at most its own, got \[9.0",
+        ),
         (lambda: statistics.median_time(GOOD, [1, 1, 0, 1]), "reached: .* got int64"),
         (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=5), "horizon: .* got 5. Fix: pass at most 4.0"),
         (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=0), "horizon: must be finite and > 0, got 0"),
@@ -444,3 +450,40 @@ def test_empty_and_not_finite_samples_are_refused(call, bad):
 def test_what_is_out_of_range_is_refused(call, message):
     with pytest.raises(AnalysisError, match=message):
         call()
+
+
+def test_the_ends_of_a_ratio_hold_the_time_between_two_looks():
+    everyone = np.ones(4, dtype=bool)
+    slow, fast = np.full(4, 6.0), np.full(4, 2.0)
+
+    def ratio(first_since, second_since):
+        return statistics.ratio_of_restricted_means(
+            slow,
+            everyone,
+            fast,
+            everyone,
+            horizon=10,
+            rng=np.random.default_rng(0),
+            first_since=first_since,
+            second_since=second_since,
+        )
+
+    found = ratio(np.full(4, 5.0), np.full(4, 1.0))
+    assert (found.value, found.low, found.high) == pytest.approx((3.0, 2.5, 6.0))
+    opened = ratio(np.full(4, 5.0), np.zeros(4))  # the faster may have been there from the beginning
+    assert (opened.value, opened.low, opened.high) == pytest.approx((3.0, 2.5, np.inf))
+    assert not ratio(np.zeros(4), np.zeros(4)).has_interval
+    assert ratio(None, np.full(4, 1.0)).low == pytest.approx(3.0)
+
+
+def test_a_run_last_seen_before_its_end_may_have_got_there_unseen():
+    times, reached = np.repeat([4.0, 10.0], 10), np.repeat([True, False], 10)
+    whole = np.full(20, 10.0)
+
+    def share(since):
+        return statistics.ratio_of_restricted_means(
+            times, reached, whole, whole > 0, horizon=10, rng=np.random.default_rng(0), first_since=since
+        )
+
+    seen, unseen = share(times), share(np.repeat([4.0, 8.0], 10))
+    assert unseen.low < seen.low <= seen.value == unseen.value == pytest.approx(0.7)

@@ -120,6 +120,23 @@ def ratio_coverage(n, failed, repetitions):
     return coverage(interval, truth, repetitions)
 
 
+def test_a_ratio_known_to_a_grid_holds_the_truth():
+    """Times in a true ratio of 1.5, looked at every 50,000 steps: the recorded ones alone hold it hardly ever."""
+    rng, grid, truth, studies = np.random.default_rng(7), 50_000.0, 1.5, 100
+    held = np.zeros(2)
+    for _ in range(studies):
+        slow, fast = (rng.normal(mean, 5_000, 20) for mean in (truth * 55_000, 55_000))
+        looks = [np.ceil(times / grid) * grid for times in (slow, fast)]
+        since = {"first_since": looks[0] - grid, "second_since": looks[1] - grid}
+        for place, options in enumerate(({}, since)):
+            found = statistics.ratio_of_restricted_means(
+                looks[0], looks[0] > 0, looks[1], looks[1] > 0, horizon=500_000, rng=rng, num_resamples=200, **options
+            )
+            held[place] += found.low <= truth <= found.high
+    assert held[0] <= 0.5 * studies
+    assert held[1] >= 0.95 * studies
+
+
 @pytest.mark.parametrize(("n", "failed", "quoted"), cells(IQM_COVERS, heavy=False))
 def test_iqm_interval_covers_as_its_docstring_says(n, failed, quoted):
     assert near(iqm_coverage(n, failed, 150), quoted, 150)

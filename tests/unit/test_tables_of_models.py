@@ -1,15 +1,17 @@
 """T9 and T10 on runs that obey the iteration-time model, and on runs that do not."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
+from analysis import models
 from analysis.figures.catalogue import all_figures
 from analysis.models import leave_one_scale_out
 from analysis.tables import Results, all_tables, model_comparison, recommendation
-from analysis.tables.model_results import merged, on_cell_means, thinned
-from tests.unit.tables_data import amdahl, run, study
+from analysis.tables.model_results import _steps_by_batch, merged, on_cell_means, thinned
+from tests.unit.tables_data import amdahl, frame, run, study
 
 ALPHA, BETA, COLLECT_STEP, COLLECT_RUNNER = 1e-3, 2e-4, 2e-6, 1e-4
 MINIBATCH_S, STEP_S, CONNECT_S = 2e-3, 5e-6, 1e-6
@@ -80,6 +82,21 @@ def test_the_recommendation_tells_what_is_measured_from_what_is_predicted(result
     assert table.n == 36
 
 
+def test_what_was_measured_has_the_level_that_the_definitions_name(results):
+    assert results.models.verdict.fixed_share.level == 0.95
+    assert results.models.fit.level == 0.9
+    said = recommendation(results.data, results).definitions
+    assert any("(90 %)" in each and "Amdahl's law and the USL are 95 %" in each for each in said)
+    assert any("95 % interval where no other level is named" in each for each in said)
+
+
+def test_the_end_of_a_search_is_no_advice(results, monkeypatch):
+    monkeypatch.setattr(models, "runner_limit", partial(models.runner_limit, most=2))
+    table = recommendation(results.data, results)
+    assert ("Do not go beyond", "predicted") not in advice(table)
+    assert "No limit of the runners: every runner up to 2 is worth its CPU, by the iteration-time model." in table.notes
+
+
 def test_the_measured_limit_is_where_a_cpu_more_gave_less_than_half_its_share(results):
     limit = advice(recommendation(results.data, results))["Do not go beyond", "measured"]
     strong = results.strong.groups[0].rows
@@ -135,6 +152,15 @@ def test_the_best_batch_of_each_scale_follows_from_steps_and_clock():
         per_step += EPOCHS / MINIBATCH * (MINIBATCH_S + STEP_S * MINIBATCH)
         assert row.value == pytest.approx(math.sqrt(fixed * critical / per_step), rel=0.15)
         assert row.basis.startswith("predicted")
+
+
+def test_the_critical_batch_rests_on_the_confirmation_where_there_is_one():
+    rows = [
+        run(trial, batch=batch, seed=trial, env_steps_to_target=10_000, env_steps=50_000, digest="abc", stage=stage)
+        for trial, (batch, stage) in enumerate([(1_280, "race"), (2_560, "confirm"), (5_120, "confirm")])
+    ]
+    assert _steps_by_batch(frame(rows))[0] == [2_560, 5_120]
+    assert _steps_by_batch(frame(rows).assign(stage=None))[0] == [1_280, 2_560, 5_120]
 
 
 def test_without_measured_runs_there_is_no_recommendation_but_a_command():

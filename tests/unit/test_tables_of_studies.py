@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.figures.throughput import throughput
@@ -200,6 +201,34 @@ def test_phases_and_the_pop_tree_are_those_that_were_planted():
     assert "63% [63%, 63%]" in tree.conclusion
 
 
+def test_strong_scaling_says_whether_the_machine_drifted():
+    def anchored(drift):
+        cells = [(seed, n) for seed in (1, 2, 3) for n in (1, 2, 1)]
+        return [
+            run(
+                trial,
+                runners=n,
+                seed=seed,
+                iteration_time_s=(1 + 0.001 * (trial % 2)) * (1 + drift * trial) / n,
+                anchor="anchor" if n == 1 else f"cell {n}",
+                started=float(trial),
+            )
+            for trial, (seed, n) in enumerate(cells)
+        ]
+
+    notes = [strong_scaling(study(anchored(drift))).notes[-1] for drift in (0.05, 0.0)]
+    assert notes[0].startswith("Drift of the machine: ") and "seconds per iteration drifted by +" in notes[0]
+    assert "no drift is shown" in notes[1]
+
+
+def test_the_pop_tree_names_the_cells_that_wait_for_one_runner():
+    times = {"sampling_time_s": 3.0, "slowest_runner_time_s": 3.0, "mean_runner_time_s": 1.0}
+    rows = [run(seed, runners=4, seed=seed, iteration_time_s=4.0, **times) for seed in (1, 2, 3)]
+    assert pop_tree(study(rows)).notes == (
+        "Straggler at 4 runners: the slowest one takes 3.00 [3.00, 3.00] times as long as the mean one.",
+    )
+
+
 def test_trials_side_by_side_add_up():
     cells = {"allocation 1 x 4": (4, 1, 1.0), "allocation 2 x 2": (2, 2, 1.25)}
     rows = []
@@ -234,6 +263,33 @@ def test_steps_to_target_count_the_runs_that_never_got_there():
     assert "The fewest env steps to the target: 20,250 [" in table.conclusion
     assert "reached by 4 of 4 runs" in table.conclusion
     assert any("horizon 50,000 env steps" in note for note in table.notes)
+
+
+def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
+    def table_of(every, confirmed):
+        rows = []
+        for batch, steps in ((1_000, 20_000), (4_000, 30_000)):
+            for seed in range(1, 5):
+                columns = {"env_steps_to_target": steps, "env_steps": 60_000, "stage": confirmed, "digest": "abc"}
+                rows.append(
+                    run(len(rows), runners=2, batch=batch, seed=seed, iteration_time_s=batch / 1_000, **columns)
+                )
+        seen = pd.DataFrame(
+            [(row["trial"], step, 0.0) for row in rows for step in range(every, 60_001, every)],
+            columns=["trial", "env_steps", "eval_return"],
+        ).astype({"trial": "Int64", "env_steps": "Int64", "eval_return": "Float64"})
+        return steps_to_target(study(rows, read_evaluations=lambda: seen))
+
+    coarse, fine = table_of(20_000, "confirm"), table_of(5_000, "race")
+    assert coarse.conclusion.startswith(
+        "The fewest env steps to the target: 20,000 [0, 20,000] at 2 runners, batch 1,000, reached by 4 of 4 runs; not "
+        "told apart from 2 runners, batch 4,000. The soonest, in s: "
+    )
+    assert "up to 20,000 env steps apart" in coarse.notes[0]
+    assert fine.conclusion.startswith(
+        "The fewest env steps to the target: 20,000 [15,000, 20,000] at 2 runners, batch 1,000, reached by 4 of 4 runs."
+    )
+    assert fine.notes[0] == "Runs on seeds that settings were chosen by: the best ones look better than they are."
 
 
 def test_the_sheet_says_what_is_equal_and_what_differs():

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -180,7 +181,8 @@ def test_the_clock_decides_between_the_three_sentences():
     small = clocked([400.0, 420.0, 380.0, 410.0] * 5, SMALL)
     fast = verdict(clocked([100.0, 110.0, 90.0, 105.0] * 5, TARGET), small)
     assert fast.sentence == "holds up"
-    assert check(fast, "clock@46").value.value == pytest.approx(402.5 / 101.25)
+    # The shortest run ended after 180 s, by when no run of the small scale was there.
+    assert check(fast, "clock@46").value.value == pytest.approx(180 / 101.25)
     slow = verdict(clocked([400.0, 420.0, 380.0, 410.0] * 5, TARGET), small)
     assert slow.clock is False
     assert slow.sentence.startswith("holds up (learning); clock: not shown to be faster, ratio 1.00 [")
@@ -192,13 +194,42 @@ def test_only_measured_rows_say_anything_of_the_clock_and_a_failure_never_leaves
     emulated = Arm(name="winner", scale=TARGET, runs=tuple([*clocked([100.0] * 18, TARGET).runs, *arm(GOOD).runs[18:]]))
     found = check(verdict(emulated, small), "clock@46")
     assert found.value.n == 28
-    assert found.note == "2 runs left out: their times are not measured"
+    assert found.note.startswith("2 runs left out: their times are not measured; cut at 200 s")
     lost = clocked([100.0] * 20, TARGET)
     failed = Run(seed=20, score=None, solved=False, timing="tainted")
     with_failure = Arm(name="winner", scale=TARGET, runs=(*lost.runs, failed))
-    # The horizon is what the small scale takes in all, 800 s; the failed run counts as that.
+    # The horizon is where the shortest run ended, 200 s; the failed run counts as that, and so does the small scale.
     found = check(verdict(with_failure, small), "clock@46")
-    assert found.value.value == pytest.approx(400 / ((20 * 100 + 800) / 21))
+    assert found.value.value == pytest.approx(200 / ((20 * 100 + 200) / 21))
+
+
+def test_nobody_counts_as_still_without_the_target_at_a_time_that_was_not_watched():
+    # At 10 runners all but one ended without the target after 100 s; the last one was watched ten times as long.
+    ends = [Run(seed=seed, score=1.0, solved=True, wall_time_s=100.0, timing="measured") for seed in range(9)]
+    last = Run(seed=9, score=1.0, solved=True, wall_time_s=1000.0, time_to_target_s=900.0, timing="measured")
+    small = Arm(name="small", scale=SMALL, runs=(*ends, last))
+    found = check(verdict(clocked([80.0, 90.0, 85.0, 95.0], TARGET), small), "clock@46")
+    assert found.value.value == pytest.approx(100 / 87.5)
+
+
+def test_steps_are_saved_only_if_they_are_wherever_between_two_evaluations_the_runs_got_there():
+    def known_to(one, before):
+        return replace(one, runs=tuple(replace(run, env_steps_before_target=before) for run in one.runs))
+
+    def found(winner, naive):
+        return check(verdict(winner, arm(GOOD, SMALL), naive=naive), "steps_saved@46")
+
+    winner, naive = arm(GOOD, steps=100_000.0), arm([1.0] * 10, name="naive_growth", steps=150_000.0)
+    assert found(winner, naive).passed
+    coarse = found(known_to(winner, 0.0), known_to(naive, 100_000.0))
+    assert coarse.value.value == pytest.approx(1.5)
+    assert (coarse.value.low, coarse.value.high) == pytest.approx((1.0, math.inf))
+    assert coarse.passed is False
+    assert coarse.note.startswith("at least 1.00: evaluations are up to 100,000 env steps apart")
+    fine = found(known_to(winner, 90_000.0), known_to(naive, 140_000.0))
+    assert (fine.value.low, fine.value.high) == pytest.approx((1.4, 150 / 90))
+    assert fine.passed
+    assert fine.note.startswith("evaluations are up to 10,000 env steps apart")
 
 
 def test_the_comparison_is_corrected_and_says_what_it_does_not_show():
