@@ -39,7 +39,8 @@ _CLOCK_FREE = frozenset(
     (
         *("train_batch_size", "minibatch_times_learners", "num_epochs", "num_envs_per_env_runner", "num_learners"),
         "evaluation",
-        *("lr", "gamma", "lambda", "clip_param", "entropy_coeff", "grad_clip", "vf_clip_param", "vf_loss_coeff"),
+        *("lr", "lr_end_fraction", "gamma", "lambda", "clip_param", "entropy_coeff", "grad_clip"),
+        *("vf_clip_param", "vf_loss_coeff"),
         *("kl_coeff", "kl_target", "vtrace_clip_rho_threshold", "vtrace_clip_pg_rho_threshold"),
     )
 )
