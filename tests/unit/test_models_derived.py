@@ -274,5 +274,5 @@ def test_the_bound_holds_in_the_truth_for_every_larger_scale():
 def test_no_verdict_rests_on_a_phase_without_time():
     runs = planted(np.random.default_rng(0), cells=grid((2,), ((1, 4000, 512, 1),)))
     idle = replace(runs, learning_time_s=np.zeros_like(runs.learning_time_s))
-    with pytest.raises(AnalysisError, match="verdict: learning_time_s must be > 0 in every run, .* got 0"):
+    with pytest.raises(AnalysisError, match=r"verdict: learning_time_s must be > 0 in every run, .* got 0"):
         verdict(idle)
