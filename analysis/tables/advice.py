@@ -234,7 +234,7 @@ def _predicted(found: ModelResults, notes: list[str]) -> Iterator[Advice]:
             unit="runners",
             basis=_basis(limit.extrapolated),
             note=f"{in_words(limit.env_steps_per_s)} env steps/s there{why}",
-            said=f"Do not go beyond n = {in_words(limit.num_env_runners)} ({_basis(limit.extrapolated)}, "
+            said=f"Do not go beyond n = {in_words(limit.num_env_runners, digits=1)} ({_basis(limit.extrapolated)}, "
             f"{limit.num_env_runners.level:.0%} interval{why}).",
         )
     if ceiling is None:
