@@ -61,7 +61,7 @@ def launch(
         bool, typer.Option("--besteffort", help="OAR: idle resources, killed when somebody wants them.")
     ] = False,
     hosts: Annotated[
-        str | None, typer.Option(help="ssh: hosts, as [user@]name[:cpus], with commas; the head first.")
+        str | None, typer.Option(help="ssh, ray-up: hosts, as [user@]name[:cpus], with commas; the head first.")
     ] = None,
     print_: Annotated[bool, typer.Option("--print", help="Show the job and submit nothing.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the study; by default that of the space.")] = None,
