@@ -58,8 +58,8 @@ class Agent:
         listener = threading.Thread(target=self._listen, daemon=True)
         complaints = threading.Thread(target=self._overhear, daemon=True)
         self._threads = listener, complaints
-        for thread in self._threads:
-            thread.start()
+        complaints.start()  # first: the listener waits for it at its end, which comes at once where there is no host
+        listener.start()
         self._write(task.model_dump_json())
 
     @property

@@ -443,8 +443,9 @@ class RecordLog:
                 written to it, or the session has ended: then nothing is written.
         """
         with self._writing:
-            if self._is_closed:
-                raise RecordError(f"{self.path}: a session that has ended must write no more, got {record.kind}.")
+            if self._is_closed and not isinstance(record, StudyOpened):
+                law = f"a session that has ended must write no more, got {record.kind}"
+                raise RecordError(f"{self.path}: {law}. Fix: run the same command with --resume.")
             line = self._append(record)
             self._is_closed = isinstance(record, StudyClosed)
         return line

@@ -72,6 +72,7 @@ def test_every_parameter_of_an_asynchronous_algorithm_reaches_rllib(algorithm: s
         "num_envs_per_env_runner": 5,
         "train_batch_size": 1400,
         "lr": 0.00123,
+        "lr_end_fraction": 0.5,
         "gamma": 0.977,
         "clip_param": 0.177,
         "entropy_coeff": 0.0133,
@@ -88,9 +89,11 @@ def test_every_parameter_of_an_asynchronous_algorithm_reaches_rllib(algorithm: s
     }
     odd = {name: value for name, value in odd.items() if name in ALGORITHMS[algorithm].parameters}
     assert odd.keys() == set(ALGORITHMS[algorithm].parameters)
-    built = config(setting=odd, seed=17, algorithm=algorithm)
+    built = config(setting=odd, seed=17, algorithm=algorithm, budget__env_steps=9000)
     rllib_names = {"train_batch_size": "total_train_batch_size"}
-    assert {name: getattr(built, rllib_names.get(name, name)) for name in odd} == odd
+    expected = odd | {"lr": [[0, 0.00123], [9000, pytest.approx(0.000615)]]}
+    del expected["lr_end_fraction"]
+    assert {name: getattr(built, rllib_names.get(name, name)) for name in expected} == expected
     assert (built.num_epochs, built.minibatch_size, built.vtrace, built.seed) == (1, None, True, 17)
     assert (built.restart_failed_env_runners, built.use_env_runner_state_server) == (False, True)
 

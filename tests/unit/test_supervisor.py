@@ -9,8 +9,9 @@ from study.errors import ExitCode, LaunchError
 from study.launch.allocation import Allocation, Host
 from study.launch.job import LaunchJob
 from study.launch.ray_cluster import RayCluster
-from study.launch.remote import Said
+from study.launch.remote import Agent, Said
 from study.launch.supervisor import Supervisor
+from study.launch.tasks import CommandTask
 from study.tracking.folder import StudyFolder
 from study.tracking.records import StudyClosed
 from tests.synthetic import append, opened, whole_trial
@@ -135,3 +136,12 @@ def test_workers_that_are_lost_while_the_cluster_comes_up_are_replaced_like_othe
         assert heard == {"early", "late"}
     finally:
         ray.stop()
+
+
+@pytest.mark.timeout(60)
+def test_a_remote_shell_that_ends_at_once_is_gone(tmp_path):
+    task = CommandTask(job="1", temp_root="/tmp", environment={}, command=("true",))
+    for _ in range(200):  # faster than its second thread began, once in a dozen times
+        inbox = queue.SimpleQueue()
+        Agent("a", ["/bin/false"], task, inbox)
+        assert inbox.get(timeout=5).event == {"event": "gone", "code": 1}
