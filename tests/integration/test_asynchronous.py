@@ -16,6 +16,7 @@ import torch
 from ray.rllib.algorithms.appo.utils import CircularBuffer
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
@@ -378,14 +379,22 @@ def test_a_hanging_environment_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["APPO", "IMPALA"])
-def test_the_learning_rate_falls_to_its_end_over_the_budget(algorithm: str) -> None:
+def test_the_learning_rate_falls_to_its_end_over_the_budget(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    after_update = TorchLearner.after_gradient_based_update
+    rates: list[tuple[int, float]] = []
+
+    def noted(self: TorchLearner, *, timesteps: dict[str, Any]) -> None:
+        after_update(self, timesteps=timesteps)
+        rate = float(self.get_optimizer("default_policy").param_groups[0]["lr"])
+        rates.append((timesteps["num_env_steps_sampled_lifetime"], rate))
+
+    monkeypatch.setattr(TorchLearner, "after_gradient_based_update", noted)
     setting = {"lr": 0.01, "lr_end_fraction": 0.25, "rollout_fragment_length": 20, "num_envs_per_env_runner": 2}
     with running(algorithm, setting=setting, budget__env_steps=8000) as trial:
         results = play(trial)
-        assert trial._algorithm is not None
-        learner = trial._algorithm.learner_group._learner
-        rate = float(learner.get_optimizer("default_policy").param_groups[0]["lr"])
     (built,), last = of_kind(results, "trial_built"), of_kind(results, "iteration")[-1]
     assert (built["effective"]["lr"], built["effective"]["lr_end_fraction"]) == (pytest.approx(0.01), 0.25)
-    assert last["env_steps"] >= 8000
-    assert rate == pytest.approx(0.0025, rel=0.1)  # the last update's batch was sampled a little before the end
+    steps = [num for num, _ in rates]
+    # A queue of batches, and on a busy machine an iteration, stands between what was sampled and the last update.
+    assert steps[0] < 2000 and 6000 < steps[-1] <= last["env_steps"]
+    assert [rate for _, rate in rates] == pytest.approx([0.01 - 0.0075 * min(num, 8000) / 8000 for num in steps])
