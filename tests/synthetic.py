@@ -43,10 +43,16 @@ def make_folder(path: Path, tracking_uri: str, *, name: str = "demo") -> StudyFo
 
 
 def append(folder: StudyFolder, *records: Record) -> None:
-    """Write records as a driver does."""
-    with RecordLog(folder.records) as log:
-        for record in records:
-            log.append(record)
+    """Write records as drivers do: each session's with a log of its own."""
+    sessions: list[list[Record]] = [[]]
+    for record in records:
+        if isinstance(record, StudyOpened):
+            sessions.append([])
+        sessions[-1].append(record)
+    for session in sessions:
+        with RecordLog(folder.records) as log:
+            for record in session:
+                log.append(record)
 
 
 def opened(session: int = 1) -> StudyOpened:

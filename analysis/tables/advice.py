@@ -142,28 +142,21 @@ def _of_scaling(rows: tuple[ScalingRow, ...], named: str) -> Iterator[Advice]:
 
 
 def _of_goodput(rows: tuple[GoodputRow, ...]) -> Iterator[Advice]:
-    timed = [(row, row.time_to_target_s) for row in rows if row.time_to_target_s is not None]
-    if timed:
-        soonest, seconds = min(timed, key=lambda pair: pair[1].value)
-        yield Advice(
-            question="Soonest at the target",
-            choice=_cell(soonest),
-            value=seconds,
-            unit="s",
-            basis=MEASURED,
-            note=_not_apart(soonest, timed),
-        )
-    priced = [(row, row.cpu_h_to_target) for row in rows if row.cpu_h_to_target is not None]
-    if priced:
-        cheapest, cost = min(priced, key=lambda pair: pair[1].value)
-        yield Advice(
-            question="Cheapest way to the target",
-            choice=_cell(cheapest),
-            value=cost,
-            unit="CPU h",
-            basis=MEASURED,
-            note=_not_apart(cheapest, priced),
-        )
+    for question, unit, prices in (
+        ("Soonest at the target", "s", [(row, row.time_to_target_s) for row in rows]),
+        ("Cheapest way to the target", "CPU h", [(row, row.cpu_h_to_target) for row in rows]),
+    ):
+        known = [(row, price) for row, price in prices if price is not None]
+        if known:
+            best, price = min(known, key=lambda pair: pair[1].value)
+            yield Advice(
+                question=question,
+                choice=_cell(best),
+                value=price,
+                unit=unit,
+                basis=MEASURED,
+                note=_not_apart(best, known),
+            )
 
 
 def _not_apart(best: GoodputRow, known: Sequence[tuple[GoodputRow, Estimate]]) -> str:

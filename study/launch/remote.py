@@ -56,9 +56,8 @@ class Agent:
             start_new_session=True,  # not ended by Ctrl-C, which is for the supervisor to order
         )
         listener = threading.Thread(target=self._listen, daemon=True)
-        complaints = threading.Thread(target=self._overhear, daemon=True)
-        self._threads = listener, complaints
-        complaints.start()  # first: the listener waits for it at its end, which comes at once where there is no host
+        self._complaints = threading.Thread(target=self._overhear, daemon=True)
+        self._complaints.start()  # first: the listener waits for it at its end, which comes at once without a host
         listener.start()
         self._write(task.model_dump_json())
 
@@ -104,7 +103,7 @@ class Agent:
                 self.started = event
             self.failed = self.failed or event["event"] == "failed"
             self._inbox.put(Said(self, event))
-        self._threads[1].join(2)
+        self._complaints.join(2)
         self._inbox.put(Said(self, {"event": "gone", "code": self._process.wait()}))
 
     def _overhear(self) -> None:

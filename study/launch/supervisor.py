@@ -25,7 +25,7 @@ from study.launch.ray_cluster import RayCluster, Stopped
 from study.launch.remote import Agent, Inbox, Said
 from study.launch.scheduler import Scheduler, adapter
 from study.tracking.folder import StudyFolder
-from study.tracking.records import StudyClosed, StudyOpened, TrialEnded, read_lines
+from study.tracking.records import Record, StudyClosed, StudyOpened, TrialEnded, read_lines
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 LEAST_S = 30.0
@@ -207,24 +207,23 @@ class Supervisor:
     def _why_closed(self) -> str | None:
         """Return why the latest session ended, by the records; empty if it could not say; None without records."""
         reason: str | None = None
-        records = StudyFolder(Path(self._job.study)).records
-        with contextlib.suppress(StudyError, OSError):
-            for line in read_lines(records):
-                if isinstance(line.record, StudyOpened):
-                    reason = ""
-                elif isinstance(line.record, StudyClosed):
-                    reason = line.record.reason
+        for record in self._records():
+            if isinstance(record, StudyOpened):
+                reason = ""
+            elif isinstance(record, StudyClosed):
+                reason = record.reason
         return reason
 
     def _num_ended(self) -> int:
         """Return the trials that have ended so far, by the records."""
+        return sum(isinstance(record, TrialEnded) and record.status != "interrupted" for record in self._records())
+
+    def _records(self) -> Iterator[Record]:
+        """Yield the study's records, as far as they can be read from here: with ssh they lie on another machine."""
         records = StudyFolder(Path(self._job.study)).records
-        if self._job.scheduler == "ssh" or not records.exists():
-            return 0
-        with contextlib.suppress(StudyError, OSError):
-            ends = (line.record for line in read_lines(records) if isinstance(line.record, TrialEnded))
-            return sum(end.status != "interrupted" for end in ends)
-        return 0
+        if self._job.scheduler != "ssh" and records.exists():
+            with contextlib.suppress(StudyError, OSError):
+                yield from (line.record for line in read_lines(records))
 
     @contextlib.contextmanager
     def _taking_signals(self) -> Iterator[None]:

@@ -366,10 +366,8 @@ def _budget(spec: "StudySpec") -> Broken:
         yield "budget.iterations", "the list must not be empty.", "Add a number of iterations."
     if any(value < 1 for value in iterations) or len(set(iterations)) != len(iterations):
         yield "budget.iterations", f"must be distinct and at least 1, got {iterations}.", "Change the values."
-    falls = (
-        smallest(spec.tuned[END_FRACTION]) < 1 if END_FRACTION in spec.tuned else spec.fixed.get(END_FRACTION, 1) < 1
-    )
-    if falls and budget.env_steps is None:
+    fraction = {**spec.fixed, **spec.tuned}.get(END_FRACTION, 1.0)
+    if smallest(fraction) < 1 and budget.env_steps is None:
         law = "a learning rate falls over budget.env_steps, got none."
         yield f"parameters.{END_FRACTION}", law, "Add budget.env_steps, or remove it."
 

@@ -443,7 +443,7 @@ class RecordLog:
                 written to it, or the session has ended: then nothing is written.
         """
         with self._writing:
-            if self._is_closed and not isinstance(record, StudyOpened):
+            if self._is_closed:
                 law = f"a session that has ended must write no more, got {record.kind}"
                 raise RecordError(f"{self.path}: {law}. Fix: run the same command with --resume.")
             line = self._append(record)
