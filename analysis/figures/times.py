@@ -16,6 +16,7 @@ from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import whiskers
 from analysis.figures.settings import NO_SCALE, arms, clocked, legend_of, on_which_runs, per_setting
 from analysis.figures.words import counted, listed, number, sentence
+from analysis.scaling.targets import BEFORE, TIME_BEFORE
 from analysis.statistics import BoolArray, FloatArray, median_time
 
 Quantity = Literal["env_steps", "time"]
@@ -29,7 +30,7 @@ def to_target(runs: pd.DataFrame, *, quantity: Quantity, rng: np.random.Generato
     """Return the median environment steps, or training seconds, to the target per setting and number of runners.
 
     Args:
-        runs: One row per trial.
+        runs: One row per trial; without `BEFORE` and `TIME_BEFORE` (`watched`) its times count as exact.
         quantity: `env_steps` holds for emulated runs too; `time` needs a measured clock.
         rng: Source of the resamples behind the intervals.
         num_resamples: Resamples, >= 1.
@@ -40,6 +41,7 @@ def to_target(runs: pd.DataFrame, *, quantity: Quantity, rng: np.random.Generato
     )
     title = f"{title} against the number of runners"
     hit, end = ("env_steps_to_target", "env_steps") if steps else ("time_to_target_s", "wall_time_s")
+    before = BEFORE if steps else TIME_BEFORE
     if not steps and (runs := clocked(runs)).empty:
         why = "No run has a measured clock, so there is no time to the target. Fix: read the steps to the target."
         return absent(key, title, why)
@@ -55,10 +57,11 @@ def to_target(runs: pd.DataFrame, *, quantity: Quantity, rng: np.random.Generato
         for arm in found:
             here = indexed.loc[list(arm.trials)]
             times, reached = _censored(here, hit, end, indexed)
+            since = _since(here, before, times, reached)
             for time, event in zip(times, reached, strict=True):
                 kind = "reached" if event else "not reached"
                 rows.append((kind, arm.label, arm.num_env_runners, float(time), np.nan, np.nan, 1, int(event)))
-            low, high = _median_interval(times, reached, rng, num_resamples)
+            low, high = _median_interval(times, since, reached, rng, num_resamples)
             middle = median_time(times, reached)
             rows.append(("median", arm.label, arm.num_env_runners, middle, low, high, len(times), int(reached.sum())))
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
@@ -68,7 +71,7 @@ def to_target(runs: pd.DataFrame, *, quantity: Quantity, rng: np.random.Generato
     names = legend_of(runs, (arm for found in chosen.values() for arm in found))
     caption = (
         "Lines: Kaplan-Meier median over runs, with 95 % bootstrap intervals; small marks: single runs. Times are "
-        "those of evaluations: a run got there at some time since the one before, which these intervals do not hold. "
+        "those of evaluations: a run got there at some time since the one before, and the intervals hold all of it. "
         f"Triangles: {counted(lost, 'run')} that ended without the target, drawn at their end; a failed run counts as "
         f"not reached within its whole budget. {on_which_runs(runs)} {left_out} {names}"
     )
@@ -96,15 +99,27 @@ def _censored(runs: pd.DataFrame, hit: str, end: str, every: pd.DataFrame) -> tu
     return np.where(reached, times, np.where(failed | np.isnan(watched), budget, watched)), reached
 
 
+def _since(runs: pd.DataFrame, before: str, times: FloatArray, reached: BoolArray) -> FloatArray:
+    """Return when each run that reached the target was last seen below it; the time itself for others."""
+    if before not in runs:
+        return times
+    return np.where(reached, np.minimum(runs[before].to_numpy(float, na_value=0.0), times), times)
+
+
 def _median_interval(
-    times: FloatArray, reached: BoolArray, rng: np.random.Generator, num_resamples: int
+    times: FloatArray, since: FloatArray, reached: BoolArray, rng: np.random.Generator, num_resamples: int
 ) -> tuple[float, float]:
-    """Return a percentile interval of the median over resampled runs; inf where it was not reached, NaN for one run."""
+    """Return a percentile interval of the median over resampled runs; inf where it was not reached, NaN for one run.
+
+    The lower end is that of the evaluations before, the upper one that of the evaluations that saw the target.
+    """
     if times.size < 2:
         return np.nan, np.nan
     picks = rng.integers(times.size, size=(num_resamples, times.size))
-    medians = np.sort(_medians(times[picks], reached[picks]))
-    low, high = (medians[round(share * (num_resamples - 1))] for share in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    low, high = (
+        np.sort(_medians(ends[picks], reached[picks]))[round(share * (num_resamples - 1))]
+        for ends, share in ((since, (1 - LEVEL) / 2), (times, (1 + LEVEL) / 2))
+    )
     return float(low), float(high)
 
 

@@ -1,7 +1,7 @@
 """Env steps to target of runs, with those that never got there. Imports NumPy, pandas, `study.errors`.
 
 A target is looked for in evaluations. A run whose time to it is 50,000 env steps, the evaluation before being at none,
-got there anywhere in between; the column `BEFORE` says since when.
+got there anywhere in between; the columns `BEFORE` and `TIME_BEFORE` say since when.
 """
 
 from collections.abc import Iterable
@@ -17,6 +17,8 @@ ENDED = ("finished", "failed")
 NEEDED = ("status", "env_steps", "env_steps_to_target")
 BEFORE = "env_steps_before_target"
 """Column that `watched` adds: env steps at which a run was last seen below its target."""
+TIME_BEFORE = "time_before_target_s"
+"""The same in training seconds."""
 CONFIRM = "confirm"
 """Stage of a hold-up study on seeds that nothing was chosen by."""
 NOT_JUDGED = "on seeds that settings were chosen by"
@@ -52,7 +54,7 @@ def judged(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def watched(runs: pd.DataFrame, evaluations: pd.DataFrame, *, target: float | None) -> pd.DataFrame:
-    """Return the runs with `BEFORE`, the last evaluation before the time to target; 0 where there is none.
+    """Return the runs with `BEFORE` and `TIME_BEFORE`, the last evaluation before the target; 0 where there is none.
 
     The target is reached at the first of two evaluations in a row that are at or above it. Of a run that never did,
     the last evaluation counts as seen below, unless it is at the target itself: another one would have confirmed it.
@@ -68,8 +70,9 @@ def watched(runs: pd.DataFrame, evaluations: pd.DataFrame, *, target: float | No
     last = steps == steps.groupby(trial).transform("max")
     at_target = evaluations["eval_return"] >= target if target is not None else last
     below = (steps < hit) & ~(np.isinf(hit) & last & at_target)
-    before = steps[below.fillna(False)].groupby(trial).max()
-    return runs.assign(**{BEFORE: runs["trial"].map(before).astype("Float64").fillna(0.0)})
+    before = evaluations[below.fillna(False)].groupby("trial")[["env_steps", "wall_time_s"]].max().astype("Float64")
+    steps_before, time_before = (runs["trial"].map(before[clock]).fillna(0.0) for clock in before)
+    return runs.assign(**{BEFORE: steps_before, TIME_BEFORE: time_before})
 
 
 def to_target(runs: pd.DataFrame, horizon: float) -> Targets:

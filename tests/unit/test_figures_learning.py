@@ -7,6 +7,7 @@ import pytest
 from analysis.figures import cost_return_front, return_curves, score, to_target
 from analysis.figures.settings import arms, legend_of, one_per_scale, per_setting
 from analysis.figures.times import _medians
+from analysis.scaling.targets import watched
 from analysis.statistics import iqm, mean_interval, median_time
 from tests.planted import as_frame
 
@@ -123,6 +124,28 @@ def test_runs_without_the_target_are_censored_and_drawn(rng):
     assert middle == median_time([100, 200, 1000, 400, 1000], [True, True, False, True, False]) == 400
     assert "3 of 5 reached it" in figure.alt
     assert "2 runs that ended without the target" in figure.caption
+
+
+@pytest.mark.parametrize(("quantity", "factor"), [("env_steps", 1.0), ("time", 0.1)])
+def test_an_interval_holds_the_time_since_a_run_was_last_seen_below_the_target(rng, quantity, factor):
+    runs = as_frame(
+        [run(trial, seed=trial, env_steps_to_target=300, time_to_target_s=30.0) for trial in range(4)]
+        + [run(4, seed=4, env_steps_to_target=500, time_to_target_s=50.0)]
+    )
+    seen = pd.DataFrame([row for trial in range(5) for row in curve(trial, (0, 0, 0 if trial == 4 else 90, 90, 90))])
+    seen = seen[(seen["trial"] != 4) | (seen["env_steps"] % 200 != 0)]
+    (middle,) = middles(to_target(watched(runs, seen, target=90.0), quantity=quantity, rng=rng))
+    assert (middle["value"], middle["low"]) == pytest.approx((300 * factor, 200 * factor))
+    assert middle["high"] == pytest.approx(500 * factor)
+    (exact,) = middles(to_target(runs, quantity=quantity, rng=rng))
+    assert exact["low"] == pytest.approx(300 * factor)
+    (at_once,) = middles(to_target(watched(runs, seen.iloc[:0], target=90.0), quantity=quantity, rng=rng))
+    assert at_once["low"] == 0
+
+
+def middles(figure):
+    assert figure.to_svg()
+    return figure.frame[figure.frame["kind"] == "median"].to_dict("records")
 
 
 def test_a_median_that_fewer_than_half_reached_is_said_and_not_drawn(rng):

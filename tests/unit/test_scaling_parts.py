@@ -7,7 +7,7 @@ from scipy import stats
 
 from analysis import scaling
 from analysis.scaling.drift import slope
-from analysis.scaling.targets import BEFORE, watched
+from analysis.scaling.targets import BEFORE, TIME_BEFORE, watched
 from analysis.statistics import restricted_mean
 from study.errors import AnalysisError
 from tests.planted import Truth, as_frame, fingerprint, planted_runs
@@ -194,11 +194,12 @@ def evaluations_of(frame, *, every):
     """Return evaluations at each multiple of `every`, at the target from the time to it on."""
     numbers = frame[["trial", "env_steps", "env_steps_to_target"]].fillna(10**9).to_numpy(float)
     rows = [
-        {"trial": trial, "env_steps": step, "eval_return": 500.0 if step >= hit else 0.0}
+        {"trial": trial, "env_steps": step, "wall_time_s": step / 1000, "eval_return": 500.0 if step >= hit else 0.0}
         for trial, end, hit in numbers
         for step in np.arange(every, end + 1, every)
     ]
-    return pd.DataFrame(rows).astype({"trial": "Int64", "env_steps": "Int64", "eval_return": "Float64"})
+    types = {"trial": "Int64", "env_steps": "Int64", "wall_time_s": "Float64", "eval_return": "Float64"}
+    return pd.DataFrame(rows).astype(types)
 
 
 def test_the_interval_holds_the_env_steps_between_two_evaluations():
@@ -225,6 +226,7 @@ def test_a_run_that_ended_at_the_target_was_not_last_seen_below_it():
     frame["env_steps"], frame["env_steps_to_target"] = 60_000, pd.array([40_000, pd.NA], dtype="Int64")
     seen = evaluations_of(frame, every=20_000)
     assert watched(frame, seen, target=450.0)[BEFORE].tolist() == [20_000, 60_000]
+    assert watched(frame, seen, target=450.0)[TIME_BEFORE].tolist() == [20.0, 60.0]
     seen.loc[(seen["trial"] == frame["trial"][1]) & (seen["env_steps"] == 60_000), "eval_return"] = 500.0
     assert watched(frame, seen, target=450.0)[BEFORE].tolist() == [20_000, 40_000]
     assert watched(frame, seen, target=None)[BEFORE].tolist() == [20_000, 40_000]

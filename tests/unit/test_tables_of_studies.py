@@ -275,9 +275,9 @@ def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
                     run(len(rows), runners=2, batch=batch, seed=seed, iteration_time_s=batch / 1_000, **columns)
                 )
         seen = pd.DataFrame(
-            [(row["trial"], step, 0.0) for row in rows for step in range(every, 60_001, every)],
-            columns=["trial", "env_steps", "eval_return"],
-        ).astype({"trial": "Int64", "env_steps": "Int64", "eval_return": "Float64"})
+            [(row["trial"], step, step / 1_000, 0.0) for row in rows for step in range(every, 60_001, every)],
+            columns=["trial", "env_steps", "wall_time_s", "eval_return"],
+        ).astype({"trial": "Int64", "env_steps": "Int64", "wall_time_s": "Float64", "eval_return": "Float64"})
         return steps_to_target(study(rows, read_evaluations=lambda: seen))
 
     coarse, fine = table_of(20_000, "confirm"), table_of(5_000, "race")
