@@ -5,7 +5,7 @@ from the space and the setting, what really ran from the built algorithm, where 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,6 +127,20 @@ def effective_part(effective: Mapping[str, Any], provenance: Mapping[str, Any]) 
     scheduler = (provenance.get("scheduler") or {}).get("name")
     parts["node_type"] = node_types(effective.get("hostnames") or (), oar=scheduler == "oar")
     return {key: part for key, part in parts.items() if part}
+
+
+def borrowed(parts: Sequence[str | None], kinds: Sequence[Hashable]) -> list[str]:
+    """Return what was read back of each trial; one that never came up takes that of the first one of its kind.
+
+    Args:
+        parts: Per trial, None where nothing was read back.
+        kinds: Per trial: what is built alike is of one kind.
+    """
+    first: dict[Hashable, str] = {}
+    for kind, part in zip(kinds, parts, strict=True):
+        if part is not None:
+            first.setdefault(kind, part)
+    return [first.get(kind, "") if part is None else part for kind, part in zip(kinds, parts, strict=True)]
 
 
 def node_types(hostnames: Iterable[str], *, oar: bool) -> list[str]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.load.mlflow_client import HISTORIES_UP_TO, Experiment, Store, StoredRun
 from analysis.load.mlflow_details import Histories, our_evaluations, our_iterations
-from analysis.load.mlflow_rows import our_runs
+from analysis.load.mlflow_rows import effective_of, our_runs
 from analysis.load.mlflow_sheet import identity_of, sessions_of, spec_of
 from analysis.load.problems import count, label_problems, outcome_problems, session_problems
 from analysis.load.sheet import study_sheet
@@ -62,7 +62,7 @@ def our_study(store: Store, experiment: Experiment, parent: StoredRun, *, histor
             *outcome_problems(frame),
             *label_problems(frame),
             *session_problems(sessions),
-            *_missing(frame, read=read),
+            *_missing(frame, runs, read=read),
         ),
         spec=spec,
         read_iterations=partial(our_iterations, store, runs, where=where),
@@ -112,13 +112,17 @@ def _state(parent: StoredRun, frame: pd.DataFrame, planned: int) -> Iterator[str
         )
 
 
-def _missing(frame: pd.DataFrame, *, read: bool) -> Iterator[str]:
+def _missing(frame: pd.DataFrame, runs: Sequence[StoredRun], *, read: bool) -> Iterator[str]:
     """Yield what MLflow does not hold, or was not asked for."""
     yield (
-        "MLflow does not hold what was read back from the built algorithm (threads, classes), the mean time of the "
-        "runners, lengths of episodes and CPU time per iteration: these are NA here, and the fingerprint has no "
-        "entries for them. The study's folder has all of it."
+        "MLflow does not hold the mean time of the runners, lengths of episodes and CPU time per iteration: these are "
+        "NA here. The study's folder has all of it."
     )
+    if unread := sum("timing" in run.tags and effective_of(run) is None for run in runs):
+        yield (
+            f"MLflow does not hold what was read back from the built algorithms of {count(unread, 'trial')} (threads, "
+            "classes), which versions before 0.6.0 did not send: their fingerprints have no entries for it."
+        )
     if not read:
         implied = int(frame["timed_s"].notna().sum())
         yield (

@@ -1,5 +1,6 @@
 """The runs of a study of ours in MLflow -> the frame `runs`. Imports pandas, no engine."""
 
+import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import pandas as pd
 
 from analysis.load.arrays import frame_of
 from analysis.load.columns import MEANS, RUN_COLUMNS
-from analysis.load.fingerprint import Workload, asked, fingerprint
+from analysis.load.fingerprint import Workload, asked, borrowed, effective_part, fingerprint
 from analysis.load.mlflow_client import StoredRun
 from analysis.load.mlflow_details import Histories, Row
 from analysis.load.sheet import Session
@@ -22,7 +23,9 @@ from study.space.parameters import PARAMETERS, SCALE, Value
 from study.space.spec import StudySpec
 from study.space.throughput import LEARNERS
 from study.tracking.folder import StudyIdentity
-from study.tracking.mirror_content import ATTEMPT, TRIAL
+from study.tracking.mirror_content import ATTEMPT, EFFECTIVE, TRIAL
+from study.tracking.records import TrialBuilt
+from study.tracking.shapes import misfit
 
 _NONE = "none"
 """What the mirror writes for an empty text."""
@@ -71,8 +74,7 @@ def our_runs(
     lines = [_line(run, context) | (_timed(histories.of(run)) if histories else _implied(run)) for run in runs]
     if spec is not None:
         _add_resources(lines, spec)
-    for line in lines:
-        line["fingerprint"] = _fingerprint(line, context)
+    _add_fingerprints(lines, [effective_of(run) for run in runs], context)
     return frame_of({name: [line.get(name) for line in lines] for name in RUN_COLUMNS}, RUN_COLUMNS, where=where)
 
 
@@ -87,7 +89,8 @@ def _line(run: StoredRun, context: _Context) -> dict[str, Any]:
         timing, reason = None, f"not settled yet: {reason}"
     execution = params.get("execution", "real")
     stands_for = _optional(params, "stands_for_runners", run, context.where)
-    nodes = tags.get("nodes")
+    nodes, effective = tags.get("nodes"), effective_of(run) or {}
+    learners = effective.get(LEARNERS)
     return {
         "study": context.identity.name,
         "trial": int(tags[TRIAL]),
@@ -100,7 +103,8 @@ def _line(run: StoredRun, context: _Context) -> dict[str, Any]:
         "anchor": None if params.get("anchor") == _NONE else params.get("anchor"),
         "seed": _optional(params, "seed", run, context.where),
         **setting,
-        LEARNERS: _optional(params, LEARNERS, run, context.where),
+        LEARNERS: _optional(params, LEARNERS, run, context.where) if learners is None else learners,
+        "learner_threads": effective.get("torch_threads_learner"),
         "stands_for_runners": None if stands_for == setting.get(SCALE) else stands_for,
         "num_nodes": len(nodes.split(", ")) if nodes else None,
         "nodes": nodes,
@@ -113,10 +117,33 @@ def _line(run: StoredRun, context: _Context) -> dict[str, Any]:
     }
 
 
-def _fingerprint(line: Mapping[str, Any], context: _Context) -> str:
-    setting = {name: line[name] for name in PARAMETERS if name in line}
-    own = asked(setting, execution=line["execution"], num_learners=line[LEARNERS])
-    return fingerprint(context.workloads[context.session(line["started"])].common(line["variant"]), own)
+def effective_of(run: StoredRun) -> dict[str, Any] | None:
+    """Return what was read back from the built algorithm; None where MLflow does not hold it."""
+    try:
+        content = {"effective": json.loads(run.tags.get(EFFECTIVE, ""))}
+    except (ValueError, RecursionError):
+        return None
+    return None if misfit(TrialBuilt, content) else content["effective"]
+
+
+def _add_fingerprints(
+    lines: Sequence[dict[str, Any]], effective: Sequence[Mapping[str, Any] | None], context: _Context
+) -> None:
+    sessions = [context.session(line["started"]) for line in lines]
+    read = [
+        None if each is None else effective_part(each, context.sessions[session].opened.provenance)
+        for each, session in zip(effective, sessions, strict=True)
+    ]
+    kinds = [
+        (session, line["variant"], line["execution"], line[LEARNERS])
+        for line, session in zip(lines, sessions, strict=True)
+    ]
+    parts = borrowed([None if part is None else fingerprint(part) for part in read], kinds)
+    for line, session, part in zip(lines, sessions, parts, strict=True):
+        setting = {name: line[name] for name in PARAMETERS if name in line}
+        own = asked(setting, execution=line["execution"], num_learners=line[LEARNERS])
+        common = context.workloads[session].common(line["variant"])
+        line["fingerprint"] = fingerprint(common, own, json.loads(part or "{}"))
 
 
 def _add_resources(lines: Sequence[dict[str, Any]], spec: StudySpec) -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.load.arrays import frame_of
 from analysis.load.columns import MEANS, RUN_COLUMNS
-from analysis.load.fingerprint import Workload, asked, effective_part, fingerprint
+from analysis.load.fingerprint import Workload, asked, borrowed, effective_part, fingerprint
 from analysis.load.timed_sums import Sums
 from study.metrics import METRICS
 from study.planning.timing import label_of_folded
@@ -178,23 +178,17 @@ def _fingerprints(trials: Trials, learners: Sequence[Any]) -> list[str]:
     def common(session: int, variant: str) -> dict[str, Any]:
         return trials.workloads[session].common(variant)
 
-    parts: dict[str, dict[str, Any]] = {}
-    siblings: dict[tuple[Any, ...], str] = {}
     kinds = [
         (trials.session[row.trial], row.variant, row.execution, num_learners)
         for row, num_learners in zip(trials.rows, learners, strict=True)
     ]
-    for row, kind in zip(trials.rows, kinds, strict=True):
-        if built := trials.built.get(row.trial):
-            parts.setdefault(built.part, orjson.loads(built.part))
-            siblings.setdefault(kind, built.part)
+    built = [trials.built.get(row.trial) for row in trials.rows]
+    parts = borrowed([each.part if each else None for each in built], kinds)
+    read = {part: orjson.loads(part or "{}") for part in set(parts)}
     texts = []
-    for row, kind in zip(trials.rows, kinds, strict=True):
-        session, variant, execution, num_learners = kind
-        built = trials.built.get(row.trial)
-        part = built.part if built else siblings.get(kind, "")
+    for row, (session, variant, execution, num_learners), part in zip(trials.rows, kinds, parts, strict=True):
         own = asked(row.setting, execution=execution, num_learners=num_learners)
-        texts.append(fingerprint(common(session, variant), own, parts.get(part, {})))
+        texts.append(fingerprint(common(session, variant), own, read[part]))
     return texts
 
 

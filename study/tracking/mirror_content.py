@@ -29,6 +29,8 @@ STUDY_ID, ROLE, TRIAL, ATTEMPT = "study.id", "study.role", "study.trial", "study
 """Tags by which a run is found again."""
 SUPERSEDED, DUPLICATE = "superseded", "duplicate"
 """Tags on deleted runs: why they were deleted."""
+EFFECTIVE = "effective"
+"""Tag with what was read back from the built algorithm, as JSON."""
 PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
 _URIS = ("tracking_uri", "optuna_storage")
@@ -147,13 +149,15 @@ def trial_values(record: TrialStarted, spec: StudySpec) -> dict[str, float | int
 
 
 def built_tags(record: TrialBuilt) -> dict[str, str]:
-    """Return how far the trial's timings can be trusted, and where it runs."""
+    """Return how far the trial's timings can be trusted, where it runs, and what was read back from the algorithm."""
+    effective = json.dumps(record.effective)
     return without_empty(
         {
             "timing": record.timing,
             "timing_reason": record.timing_reason,
             "nodes": ", ".join(sorted(record.processes_per_node)),
             "placement": _placement(record.placement),
+            EFFECTIVE: effective if len(effective) <= _LONGEST_TAG else "",  # no JSON any more where it is cut
         }
     )
 

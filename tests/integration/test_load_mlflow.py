@@ -91,15 +91,14 @@ def test_our_study_is_the_same_as_from_its_folder(mirrored, uri):
     assert mine.spec == truth.spec
     assert truth.space_file == str(mirrored.space_file)  # a command reads what the study was run with, `--set` included
     assert mine.space_file == mirrored.identity().space
-    assert mine.runs["learner_threads"].isna().all()
+    assert mine.runs["learner_threads"].tolist() == truth.runs["learner_threads"].tolist() == [2] * 4
     assert mine.runs["num_cpus"].tolist() == truth.runs["num_cpus"].tolist() == [3] * 4
     assert mine.runs.loc[0, "rest_time_s"] == pytest.approx(np.mean([2.5, 3.5, 4.5]) - 0.45)
-    fingerprints = [json.loads(text) for text in mine.runs["fingerprint"]]
-    for mirrored_one, recorded in zip(fingerprints, truth.runs["fingerprint"], strict=True):
-        assert mirrored_one.items() <= json.loads(recorded).items()
+    assert mine.runs["fingerprint"].tolist() == truth.runs["fingerprint"].tolist()
+    assert json.loads(mine.runs["fingerprint"][0])["effective_learner"] == {"learner_class": "LeanPPOLearner"}
     said = " ".join(mine.problems)
     for word in (
-        "read back from the built algorithm",
+        "CPU time per iteration",
         "'stopped'",
         "1 of 4 trials failed",
         "No trial has a measured clock",
@@ -110,6 +109,28 @@ def test_our_study_is_the_same_as_from_its_folder(mirrored, uri):
         key: truth.sheet[key] for key in truth.sheet.keys() - keys
     }
     assert [each["session"] for each in mine.sheet["sessions"]] == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"num_learners": "two"}', "{", "[" * 4000])
+def test_what_was_read_back_is_missing_or_damaged(mirrored, uri, text):
+    client = MlflowClient(tracking_uri=uri)
+    before = load.from_mlflow(uri)
+    assert not any("read back" in problem for problem in before.problems)
+    found = client.search_runs([client.get_experiment_by_name("demo").experiment_id], "tags.`study.role` = 'trial'")
+    for run in found:
+        if not text:
+            client.delete_tag(run.info.run_id, "effective")  # as before 0.6.0
+        elif run.data.tags["study.trial"] != "1":
+            client.set_tag(run.info.run_id, "effective", text)
+    after = load.from_mlflow(uri)
+    assert any("read back from the built algorithms of" in problem for problem in after.problems)
+    fingerprints, known = ([json.loads(each) for each in data.runs["fingerprint"]] for data in (after, before))
+    if text:  # what came up in the same way is the same work
+        assert fingerprints == known
+    else:
+        assert after.runs["learner_threads"].isna().all()
+        for less, whole in zip(fingerprints, known, strict=True):
+            assert "effective_learner" not in less and less.items() <= whole.items()
 
 
 def test_histories_are_read_on_demand(mirrored, uri):

@@ -1,5 +1,6 @@
 """What MLflow gets of a record: values worked out by hand."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -103,7 +104,10 @@ def test_tags():
         "timing": "oversubscribed",
         "timing_reason": "3 processes on 2 cores",
         "nodes": "n0, n1",
+        "effective": json.dumps(built(0).effective),
     }
+    long = replace(built(0), effective={"fallbacks": ["x" * 5000]})
+    assert "effective" not in content.built_tags(long)  # what is cut is no JSON
     assert content.ended_tags(ended(0)) == {
         "status": "finished",
         "checkpoint": "checkpoints/trial_00000",
