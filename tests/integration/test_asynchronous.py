@@ -378,7 +378,7 @@ def test_a_hanging_environment_is_given_up() -> None:
         assert time.perf_counter() - started < 10
 
 
-@pytest.mark.parametrize("algorithm", ["APPO", "IMPALA"])
+@pytest.mark.parametrize("algorithm", ["IMPALA", pytest.param("APPO", marks=pytest.mark.minutes)])
 def test_the_learning_rate_falls_to_its_end_over_the_budget(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     after_update = TorchLearner.after_gradient_based_update
     rates: list[tuple[int, float]] = []
