@@ -14,9 +14,8 @@ from analysis.figures.phases import phases
 from analysis.figures.returns import return_curves
 from analysis.figures.scores import cost_return_front, score
 from analysis.figures.throughput import throughput
-from analysis.figures.times import Quantity, to_target
+from analysis.figures.times import to_target
 from analysis.scaling.results import ScalingGroup
-from analysis.scaling.targets import watched
 from analysis.statistics import Estimate
 from study.errors import AnalysisError
 
@@ -64,7 +63,7 @@ def all_figures(
     rng = rng if rng is not None else np.random.default_rng(SEED)
     makers = [*_clock(data, results)]
     if data.kind != "throughput":
-        makers += _learning(data, rng)
+        makers += _learning(data, results, rng)
         title = "Which parameters mattered, per number of runners"
         makers.append(("importance", title, lambda: _importance(title, importance)))
     return tuple(_made(*maker) for maker in makers)
@@ -96,7 +95,7 @@ def _ceiling(group: ScalingGroup, results: "Results") -> Estimate | None:
     return verdict.most_env_steps_per_s if same and batches == {int(cells.train_batch_size[0])} else None
 
 
-def _learning(data: "StudyData", rng: np.random.Generator) -> Iterator[Maker]:
+def _learning(data: "StudyData", results: "Results", rng: np.random.Generator) -> Iterator[Maker]:
     runs, spec = data.runs, data.spec
     floor = spec.environment.floor if spec is not None else None
 
@@ -106,15 +105,15 @@ def _learning(data: "StudyData", rng: np.random.Generator) -> Iterator[Maker]:
     def clock_curves() -> Figure:
         return return_curves(runs, data.evaluations(), against="wall_time_s", rng=rng, floor=floor)
 
-    def target_times(quantity: Quantity) -> Figure:
-        seen = watched(runs, data.evaluations(), target=spec.environment.target if spec is not None else None)
-        return to_target(seen, quantity=quantity, rng=rng)
-
     yield "score", "Score against the number of runners", lambda: score(runs)
     yield "return_steps", "Return against environment steps", curves
     yield "return_wall_clock", "Return against wall clock", clock_curves
-    yield "steps_to_target", "Environment steps to the target", lambda: target_times("env_steps")
-    yield "time_to_target", "Time to the target", lambda: target_times("time")
+    yield (
+        "steps_to_target",
+        "Environment steps to the target",
+        lambda: to_target(results.watched, quantity="env_steps", rng=rng),
+    )
+    yield "time_to_target", "Time to the target", lambda: to_target(results.watched, quantity="time", rng=rng)
     yield "front", "Return against cost", lambda: cost_return_front(runs)
 
 

@@ -67,11 +67,16 @@ def to_target(runs: pd.DataFrame, *, quantity: Quantity, rng: np.random.Generato
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     medians, lost = frame[frame["kind"] == "median"], int((frame["kind"] == "not reached").sum())
     unit = "env steps" if steps else "s"
+    known = "a run got there at some time since the one before" + (
+        ", and the intervals hold all of it." if before in runs else ", which is not known."
+    )
+    if (medians["low"] == 0).any():
+        known += " Those that reach down to the axis end at 0: the first evaluation saw the target."
     alt = " ".join(_finding(name, here, unit) for name, here in medians.groupby("series", sort=False))
     names = legend_of(runs, (arm for found in chosen.values() for arm in found))
     caption = (
         "Lines: Kaplan-Meier median over runs, with 95 % bootstrap intervals; small marks: single runs. Times are "
-        "those of evaluations: a run got there at some time since the one before, and the intervals hold all of it. "
+        f"those of evaluations: {known} "
         f"Triangles: {counted(lost, 'run')} that ended without the target, drawn at their end; a failed run counts as "
         f"not reached within its whole budget. {on_which_runs(runs)} {left_out} {names}"
     )
@@ -155,8 +160,8 @@ def _open(value: float) -> str:
 def _paint(ax: Axes, frame: pd.DataFrame, y: tuple[str, str]) -> None:
     style.label_axes(ax, ("environment runners", "count"), y)
     logarithmic = style.runner_axis(ax, frame["num_env_runners"])
-    finite = frame["value"].replace(np.inf, np.nan)
-    low, high = float(finite.min()), float(finite.max())
+    finite = frame[["value", "low"]].replace([0.0, np.inf], np.nan)  # a logarithmic axis has no 0
+    low, high = float(finite.min().min()), float(finite["value"].max())
     if high > 8 * low:
         style.logarithmic_y(ax, low, high)
     else:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
@@ -14,6 +15,7 @@ from study.tracking.mirror_content import TRIAL
 
 _CLOCK = "iteration_time_s"
 """Every iteration has it: its history numbers the iterations."""
+_WALL_CLOCK = "wall_time_s"
 TIMED = (
     _CLOCK,
     "sampling_time_s",
@@ -77,7 +79,7 @@ def our_iterations(store: Store, runs: Sequence[StoredRun], *, where: str) -> pd
     Raises:
         TrackingError: MLflow does not answer.
     """
-    histories = Histories(store, (*_ALL, "wall_time_s"))
+    histories = Histories(store, (*_ALL, _WALL_CLOCK))
     lines = [
         {"trial": int(run.tags[TRIAL]), "iteration": number, **row}
         for run in runs
@@ -89,17 +91,29 @@ def our_iterations(store: Store, runs: Sequence[StoredRun], *, where: str) -> pd
 
 
 def our_evaluations(store: Store, runs: Sequence[StoredRun], *, where: str) -> pd.DataFrame:
-    """Return one row per evaluation: its mean return and its step; MLflow holds no more of it.
+    """Return one row per evaluation: its mean return, its step and the clock of the iteration before it.
+
+    MLflow holds no more of it.
 
     Raises:
         TrackingError: MLflow does not answer.
     """
-    lines = [
-        {"trial": int(run.tags[TRIAL]), "env_steps": each.step, "eval_return": each.value}
-        for run in runs
-        if "eval_return" in run.metrics
-        for each in store.history(run.id, "eval_return")
-    ]
+    lines: list[dict[str, Any]] = []
+    for run in runs:
+        if "eval_return" not in run.metrics:
+            continue
+        clock: dict[int, float] = {}
+        for each in store.history(run.id, _WALL_CLOCK) if _WALL_CLOCK in run.metrics else ():
+            clock.setdefault(each.step, each.value)  # what the end of a trial adds has the last step again
+        lines += [
+            {
+                "trial": int(run.tags[TRIAL]),
+                "env_steps": each.step,
+                _WALL_CLOCK: clock.get(each.step),
+                "eval_return": each.value,
+            }
+            for each in store.history(run.id, "eval_return")
+        ]
     return frame_of(
         {name: [line.get(name) for line in lines] for name in EVALUATION_COLUMNS}, EVALUATION_COLUMNS, where=where
     )

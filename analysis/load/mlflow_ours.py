@@ -121,7 +121,8 @@ def _missing(frame: pd.DataFrame, runs: Sequence[StoredRun], *, read: bool) -> I
     if unread := sum("timing" in run.tags and effective_of(run) is None for run in runs):
         yield (
             f"MLflow does not hold what was read back from the built algorithms of {count(unread, 'trial')} (threads, "
-            "classes), which versions before 0.6.0 did not send: their fingerprints have no entries for it."
+            "classes): versions before 0.6.0 did not send it, or it was too long, or has been changed. Where another "
+            "trial of their kind has it their fingerprints are made with that, else they have no entries for it."
         )
     if not read:
         implied = int(frame["timed_s"].notna().sum())

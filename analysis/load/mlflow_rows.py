@@ -1,12 +1,12 @@
 """The runs of a study of ours in MLflow -> the frame `runs`. Imports pandas, no engine."""
 
-import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import orjson
 import pandas as pd
 
 from analysis.load.arrays import frame_of
@@ -120,8 +120,8 @@ def _line(run: StoredRun, context: _Context) -> dict[str, Any]:
 def effective_of(run: StoredRun) -> dict[str, Any] | None:
     """Return what was read back from the built algorithm; None where MLflow does not hold it."""
     try:
-        content = {"effective": json.loads(run.tags.get(EFFECTIVE, ""))}
-    except (ValueError, RecursionError):
+        content = {"effective": orjson.loads(run.tags.get(EFFECTIVE, ""))}
+    except ValueError:
         return None
     return None if misfit(TrialBuilt, content) else content["effective"]
 
@@ -143,7 +143,7 @@ def _add_fingerprints(
         setting = {name: line[name] for name in PARAMETERS if name in line}
         own = asked(setting, execution=line["execution"], num_learners=line[LEARNERS])
         common = context.workloads[session].common(line["variant"])
-        line["fingerprint"] = fingerprint(common, own, json.loads(part or "{}"))
+        line["fingerprint"] = fingerprint(common, own, orjson.loads(part or "{}"))
 
 
 def _add_resources(lines: Sequence[dict[str, Any]], spec: StudySpec) -> None:

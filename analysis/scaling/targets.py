@@ -58,6 +58,7 @@ def watched(runs: pd.DataFrame, evaluations: pd.DataFrame, *, target: float | No
 
     The target is reached at the first of two evaluations in a row that are at or above it. Of a run that never did,
     the last evaluation counts as seen below, unless it is at the target itself: another one would have confirmed it.
+    Where the clock of that evaluation is not known, `TIME_BEFORE` is 0 too: an interval then holds more than it need.
 
     Args:
         runs: One row per trial (`analysis.load`).

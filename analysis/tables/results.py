@@ -12,6 +12,8 @@ from analysis.scaling.results import AllocationRow, Drift, Goodput, Phases, Scal
 from study.errors import AnalysisError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from analysis.tables.model_results import ModelResults
 
 T = TypeVar("T")
@@ -75,12 +77,18 @@ class Results:
         import numpy as np
 
         from analysis.scaling.goodput import goodput
+
+        return attempt(lambda: goodput(self.watched, rng=np.random.default_rng(SEED)))
+
+    @cached_property
+    def watched(self) -> "pd.DataFrame":
+        """The runs, and since when each is known to be at the target; as they are where none got there."""
         from analysis.scaling.targets import watched
 
         runs, spec = self.data.runs, self.data.spec
-        if runs["env_steps_to_target"].notna().any():
-            runs = watched(runs, self.data.evaluations(), target=spec.environment.target if spec else None)
-        return attempt(lambda: goodput(runs, rng=np.random.default_rng(SEED)))
+        if runs["env_steps_to_target"].isna().all():
+            return runs
+        return watched(runs, self.data.evaluations(), target=spec.environment.target if spec else None)
 
     @cached_property
     def models(self) -> "ModelResults":

@@ -49,7 +49,8 @@ def points_event(points: Sequence[Point], time: float) -> list[bytes]:
 
 def built_event(record: TrialBuilt, time: float) -> bytes:
     """Return how far the trial's timings can be trusted, and where it runs, as text."""
-    return _event(time, summary=summary.Summary(value=[_table("built", content.built_tags(record))]))
+    tags = {name: text for name, text in content.built_tags(record).items() if name != content.EFFECTIVE}
+    return _event(time, summary=summary.Summary(value=[_table("built", tags)]))
 
 
 def ended_event(record: TrialEnded, time: float, step: int) -> bytes:

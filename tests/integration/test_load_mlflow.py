@@ -111,7 +111,9 @@ def test_our_study_is_the_same_as_from_its_folder(mirrored, uri):
     assert [each["session"] for each in mine.sheet["sessions"]] == [1, 2]
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"num_learners": "two"}', "{", "[" * 4000])
+@pytest.mark.parametrize(
+    "text", ["", "[1]", '{"num_learners": "two"}', "{", "[" * 4000, '{"learner_class": "\\ud800"}']
+)
 def test_what_was_read_back_is_missing_or_damaged(mirrored, uri, text):
     client = MlflowClient(tracking_uri=uri)
     before = load.from_mlflow(uri)
@@ -149,7 +151,7 @@ def test_histories_are_read_on_demand(mirrored, uri):
     }:  # the invented records leave these out or inconsistent
         pd.testing.assert_series_equal(got[name], wanted[name], check_exact=False, rtol=1e-12)
     evaluations = mine.evaluations()
-    columns = ["trial", "env_steps", "eval_return"]
+    columns = ["trial", "env_steps", "wall_time_s", "eval_return"]
     pd.testing.assert_frame_equal(evaluations[columns], truth.evaluations()[columns])
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure as Canvas
 
 from analysis.figures import cost_return_front, return_curves, score, to_target
 from analysis.figures.settings import arms, legend_of, one_per_scale, per_setting
@@ -141,6 +142,25 @@ def test_an_interval_holds_the_time_since_a_run_was_last_seen_below_the_target(r
     assert exact["low"] == pytest.approx(300 * factor)
     (at_once,) = middles(to_target(watched(runs, seen.iloc[:0], target=90.0), quantity=quantity, rng=rng))
     assert at_once["low"] == 0
+
+
+def test_a_lower_end_that_no_run_has_is_on_the_axis(rng):
+    hits = [(2, 20_000)] * 4 + [(8, 200_000)] * 4
+    runs = as_frame(
+        [run(at, n=n, seed=at, env_steps_to_target=hit, env_steps=250_000) for at, (n, hit) in enumerate(hits)]
+    )
+    seen = pd.DataFrame(
+        [row for at in range(8) for row in curve(at, (0.0, 90.0 * (at < 4)) + (0.0,) * 20, steps=10_000)]
+    )
+    figure = to_target(watched(runs, seen, target=90.0), quantity="env_steps", rng=rng)
+    assert min(middle["low"] for middle in middles(figure)) == 10_000
+    axes = Canvas().add_subplot()
+    figure.draw(axes)
+    assert axes.get_yscale() == "log" and axes.get_ylim()[0] < 10_000
+    assert "the intervals hold all of it" in figure.caption and "end at 0" not in figure.caption
+    at_once = to_target(watched(runs, seen.iloc[:0], target=90.0), quantity="env_steps", rng=rng)
+    assert "end at 0" in at_once.caption
+    assert "which is not known" in to_target(runs, quantity="env_steps", rng=rng).caption
 
 
 def middles(figure):

@@ -103,6 +103,7 @@ def test_the_hparams_tab_gets_settings_and_results(folder):
     said = texts(files["trial_00001_r46_s5"])["outcome/text_summary"]
     assert "| reason | because of failed |" in said
     assert "| timing | oversubscribed |" in texts(files["trial_00000_r2_s5"])["built/text_summary"]
+    assert "effective" not in texts(files["trial_00000_r2_s5"])["built/text_summary"]  # JSON for our own reader
 
 
 def test_interrupted_attempts_are_not_shown(folder):
