@@ -44,6 +44,7 @@ OVERRIDES_CLASHING_WITH_SCHEMA = {
         "vf_loss_coeff",
         "kl_coeff",
         "kl_target",
+        "use_kl_loss",
         "vtrace_clip_rho_threshold",
         "vtrace_clip_pg_rho_threshold",
         "circular_buffer_num_batches",
@@ -62,6 +63,9 @@ OVERRIDES_REFUSED = {
     ("env_runners", "custom_resources_per_env_runner"): "the study reserves CPUs and GPUs only",
     ("learners", "custom_resources_per_learner"): "the study reserves CPUs and GPUs only",
     ("environment", "clip_rewards"): "RLlib's new API stack ignores it",
+    ("env_runners", "observation_filter"): "RLlib's new API stack ignores it",
+    ("env_runners", "compress_observations"): "RLlib's new API stack ignores it",
+    ("training", "model"): "RLlib's new API stack ignores it; the space has `model`",
     (
         "rl_module",
         "algorithm_config_overrides_per_module",
@@ -182,9 +186,8 @@ def _batches(spec: "StudySpec") -> Broken:
     if minibatch > largest(batch):
         got = f"`minibatch_size <= train_batch_size` must hold, got {minibatch} > {largest(batch)}."
         yield "parameters.minibatch_size", got, f"Lower minibatch_size or raise {rule}."
-    if spec.traits.asynchronous:
-        return  # the runners' fragments make up batches as they come
-    lanes = last * int(largest(spec.domain("num_envs_per_env_runner")))
+    # Fragments make up the batches of asynchronous runners as they come; others step all lanes for each batch.
+    lanes = 0 if spec.traits.asynchronous else last * int(largest(spec.domain("num_envs_per_env_runner")))
     # A sampled batch is moved up to the number of lanes; one that a person wrote down is run as it is, or refused.
     steps = largest(batch) if isinstance(batch, Range) else smallest(batch)
     if lanes > steps:
@@ -199,7 +202,9 @@ def _batches(spec: "StudySpec") -> Broken:
         batch = batch_domain(spec, scale)
         if not isinstance(batch, Range) or batch.step is not None:
             return
-        if unit := next((unit for unit in _batch_units(spec, scale) if _holds_no_multiple(batch, unit)), None):
+        # Steps of each runner are whole numbers too, wherever fragments are no multiple of the runners.
+        units = (math.lcm(unit, scale if rule != "train_batch_size" else 1) for unit in _batch_units(spec, scale))
+        if unit := next((unit for unit in units if _holds_no_multiple(batch, unit)), None):
             got = f"a multiple of {unit} ({_unit_is(spec, scale)}) must lie in {batch.low} to {batch.high}."
             yield f"parameters.{rule}", got, "Widen the range."
             return

@@ -45,7 +45,7 @@ or 500 of the hard ones; 0 is all), `start_level`, and others of EnvPool."""
     target: float | None = None
     """Return from which the environment counts as solved (return units). Not needed with `kind: throughput`."""
     max_episode_steps: int | None = Field(None, ge=1)
-    """Truncate episodes after so many steps; none keeps the environment's own limit."""
+    """Truncate episodes after so many steps of the environment, before `action_repeat`; none keeps the environment's own limit."""
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
     """Who steps the environments: Gymnasium's own Python ones, or EnvPool's compiled ones (optional extra)."""
     step_wait_ms: float = Field(0.0, ge=0)
@@ -87,8 +87,8 @@ class NetworkSpec(Section):
     """Convolutions over image observations, each `[filters, kernel, stride]`; none: RLlib's own, for squares of 42, \
 64, 84 or 96 pixels."""
     conv_net: Literal["nature", "impala"] | None = None
-    """Convolutions by name in place of `conv_filters`: `nature`, the three layers of DQN (Mnih et al. 2015), or \
-`impala`, the 15 layers in residual blocks of IMPALA (Espeholt et al. 2018)."""
+    """Convolutions by name in place of `conv_filters`: `nature`, the three layers of DQN (Mnih et al. 2015) with \
+RLlib's padding, or `impala`, the 15 layers in residual blocks of IMPALA (Espeholt et al. 2018)."""
 
 
 class BudgetSpec(Section):

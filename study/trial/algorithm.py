@@ -277,7 +277,10 @@ def _new_config(spec: StudySpec, setting: Mapping[str, Value]) -> StudyConfig:
     if spec.algorithm == "A2C":
         config.optimizer = "rmsprop"
     config.training(
-        minibatch_size=int(setting["minibatch_size"]) // max(spec.resources.num_learners, 1),
+        # RLlib's own runner may step more than was asked, which must not become a second update of A2C.
+        minibatch_size=None
+        if spec.algorithm == "A2C"
+        else int(setting["minibatch_size"]) // max(spec.resources.num_learners, 1),
         lambda_=setting["lambda"],
         # In the one update of A2C no ratio differs from 1, and its squared errors are not clipped.
         clip_param=setting.get("clip_param", 1.0),

@@ -183,24 +183,34 @@ class _Lane:
     def start(self, episode: int, seed: int) -> None:
         self.episode, self.total, self.steps, self.cut = episode, 0.0, 0, False
         self.actions: list[Any] = []
-        self.observation, _ = self._call("reset", lambda: self.env.reset(seed=seed))
+        observation, _ = self._call("reset", lambda: self.env.reset(seed=seed))
+        self._see(observation)
 
     def step(self, action: Any) -> bool:
         """Take one step and return whether the episode goes on."""
         self.steps += 1
         if self.episode < self._keep_actions:
             self.actions.append(np.array(action))
-        self.observation, reward, terminated, truncated, _ = self._call("step", lambda: self.env.step(action))
+        observation, reward, terminated, truncated, _ = self._call("step", lambda: self.env.step(action))
+        self._see(observation)
         self.total += float(reward)
         if not np.isfinite(self.total):
-            raise TrialError(
-                f"evaluation: rewards must be finite, got {reward} at step {self.steps} of episode "
-                f"{self.episode}. Fix: correct the environment."
-            )
+            raise self._not_finite("rewards", str(reward))
         if terminated or truncated:
             return False
         self.cut = self.steps >= self._limit
         return not self.cut
+
+    def _see(self, observation: npt.NDArray[Any]) -> None:
+        if not np.isfinite(observation).all():
+            raise self._not_finite("observations", "nan or inf")
+        self.observation = observation
+
+    def _not_finite(self, what: str, got: str) -> TrialError:
+        return TrialError(
+            f"evaluation: {what} must be finite, got {got} at step {self.steps} of episode {self.episode}. "
+            "Fix: correct the environment."
+        )
 
     def _call(self, what: str, function: Callable[[], Any]) -> Any:
         try:

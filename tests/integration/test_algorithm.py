@@ -100,7 +100,7 @@ def test_every_parameter_of_an_asynchronous_algorithm_reaches_rllib(algorithm: s
 
 def test_a2c_is_ppo_with_one_plain_update() -> None:
     built = config(algorithm="A2C", setting={"train_batch_size": 160, "minibatch_size": 160})
-    assert (built.num_epochs, built.minibatch_size, built.total_train_batch_size) == (1, 160, 160)
+    assert (built.num_epochs, built.minibatch_size, built.total_train_batch_size) == (1, None, 160)
     assert (built.lambda_, built.kl_coeff, built.standardization, built.optimizer) == (1.0, 0.0, "none", "rmsprop")
     assert built.learner_class is LeanPPOLearner
 
@@ -126,8 +126,8 @@ def test_resources_and_network_reach_rllib() -> None:
 
 
 def test_an_override_is_applied() -> None:
-    built = config({"training": {"use_kl_loss": False, "shuffle_batch_per_epoch": False}})
-    assert (built.use_kl_loss, built.shuffle_batch_per_epoch) == (False, False)
+    built = config({"training": {"use_critic": False, "shuffle_batch_per_epoch": False}})
+    assert (built.use_critic, built.shuffle_batch_per_epoch) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -249,9 +249,9 @@ def test_moments_need_no_runner_of_ours() -> None:
 @pytest.mark.parametrize(
     ("rllib", "place", "words"),
     [
-        ({"trainin": {"use_kl_loss": False}}, "rllib.trainin", "Did you mean 'training'?"),
+        ({"trainin": {"use_critic": False}}, "rllib.trainin", "Did you mean 'training'?"),
         ({"build_algo": {}}, "rllib.build_algo", "must be a method of PPOConfig"),
-        ({"training": {"use_kl_los": False}}, "rllib.training.use_kl_los", "Did you mean 'use_kl_loss'?"),
+        ({"training": {"use_criti": False}}, "rllib.training.use_criti", "Did you mean 'use_critic'?"),
         (
             {"fault_tolerance": {"restart_failed_env_runners": True}},
             "rllib",

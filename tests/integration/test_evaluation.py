@@ -166,6 +166,13 @@ def test_a_reward_that_is_not_a_number_ends_the_trial() -> None:
         evaluate(module, space)
 
 
+def test_an_observation_that_is_not_a_number_is_the_fault_of_the_environment() -> None:
+    space, _, module = build("tests.environments:NanObservation")
+    for play in (lambda: evaluate(module, space), lambda: evaluate_random(space)):
+        with pytest.raises(TrialError, match="observations must be finite, got nan or inf at step 10 of episode 0"):
+            play()
+
+
 def test_what_the_environment_raises_is_shown() -> None:
     space, _, module = build("tests.environments:Raises", environment__kwargs={"at_step": 3})
     with pytest.raises(TrialError, match="ZeroDivisionError: planted fault at step 3 at step 3 of episode 0"):

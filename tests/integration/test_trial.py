@@ -333,6 +333,15 @@ def test_a_module_that_a_runner_lacks_is_named_with_its_node(runner: str, monkey
     )
 
 
+def test_a2c_updates_once_where_rllibs_runner_steps_more_than_was_asked() -> None:
+    with running(algorithm="A2C", runner="stock", setting={"num_envs_per_env_runner": 3}) as one:
+        result = one.advance()
+    (built,), (first,) = of_kind([result], "trial_built"), of_kind([result], "iteration")
+    assert built["effective"]["minibatch_size"] == 400
+    assert first["metrics"]["train_batch_size_actual"] > 400
+    assert first["metrics"]["num_gradient_updates"] == 1
+
+
 def test_no_runner_is_left_behind(trial: TrialRun) -> None:
     trial.close()
     trial.close()

@@ -115,6 +115,25 @@ def test_batches_of_asynchronous_algorithms_hold_whole_fragments() -> None:
     assert space("IMPALA", parameters={"num_env_runners": 200, "train_batch_size": 100}).scales == (200,)
 
 
+@pytest.mark.parametrize("algorithm", ["APPO", "IMPALA"])
+@pytest.mark.parametrize(
+    ("parameters", "unit"),
+    [
+        ({"train_batch_size": {"low": 10, "high": 40}}, 50),
+        ({"train_batch_size": {"low": 510, "high": 540}}, 50),
+        ({"steps_per_env_runner": {"low": 10, "high": 40}}, 150),  # 30 to 120 steps of three runners, each as many
+    ],
+)
+def test_a_sampled_batch_stays_in_its_range(algorithm: str, parameters: dict[str, Any], unit: int) -> None:
+    scale = {"num_env_runners": 3, "num_envs_per_env_runner": 1, "rollout_fragment_length": 50}
+    assert f"a multiple of {unit} (" in faults(algorithm, parameters={**scale, **parameters})
+    ((name, domain),) = parameters.items()
+    wide = space(algorithm, parameters={**scale, name: {**domain, "high": 640}})
+    for value in range(domain["low"], 641, 7):
+        batch = runnable(wide, {"num_env_runners": 3, name: value})["train_batch_size"]
+        assert domain["low"] <= batch // (3 if name == "steps_per_env_runner" else 1) <= 640
+
+
 @pytest.mark.parametrize(
     ("algorithm", "changes", "place"),
     [
@@ -134,6 +153,19 @@ def test_batches_of_asynchronous_algorithms_hold_whole_fragments() -> None:
 )
 def test_what_does_not_go_with_an_algorithm_is_named(algorithm: str, changes: dict[str, Any], place: str) -> None:
     assert f"\n  {place}: " in faults(algorithm, **changes)
+
+
+@pytest.mark.parametrize(
+    ("rllib", "said"),
+    [
+        ({"env_runners": {"observation_filter": "MeanStdFilter"}}, "RLlib's new API stack ignores it"),
+        ({"env_runners": {"compress_observations": True}}, "RLlib's new API stack ignores it"),
+        ({"training": {"model": {"fcnet_hiddens": [8]}}}, "the space has `model`"),
+        ({"training": {"use_kl_loss": False}}, "the schema names this value already"),  # as kl_coeff: 0
+    ],
+)
+def test_what_rllib_ignores_or_the_space_names_is_not_taken(rllib: dict[str, Any], said: str) -> None:
+    assert said in faults("PPO", rllib=rllib)
 
 
 @pytest.mark.parametrize("algorithm", ["A2C", "APPO", "IMPALA"])

@@ -131,7 +131,8 @@ class LeanPPOLearner(PPOTorchLearner):
     `PPOTorchLearner` in this:
 
     - A minibatch holds environment steps only. RLlib's holds some of the rows that it appended behind each fragment
-      and masks them, so that its minibatches are smaller than asked for, the more so the shorter the fragments.
+      and masks them, so that its minibatches are smaller than asked for and its gradient steps more, the more so the
+      shorter the fragments.
     - Advantages are standardised over environment steps. The attribute `standardization = "rllib"` of the
       configuration includes RLlib's appended rows instead, so that full-batch updates equal RLlib's.
     - Every epoch is shuffled, also the first one, which RLlib leaves in the order of the episodes; by a generator of
