@@ -41,6 +41,8 @@ from study.tracking.records import (
 from study.tracking.table import write_table
 from study.trial_queue import TrialQueue
 
+MOST_DEATHS = 2
+"""Deaths of the engine in a row, without a trial that ended by itself, that are put down to a trial."""
 TABLE_INTERVAL_S = 30.0
 """How often the table of trials is written while trials end."""
 
@@ -101,9 +103,8 @@ class Conductor:
         self._budget_checked = False
         self._apart: set[int] = set()
         """Trials that began when another one of their group had ended already."""
-        self._survivors: set[int] = set()
-        """Trials that ran when the engine died."""
-        self._ended_at_last_death = -1
+        self._deaths, self._num_blamed, self._ended_at_last_death = 0, 0, -1
+        """Deaths of the engine since a trial ended by itself, trials that failed by one, and how many had ended then."""
         self._losses: Counter[tuple[int, Loss]] = Counter()
         """Trial and what died under it -> how often in this session. Apart: each has a limit of its own."""
         self._table_written = -TABLE_INTERVAL_S
@@ -338,24 +339,28 @@ class Conductor:
         self._queue.take_back(trial)
 
     def engine_died(self, reason: str) -> None:
-        """Take back the trials that ran when the engine died under them, to be dealt out again.
+        """Take back the trials that ran when the engine died under them, to be dealt out again one by one.
 
-        Which one was the cause is not known. A trial that sees it twice has failed; an engine that dies again before
-        any trial has ended ends the study.
+        Which one was the cause is not known, until one sees it again with nothing beside it but its own group: that
+        one has failed. Where trials keep dying so and none ends by itself, the machine is the cause: the study ends.
         """
-        for trial in list(self._queue.running):
-            if trial in self._survivors:
+        ended = sum(row.ended for row in self.ledger.rows.values()) - self._num_blamed
+        self._deaths = self._deaths + 1 if ended == self._ended_at_last_death else 1
+        self._ended_at_last_death = ended
+        suspects, running = self._queue.suspects, list(self._queue.running)
+        hopeless = self._deaths > (MOST_DEATHS if running else 1)
+        for trial in running:
+            if trial in suspects and not hopeless:
+                self._num_blamed += 1
                 self.end(trial, "failed", reason)
             else:
-                self._survivors.add(trial)
+                suspects.add(trial)
                 self.end(trial, "interrupted", reason)
                 self._queue.take_back(trial)
-        ended = sum(row.ended for row in self.ledger.rows.values())
-        if ended == self._ended_at_last_death:
+        if hopeless:
             self.end_early(
                 "error", f"{reason} Fix: free the machine's memory, then run the same command with --resume."
             )
-        self._ended_at_last_death = ended
 
     def close(self) -> StudyClosed:
         """Record the end of the session; trials that were still running wait for a resume."""

@@ -25,6 +25,7 @@ class TrialQueue:
         slots: Trial -> its slot, of all trials of the study that are known so far.
         waiting: Slots that are not dealt out yet, in the order of the plan.
         running: Trial -> its start, on the clock of `time.monotonic`.
+        suspects: Trials that run with nothing beside them: the engine has died under them.
         durations: How long trials take, by experience.
         deadline: End of the time budget, on the clock of `time.monotonic`.
     """
@@ -53,6 +54,7 @@ class TrialQueue:
         cancelled = stages.cancelled if stages else set()
         self.waiting = [slot for slot in plan.slots if slot.trial not in cancelled and not self.is_over(slot.trial)]
         self.running: dict[int, float] = {}
+        self.suspects: set[int] = set()
         self.durations = Durations(spec, plan)
         for row in rows.values():
             self.durations.note(row)
@@ -152,7 +154,7 @@ class TrialQueue:
     def _cpus_held(self, slot: Slot) -> int:
         """Return the CPUs that no other trial gets while this one runs: all of them where it is to run alone."""
         needs = self._plan.needs(slot)
-        if needs.alone and slot.group is None:  # a group is alone as it is
+        if (needs.alone or slot.trial in self.suspects) and slot.group is None:  # a group is alone as it is
             return max(needs.num_cpus, self._plan.cluster.capacity)
         return needs.num_cpus
 

@@ -126,7 +126,8 @@ def _at(domain: BaseDistribution, share: float) -> Value:
         value = math.exp(math.log(low - edge) + share * (math.log(high + edge) - math.log(low - edge)))
     else:
         value = low + share * (high - low)
-    return min(max(round(value), domain.low), domain.high) if isinstance(domain, IntDistribution) else value
+    value = round(value) if isinstance(domain, IntDistribution) else value
+    return min(max(value, domain.low), domain.high)  # rounding may lead out by a last digit
 
 
 def nearest(looks: Sequence[Look], num_env_runners: int) -> list[Look]:

@@ -22,6 +22,7 @@ from study.tracking.records import RecordLog, TrialEnded, TrialStarted, read_lin
 from tests.spaces import spec
 
 CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=5, physical_cpus=2, memory_mb=64_000),))
+ROOMY = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=32, physical_cpus=32, memory_mb=64_000),))
 
 
 class Session:
@@ -519,7 +520,37 @@ def test_trials_of_a_dead_engine_are_dealt_again_and_fail_the_second_time(tmp_pa
     assert_whole(tmp_path, 6, failed=(victim.trial,))
 
 
-def test_an_engine_that_dies_again_before_any_trial_has_ended_ends_the_study(tmp_path):
+def test_trials_that_ran_side_by_side_in_a_dead_engine_run_one_by_one_and_only_the_culprit_fails(tmp_path):
+    session = Session(tmp_path, spec(search__num_trials=8), cluster=ROOMY)
+    beside = [session.conductor.next_trial().trial for _ in range(2)]
+    culprit = beside[1]
+    session.conductor.engine_died("out of memory.")
+    assert session.conductor.next_trial().trial == beside[0]
+    assert session.conductor.next_trial() is None  # nothing beside a suspect, nor a suspect beside others
+    session.finish(beside[0])
+    assert session.conductor.next_trial().trial == culprit
+    assert session.conductor.next_trial() is None
+    session.conductor.engine_died("out of memory.")
+    assert session.conductor.ledger.rows[culprit].status == "failed"
+    assert session.conductor.stop is None
+    assert session.run_all().reason == "complete"
+    assert_whole(tmp_path, 8, failed=(culprit,))
+
+
+def test_no_trial_is_blamed_for_an_engine_that_dies_under_every_one(tmp_path):
+    session = Session(tmp_path, spec(search__num_trials=8), cluster=ROOMY)
+    beside = [session.conductor.next_trial().trial for _ in range(2)]
+    for _ in range(2):
+        session.conductor.engine_died("out of memory.")
+        session.conductor.next_trial()
+    assert session.conductor.stop is None
+    session.conductor.engine_died("out of memory.")
+    assert session.conductor.stop.reason == "error"
+    statuses = [session.conductor.ledger.rows[trial].status for trial in beside]
+    assert statuses == ["failed", "interrupted"]  # the first may have been the cause, both cannot
+
+
+def test_an_engine_that_dies_again_before_any_trial_has_started_ends_the_study(tmp_path):
     session = Session(tmp_path)
     session.conductor.next_trial()
     session.conductor.engine_died("boom.")

@@ -140,6 +140,7 @@ def test_what_an_anchor_gives_is_kept_and_the_rest_is_proposed():
         (IntDistribution(1, 4, log=True), {1, 2, 3, 4}),
         (IntDistribution(0, 6, step=3), {0, 3, 6}),
         (FloatDistribution(0.0, 1.0, step=0.5), {0.0, 0.5, 1.0}),
+        (FloatDistribution(0.1, 0.3, step=0.1), {0.1, 0.2, 0.3}),  # 0.1 + 2 * 0.1 is above 0.3
         (CategoricalDistribution([128, 256]), {128, 256}),
     ],
 )
