@@ -104,7 +104,7 @@ class Conductor:
         self._apart: set[int] = set()
         """Trials that began when another one of their group had ended already."""
         self._deaths, self._num_blamed, self._ended_at_last_death = 0, 0, -1
-        """Deaths of the engine since a trial ended by itself, trials that failed by one, and how many had ended then."""
+        """Deaths of the engine in a row, trials that they were put down to, how many others had ended at the last."""
         self._losses: Counter[tuple[int, Loss]] = Counter()
         """Trial and what died under it -> how often in this session. Apart: each has a limit of its own."""
         self._table_written = -TABLE_INTERVAL_S
@@ -217,12 +217,14 @@ class Conductor:
             self._apart.add(slot.trial)
         return started
 
-    def company_of(self, trial: int) -> tuple[str, int]:
+    def company_of(self, trial: int) -> tuple[str, int] | None:
         """Return a name for the group of a trial in this session, and how many of it are still to run, itself included.
 
-        Trials that are to be timed side by side wait for each other by this name.
+        Trials that are to be timed side by side wait for each other by this name; None for others.
         """
         slot = self._queue.slots[trial]
+        if slot.group is None:
+            return None
         open_ones = [member for member in self._queue.group_of(slot) if not self._queue.is_over(member)]
         return f"group-{self.ledger.sessions}-{slot.group}", 1 + len(open_ones)
 

@@ -160,14 +160,17 @@ class StageKeeper:
         return max(phases.num_later(self._spec) - done, 0)
 
     def _enough_looks(self) -> bool:
-        """Return whether the race and the small scale have settings to choose from."""
-        seen = {
+        """Return whether the race and the small scale have settings to choose from.
+
+        A setting gets two looks at most: where more than that do not come to enough settings, the space has no more.
+        """
+        looks = [
             (row.digest, row.num_env_runners == self._holdup.small_scale)
             for row in self._ledger.rows.values()
             if row.stage == "search" and row.anchor is None and row.ended
-        }
-        small = sum(at_small for _, at_small in seen)
-        return small >= 1 and len(seen) - small >= self._holdup.race.num_settings
+        ]
+        at_large, wanted = [digest for digest, at_small in looks if not at_small], self._holdup.race.num_settings
+        return len(at_large) < len(looks) and (len(set(at_large)) >= wanted or len(at_large) >= 2 * wanted)
 
     def _too_expensive(self, slot: Slot, num_running: int) -> str:
         if self._holdup.cpu_hours is None:

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from study.certificate.making import Certificate, make_certificate
 from study.errors import AnalysisError
 from study.space.parameters import SCALE, Value
-from study.space.rules import resolve
+from study.space.rules import fitted
 from study.space.spec import StudySpec
 from study.tracking.folder import StudyFolder
 
@@ -83,9 +83,8 @@ def export_yaml(folder: StudyFolder, scale: int) -> str:
     stream, yaml = io.StringIO(), YAML()
     yaml.width = WIDTH
     yaml.dump(space, stream)
-    return (
-        f"{_comment(_header(certificate, spec, scale))}\n#\n{_comment(_rule(certificate, scale))}\n{stream.getvalue()}"
-    )
+    header, rule = _comment(_header(certificate, spec, scale)), _comment(_rule(certificate, spec, scale))
+    return f"{header}\n#\n{rule}\n{stream.getvalue()}"
 
 
 def _comment(lines: Iterable[str]) -> str:
@@ -98,13 +97,7 @@ def _resolved(folder: StudyFolder, scale: int) -> tuple[Certificate, StudySpec, 
     certificate, spec = make_certificate(folder), folder.identity().parse()
     if scale < 1:
         raise AnalysisError(f"scale: must be at least 1, got {scale}. Fix: name a number of environment runners.")
-    setting = resolve(certificate.winner["rule"], scale)
-    lanes = int(setting["num_envs_per_env_runner"]) * scale
-    batch = int(setting["train_batch_size"])
-    if batch < lanes:
-        law = f"every one of {lanes} environments must step once for each batch"
-        raise AnalysisError(f"scale: {law}, got {batch} steps at {scale} runners. Fix: name a smaller scale.")
-    return certificate, spec, setting
+    return certificate, spec, fitted(spec, certificate.winner["rule"], scale)
 
 
 def _check_rllib_can(spec: StudySpec) -> None:
@@ -145,14 +138,14 @@ def _header(certificate: Certificate, spec: StudySpec, scale: int) -> Iterator[s
         yield f"The study trained with {used}; RLlib's own differ in detail ({found})."
 
 
-def _rule(certificate: Certificate, scale: int) -> Iterator[str]:
+def _rule(certificate: Certificate, spec: StudySpec, scale: int) -> Iterator[str]:
     """Yield the numbers that the rule gives at the scales of the study and at the one asked for."""
     scales, rule = certificate.scales, certificate.winner["rule"]
     confirmed = {scales["target"], scales["small"], *scales["unseen"]}
     yield "Rule: " + ", ".join(f"{name}: {value}" for name, value in rule.items())
     rows = [[*TABLE, "confirmed"]]
     for each in sorted({scale, *scales["searched"], *confirmed}):
-        numbers = resolve(rule, each)
+        numbers = fitted(spec, rule, each)
         rows.append([*(f"{numbers[name]:.6g}" for name in TABLE), "yes" if each in confirmed else "no"])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:

@@ -30,7 +30,7 @@ from study.protocol.baselines import BEST_SMALL, WINNER, WINNER_STOCK
 from study.protocol.stages import STAGES
 from study.space.holdup import SeedsSpec
 from study.space.parameters import Value
-from study.space.rules import resolve
+from study.space.rules import fitted
 from study.space.spec import StudySpec
 from study.tracking.folder import StudyIdentity
 from study.tracking.ledger import TrialRow, fold
@@ -230,7 +230,7 @@ class Maker:
             values = [
                 returns.get(number, floor)
                 for trial, returns in zip(trials, at, strict=True)
-                if number in returns or trial.row.status == "failed"
+                if number in returns or (trial.row.status == "failed" and number > max(returns, default=0))
             ]
             iqm = iqm_interval(values, rng=self._rng(f"{place}.curve.{number}"))
             yield f"{number}/{count}", Point(env_steps=int(np.median(steps[number])), iqm_return=iqm)
@@ -257,10 +257,11 @@ class Maker:
         digest = self._ledger.frozen.winner
         rule: dict[str, Value] = self._ledger.frozen.settings[digest]
         judged = (self._holdup.target_scale, self._holdup.small_scale, *self._holdup.unseen_scales)
+        scales = sorted({*self._spec.scales, *judged})
         return {
             "digest": digest,
             "rule": rule,
-            "resolved": {str(scale): resolve(rule, scale) for scale in sorted({*self._spec.scales, *judged})},
+            "resolved": {str(scale): fitted(self._spec, rule, scale) for scale in scales},
         }
 
     def _optimism(self) -> Optimism:

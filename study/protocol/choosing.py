@@ -10,7 +10,7 @@ from study.protocol import selection
 from study.protocol.baselines import BEST_SMALL, Setting, fixed_baselines, scaled_baselines
 from study.protocol.calibration import cost_model
 from study.protocol.evidence import Evidence, Outcome, Scores, mean
-from study.protocol.phases import SECOND_LOOKS, search_scales
+from study.protocol.phases import SECOND_LOOKS, search_round
 from study.protocol.stages import Request, Stage
 from study.search.merit import merit
 from study.space.rules import resolve
@@ -26,8 +26,7 @@ def search(known: Evidence, number: int) -> Outcome:
             Request(stage="search", num_env_runners=holdup.target_scale, seed=seeds[0], setting=setting, name=name)
             for name, setting in fixed_baselines(holdup).items()
         ]
-    first, last = (holdup.num_settings * part // holdup.num_rounds for part in (number - 1, number))
-    for index, scale in list(enumerate(search_scales(known.spec)))[first:last]:
+    for index, scale in search_round(known.spec, number):
         requests.append(Request(stage="search", num_env_runners=scale, seed=seeds[index % len(seeds)], told=True))
     evidence: dict[str, Any] = {}
     if not known.decisions:
@@ -43,7 +42,6 @@ def second_looks(known: Evidence, fresh: Sequence[TrialRow]) -> Outcome:
         known: What is known.
         fresh: The trials of the round.
     """
-    seeds = known.holdup.tune_seeds.seeds
     requests: list[Request] = []
     kept: list[str] = []
     dropped: list[str] = []
@@ -56,11 +54,21 @@ def second_looks(known: Evidence, fresh: Sequence[TrialRow]) -> Outcome:
         count = math.ceil(len(ranked) * SECOND_LOOKS)
         kept, dropped = kept + ranked[:count], dropped + ranked[count:]
         for row in (rows[digest] for digest in ranked[:count]):
-            seed = seeds[(seeds.index(row.seed) + 1) % len(seeds)]
-            requests.append(
-                Request(stage="search", num_env_runners=row.num_env_runners, seed=seed, setting=row.rule, told=True)
-            )
+            seed = _next_seed(known, row)
+            if seed is not None:
+                again = Request(
+                    stage="search", num_env_runners=row.num_env_runners, seed=seed, setting=row.rule, told=True
+                )
+                requests.append(again)
     return Outcome(requests=requests, kept=kept, dropped=dropped, evidence={"bounds": bounds} if bounds else {})
+
+
+def _next_seed(known: Evidence, row: TrialRow) -> int | None:
+    """Return the next seed on which a setting has not run at its scale; None where a space of few settings has none."""
+    look, seeds = (row.digest, row.num_env_runners), known.holdup.tune_seeds.seeds
+    tried = {each.seed for each in known.rows() if (each.digest, each.num_env_runners) == look}
+    place = seeds.index(row.seed)
+    return next((seed for seed in itertools.chain(seeds[place:], seeds[:place]) if seed not in tried), None)
 
 
 def race(known: Evidence, number: int) -> Outcome:

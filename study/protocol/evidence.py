@@ -16,6 +16,7 @@ from study.space.spec import StudySpec
 from study.tracking.ledger import TrialRow
 from study.tracking.records import SettingsFrozen, StageDecided
 
+_LOOKS = ("calibrate", "search")
 Scores = dict[str, list[float]]
 """Setting, by its digest -> the merits of its trials, in the order of their numbers."""
 
@@ -65,22 +66,30 @@ class Evidence:
         return [self._rows[number] for number in wanted if number in self._rows]
 
     def whole(self, stages: Sequence[str] = STAGES) -> Iterator[TrialRow]:
-        """Yield the trials of the whole budget, run as the space says, in their order."""
+        """Yield the trials of the whole budget, run as the space says, in their order.
+
+        Of a setting that was proposed again and searched on the same seed the first run alone: another says nothing.
+        """
+        seen: set[tuple[str, int, int]] = set()
         for row in self.rows():
             if row.variant == "study" and row.iterations is None and row.stage in stages:
+                look = row.digest, row.num_env_runners, row.seed
+                if row.stage in _LOOKS and look in seen:
+                    continue
+                seen |= {look} if row.stage in _LOOKS else set()
                 yield row
 
     def looks(self, scales: Sequence[int]) -> Scores:
         """Return the merits of what was calibrated and searched at the given scales, without baselines."""
         looks: dict[str, list[float]] = defaultdict(list)
-        for row in self.whole(("calibrate", "search")):
+        for row in self.whole(_LOOKS):
             if row.num_env_runners in scales and row.anchor in (None, "default"):
                 looks[row.digest].append(merit(self.spec, row))
         return dict(looks)
 
     def _groups(self) -> Iterator[list[float]]:
         groups: dict[tuple[str, int], list[float]] = defaultdict(list)
-        for row in self.whole(("calibrate", "search")):
+        for row in self.whole(_LOOKS):
             groups[row.digest, row.num_env_runners].append(merit(self.spec, row))
         return (group for group in groups.values() if len(group) > 1)
 

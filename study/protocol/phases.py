@@ -62,11 +62,7 @@ def expected_trials(spec: StudySpec) -> dict[tuple[Stage, int, Variant], int]:
     count: Counter[tuple[Stage, int, Variant]] = Counter()
     count["calibrate", target, "study"] += holdup.calibrate.num_points + holdup.calibrate.num_seeds
     count["search", target, "study"] += len(holdup.baselines)
-    for scale in search_scales(spec):
-        count["search", scale, "study"] += 1
-    for scale in {target, small}:
-        dealt = sum((each == small) == (scale == small) for each in search_scales(spec))
-        count["search", scale, "study"] += math.ceil(dealt * SECOND_LOOKS)
+    count.update({("search", scale, "study"): looks for scale, looks in _looks(spec).items()})
     entering, finalists, seeds = holdup.race.num_settings, holdup.stress.num_settings, holdup.stress.num_seeds
     for block in holdup.race.blocks:
         count["race", target, "study"] += entering * block
@@ -92,6 +88,18 @@ def expected_trials(spec: StudySpec) -> dict[tuple[Stage, int, Variant], int]:
     return dict(count)
 
 
+def _looks(spec: StudySpec) -> Counter[int]:
+    """Return scale -> the most looks at proposals; second ones at several scales count at the target."""
+    holdup = holdup_of(spec)
+    looks = Counter(search_scales(spec))
+    for number in range(1, holdup.num_rounds + 1):
+        scales = [scale for _, scale in search_round(spec, number)]
+        small = scales.count(holdup.small_scale)
+        looks[holdup.small_scale] += math.ceil(small * SECOND_LOOKS)
+        looks[holdup.target_scale] += math.ceil((len(scales) - small) * SECOND_LOOKS)
+    return looks
+
+
 def num_later(spec: StudySpec) -> int:
     """Return how many whole trials race, stress and confirmation need: what a budget has to keep back."""
     expected = expected_trials(spec).items()
@@ -115,6 +123,13 @@ def search_scales(spec: StudySpec) -> list[int]:
     turn = itertools.cycle(between)
     by_role = {"target": lambda: target, "small": lambda: small, "between": lambda: next(turn)}
     return [by_role[holdup.role_of(index)]() for index in range(holdup.num_settings)]
+
+
+def search_round(spec: StudySpec, number: int) -> list[tuple[int, int]]:
+    """Return (index, scale) of the proposals of a round, of which the first is 1."""
+    holdup = holdup_of(spec)
+    first, last = (holdup.num_settings * part // holdup.num_rounds for part in (number - 1, number))
+    return list(enumerate(search_scales(spec)))[first:last]
 
 
 def shares(largest: int) -> list[tuple[int, int]]:

@@ -137,13 +137,24 @@ class OptunaStudy:
         )
 
     def _looks(self, names: list[str]) -> list[proposals.Look]:
-        """Return what is known at each scale of the latest trials, oldest first; the sampler looks at no more."""
+        """Return what is known at each scale of the latest trials, oldest first; the sampler looks at no more.
+
+        A setting of a hold-up study with several looks is there once, as its last look leaves it: its first one alone
+        was its luck. One that runs again is as it was.
+        """
         failed, wanted = self._failed, {SCALE, *names}
         looks: list[proposals.Look] = []
         at_scale: Counter[int] = Counter()
+        settled = {self._setting(row) for row in self._rows.values() if row.ended}
+        seen: set[tuple[int, str]] = set()
         for trial in reversed(self._study.get_trials(deepcopy=False)):
-            if TRIAL not in trial.user_attrs or not wanted <= trial.params.keys():
+            if TRIAL not in trial.user_attrs or not wanted <= trial.params.keys() or CANCELLED in trial.user_attrs:
                 continue
+            setting = self._setting(self._rows.get(trial.user_attrs[TRIAL]))
+            if setting is not None:
+                if setting in seen or (trial.state == TrialState.RUNNING and setting in settled):
+                    continue
+                seen.add(setting)
             at_scale[trial.params[SCALE]] += 1
             if at_scale[trial.params[SCALE]] <= proposals.AT_MOST:
                 values = None if trial.state == TrialState.RUNNING else tuple(trial.values or failed)
@@ -153,6 +164,11 @@ class OptunaStudy:
                 )
                 looks.append(look)
         return looks[::-1]
+
+    @staticmethod
+    def _setting(row: TrialRow | None) -> tuple[int, str] | None:
+        """Return the scale and the digest of a trial of a hold-up study; None for others, whose trials stand alone."""
+        return None if row is None or row.stage is None else (row.num_env_runners, row.digest)
 
     @property
     def _failed(self) -> tuple[float, ...]:

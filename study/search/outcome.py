@@ -99,12 +99,13 @@ class Outcomes:
         for each in past:
             if each.stage == "calibrate" and each.iterations is None:
                 noise.setdefault(each.digest, []).append(merit(self._spec, each))
-        looks = [
-            merit(self._spec, each)
+        # By seed: a setting that was proposed again on the same one has not been seen once more.
+        looks = {
+            each.seed: merit(self._spec, each)
             for each in past
             if (each.digest, each.num_env_runners, each.stage) == (row.digest, row.num_env_runners, "search")
-        ]
-        return lower_bound(looks, pooled_sd(list(noise.values())))
+        }
+        return lower_bound(list(looks.values()), pooled_sd(list(noise.values())))
 
 
 def attributes(row: TrialRow) -> dict[str, Any]:

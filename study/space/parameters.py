@@ -234,8 +234,8 @@ _RULES = (
         kind=int,
         default=None,
         minimum=1,
-        meaning="In place of `minibatch_size`, which is then the batch divided by this, rounded down: the minibatch grows "
-        "with the batch.",
+        meaning="In place of `minibatch_size`, which is then the batch divided by this, rounded down: the minibatch "
+        "grows with the batch.",
     ),
     Parameter(
         name="lr_scaling_exponent",

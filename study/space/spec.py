@@ -45,7 +45,7 @@ or 500 of the hard ones; 0 is all), `start_level`, and others of EnvPool."""
     target: float | None = None
     """Return from which the environment counts as solved (return units). Not needed with `kind: throughput`."""
     max_episode_steps: int | None = Field(None, ge=1)
-    """Truncate episodes after so many steps of the environment, before `action_repeat`; none keeps the environment's own limit."""
+    """Truncate episodes after so many steps of the environment, before `action_repeat`; none keeps its own limit."""
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
     """Who steps the environments: Gymnasium's own Python ones, or EnvPool's compiled ones (optional extra)."""
     step_wait_ms: float = Field(0.0, ge=0)

@@ -14,8 +14,10 @@ from study.conductor import Conductor
 from study.display import print_front, print_importance, print_plan, print_stages
 from study.errors import RecordError
 from study.planning.plan import make_plan
+from study.protocol.evidence import Evidence
+from study.protocol.machine import opening
 from study.protocol.phases import num_later, phases
-from study.protocol.stages import SHARED, STAGES, digest_of
+from study.protocol.stages import SHARED, STAGES, Request, digest_of
 from study.protocol.variants import spec_of
 from study.search.importance import importance_per_scale
 from study.search.optuna_study import OptunaStudy
@@ -267,6 +269,56 @@ def test_optuna_is_told_lower_bounds_of_looks_and_of_nothing_else(tmp_path):
         assert told[first].value == pytest.approx(scores[0] - 0.5 * sd)
         assert told[later].value == pytest.approx(mean - 0.5 * max(own, sd) / math.sqrt(2))
         assert told[later].constraints["policy updates"] == 18  # two iterations of twenty
+
+
+def few_settings(**holdup):
+    sizes = {"num_settings": 24, "tune_seeds": {"first": 1, "count": 4}, "race": {"num_settings": 6, "blocks": [1, 1]}}
+    lists = {"parameters__lr": [1e-3, 3e-3], "parameters__steps_per_env_runner": [20, 40]}
+    return space(**lists, holdup={**sizes, **holdup})
+
+
+def test_where_a_space_has_few_settings_no_look_is_counted_twice(tmp_path):
+    drive = Drive(tmp_path, few_settings())
+    assert drive.run().reason == "complete"
+    rows = drive.conductor.ledger.rows
+    searched = [row for row in rows.values() if row.stage in ("calibrate", "search") and row.iterations is None]
+    looks = Counter((row.digest, row.num_env_runners, row.seed) for row in searched)
+    assert max(looks.values()) > 1  # Optuna proposes again what it has proposed
+    requests = [
+        *opening(drive.spec),
+        *(Request.from_json(each) for one in decisions(tmp_path) for each in one.requests),
+    ]
+    seen = set()
+    for number, request in enumerate(requests):
+        if number in rows and request.stage in ("calibrate", "search") and request.iterations is None:
+            look = rows[number].digest, request.num_env_runners, request.seed
+            assert request.setting is None or request.name is not None or look not in seen  # a second look is one
+            seen.add(look)
+    known = Evidence(drive.spec, rows, [])
+    for scale in (2, 6, 8):
+        for digest, merits in known.looks([scale]).items():
+            assert len(merits) == len({seed for each, at, seed in looks if (each, at) == (digest, scale)})
+
+
+def test_a_budget_cuts_the_search_of_a_space_of_few_settings_too(tmp_path):
+    """Each whole trial costs 10 CPU-seconds; the race never gets its six settings, there are four."""
+    wanted = few_settings(num_settings=60)
+    enough = (num_later(wanted) + 5 + 2 + 30) * 10 / 3600
+    drive = Drive(tmp_path, few_settings(num_settings=60, cpu_hours=enough))
+    assert drive.run().reason == "complete"
+    assert any(each.cancelled for each in decisions(tmp_path))
+    assert sum(row.summary["cpu_s_spent"] for row in drive.conductor.ledger.rows.values()) <= enough * 3600
+
+
+def test_the_sampler_sees_a_setting_as_its_last_look_leaves_it(tmp_path):
+    drive = Drive(tmp_path, space(search__sampler="tpe"))
+    drive.run()
+    rows = drive.conductor.ledger.rows
+    told = {trial.user_attrs["trial"]: trial for trial in optuna_trials(tmp_path)}
+    last = {(rows[number].num_env_runners, rows[number].digest): told[number].value for number in sorted(told)}
+    assert len(last) < len(told)
+    looks = drive.conductor._optuna._looks(["lr", "steps_per_env_runner"])
+    assert sorted(look.values[0] for look in looks) == sorted(last.values())
 
 
 def test_until_a_stage_and_on(undisturbed, tmp_path):
