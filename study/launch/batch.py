@@ -38,7 +38,7 @@ def script(job: LaunchJob, request: Request, folder: Path) -> str:
 
     In place of it, since a shell loses signals that come together, and its children do not hear them.
     """
-    start = [f"cd {shlex.quote(job.workdir)}", *([job.activate] if job.activate else [])]
+    start = [f"{line} || exit" for line in (f"cd {shlex.quote(job.workdir)}", job.activate) if line]
     words = [*shlex.split(job.python), "-u", "-m", "study.launch.supervisor", str(folder / "launch.json")]
     return fill(
         f"{job.scheduler}.sh.j2",
@@ -51,13 +51,14 @@ def script(job: LaunchJob, request: Request, folder: Path) -> str:
 
 def _options(scheduler: SchedulerName, request: Request, folder: Path) -> list[str]:
     hours = clock(request.walltime_s)
-    given = _grouped(request.passed_on)
+    given = _grouped(request.passed_on, scheduler)
     log = shlex.quote(f"{folder}/job-")
     if scheduler == "slurm":
         cpus = f"--cpus-per-task={request.cpus_per_node}" if request.cpus_per_node else "--exclusive"
         size = [f"--nodes={request.nodes}", "--ntasks-per-node=1", cpus, f"--time={hours}"]
         ours = [f"--job-name={request.name}", *size, f"--output={log}%j.log"]
     elif scheduler == "oar":
+        _check_for_oar(folder)
         cores = f"/core={request.cpus_per_node}" if request.cpus_per_node else ""
         # A second -l would be an alternative, of which OAR takes the one that starts first.
         own = any(re.match(r"(-l|--resource)", option) for option in given)
@@ -71,8 +72,21 @@ def _options(scheduler: SchedulerName, request: Request, folder: Path) -> list[s
     return [*ours, *given]  # the last one wins: what was given, which the templates put after their own
 
 
-def _grouped(words: Sequence[str]) -> list[str]:
-    """Return options with their values, one each, quoted: a directive line holds one."""
+def _check_for_oar(folder: Path) -> None:
+    """Refuse a folder that OAR would not find again: it unquotes no file name, and puts some into a line of a shell."""
+    if re.search(r"[^\w@%+=:,./-]", str(folder)):
+        raise LaunchError(
+            f"--out: OAR takes a folder without blanks, quotes and other signs of a shell, got '{folder}'. "
+            "Fix: choose another --out, --workdir or --name."
+        )
+
+
+def _grouped(words: Sequence[str], scheduler: SchedulerName) -> list[str]:
+    """Return options with their values, one each: a directive line holds one.
+
+    They are quoted as their reader unquotes them. OAR's scan_script takes the text as it stands, without quotes, and has
+    no `=` between a long option and its value.
+    """
     options: list[list[str]] = []
     for word in words:
         if word.startswith("-") or not options:
@@ -82,6 +96,8 @@ def _grouped(words: Sequence[str]) -> list[str]:
     for option in options:
         if not option[0].startswith("-") or any("\n" in word for word in option):
             raise LaunchError(f"after --: options of the scheduler, got '{option[0]}'. Fix: begin each with a dash.")
+    if scheduler == "oar":
+        return [re.sub(r"^(--[\w-]+)=", r"\1 ", " ".join(option)) for option in options]
     return [shlex.join(option) for option in options]
 
 
