@@ -84,8 +84,8 @@ def _check_for_oar(folder: Path) -> None:
 def _grouped(words: Sequence[str], scheduler: SchedulerName) -> list[str]:
     """Return options with their values, one each: a directive line holds one.
 
-    They are quoted as their reader unquotes them. OAR's scan_script takes the text as it stands, without quotes, and has
-    no `=` between a long option and its value.
+    They are quoted as their reader unquotes them: OAR's scan_script takes the text as it stands, and no `=` between a
+    long option and its value.
     """
     options: list[list[str]] = []
     for word in words:

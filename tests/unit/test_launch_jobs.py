@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -227,6 +228,41 @@ def test_pbs_reads_its_allocation(tmp_path):
     assert [(host.name, host.num_cpus) for host in allocation.hosts] == [("a", 1), ("b", 2)]
     assert allocation.job == "17"
     assert allocation.ends_at == pytest.approx(time.time() + 600, abs=5)
+
+
+SSH = """#!/bin/bash
+echo "$*" > "${0%/*}/asked"
+exec bash -c "${@: -1}"
+"""
+ATTACH = """#!/bin/bash
+echo "$*" > "${0%/*}/attached"
+echo attached
+"""
+
+
+@pytest.mark.parametrize("has_attach", [True, False])
+def test_an_agent_on_pbs_is_spoken_to_and_belongs_to_the_job(has_attach, tmp_path, monkeypatch):
+    for name, text in (("ssh", SSH), *([("pbs_attach", ATTACH)] if has_attach else [])):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    job = as_scheduler("pbs").model_copy(update={"ssh_options": ("-p2222",)})
+    command = Pbs(job, str(tmp_path), {"PBS_JOBID": "17.server"}).command(
+        Host(name="not-here", num_cpus=1), "cd / && echo $$; exec cat"
+    )
+    done = subprocess.run(command, input="a task\n", capture_output=True, text=True)
+    pid, said = done.stdout.splitlines()
+    assert said == "a task"  # and what pbs_attach prints is not taken for an answer
+    assert "BatchMode=yes" in (tmp_path / "asked").read_text()
+    assert "-p2222 not-here" in (tmp_path / "asked").read_text()
+    if has_attach:
+        assert (tmp_path / "attached").read_text() == f"-j 17.server -p {pid}\n"
+
+
+@pytest.mark.parametrize("scheduler", [Oar, Pbs])
+def test_the_head_needs_no_remote_shell(scheduler):
+    host = Host(name=f"{socket.gethostname().partition('.')[0]}.site.example", num_cpus=1)
+    assert scheduler(JOB, "/w", {"PBS_JOBID": "17"}).command(host, "true") == ["bash", "-c", "true"]
 
 
 @pytest.mark.parametrize(
