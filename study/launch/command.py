@@ -2,6 +2,7 @@
 
 import getpass
 import math
+import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from study.errors import ExitCode
+from study.errors import ClusterError, ExitCode
 from study.launch import batch, tunnels
 from study.launch.job import LaunchJob
 from study.launch.ssh import parse_hosts
@@ -18,8 +19,10 @@ from study.planning.shape import ClusterShape, NodeShape
 from study.space.spec import StudySpec
 from study.tracking.folder import write_atomically
 
-MEMORY_UNKNOWN_MB = 10**9
-"""More than any machine has: what the nodes have is known when the job runs there."""
+UNKNOWN = 10**9
+"""Memory in MB, and GPUs: more than any machine has. What the nodes have is known when the job runs there."""
+_UNSAID = re.compile(rf", (1e\+09 GPUs|{UNKNOWN} MB)")
+"""How messages about nodes write it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +111,10 @@ def _show_plan(say: "Teller", asked: Launch) -> None:
             cost = sum(known) * request.walltime_s / 3600
             again = " It is requeued until the study is complete; each life costs that much." if job.resubmit else ""
             say(f"Reserves at most {cost:,.1f} CPU-hours.{again}")
-        plan = make_plan(asked.spec, ClusterShape(nodes=_nodes(known, use_head=job.use_head)))
+        try:
+            plan = make_plan(asked.spec, ClusterShape(nodes=_nodes(known, use_head=job.use_head)))
+        except ClusterError as error:
+            raise ClusterError(_UNSAID.sub("", str(error))) from error
         cpu_hours = plan.hours * plan.cluster.capacity
         say(
             f"The plan: {plan.num_trials} trials, about {_hours(plan.hours)} there, {cpu_hours:,.1f} CPU-hours "
@@ -119,12 +125,13 @@ def _show_plan(say: "Teller", asked: Launch) -> None:
 
 
 def _nodes(sizes: list[int], *, use_head: bool) -> tuple[NodeShape, ...]:
-    """Return the cluster that a job will have, as far as it is known before."""
+    """Return the cluster that a job will have, as far as it is known before; a head without trials is no part of it."""
     head, *others = sizes
     cpus = [max(head - 1, 1) if use_head or not others else 0, *others]
     return tuple(
-        NodeShape(address=f"node {index}", num_cpus=count, physical_cpus=count, memory_mb=MEMORY_UNKNOWN_MB)
+        NodeShape(address=f"node {index}", num_cpus=count, physical_cpus=count, memory_mb=UNKNOWN, num_gpus=UNKNOWN)
         for index, count in enumerate(cpus, start=1)
+        if count
     )
 
 

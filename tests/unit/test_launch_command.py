@@ -75,6 +75,13 @@ def test_without_the_scheduler_the_front_end_is_named(place, monkeypatch):
 def test_a_trial_that_can_never_fit_is_refused_before_the_queue():
     result = launch(*WHOLE, "--cpus-per-node", "4", "--set", "execution=real")
     assert isinstance(result.exception, ClusterError)
+    assert "need 11 CPUs at once, the cluster has 4 (node 2: 4 CPUs)." in str(result.exception)
+
+
+def test_what_nobody_knows_yet_refuses_no_job():
+    result = launch(*TWO, "--set", "resources.num_gpus_per_learner=1", "--print", "--", "--gres=gpu:1")
+    assert result.exit_code == 0, result.exception
+    assert "#SBATCH --gres=gpu:1" in result.output
 
 
 @pytest.mark.parametrize(
