@@ -230,13 +230,19 @@ class Supervisor:
         def handle(number: int, frame: FrameType | None) -> None:
             self._inbox.put(signal.Signals(number).name)
 
-        before = {number: signal.signal(number, handle) for number in SIGNALS}
+        heard = [number for number in SIGNALS if not _survives(number)]
+        before = {number: signal.signal(number, handle) for number in heard}
         try:
             yield
         finally:
             for number, handler in before.items():
                 # What comes now comes too late: Ray is down, and the job is being given back.
                 signal.signal(number, signal.SIG_IGN if self._signal or self._out_of_time else handler)
+
+
+def _survives(number: int) -> bool:
+    """Return whether somebody wants this process to outlive its terminal, as `nohup` does."""
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 def note(text: str) -> None:
