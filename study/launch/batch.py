@@ -1,5 +1,6 @@
 """The script of a batch job, its submission, and what the scheduler foresees. Runs only the scheduler's commands."""
 
+import contextlib
 import re
 import shlex
 import subprocess
@@ -123,7 +124,8 @@ def submit(scheduler: SchedulerName, file: Path) -> str:
     match = re.search(pattern, said, flags=re.MULTILINE)
     if match is None:
         raise LaunchError(
-            f"{scheduler}: must answer with a job id, got '{said.strip()[:200]}'. Fix: submit {file} by hand."
+            f"{scheduler}: must answer with a job id, got '{said.strip()[:200]}'. "
+            "Fix: look whether the job is queued before you launch it again."
         )
     return match[1]
 
@@ -142,12 +144,17 @@ def foreseen_start(scheduler: SchedulerName, file: Path) -> str:
 
 
 def foreseen_start_of(scheduler: SchedulerName, job_id: str) -> str:
-    """Return when a submitted job is foreseen to start; empty where the scheduler does not say within seconds."""
+    """Return when a submitted job is foreseen to start; empty where the scheduler does not say within seconds.
+
+    It raises nothing: the job is there.
+    """
     if scheduler != "oar":
         return ""
     deadline = time.monotonic() + OAR_FORESIGHT_S
     while time.monotonic() < deadline:
-        said = _ask(["oarstat", "-fj", job_id])
+        said = ""
+        with contextlib.suppress(LaunchError):
+            said = _ask(["oarstat", "-fj", job_id])
         if state := re.search(r"state = (\w+)", said):
             if state[1] in ("Running", "Launching", "toLaunch"):
                 return "now"
@@ -166,7 +173,10 @@ def _ask(command: list[str], *, both: bool = False) -> str:
             f"{command[0]}: must be on this machine's PATH. Fix: launch on the front-end, or see the job with --print."
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"{command[0]}: must answer within {ASK_TIMEOUT_S:.0f} s. Fix: try again later.") from error
+        raise LaunchError(
+            f"{command[0]}: must answer within {ASK_TIMEOUT_S:.0f} s. "
+            "Fix: look whether the job is queued, and try again later."
+        ) from error
     if done.returncode != 0:
         reason = " ".join((done.stderr or done.stdout).split())[-500:]
         raise LaunchError(f"{command[0]}: must accept the job, got: {reason} Fix: change the options after --.")

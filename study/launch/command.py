@@ -1,12 +1,11 @@
 """`python -m study launch`: options into a job, what it will cost, the script, the submission."""
 
-import getpass
 import math
 import re
 import shlex
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from rich.console import Console
 
@@ -18,6 +17,7 @@ from study.planning.plan import make_plan
 from study.planning.shape import ClusterShape, NodeShape
 from study.space.spec import StudySpec
 from study.tracking.folder import write_atomically
+from study.tracking.tracking_uri import mask_credentials
 
 UNKNOWN = 10**9
 """Memory in MB, and GPUs: more than any machine has. What the nodes have is known when the job runs there."""
@@ -36,20 +36,21 @@ class Launch:
     name: str
     folder: Path
     """Of the job: beside the study's, which a study makes itself."""
-    jump: str | None = None
 
 
 def launch(console: Console, asked: Launch, *, only_print: bool) -> int:
     """Show what a job will be, submit it or run it; return the exit code.
 
     Raises:
-        LaunchError: The scheduler refuses it.
+        LaunchError: The scheduler refuses it. Nothing is raised once it has taken the job, which would invite another.
         ClusterError: The space's largest trial does not fit the nodes.
     """
     say = Teller(console)
     _show_plan(say, asked)
+    head = "HEAD" if asked.request else parse_hosts(asked.job.hosts)[0].name
+    ways = tunnels.lines(head, jump=asked.job.jump or None, user=asked.job.user or None)
     if asked.request is None:
-        return _over_ssh(say, asked, only_print=only_print)
+        return _over_ssh(say, asked, head, ways, only_print=only_print)
     file, text = asked.folder / "job.sh", batch.script(asked.job, asked.request, asked.folder)
     if only_print:
         say(f"\n# {file}")
@@ -67,27 +68,29 @@ def launch(console: Console, asked: Launch, *, only_print: bool) -> int:
         say(f"{asked.job.scheduler.upper()} foresees a start at {start}." if start != "now" else "It starts now.")
     say(f"Watch it: python -m study status {asked.job.study} --watch")
     say("From your own machine, once it runs (its log names the head):")
-    for line in tunnels.lines("HEAD", jump=asked.jump, user=getpass.getuser()):
+    for line in ways:
         say(f"  {line}")
+    if asked.job.dashboard:
+        say("The line for Ray's dashboard is in its log once Ray is up: its port is known then.")
     return 0
 
 
-def _over_ssh(say: "Teller", asked: Launch, *, only_print: bool) -> int:
+def _over_ssh(say: "Teller", asked: Launch, head: str, ways: tuple[str, ...], *, only_print: bool) -> int:
     """Run the supervisor here, in the foreground."""
     from study.launch.supervisor import supervise
 
-    head = parse_hosts(asked.job.hosts)[0].name
     if only_print:
-        sys.stdout.write(asked.job.model_dump_json(indent=1, exclude={"space_text"}) + "\n")
+        sys.stdout.write(mask_credentials(asked.job.model_dump_json(indent=1, exclude={"space_text"})) + "\n")
         return 0
     file = asked.job.write(asked.folder)
-    for line in tunnels.lines(head, jump=asked.jump):
+    for line in ways:
         say(f"  {line}")
     code = supervise(file)
     if code == ExitCode.NO_CLUSTER:
         return code
-    say(f"\nThe study is in {asked.job.workdir}/{asked.job.study} on {head}. To fetch it:")
-    say(f"  rsync -a {head}:{shlex.quote(f'{asked.job.workdir}/{asked.job.study}')} studies/")
+    study = PurePosixPath(asked.job.workdir) / asked.job.study  # which may be absolute
+    say(f"\nThe study is in {study} on {head}. To fetch it:")
+    say(f"  rsync -a {shlex.join([f'{head}:{study}', 'studies/'])}")
     return code
 
 

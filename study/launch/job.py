@@ -60,6 +60,10 @@ class LaunchJob(pydantic.BaseModel):
     resubmit: bool = True
     """Whether a study that is not complete is given another life."""
     dashboard: bool = False
+    jump: str = ""
+    """Front-end, for the ssh lines that are printed; empty: none."""
+    user: str = ""
+    """Name on the hosts, for these lines; empty: that of the laptop."""
     environment: dict[str, str] = {}
     """Variables for Ray and for the study, on every host."""
 

@@ -1,5 +1,7 @@
 """The options of `python -m study launch`, checked and put together. Light to import: `--help` starts nothing."""
 
+import getpass
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -206,6 +208,8 @@ def launch(
         walltime_s=None if is_ssh else walltime_s,
         resubmit=resubmit and not is_ssh,
         dashboard=dashboard,
+        jump=jump or "",
+        user="" if is_ssh else _login(),
     )
     request = Request(
         name=name,
@@ -215,7 +219,7 @@ def launch(
         besteffort=besteffort,
         passed_on=passed_on,
     )
-    asked = command.Launch(job=job, request=None if is_ssh else request, spec=spec, name=name, folder=folder, jump=jump)
+    asked = command.Launch(job=job, request=None if is_ssh else request, spec=spec, name=name, folder=folder)
     raise typer.Exit(command.launch(console, asked, only_print=print_))
 
 
@@ -229,6 +233,15 @@ def _check(kind: str, given: dict[str, Any], passed_on: tuple[str, ...]) -> None
     for option in _NEEDED.get(kind, ()):
         if option not in given:
             raise _mistake(option, f"needed by `launch {kind}`.", f"For instance {_EXAMPLES[option]}.")
+
+
+def _login() -> str:
+    """Return this person's name, where one can write it before a host."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container may have none
+        return ""
+    return name if re.fullmatch(r"[\w.-]+", name, flags=re.ASCII) else ""
 
 
 def _mistake(place: str, law: str, fix: str) -> SpaceError:

@@ -8,6 +8,7 @@ scheduler can give one.
 """
 
 import contextlib
+import json
 import os
 import queue
 import signal
@@ -18,10 +19,11 @@ from pathlib import Path
 from types import FrameType
 
 from study.errors import ExitCode, LaunchError, StudyError
+from study.launch import tunnels
 from study.launch.allocation import Allocation
 from study.launch.batch import NOTICE_S
 from study.launch.job import LaunchJob
-from study.launch.ray_cluster import RayCluster, Stopped
+from study.launch.ray_cluster import ADDRESS_FILE, RayCluster, Stopped
 from study.launch.remote import Agent, Inbox, Said
 from study.launch.scheduler import Scheduler, adapter
 from study.tracking.folder import StudyFolder
@@ -64,6 +66,7 @@ class Supervisor:
             ray = RayCluster(self._job, self._folder, allocation, self._scheduler, self._inbox, note)
             try:
                 ray.start()
+                self._show_dashboard(allocation.head.name)
                 code = self._drive(ray, allocation)
             except Stopped as stopped:
                 self._signal = str(stopped)
@@ -77,6 +80,14 @@ class Supervisor:
         note(f"Job {allocation.job}: {hosts}.")
         if allocation.ends_at is not None:
             note(f"It may last until {time.strftime('%H:%M:%S', time.localtime(allocation.ends_at))}.")
+
+    def _show_dashboard(self, head: str) -> None:
+        """Say how a person at a laptop sees it, now that its port is known."""
+        if self._job.dashboard:
+            address = json.loads((self._folder / ADDRESS_FILE).read_text())["dashboard"]
+            ports = tunnels.Ports(mlflow=None, jupyter=None, dashboard=int(address.rpartition(":")[2]))
+            for line in tunnels.lines(head, jump=self._job.jump or None, user=self._job.user or None, ports=ports):
+                note(f"From your own machine: {line}")
 
     # --- the study ---------------------------------------------------------------------------------------------
 

@@ -1,6 +1,8 @@
 """`python -m study launch` up to the scheduler: what it writes, shows and refuses."""
 
+import json
 import os
+import shlex
 import stat
 
 import pytest
@@ -70,6 +72,72 @@ def test_without_the_scheduler_the_front_end_is_named(place, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     result = launch(*TWO)
     assert "sbatch: must be on this machine's PATH" in str(result.exception)
+
+
+OARSTAT = """#!/bin/bash
+here=${0%/*}
+[[ -e $here/asked ]] || { touch $here/asked; echo "database is away" >&2; exit 1; }
+echo "    state = Waiting"
+echo "    scheduledStart = 2026-11-22 08:00:00"
+"""
+
+
+def test_a_job_that_was_submitted_is_no_failure_where_its_start_is_unknown(place, monkeypatch):
+    script_with(place, monkeypatch, "oarsub", "#!/bin/bash\necho OAR_JOB_ID=17\n")
+    script_with(place, monkeypatch, "oarstat", OARSTAT)
+    result = launch("launch", "oar", "quickstart.yaml")
+    assert result.exit_code == 0, result.exception
+    assert "Submitted as job 17" in result.output
+    assert "OAR foresees a start at 2026-11-22 08:00:00" in result.output
+    monkeypatch.setattr("study.launch.batch.OAR_FORESIGHT_S", 0.1)
+    script_with(place, monkeypatch, "oarstat", "#!/bin/bash\nexit 1\n")
+    result = launch("launch", "oar", "quickstart.yaml")
+    assert result.exit_code == 0, result.exception
+    assert "foresees" not in result.output
+
+
+def test_a_front_end_that_is_none_is_told_before_anything_is_submitted(place, monkeypatch):
+    script_with(place, monkeypatch, "sbatch", "#!/bin/bash\ntouch ${0%/*}/submitted; echo 17\n")
+    result = launch(*TWO, "--jump", "-oProxyCommand=x")
+    assert "jump host: must be [user@]name" in str(result.exception)
+    assert not (place / "bin" / "submitted").exists()
+
+
+def test_a_login_that_ssh_would_not_take_is_left_out(place, monkeypatch):
+    script_with(place, monkeypatch, "sbatch", SBATCH)
+    monkeypatch.setattr("getpass.getuser", lambda: "SITE\\me")
+    result = launch(*TWO)
+    assert result.exit_code == 0, result.exception
+    assert "8888:127.0.0.1:8888 HEAD" in result.output
+
+
+def test_the_dashboard_is_where_its_port_is_known(place, monkeypatch):
+    script_with(place, monkeypatch, "sbatch", SBATCH)
+    assert "dashboard is in its log" in launch(*TWO, "--dashboard").output
+    assert "dashboard is in its log" not in launch(*TWO).output
+
+
+OVER_SSH = ("launch", "ssh", "quickstart.yaml", "--hosts", "me@lab-1:2")
+
+
+def test_a_password_is_not_printed():
+    uris = ("--tracking-uri", "http://me:secret@lab-1:5000", "--optuna-storage", "postgresql://me:se/c@ret@lab-1/db")
+    result = launch(*OVER_SSH, *uris, "--print")
+    assert result.exit_code == 0, result.exception
+    assert "secret" not in result.output
+    assert "ret@" not in result.output
+    assert json.loads(result.output[result.output.index("{") :])["run"].count("http://***@lab-1:5000") == 1
+
+
+@pytest.mark.parametrize(
+    ("out", "study"), [("studies", "/work dir/studies/s"), ("/shared/studies", "/shared/studies/s")]
+)
+def test_the_line_that_fetches_a_study_names_its_folder(out, study, monkeypatch):
+    monkeypatch.setattr("study.launch.supervisor.supervise", lambda file: 0)
+    monkeypatch.setattr(LaunchJob, "write", lambda job, folder: folder)
+    result = launch(*OVER_SSH, "--name", "s", "--workdir", "/work dir", "--out", out)
+    line = next(line for line in result.output.splitlines() if "rsync" in line)
+    assert shlex.split(line) == ["rsync", "-a", f"me@lab-1:{study}", "studies/"]
 
 
 def test_a_trial_that_can_never_fit_is_refused_before_the_queue():
