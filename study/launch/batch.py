@@ -15,6 +15,10 @@ from study.launch.manifest import fill
 
 NOTICE_S = 120
 """So long before its end a job is told, where the scheduler can."""
+EARLY_S = 60
+"""How much earlier SLURM may tell it."""
+LEAST_WALLTIME_S = NOTICE_S + EARLY_S
+"""A shorter job would be told of its end as it begins."""
 ASK_TIMEOUT_S = 60.0
 OAR_FORESIGHT_S = 10.0
 """How long OAR's scheduler may take to foresee a start."""

@@ -31,7 +31,8 @@ class LaunchJob(pydantic.BaseModel):
     workdir: str
     """Folder on every host in which everything runs."""
     python: str
-    """Interpreter on every host, in the environment that has this project; words of a shell, for `apptainer exec …`."""
+    """Interpreter on every host, in the environment that has this project; with `ssh` words of a shell, for
+    `apptainer exec …`."""
     activate: str = ""
     """Shell line before it, for instance `module load python`."""
     stage: str = ""

@@ -21,7 +21,7 @@ from types import FrameType
 from study.errors import ExitCode, LaunchError, StudyError
 from study.launch import tunnels
 from study.launch.allocation import Allocation
-from study.launch.batch import NOTICE_S
+from study.launch.batch import EARLY_S, NOTICE_S
 from study.launch.job import LaunchJob
 from study.launch.ray_cluster import ADDRESS_FILE, RayCluster, Stopped
 from study.launch.remote import Agent, Inbox, Said
@@ -34,8 +34,8 @@ LEAST_S = 30.0
 """With less time left than this, a study is not even begun."""
 DRIVER_TIMEOUT_S = 60.0
 """How long a driver may take to end after a signal: it gives Ray 20 s itself."""
-NEAR_THE_END_S = NOTICE_S + 60.0
-"""A signal with less time left than this is that of the walltime: SLURM sends it up to a minute early."""
+NEAR_THE_END_S = NOTICE_S + EARLY_S
+"""A signal with less time left than this is that of the walltime."""
 MOST_RESTARTS = 3
 """How often a driver that was killed (by the kernel, for lack of memory) is started again within one job."""
 

@@ -10,7 +10,10 @@ from typer.testing import CliRunner
 
 from study.cli import app
 from study.errors import ClusterError, LaunchError, SpaceError
+from study.launch.batch import LEAST_WALLTIME_S
 from study.launch.job import LaunchJob
+from study.launch.option_checks import staged
+from study.launch.supervisor import LEAST_S
 
 WHOLE = ("launch", "slurm", "acrobot_workers.yaml", "--nodes", "2")
 TWO = (*WHOLE, "--cpus-per-node", "48", "--walltime", "1h30m")
@@ -161,7 +164,14 @@ def test_what_nobody_knows_yet_refuses_no_job():
         (("launch", "ssh", "quickstart.yaml", "--hosts", "a", "--", "--account=x"), "after --"),
         (("launch", "slurm", "quickstart.yaml", "--besteffort"), "--besteffort"),
         (("launch", "slurm", "quickstart.yaml", "--walltime", "soon"), "--walltime"),
-        (("launch", "slurm", "quickstart.yaml", "--walltime", "30s"), "--walltime"),
+        (("launch", "slurm", "quickstart.yaml", "--walltime", "2m"), "--walltime"),
+        (("launch", "slurm", "quickstart.yaml", "--nodes", "2", "--min-nodes", "3"), "--min-nodes"),
+        (("launch", "ssh", "quickstart.yaml", "--hosts", "a,b", "--min-nodes", "3"), "--min-nodes"),
+        (("launch", "slurm", "quickstart.yaml", "--python", "apptainer exec study.sif python"), "--python"),
+        (("launch", "slurm", "quickstart.yaml", "--python", "'python"), "--python"),
+        (("launch", "slurm", "quickstart.yaml", "--python", "python3", "--stage"), "--stage"),
+        (("launch", "slurm", "quickstart.yaml", "--python", "/usr/bin/python3", "--stage"), "--stage"),
+        (("launch", "ssh", "quickstart.yaml", "--hosts", "a", "--python", "/usr/bin/python3", "--stage"), "--stage"),
         (("launch", "slurm", "quickstart.yaml", "--name", "../x"), "--name"),
         (("launch", "slurm", "quickstart.yaml", "--until", "race"), "--until"),
         (("launch", "kuberay", "quickstart.yaml"), "--image"),
@@ -173,6 +183,31 @@ def test_mistakes_are_named_before_anything_is_written(place, words, place_of):
     assert isinstance(result.exception, SpaceError), result.output
     assert place_of in str(result.exception)
     assert list(place.iterdir()) == []
+
+
+def test_a_container_is_for_hosts_without_a_scheduler():
+    result = launch(*OVER_SSH, "--python", "apptainer exec study.sif python", "--print")
+    assert result.exit_code == 0, result.exception
+
+
+@pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta"])
+def test_an_environment_is_staged(place, mark):
+    (place / "env" / mark).mkdir(parents=True)
+    assert staged("slurm", str(place / "env" / "bin" / "python")) == str(place / "env")
+    with pytest.raises(SpaceError, match="--stage"):
+        staged("slurm", str(place / "env" / "python"))
+
+
+def test_an_environment_that_only_the_hosts_have_is_staged():
+    assert staged("ssh", "/no/such/env/bin/python") == "/no/such/env"
+    with pytest.raises(SpaceError, match="--stage"):
+        staged("slurm", "/no/such/env/bin/python")
+
+
+def test_the_shortest_job_has_time_for_a_study():
+    margin = LaunchJob.model_fields["margin_s"].default
+    assert margin + LEAST_S + 60 <= LEAST_WALLTIME_S  # with a minute to start Ray in
+    assert launch("launch", "slurm", "quickstart.yaml", "--walltime", "3m", "--print").exit_code == 0
 
 
 def test_ray_up_writes_its_files_for_nobody_else(place):
