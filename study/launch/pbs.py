@@ -42,7 +42,7 @@ class Pbs:
         if is_here(host):
             return ["bash", "-c", line]
         attach = shlex.quote(shutil.which("pbs_attach") or "pbs_attach")  # a shell over ssh may have another PATH
-        join = f"if command -v {attach}; then {attach} -j {shlex.quote(self._id)} -p $$; fi >&2"
+        join = f"if command -v {attach} >/dev/null; then {attach} -j {shlex.quote(self._id)} -p $$ >&2; fi"
         return over_ssh(self._job, host, f"exec bash -c {shlex.quote(f'{join}; {line}')}")
 
     def may_resume(self, signal_name: str) -> bool:
