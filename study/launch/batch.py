@@ -1,5 +1,6 @@
 """The script of a batch job, its submission, and what the scheduler foresees. Runs only the scheduler's commands."""
 
+import contextlib
 import re
 import shlex
 import subprocess
@@ -14,6 +15,10 @@ from study.launch.manifest import fill
 
 NOTICE_S = 120
 """So long before its end a job is told, where the scheduler can."""
+EARLY_S = 60
+"""How much earlier SLURM may tell it."""
+LEAST_WALLTIME_S = NOTICE_S + EARLY_S
+"""A shorter job would be told of its end as it begins."""
 ASK_TIMEOUT_S = 60.0
 OAR_FORESIGHT_S = 10.0
 """How long OAR's scheduler may take to foresee a start."""
@@ -38,7 +43,7 @@ def script(job: LaunchJob, request: Request, folder: Path) -> str:
 
     In place of it, since a shell loses signals that come together, and its children do not hear them.
     """
-    start = [f"cd {shlex.quote(job.workdir)}", *([job.activate] if job.activate else [])]
+    start = [f"{line} || exit" for line in (f"cd {shlex.quote(job.workdir)}", job.activate) if line]
     words = [*shlex.split(job.python), "-u", "-m", "study.launch.supervisor", str(folder / "launch.json")]
     return fill(
         f"{job.scheduler}.sh.j2",
@@ -51,13 +56,14 @@ def script(job: LaunchJob, request: Request, folder: Path) -> str:
 
 def _options(scheduler: SchedulerName, request: Request, folder: Path) -> list[str]:
     hours = clock(request.walltime_s)
-    given = _grouped(request.passed_on)
+    given = _grouped(request.passed_on, scheduler)
     log = shlex.quote(f"{folder}/job-")
     if scheduler == "slurm":
         cpus = f"--cpus-per-task={request.cpus_per_node}" if request.cpus_per_node else "--exclusive"
         size = [f"--nodes={request.nodes}", "--ntasks-per-node=1", cpus, f"--time={hours}"]
         ours = [f"--job-name={request.name}", *size, f"--output={log}%j.log"]
     elif scheduler == "oar":
+        _check_for_oar(folder)
         cores = f"/core={request.cpus_per_node}" if request.cpus_per_node else ""
         # A second -l would be an alternative, of which OAR takes the one that starts first.
         own = any(re.match(r"(-l|--resource)", option) for option in given)
@@ -71,8 +77,21 @@ def _options(scheduler: SchedulerName, request: Request, folder: Path) -> list[s
     return [*ours, *given]  # the last one wins: what was given, which the templates put after their own
 
 
-def _grouped(words: Sequence[str]) -> list[str]:
-    """Return options with their values, one each, quoted: a directive line holds one."""
+def _check_for_oar(folder: Path) -> None:
+    """Refuse a folder that OAR would not find again: it unquotes no file name, and puts some into a line of a shell."""
+    if re.search(r"[^\w@%+=:,./-]", str(folder)):
+        raise LaunchError(
+            f"--out: OAR takes a folder without blanks, quotes and other signs of a shell, got '{folder}'. "
+            "Fix: choose another --out, --workdir or --name."
+        )
+
+
+def _grouped(words: Sequence[str], scheduler: SchedulerName) -> list[str]:
+    """Return options with their values, one each: a directive line holds one.
+
+    They are quoted as their reader unquotes them: OAR's scan_script takes the text as it stands, and no `=` between a
+    long option and its value.
+    """
     options: list[list[str]] = []
     for word in words:
         if word.startswith("-") or not options:
@@ -82,6 +101,8 @@ def _grouped(words: Sequence[str]) -> list[str]:
     for option in options:
         if not option[0].startswith("-") or any("\n" in word for word in option):
             raise LaunchError(f"after --: options of the scheduler, got '{option[0]}'. Fix: begin each with a dash.")
+    if scheduler == "oar":
+        return [re.sub(r"^(--[\w-]+)=", r"\1 ", " ".join(option)) for option in options]
     return [shlex.join(option) for option in options]
 
 
@@ -107,7 +128,8 @@ def submit(scheduler: SchedulerName, file: Path) -> str:
     match = re.search(pattern, said, flags=re.MULTILINE)
     if match is None:
         raise LaunchError(
-            f"{scheduler}: must answer with a job id, got '{said.strip()[:200]}'. Fix: submit {file} by hand."
+            f"{scheduler}: must answer with a job id, got '{said.strip()[:200]}'. "
+            "Fix: look whether the job is queued before you launch it again."
         )
     return match[1]
 
@@ -126,12 +148,17 @@ def foreseen_start(scheduler: SchedulerName, file: Path) -> str:
 
 
 def foreseen_start_of(scheduler: SchedulerName, job_id: str) -> str:
-    """Return when a submitted job is foreseen to start; empty where the scheduler does not say within seconds."""
+    """Return when a submitted job is foreseen to start; empty where the scheduler does not say within seconds.
+
+    It raises nothing: the job is there.
+    """
     if scheduler != "oar":
         return ""
     deadline = time.monotonic() + OAR_FORESIGHT_S
     while time.monotonic() < deadline:
-        said = _ask(["oarstat", "-fj", job_id])
+        said = ""
+        with contextlib.suppress(LaunchError):
+            said = _ask(["oarstat", "-fj", job_id])
         if state := re.search(r"state = (\w+)", said):
             if state[1] in ("Running", "Launching", "toLaunch"):
                 return "now"
@@ -150,7 +177,10 @@ def _ask(command: list[str], *, both: bool = False) -> str:
             f"{command[0]}: must be on this machine's PATH. Fix: launch on the front-end, or see the job with --print."
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"{command[0]}: must answer within {ASK_TIMEOUT_S:.0f} s. Fix: try again later.") from error
+        raise LaunchError(
+            f"{command[0]}: must answer within {ASK_TIMEOUT_S:.0f} s. "
+            "Fix: look whether the job is queued, and try again later."
+        ) from error
     if done.returncode != 0:
         reason = " ".join((done.stderr or done.stdout).split())[-500:]
         raise LaunchError(f"{command[0]}: must accept the job, got: {reason} Fix: change the options after --.")

@@ -1,15 +1,15 @@
 """`python -m study launch`: options into a job, what it will cost, the script, the submission."""
 
-import getpass
 import math
+import re
 import shlex
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from rich.console import Console
 
-from study.errors import ExitCode
+from study.errors import ClusterError, ExitCode
 from study.launch import batch, tunnels
 from study.launch.job import LaunchJob
 from study.launch.ssh import parse_hosts
@@ -17,9 +17,12 @@ from study.planning.plan import make_plan
 from study.planning.shape import ClusterShape, NodeShape
 from study.space.spec import StudySpec
 from study.tracking.folder import write_atomically
+from study.tracking.tracking_uri import mask_credentials
 
-MEMORY_UNKNOWN_MB = 10**9
-"""More than any machine has: what the nodes have is known when the job runs there."""
+UNKNOWN = 10**9
+"""Memory in MB, and GPUs: more than any machine has. What the nodes have is known when the job runs there."""
+_UNSAID = re.compile(rf", (1e\+09 GPUs|{UNKNOWN} MB)")
+"""How messages about nodes write it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,20 +36,21 @@ class Launch:
     name: str
     folder: Path
     """Of the job: beside the study's, which a study makes itself."""
-    jump: str | None = None
 
 
 def launch(console: Console, asked: Launch, *, only_print: bool) -> int:
     """Show what a job will be, submit it or run it; return the exit code.
 
     Raises:
-        LaunchError: The scheduler refuses it.
+        LaunchError: The scheduler refuses it. Nothing is raised once it has taken the job, which would invite another.
         ClusterError: The space's largest trial does not fit the nodes.
     """
     say = Teller(console)
     _show_plan(say, asked)
+    head = "HEAD" if asked.request else parse_hosts(asked.job.hosts)[0].name
+    ways = tunnels.lines(head, jump=asked.job.jump or None, user=asked.job.user or None)
     if asked.request is None:
-        return _over_ssh(say, asked, only_print=only_print)
+        return _over_ssh(say, asked, head, ways, only_print=only_print)
     file, text = asked.folder / "job.sh", batch.script(asked.job, asked.request, asked.folder)
     if only_print:
         say(f"\n# {file}")
@@ -64,27 +68,29 @@ def launch(console: Console, asked: Launch, *, only_print: bool) -> int:
         say(f"{asked.job.scheduler.upper()} foresees a start at {start}." if start != "now" else "It starts now.")
     say(f"Watch it: python -m study status {asked.job.study} --watch")
     say("From your own machine, once it runs (its log names the head):")
-    for line in tunnels.lines("HEAD", jump=asked.jump, user=getpass.getuser()):
+    for line in ways:
         say(f"  {line}")
+    if asked.job.dashboard:
+        say("The line for Ray's dashboard is in its log once Ray is up: its port is known then.")
     return 0
 
 
-def _over_ssh(say: "Teller", asked: Launch, *, only_print: bool) -> int:
+def _over_ssh(say: "Teller", asked: Launch, head: str, ways: tuple[str, ...], *, only_print: bool) -> int:
     """Run the supervisor here, in the foreground."""
     from study.launch.supervisor import supervise
 
-    head = parse_hosts(asked.job.hosts)[0].name
     if only_print:
-        sys.stdout.write(asked.job.model_dump_json(indent=1, exclude={"space_text"}) + "\n")
+        sys.stdout.write(mask_credentials(asked.job.model_dump_json(indent=1, exclude={"space_text"})) + "\n")
         return 0
     file = asked.job.write(asked.folder)
-    for line in tunnels.lines(head, jump=asked.jump):
+    for line in ways:
         say(f"  {line}")
     code = supervise(file)
     if code == ExitCode.NO_CLUSTER:
         return code
-    say(f"\nThe study is in {asked.job.workdir}/{asked.job.study} on {head}. To fetch it:")
-    say(f"  rsync -a {head}:{shlex.quote(f'{asked.job.workdir}/{asked.job.study}')} studies/")
+    study = PurePosixPath(asked.job.workdir) / asked.job.study  # which may be absolute
+    say(f"\nThe study is in {study} on {head}. To fetch it:")
+    say(f"  rsync -a {shlex.join([f'{head}:{study}', 'studies/'])}")
     return code
 
 
@@ -108,7 +114,10 @@ def _show_plan(say: "Teller", asked: Launch) -> None:
             cost = sum(known) * request.walltime_s / 3600
             again = " It is requeued until the study is complete; each life costs that much." if job.resubmit else ""
             say(f"Reserves at most {cost:,.1f} CPU-hours.{again}")
-        plan = make_plan(asked.spec, ClusterShape(nodes=_nodes(known, use_head=job.use_head)))
+        try:
+            plan = make_plan(asked.spec, ClusterShape(nodes=_nodes(known, use_head=job.use_head)))
+        except ClusterError as error:
+            raise ClusterError(_UNSAID.sub("", str(error))) from error
         cpu_hours = plan.hours * plan.cluster.capacity
         say(
             f"The plan: {plan.num_trials} trials, about {_hours(plan.hours)} there, {cpu_hours:,.1f} CPU-hours "
@@ -119,12 +128,13 @@ def _show_plan(say: "Teller", asked: Launch) -> None:
 
 
 def _nodes(sizes: list[int], *, use_head: bool) -> tuple[NodeShape, ...]:
-    """Return the cluster that a job will have, as far as it is known before."""
+    """Return the cluster that a job will have, as far as it is known before; a head without trials is no part of it."""
     head, *others = sizes
     cpus = [max(head - 1, 1) if use_head or not others else 0, *others]
     return tuple(
-        NodeShape(address=f"node {index}", num_cpus=count, physical_cpus=count, memory_mb=MEMORY_UNKNOWN_MB)
+        NodeShape(address=f"node {index}", num_cpus=count, physical_cpus=count, memory_mb=UNKNOWN, num_gpus=UNKNOWN)
         for index, count in enumerate(cpus, start=1)
+        if count
     )
 
 

@@ -31,7 +31,8 @@ class LaunchJob(pydantic.BaseModel):
     workdir: str
     """Folder on every host in which everything runs."""
     python: str
-    """Interpreter on every host, in the environment that has this project; words of a shell, for `apptainer exec …`."""
+    """Interpreter on every host, in the environment that has this project; with `ssh` words of a shell, for
+    `apptainer exec …`."""
     activate: str = ""
     """Shell line before it, for instance `module load python`."""
     stage: str = ""
@@ -60,6 +61,10 @@ class LaunchJob(pydantic.BaseModel):
     resubmit: bool = True
     """Whether a study that is not complete is given another life."""
     dashboard: bool = False
+    jump: str = ""
+    """Front-end, for the ssh lines that are printed; empty: none."""
+    user: str = ""
+    """Name on the hosts, for these lines; empty: that of the laptop."""
     environment: dict[str, str] = {}
     """Variables for Ray and for the study, on every host."""
 

@@ -1,13 +1,12 @@
 """OAR from inside a job. Facts observed on 2.5.9."""
 
-import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from study.launch.allocation import Allocation, Host, hosts_of_lines
 from study.launch.job import LaunchJob
-from study.launch.scheduler import outside
+from study.launch.scheduler import is_here, outside
 
 RESUBMIT = 99
 """Exit code by which an idempotent job asks for another life."""
@@ -35,7 +34,7 @@ class Oar:
 
     def command(self, host: Host, line: str) -> list[str]:
         """Return a remote shell within the job's cpuset on that host."""
-        if host.name.partition(".")[0] == socket.gethostname().partition(".")[0]:
+        if is_here(host):
             return ["bash", "-c", line]
         return ["oarsh", host.name, line]
 

@@ -2,48 +2,17 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from study.errors import Fault, SpaceError
+from study.launch import option_checks as checks
 from study.options import Seed, Set, Trials, checked_name, checked_stage, load, seconds
 from study.protocol.stages import STAGES
 from study.space.space_file import find_space
 
 Kind = Literal["slurm", "oar", "pbs", "ssh", "ray-up", "kuberay"]
-LEAST_WALLTIME_S = 60
-
-_BATCH = ("slurm", "oar", "pbs")
-_JOBS = (*_BATCH, "ssh")
-_OF_KINDS: dict[str, tuple[str, ...]] = {
-    "--nodes": (*_BATCH, "kuberay"),
-    "--walltime": (*_BATCH, "kuberay"),
-    "--besteffort": ("oar",),
-    "--hosts": ("ssh", "ray-up"),
-    "--ssh-option": ("ssh",),
-    "--ssh-key": ("ray-up",),
-    "--head-ip": ("ray-up",),
-    "--image": ("kuberay",),
-    "--memory-gb": ("kuberay",),
-    "--min-nodes": _JOBS,
-    "--workdir": _JOBS,
-    "--stage": _JOBS,
-    "--temp-root": _JOBS,
-}
-"""Options that only some kinds have."""
-_NEEDED = {
-    "pbs": ("--cpus-per-node",),
-    "ssh": ("--hosts",),
-    "ray-up": ("--hosts",),
-    "kuberay": ("--image", "--cpus-per-node"),
-}
-_EXAMPLES = {
-    "--hosts": "--hosts lab-1:16,lab-2:16",
-    "--image": "--image registry.example.org/me/study:1",
-    "--cpus-per-node": "--cpus-per-node 16",
-}
 
 
 def launch(
@@ -96,7 +65,7 @@ def launch(
     wait: Annotated[str, typer.Option(help="How long Ray may take to start on all nodes.")] = "5m",
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard (needs ray[default]).")] = False,
     jump: Annotated[str | None, typer.Option(help="Front-end for the printed ssh lines, as [user@]name.")] = None,
-    ssh_option: Annotated[list[str] | None, typer.Option(help="ssh: an option of its own, e.g. -p2222.")] = None,
+    ssh_option: Annotated[list[str] | None, typer.Option(help="ssh, pbs: an option for ssh, e.g. -p2222.")] = None,
     ssh_key: Annotated[Path | None, typer.Option(help="ray-up: private key for the hosts.")] = None,
     head_ip: Annotated[str | None, typer.Option(help="ray-up: address at which the others reach the head.")] = None,
     image: Annotated[str | None, typer.Option(help="kuberay: container image with this project.")] = None,
@@ -128,7 +97,7 @@ def launch(
         "--cpus-per-node": cpus_per_node,
     }
     passed_on = tuple(context.args)
-    _check(kind, {option: value for option, value in given.items() if value}, passed_on)
+    checks.check_kind(kind, {option: value for option, value in given.items() if value}, passed_on)
     spec, file = load(space, set_, seed, trials), find_space(space)
     name = checked_name(name or file.stem)
     if until is not None:
@@ -147,8 +116,7 @@ def launch(
     for change in set_ or []:
         more += ["--set", change]
     walltime_s = int(seconds(walltime or "1h", "--walltime"))
-    if walltime_s < LEAST_WALLTIME_S:
-        raise _mistake("--walltime", f"a minute or more, got '{walltime}'.", "Raise it.")
+    checks.check_walltime(kind, walltime_s)
     console = Console(width=None if sys.stdout.isatty() else 140)
     listed = tuple(each.strip() for each in (hosts or "").split(",") if each.strip())
     here = Path.cwd() if workdir is None else workdir
@@ -181,6 +149,8 @@ def launch(
         write = manifests.ray_up_files if kind == "ray-up" else manifests.kuberay_files
         raise typer.Exit(manifests.show_manifest(console, write(manifest), only_print=print_))
     is_ssh = kind == "ssh"
+    checks.check_min_nodes(min_nodes, nodes=len(listed) if is_ssh else nodes or 1)
+    checks.check_python(kind, python)
     job = LaunchJob(
         scheduler=kind,
         study=str(on_nodes / name),
@@ -193,7 +163,7 @@ def launch(
         workdir=str(here),
         python=python,
         activate=activate,
-        stage=str(Path(python).parent.parent) if stage else "",
+        stage=checks.staged(kind, python) if stage else "",
         hosts=listed,
         ssh_options=tuple(ssh_option or ()),
         cpus_per_node=cpus_per_node,
@@ -206,6 +176,8 @@ def launch(
         walltime_s=None if is_ssh else walltime_s,
         resubmit=resubmit and not is_ssh,
         dashboard=dashboard,
+        jump=jump or "",
+        user="" if is_ssh else checks.login(),
     )
     request = Request(
         name=name,
@@ -215,21 +187,5 @@ def launch(
         besteffort=besteffort,
         passed_on=passed_on,
     )
-    asked = command.Launch(job=job, request=None if is_ssh else request, spec=spec, name=name, folder=folder, jump=jump)
+    asked = command.Launch(job=job, request=None if is_ssh else request, spec=spec, name=name, folder=folder)
     raise typer.Exit(command.launch(console, asked, only_print=print_))
-
-
-def _check(kind: str, given: dict[str, Any], passed_on: tuple[str, ...]) -> None:
-    for option in given:
-        if option in _OF_KINDS and kind not in _OF_KINDS[option]:
-            kinds = " and ".join(_OF_KINDS[option])
-            raise _mistake(option, f"only for {kinds}, got `launch {kind}`.", "Drop it.")
-    if passed_on and kind not in _BATCH:
-        raise _mistake("after --", f"options of a scheduler, got `launch {kind}`.", "Drop them.")
-    for option in _NEEDED.get(kind, ()):
-        if option not in given:
-            raise _mistake(option, f"needed by `launch {kind}`.", f"For instance {_EXAMPLES[option]}.")
-
-
-def _mistake(place: str, law: str, fix: str) -> SpaceError:
-    return SpaceError("command line", [Fault(place=place, law=law, fix=fix)])

@@ -1,8 +1,11 @@
 """PBS from inside a job, written from the documentation of PBS Professional 2022; it was never run on PBS.
 
-Source: PBS Professional 2022.1 User's Guide, "Submitting a PBS job" (PBS_NODEFILE, mpiprocs), "pbs_tmrsh".
+Source: PBS Professional 2022.1 User's Guide, "Submitting a PBS job" (PBS_NODEFILE, mpiprocs), "pbs_attach"; OpenPBS's
+pbs_tmrsh.c, which passes on neither input nor output, so that an agent could not be spoken to, and pbs_attach.c.
 """
 
+import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Mapping
@@ -11,7 +14,8 @@ from pathlib import Path
 from study.errors import ExitCode, LaunchError
 from study.launch.allocation import Allocation, Host, hosts_of_lines
 from study.launch.job import LaunchJob
-from study.launch.scheduler import outside
+from study.launch.scheduler import is_here, outside
+from study.launch.ssh import over_ssh
 
 
 class Pbs:
@@ -34,8 +38,12 @@ class Pbs:
         return Allocation(hosts=hosts, job=self._id.partition(".")[0], ends_at=ends_at)
 
     def command(self, host: Host, line: str) -> list[str]:
-        """Return a remote shell that belongs to the job."""
-        return ["pbs_tmrsh", host.name, line]
+        """Return a remote shell; its session, and so all that it starts, is part of the job where PBS can attach it."""
+        if is_here(host):
+            return ["bash", "-c", line]
+        attach = shlex.quote(shutil.which("pbs_attach") or "pbs_attach")  # a shell over ssh may have another PATH
+        join = f"if command -v {attach} >/dev/null; then {attach} -j {shlex.quote(self._id)} -p $$ >&2; fi"
+        return over_ssh(self._job, host, f"exec bash -c {shlex.quote(f'{join}; {line}')}")
 
     def may_resume(self, signal_name: str) -> bool:
         """Return False for SIGTERM: PBS sends it to jobs that their owner deletes; the walltime is watched here."""

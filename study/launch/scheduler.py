@@ -1,5 +1,6 @@
 """What the supervisor needs of a batch scheduler, from inside a job of it: the seam between it and each of them."""
 
+import socket
 from collections.abc import Mapping
 from typing import NoReturn, Protocol
 
@@ -57,6 +58,11 @@ def adapter(job: LaunchJob, folder: str, environment: Mapping[str, str]) -> Sche
             return Pbs(job, folder, environment)
         case "ssh":
             return Ssh(job)
+
+
+def is_here(host: Host) -> bool:
+    """Return whether the host is the one that this runs on; either may be known by its short name."""
+    return host.name.partition(".")[0] == socket.gethostname().partition(".")[0]
 
 
 def outside(scheduler: str, variable: str) -> NoReturn:

@@ -22,8 +22,8 @@ class Ssh:
         return Allocation(hosts=parse_hosts(self._job.hosts), job=f"ssh{os.getpid()}", ends_at=None)
 
     def command(self, host: Host, line: str) -> list[str]:
-        """Return a remote shell; its end of input tells the agent that we are gone."""
-        return ["ssh", *_ALIVE, *self._job.ssh_options, host.name, line]
+        """Return a remote shell."""
+        return over_ssh(self._job, host, line)
 
     def may_resume(self, signal_name: str) -> bool:
         """Return False: nobody gives these hosts away but the person at the keyboard."""
@@ -32,6 +32,11 @@ class Ssh:
     def resubmit(self, started_at: float) -> int:
         """Return that the study can be resumed: there is nobody to queue it."""
         return ExitCode.STOPPED
+
+
+def over_ssh(job: LaunchJob, host: Host, line: str) -> list[str]:
+    """Return a remote shell that asks for no password; its end of input tells the agent that we are gone."""
+    return ["ssh", *_ALIVE, *job.ssh_options, host.name, line]
 
 
 def parse_hosts(texts: tuple[str, ...]) -> tuple[Host, ...]:

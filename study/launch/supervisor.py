@@ -8,6 +8,7 @@ scheduler can give one.
 """
 
 import contextlib
+import json
 import os
 import queue
 import signal
@@ -18,10 +19,11 @@ from pathlib import Path
 from types import FrameType
 
 from study.errors import ExitCode, LaunchError, StudyError
+from study.launch import tunnels
 from study.launch.allocation import Allocation
-from study.launch.batch import NOTICE_S
+from study.launch.batch import EARLY_S, NOTICE_S
 from study.launch.job import LaunchJob
-from study.launch.ray_cluster import RayCluster, Stopped
+from study.launch.ray_cluster import ADDRESS_FILE, RayCluster, Stopped
 from study.launch.remote import Agent, Inbox, Said
 from study.launch.scheduler import Scheduler, adapter
 from study.tracking.folder import StudyFolder
@@ -32,8 +34,8 @@ LEAST_S = 30.0
 """With less time left than this, a study is not even begun."""
 DRIVER_TIMEOUT_S = 60.0
 """How long a driver may take to end after a signal: it gives Ray 20 s itself."""
-NEAR_THE_END_S = NOTICE_S + 60.0
-"""A signal with less time left than this is that of the walltime: SLURM sends it up to a minute early."""
+NEAR_THE_END_S = NOTICE_S + EARLY_S
+"""A signal with less time left than this is that of the walltime."""
 MOST_RESTARTS = 3
 """How often a driver that was killed (by the kernel, for lack of memory) is started again within one job."""
 
@@ -64,6 +66,7 @@ class Supervisor:
             ray = RayCluster(self._job, self._folder, allocation, self._scheduler, self._inbox, note)
             try:
                 ray.start()
+                self._show_dashboard(allocation.head.name)
                 code = self._drive(ray, allocation)
             except Stopped as stopped:
                 self._signal = str(stopped)
@@ -77,6 +80,14 @@ class Supervisor:
         note(f"Job {allocation.job}: {hosts}.")
         if allocation.ends_at is not None:
             note(f"It may last until {time.strftime('%H:%M:%S', time.localtime(allocation.ends_at))}.")
+
+    def _show_dashboard(self, head: str) -> None:
+        """Say how a person at a laptop sees it, now that its port is known."""
+        if self._job.dashboard:
+            address = json.loads((self._folder / ADDRESS_FILE).read_text())["dashboard"]
+            ports = tunnels.Ports(mlflow=None, jupyter=None, dashboard=int(address.rpartition(":")[2]))
+            for line in tunnels.lines(head, jump=self._job.jump or None, user=self._job.user or None, ports=ports):
+                note(f"From your own machine: {line}")
 
     # --- the study ---------------------------------------------------------------------------------------------
 
@@ -230,13 +241,19 @@ class Supervisor:
         def handle(number: int, frame: FrameType | None) -> None:
             self._inbox.put(signal.Signals(number).name)
 
-        before = {number: signal.signal(number, handle) for number in SIGNALS}
+        heard = [number for number in SIGNALS if not _survives(number)]
+        before = {number: signal.signal(number, handle) for number in heard}
         try:
             yield
         finally:
             for number, handler in before.items():
                 # What comes now comes too late: Ray is down, and the job is being given back.
                 signal.signal(number, signal.SIG_IGN if self._signal or self._out_of_time else handler)
+
+
+def _survives(number: int) -> bool:
+    """Return whether somebody wants this process to outlive its terminal, as `nohup` does."""
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 def note(text: str) -> None:

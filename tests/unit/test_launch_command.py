@@ -1,6 +1,8 @@
 """`python -m study launch` up to the scheduler: what it writes, shows and refuses."""
 
+import json
 import os
+import shlex
 import stat
 
 import pytest
@@ -8,7 +10,10 @@ from typer.testing import CliRunner
 
 from study.cli import app
 from study.errors import ClusterError, LaunchError, SpaceError
+from study.launch.batch import LEAST_WALLTIME_S
 from study.launch.job import LaunchJob
+from study.launch.option_checks import staged
+from study.launch.supervisor import LEAST_S
 
 WHOLE = ("launch", "slurm", "acrobot_workers.yaml", "--nodes", "2")
 TWO = (*WHOLE, "--cpus-per-node", "48", "--walltime", "1h30m")
@@ -72,9 +77,82 @@ def test_without_the_scheduler_the_front_end_is_named(place, monkeypatch):
     assert "sbatch: must be on this machine's PATH" in str(result.exception)
 
 
+OARSTAT = """#!/bin/bash
+here=${0%/*}
+[[ -e $here/asked ]] || { touch $here/asked; echo "database is away" >&2; exit 1; }
+echo "    state = Waiting"
+echo "    scheduledStart = 2026-11-22 08:00:00"
+"""
+
+
+def test_a_job_that_was_submitted_is_no_failure_where_its_start_is_unknown(place, monkeypatch):
+    script_with(place, monkeypatch, "oarsub", "#!/bin/bash\necho OAR_JOB_ID=17\n")
+    script_with(place, monkeypatch, "oarstat", OARSTAT)
+    result = launch("launch", "oar", "quickstart.yaml")
+    assert result.exit_code == 0, result.exception
+    assert "Submitted as job 17" in result.output
+    assert "OAR foresees a start at 2026-11-22 08:00:00" in result.output
+    monkeypatch.setattr("study.launch.batch.OAR_FORESIGHT_S", 0.1)
+    script_with(place, monkeypatch, "oarstat", "#!/bin/bash\nexit 1\n")
+    result = launch("launch", "oar", "quickstart.yaml")
+    assert result.exit_code == 0, result.exception
+    assert "foresees" not in result.output
+
+
+def test_a_front_end_that_is_none_is_told_before_anything_is_submitted(place, monkeypatch):
+    script_with(place, monkeypatch, "sbatch", "#!/bin/bash\ntouch ${0%/*}/submitted; echo 17\n")
+    result = launch(*TWO, "--jump", "-oProxyCommand=x")
+    assert "jump host: must be [user@]name" in str(result.exception)
+    assert not (place / "bin" / "submitted").exists()
+
+
+def test_a_login_that_ssh_would_not_take_is_left_out(place, monkeypatch):
+    script_with(place, monkeypatch, "sbatch", SBATCH)
+    monkeypatch.setattr("getpass.getuser", lambda: "SITE\\me")
+    result = launch(*TWO)
+    assert result.exit_code == 0, result.exception
+    assert "8888:127.0.0.1:8888 HEAD" in result.output
+
+
+def test_the_dashboard_is_where_its_port_is_known(place, monkeypatch):
+    script_with(place, monkeypatch, "sbatch", SBATCH)
+    assert "dashboard is in its log" in launch(*TWO, "--dashboard").output
+    assert "dashboard is in its log" not in launch(*TWO).output
+
+
+OVER_SSH = ("launch", "ssh", "quickstart.yaml", "--hosts", "me@lab-1:2")
+
+
+def test_a_password_is_not_printed():
+    uris = ("--tracking-uri", "http://me:secret@lab-1:5000", "--optuna-storage", "postgresql://me:se/c@ret@lab-1/db")
+    result = launch(*OVER_SSH, *uris, "--print")
+    assert result.exit_code == 0, result.exception
+    assert "secret" not in result.output
+    assert "ret@" not in result.output
+    assert json.loads(result.output[result.output.index("{") :])["run"].count("http://***@lab-1:5000") == 1
+
+
+@pytest.mark.parametrize(
+    ("out", "study"), [("studies", "/work dir/studies/s"), ("/shared/studies", "/shared/studies/s")]
+)
+def test_the_line_that_fetches_a_study_names_its_folder(out, study, monkeypatch):
+    monkeypatch.setattr("study.launch.supervisor.supervise", lambda file: 0)
+    monkeypatch.setattr(LaunchJob, "write", lambda job, folder: folder)
+    result = launch(*OVER_SSH, "--name", "s", "--workdir", "/work dir", "--out", out)
+    line = next(line for line in result.output.splitlines() if "rsync" in line)
+    assert shlex.split(line) == ["rsync", "-a", f"me@lab-1:{study}", "studies/"]
+
+
 def test_a_trial_that_can_never_fit_is_refused_before_the_queue():
     result = launch(*WHOLE, "--cpus-per-node", "4", "--set", "execution=real")
     assert isinstance(result.exception, ClusterError)
+    assert "need 11 CPUs at once, the cluster has 4 (node 2: 4 CPUs)." in str(result.exception)
+
+
+def test_what_nobody_knows_yet_refuses_no_job():
+    result = launch(*TWO, "--set", "resources.num_gpus_per_learner=1", "--print", "--", "--gres=gpu:1")
+    assert result.exit_code == 0, result.exception
+    assert "#SBATCH --gres=gpu:1" in result.output
 
 
 @pytest.mark.parametrize(
@@ -86,7 +164,14 @@ def test_a_trial_that_can_never_fit_is_refused_before_the_queue():
         (("launch", "ssh", "quickstart.yaml", "--hosts", "a", "--", "--account=x"), "after --"),
         (("launch", "slurm", "quickstart.yaml", "--besteffort"), "--besteffort"),
         (("launch", "slurm", "quickstart.yaml", "--walltime", "soon"), "--walltime"),
-        (("launch", "slurm", "quickstart.yaml", "--walltime", "30s"), "--walltime"),
+        (("launch", "slurm", "quickstart.yaml", "--walltime", "2m"), "--walltime"),
+        (("launch", "slurm", "quickstart.yaml", "--nodes", "2", "--min-nodes", "3"), "--min-nodes"),
+        (("launch", "ssh", "quickstart.yaml", "--hosts", "a,b", "--min-nodes", "3"), "--min-nodes"),
+        (("launch", "slurm", "quickstart.yaml", "--python", "apptainer exec study.sif python"), "--python"),
+        (("launch", "slurm", "quickstart.yaml", "--python", "'python"), "--python"),
+        (("launch", "slurm", "quickstart.yaml", "--python", "python3", "--stage"), "--stage"),
+        (("launch", "slurm", "quickstart.yaml", "--python", "/usr/bin/python3", "--stage"), "--stage"),
+        (("launch", "ssh", "quickstart.yaml", "--hosts", "a", "--python", "/usr/bin/python3", "--stage"), "--stage"),
         (("launch", "slurm", "quickstart.yaml", "--name", "../x"), "--name"),
         (("launch", "slurm", "quickstart.yaml", "--until", "race"), "--until"),
         (("launch", "kuberay", "quickstart.yaml"), "--image"),
@@ -98,6 +183,31 @@ def test_mistakes_are_named_before_anything_is_written(place, words, place_of):
     assert isinstance(result.exception, SpaceError), result.output
     assert place_of in str(result.exception)
     assert list(place.iterdir()) == []
+
+
+def test_a_container_is_for_hosts_without_a_scheduler():
+    result = launch(*OVER_SSH, "--python", "apptainer exec study.sif python", "--print")
+    assert result.exit_code == 0, result.exception
+
+
+@pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta"])
+def test_an_environment_is_staged(place, mark):
+    (place / "env" / mark).mkdir(parents=True)
+    assert staged("slurm", str(place / "env" / "bin" / "python")) == str(place / "env")
+    with pytest.raises(SpaceError, match="--stage"):
+        staged("slurm", str(place / "env" / "python"))
+
+
+def test_an_environment_that_only_the_hosts_have_is_staged():
+    assert staged("ssh", "/no/such/env/bin/python") == "/no/such/env"
+    with pytest.raises(SpaceError, match="--stage"):
+        staged("slurm", "/no/such/env/bin/python")
+
+
+def test_the_shortest_job_has_time_for_a_study():
+    margin = LaunchJob.model_fields["margin_s"].default
+    assert margin + LEAST_S + 60 <= LEAST_WALLTIME_S  # with a minute to start Ray in
+    assert launch("launch", "slurm", "quickstart.yaml", "--walltime", "3m", "--print").exit_code == 0
 
 
 def test_ray_up_writes_its_files_for_nobody_else(place):

@@ -1,6 +1,10 @@
 """The script of a batch job, and what the scheduler's own variables say; no scheduler is needed."""
 
+import os
 import re
+import shlex
+import shutil
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -65,6 +69,16 @@ def test_without_another_life_nobody_asks_for_one():
     assert "--no-requeue" in directives(script(once, REQUEST, FOLDER), "#SBATCH ")
     once = once.model_copy(update={"scheduler": "oar"})
     assert "-t idempotent" not in directives(script(once, REQUEST, FOLDER), "#OAR ")
+    once = once.model_copy(update={"scheduler": "pbs"})
+    assert {"-r n"} == {line for line in directives(script(once, REQUEST, FOLDER), "#PBS ") if line.startswith("-r")}
+
+
+@pytest.mark.parametrize(("name", "mark"), [("slurm", "#SBATCH "), ("oar", "#OAR "), ("pbs", "#PBS ")])
+def test_the_options_of_the_person_come_last(name, mark):
+    assert directives(script(as_scheduler(name), with_options("-r", "n", "-k", "n"), FOLDER), mark)[-2:] == [
+        "-r n",
+        "-k n",
+    ]
 
 
 def test_whole_nodes_are_asked_for_where_no_cpus_are_given():
@@ -90,6 +104,64 @@ def test_resources_of_the_person_replace_ours_in_oar():
     assert [line for line in lines if line.startswith("-l")] == ["-l /switch=1/host=2,walltime=1"]
 
 
+def with_options(*words):
+    return Request(name="s", nodes=1, cpus_per_node=1, walltime_s=60, passed_on=words)
+
+
+OAR_WORDS = ("-p", "cluster='gros' and wattmeter='YES'", "-l", "{cluster='x'}/host=2,walltime=1", "--project=rl")
+
+
+def test_oar_unquotes_nothing_so_nothing_is_quoted():
+    lines = directives(script(as_scheduler("oar"), with_options(*OAR_WORDS), FOLDER), "#OAR ")
+    assert lines[-3:] == [
+        "-p cluster='gros' and wattmeter='YES'",
+        "-l {cluster='x'}/host=2,walltime=1",
+        "--project rl",
+    ]
+
+
+SCAN = """
+use OAR::Sub;
+my $found = OAR::Sub::scan_script($ARGV[0], "");
+print join("\n", $found->{property}, $found->{resources}[0], $found->{project}, $found->{stdout}, $found->{name});
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("perl") is None or subprocess.run(["perl", "-MOAR::Sub", "-e1"], capture_output=True).returncode != 0,
+    reason="needs OAR's Perl module",
+)
+def test_oar_itself_reads_what_was_given(tmp_path):
+    (tmp_path / "oardodo").write_text('#!/bin/sh\nexec "$@"\n')  # OAR's change of user
+    (tmp_path / "oardodo").chmod(0o755)
+    file = tmp_path / "job.sh"
+    file.write_text(script(as_scheduler("oar"), with_options(*OAR_WORDS), tmp_path))
+    done = subprocess.run(
+        ["perl", "-e", SCAN, file],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "OARDO_USER": "me"},
+        capture_output=True,
+        text=True,
+    )
+    read = [OAR_WORDS[1], OAR_WORDS[3], "rl", f"{tmp_path}/job-%jobid%.log", "s"]
+    assert (done.stdout.splitlines(), done.stderr) == (read, "")
+
+
+@pytest.mark.parametrize("folder", ["/w/my studies", "/w/it's", "/w/a;b"])
+def test_a_folder_that_oar_would_not_find_is_refused(folder):
+    with pytest.raises(LaunchError, match="--out: OAR takes a folder without blanks"):
+        script(as_scheduler("oar"), REQUEST, Path(folder))
+
+
+@pytest.mark.parametrize(
+    ("workdir", "activate"), [("/no/such/folder", ""), ("/", "false"), ("/", "ls /no/such/folder >/dev/null 2>&1")]
+)
+def test_a_job_ends_where_its_environment_is_not_there(workdir, activate, tmp_path):
+    job = JOB.model_copy(update={"workdir": workdir, "activate": activate, "python": "/bin/echo"})
+    (tmp_path / "job.sh").write_text(script(job, REQUEST, tmp_path))
+    done = subprocess.run(["bash", tmp_path / "job.sh"], capture_output=True, text=True)
+    assert (done.stdout, done.returncode > 0) == ("", True)
+
+
 @pytest.mark.parametrize("words", [("cpu",), ("--x\nrm -rf /",)])
 def test_a_word_that_is_no_option_is_refused(words):
     with pytest.raises(LaunchError, match="options of the scheduler"):
@@ -99,11 +171,11 @@ def test_a_word_that_is_no_option_is_refused(words):
 @pytest.mark.parametrize("name", ["slurm", "oar", "pbs"])
 def test_scripts_are_shell_and_end_in_the_supervisor(name, tmp_path):
     hostile = as_scheduler(name).model_copy(update={"workdir": str(tmp_path / "a 'b' $(touch no)"), "activate": "true"})
-    file = tmp_path / "job.sh"
-    file.write_text(script(hostile, REQUEST, tmp_path / "the folder"))
+    file, folder = tmp_path / "job.sh", tmp_path / ("folder" if name == "oar" else "the folder")
+    file.write_text(script(hostile, REQUEST, folder))
     assert subprocess.run(["bash", "-n", file]).returncode == 0
     last = file.read_text().rstrip().splitlines()[-1]
-    assert last == f"exec /v/bin/python -u -m study.launch.supervisor '{tmp_path}/the folder/launch.json'"
+    assert last == f"exec /v/bin/python -u -m study.launch.supervisor {shlex.quote(f'{folder}/launch.json')}"
     done = subprocess.run(
         ["bash", "-c", 'set -e; cd() { printf %s "$1"; exit; }; . ' + str(file)], capture_output=True, text=True
     )
@@ -156,6 +228,41 @@ def test_pbs_reads_its_allocation(tmp_path):
     assert [(host.name, host.num_cpus) for host in allocation.hosts] == [("a", 1), ("b", 2)]
     assert allocation.job == "17"
     assert allocation.ends_at == pytest.approx(time.time() + 600, abs=5)
+
+
+SSH = """#!/bin/bash
+echo "$*" > "${0%/*}/asked"
+exec bash -c "${@: -1}"
+"""
+ATTACH = """#!/bin/bash
+echo "$*" > "${0%/*}/attached"
+echo attached
+"""
+
+
+@pytest.mark.parametrize("has_attach", [True, False])
+def test_an_agent_on_pbs_is_spoken_to_and_belongs_to_the_job(has_attach, tmp_path, monkeypatch):
+    for name, text in (("ssh", SSH), *([("pbs_attach", ATTACH)] if has_attach else [])):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    job = as_scheduler("pbs").model_copy(update={"ssh_options": ("-p2222",)})
+    command = Pbs(job, str(tmp_path), {"PBS_JOBID": "17.server"}).command(
+        Host(name="not-here", num_cpus=1), "cd / && echo $$; exec cat"
+    )
+    done = subprocess.run(command, input="a task\n", capture_output=True, text=True)
+    pid, said = done.stdout.splitlines()
+    assert said == "a task"  # and what pbs_attach prints is not taken for an answer
+    assert "BatchMode=yes" in (tmp_path / "asked").read_text()
+    assert "-p2222 not-here" in (tmp_path / "asked").read_text()
+    if has_attach:
+        assert (tmp_path / "attached").read_text() == f"-j 17.server -p {pid}\n"
+
+
+@pytest.mark.parametrize("scheduler", [Oar, Pbs])
+def test_the_head_needs_no_remote_shell(scheduler):
+    host = Host(name=f"{socket.gethostname().partition('.')[0]}.site.example", num_cpus=1)
+    assert scheduler(JOB, "/w", {"PBS_JOBID": "17"}).command(host, "true") == ["bash", "-c", "true"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a job does when its study has not ended: another life, or the reason. No scheduler, no Ray."""
 
 import queue
+import signal
 import sys
 
 import pytest
@@ -90,6 +91,32 @@ def test_a_lost_head_is_no_fault_of_the_study_as_long_as_it_goes_on(tmp_path, tr
     lines = [line for trial in trials for line in whole_trial(trial)]
     end = StudyClosed(session=1, reason="error", detail="Ray is gone")
     assert life(tmp_path, opened(), *lines, end, loses_head=True) == code
+
+
+def supervisor_of(tmp_path, **values):
+    job = LaunchJob(scheduler="slurm", study="s", run=("run",), workdir="/w", python="python", **values)
+    return Supervisor(job, tmp_path, Scheduler())
+
+
+@pytest.mark.parametrize("before", [signal.SIG_IGN, signal.SIG_DFL])
+def test_nohup_survives_a_hang_up(tmp_path, before):
+    was = signal.signal(signal.SIGHUP, before)
+    try:
+        supervisor = supervisor_of(tmp_path)
+        with supervisor._taking_signals():
+            signal.raise_signal(signal.SIGHUP)
+        assert supervisor._inbox.empty() == (before is signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGHUP) is before
+    finally:
+        signal.signal(signal.SIGHUP, was)
+
+
+def test_the_way_to_the_dashboard_is_told(tmp_path, capsys):
+    (tmp_path / "ray.json").write_text('{"dashboard": "127.0.0.1:20008"}')
+    supervisor_of(tmp_path, dashboard=True, jump="front", user="me")._show_dashboard("n1")
+    assert "ssh -N -L 8265:127.0.0.1:20008 -J me@front me@n1  # Ray dashboard" in capsys.readouterr().out
+    supervisor_of(tmp_path)._show_dashboard("n1")
+    assert capsys.readouterr().out == ""
 
 
 AGENT = """
