@@ -45,7 +45,8 @@ class RayNode:
             alone = not (task.address or task.peer)
             ours = PRIVATE_ENVIRONMENT if alone else RAY_ENVIRONMENT
             environment = {**os.environ, **ours, **task.environment}
-            for name in ("RAY_ADDRESS", "RAY_TMPDIR"):
+            # Workers inherit OMP_NUM_THREADS: a job's own would give every runner of one CPU as many threads.
+            for name in ("RAY_ADDRESS", "RAY_TMPDIR", "OMP_NUM_THREADS"):
                 environment.pop(name, None)
             with self.log.open("wb") as log:
                 self.process = subprocess.Popen(
@@ -161,7 +162,8 @@ def own_address(task: RayTask) -> str:
 def _num_cpus(task: RayTask) -> int:
     if task.num_cpus is not None:
         return task.num_cpus
-    return max(machine().num_cores - task.leave_out, 0)
+    cores = machine().num_cores
+    return max(min(cores, task.granted or cores) - task.leave_out, 1)
 
 
 def _folder(temp_root: str, base: int) -> Path:

@@ -162,20 +162,20 @@ class RayCluster:
     def _task(self, host: Host, *, peer: str, address: str = "") -> RayTask:
         job, is_head = self._job, not address
         alone = len(self._allocation.hosts) == 1
-        given = job.cpus_per_node or host.num_cpus
+        leave_out = 1 if is_head else 0  # one core for Ray's head, the study's driver and MLflow's mirror
+        # What a person says counts; a scheduler may count hyper-threads, so that the host looks at its cores.
+        asked = job.cpus_per_node or (host.num_cpus if job.scheduler == "ssh" else None)
+        num_cpus = None if asked is None else max(asked - leave_out, 1)
         if is_head and not (alone or job.use_head):
-            num_cpus: int | None = 0
-        elif is_head and given is not None:
-            num_cpus = max(given - 1, 1)  # one core for Ray's head, the study's driver and MLflow's mirror
-        else:
-            num_cpus = given
+            num_cpus = 0
         return RayTask(
             job=self._allocation.job,
             temp_root=job.temp_root,
             environment=self.environment,
             address=address,
             num_cpus=num_cpus,
-            leave_out=1 if is_head else 0,
+            granted=host.num_cpus,
+            leave_out=leave_out,
             interface=job.interface,
             peer=peer,
             port_base=job.port_base,

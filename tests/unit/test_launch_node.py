@@ -1,13 +1,19 @@
-"""What a launched node of Ray finds in its temporary folder: its own, that of the living, that of the dead."""
+"""A launched node of Ray: its CPUs, its environment, and what it finds in its temporary folder."""
 
 import contextlib
 import os
+import queue
 
 import pytest
 
+from study.cluster.machine import Machine
 from study.errors import LaunchError
 from study.launch import node
+from study.launch.allocation import Allocation, Host
+from study.launch.job import LaunchJob
 from study.launch.ports import take_block
+from study.launch.ray_cluster import RayCluster
+from study.launch.tasks import RayTask
 
 
 @pytest.fixture
@@ -51,3 +57,57 @@ def test_somebody_elses_folder_is_refused(tmp_path, block):
     with pytest.raises(LaunchError, match="must be yours"):
         node._folder(str(tmp_path), mine.base)
     assert (tmp_path / "elsewhere").exists()
+
+
+# --- CPUs -------------------------------------------------------------------------------------------------------------
+
+
+def cpus_of(monkeypatch, *hosts, cores=36, scheduler="slurm", **changes):
+    """Return what Ray hands out on each host of so many cores, the head first."""
+    monkeypatch.setattr(node, "machine", lambda: Machine(num_cores=cores, memory_mb=64_000, num_gpus=0))
+    job = LaunchJob(scheduler=scheduler, study="/s", run=(), workdir="/w", python="python", **changes)
+    allocation = Allocation(hosts=hosts, job="1", ends_at=None)
+    ray = RayCluster(job, None, allocation, None, queue.SimpleQueue(), print)
+    tasks = [ray._task(host, peer="", address="" if host is hosts[0] else "10.0.0.1:6379") for host in hosts]
+    return [node._num_cpus(task) for task in tasks]
+
+
+def test_hyper_threads_that_a_scheduler_counts_are_no_cpus_of_ray(monkeypatch):
+    whole = [Host(name=name, num_cpus=72) for name in "abc"]
+    assert cpus_of(monkeypatch, *whole) == [0, 36, 36]
+    assert cpus_of(monkeypatch, *whole, use_head=True) == [35, 36, 36]
+    assert cpus_of(monkeypatch, whole[0], Host(name="b", num_cpus=12)) == [0, 12], "a part of a node"
+    assert cpus_of(monkeypatch, whole[0], Host(name="b", num_cpus=None)) == [0, 36]
+
+
+def test_the_cpus_that_a_person_asks_for_are_taken_as_they_are(monkeypatch):
+    whole = [Host(name=name, num_cpus=72) for name in "ab"]
+    assert cpus_of(monkeypatch, *whole, cpus_per_node=48) == [0, 48]
+    assert cpus_of(monkeypatch, *whole, scheduler="ssh", use_head=True) == [71, 72]
+
+
+def test_a_head_that_runs_trials_has_a_cpu_for_them(monkeypatch):
+    for given in (None, 1, 4):
+        assert cpus_of(monkeypatch, Host(name="a", num_cpus=given), cores=1) == [1]
+
+
+# --- environment ------------------------------------------------------------------------------------------------------
+
+
+class Started:
+    """Of the last process: how it was started."""
+
+    environment: dict[str, str]
+
+    def __init__(self, words, *, env, **_):
+        Started.environment = env
+
+
+def test_threads_and_the_address_of_another_ray_do_not_reach_its_workers(monkeypatch, tmp_path):
+    monkeypatch.setattr(node.subprocess, "Popen", Started)
+    for name in ("OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"):
+        monkeypatch.setenv(name, "16")
+    task = RayTask(job="1", temp_root=str(tmp_path), environment={"RAY_AUTH_TOKEN": "x"}, num_cpus=1)
+    node.RayNode(task)._ports.release()
+    assert Started.environment["RAY_AUTH_TOKEN"] == "x"
+    assert not {"OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"} & set(Started.environment)
