@@ -20,11 +20,12 @@ import pytest
 from rich.console import Console
 
 from study import doctor
+from study.cluster.control_groups import control_groups
 from study.doctor import asking, fit, limits, nodes, noise, packages, ray, storage, tracking
 from study.doctor.facts import Facts
 from study.doctor.finding import Check, Finding, Verdict, ok, refused
 from study.doctor.probe import digest_of, filesystem_of, look, readers_of
-from study.doctor.probe_cpus import control_groups, read_grant
+from study.doctor.probe_cpus import read_grant
 from study.doctor.probe_load import cpu_times, options_of, read_load
 from study.doctor.surroundings import Clock, Cluster, NodeReport, Surroundings, folded
 from study.doctor.view import print_finding, print_summary, to_json
@@ -181,7 +182,8 @@ def test_who_can_read_a_token_depends_on_its_mode_and_on_the_folders_above(open_
 
 def ask_in_a_process(code: str, *before: str) -> Any:
     """Run a line of Python that prints JSON in a process of its own, after shell commands."""
-    program = f"import json; from study.doctor.probe import *; print(json.dumps({code}))"
+    imports = "from study.cluster.machine import machine; from study.doctor.probe import *"
+    program = f"import json; {imports}; print(json.dumps({code}))"
     script = "; ".join([*before, 'exec "$@"'])
     words = ["sh", "-c", script, "sh", sys.executable, "-c", program]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
@@ -238,12 +240,12 @@ def test_limits_of_control_groups_are_found(control_group, private, cluster):
     assert_says(limits.threads(private(4, limits=told)), "fail", "room for")
     cpu = control_group("cpu", cpu__cfs_quota_us=100_000)
     told = ask_in_a_process("read_cpus(('x',))", f"echo $$ > {cpu}/tasks")
-    assert told["quota"] == 1.0
+    assert (told["quota"], told["num_cores"]) == (1.0, 1)
     if told["machine"] > 1:
         assert_says(nodes.cpus(cluster({"num_cpus": 2, "cpus": told})), "fail", "1 were allocated here by the quota")
     memory = control_group("memory", memory__limit_in_bytes=300 * 2**20)
     told = ask_in_a_process("read_memory()", f"echo $$ > {memory}/tasks")
-    assert told["total_mb"] == 300
+    assert told["total_mb"] == ask_in_a_process("machine().memory_mb", f"echo $$ > {memory}/tasks") == 300
     assert 0 < told["available_mb"] <= 300
     assert_says(nodes.memory(private(2, memory=told)), "fail", "of 0.3 GB")
 
