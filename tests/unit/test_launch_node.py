@@ -3,6 +3,9 @@
 import contextlib
 import os
 import queue
+import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -39,7 +42,7 @@ def test_what_killed_nodes_left_is_removed_and_nothing_of_those_that_live(tmp_pa
     mine, other, dead = block("mine"), block("other"), block("dead")
     folders = [folder_of(tmp_path, each.base) for each in (mine, other, dead)]
     dead.release()
-    foreign = [tmp_path / "rl-99999-20000", tmp_path / f"rl-{os.getuid()}-env", tmp_path / f"rl-{os.getuid()}-99999999"]
+    foreign = [tmp_path / name for name in ("rl-99999-20000", f"rl-{os.getuid()}-x", f"rl-{os.getuid()}-99999999")]
     for folder in foreign:
         folder.mkdir()
     made = node._folder(str(tmp_path), mine.base)
@@ -48,6 +51,42 @@ def test_what_killed_nodes_left_is_removed_and_nothing_of_those_that_live(tmp_pa
     assert folders[1].exists()
     assert not folders[2].exists()
     assert all(folder.exists() for folder in foreign)
+
+
+def test_environments_that_nobody_runs_from_are_removed(tmp_path):
+    dead, used, linked = (tmp_path / node.STAGED.format(job=job) for job in ("17", "18.pbs", "19"))
+    for folder in (dead, used, tmp_path / "elsewhere"):
+        (folder / "bin").mkdir(parents=True)
+    linked.symlink_to(tmp_path / "elsewhere")
+    # As the shell that makes the copy, and what runs from it; by its name, since the folder has other paths too.
+    process = subprocess.Popen(["bash", "-c", "exec -a //tmp/rl-18.pbs-env/bin/python sleep 60"])
+    try:
+        node._remove_dead(tmp_path)
+    finally:
+        process.kill()
+        process.wait()
+    assert not dead.exists()
+    assert used.exists()
+    assert linked.exists()
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_half_an_environment_is_not_left_behind(tmp_path, copied):
+    here = tmp_path / "env"
+    if copied:
+        (here / "bin").mkdir(parents=True)
+        (here / "bin" / "python").write_text('#!/bin/sh\necho agent "$@"\n')
+        (here / "bin" / "python").chmod(0o755)
+    # A path that is short enough for the sockets of Ray.
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="rl") as root:
+        job = LaunchJob(
+            scheduler="slurm", study="/s", run=(), workdir="/", python="python", stage=str(here), temp_root=root
+        )
+        allocation = Allocation(hosts=(Host(name="a", num_cpus=1),), job="1", ends_at=None)
+        line = RayCluster(job, tmp_path, allocation, None, queue.SimpleQueue(), print)._line()
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30)
+        assert (done.returncode == 0) == (done.stdout == "agent -u -m study.launch.agent\n") == copied
+        assert [each.name for each in Path(root).iterdir()] == (["rl-1-env"] if copied else [])
 
 
 def test_somebody_elses_folder_is_refused(tmp_path, block):
