@@ -11,12 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 from rich.console import Console
 
 from study import doctor
@@ -29,8 +32,9 @@ from study.doctor.probe_cpus import read_grant
 from study.doctor.probe_load import cpu_times, options_of, read_load
 from study.doctor.surroundings import Clock, Cluster, NodeReport, Surroundings, folded
 from study.doctor.view import print_finding, print_summary, to_json
-from study.errors import ClusterError
+from study.errors import ClusterError, RecordError
 from study.planning.shape import LOCAL
+from study.tracking import trust
 from tests.spaces import spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -335,13 +339,9 @@ def test_the_file_system_of_a_path_is_the_last_one_mounted_around_it(tmp_path):
         "/homes": "ext4",
         "/scratch/s": "beegfs",
     }
-    assert [limits.is_network(kind) for kind in ("ext4", "nfs4", "fuse.sshfs", "fuse.squashfuse", "tmpfs")] == [
-        False,
-        True,
-        True,
-        False,
-        False,
-    ]
+    served = "nfs4 lustre panfs wekafs dvs pvfs2 fhgfs fuse.sshfs fuse.ceph-fuse fuse.lustre fuse.beegfs fuse.juicefs"
+    assert all(map(limits.is_network, served.split()))
+    assert not any(map(limits.is_network, ("ext4", "tmpfs", "overlay", "fuse.squashfuse", "fuse.ext4", "fuseblk", "")))
 
 
 # Ray.
@@ -514,9 +514,20 @@ def test_packages_must_be_the_same_everywhere(cluster, facts):
 def test_versions_with_known_holes_fail(private, facts):
     assert_says(packages.holes(private()), "ok")
     versions = facts["software"]["versions"]
-    for name, version in (("mlflow", "3.10.1"), ("ray", "2.51.0")):
+    for name, version in (("mlflow", "3.16.2"), ("ray", "2.51.0"), ("torch", "2.10.0"), ("orjson", "3.11.5")):
         old = facts["software"] | {"versions": versions | {name: version}}
         assert_says(packages.holes(private(software=old)), "fail", f"{name} {version}", "CVE", f"{name}>=")
+
+
+def test_the_versions_without_holes_are_those_that_this_project_asks_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = {each.name: each.specifier for each in map(Requirement, project["dependencies"])}
+    told = (ROOT / "study" / "cluster" / "README.md").read_text()
+    for name, (floor, _) in packages.FLOORS.items():
+        if name != "ray":  # pinned for what was tested, beyond its floor
+            assert floor in {each.version for each in asked[name] if each.operator == ">="}, name
+            assert f"{name} {floor}" in told
+        assert Version(floor) <= min(Version(each.version.removesuffix(".*")) for each in asked[name])
 
 
 def test_what_is_installed_is_compared_with_what_this_project_wants(private, tmp_path, monkeypatch):
@@ -553,8 +564,36 @@ def test_a_folder_is_tried_and_left_as_it_was(private, tmp_path):
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     assert_says(storage.writable(private(tmp=tmp_path / "file" / "studies")), "fail", "not a folder", "--out")
-    tmp_path.chmod(0o777)
-    assert_says(storage.trusted(around), "warn", "chmod o-w")
+
+
+@pytest.mark.parametrize(
+    ("above", "mode", "words"),
+    [
+        (0o755, 0o755, ["nobody else"]),
+        (0o755, 0o777, ["everybody may write to", "chmod o-w", "/studies'"]),
+        (0o755, 0o1777, ["nobody else"]),
+        (0o777, 0o755, ["everybody may write to", "chmod o-w", "/above'"]),
+        (0o1777, 0o755, ["nobody else"]),
+        (0o755, 0o775, ["its group may write to", "chmod g-w", "/studies'"]),
+        (0o755, 0o1775, ["nobody else"]),
+        (0o775, 0o755, ["nobody else"]),  # as a project's folder is
+    ],
+)
+def test_who_may_replace_a_study_is_told_by_the_rule_of_a_resume(private, tmp_path, monkeypatch, above, mode, words):
+    monkeypatch.setattr(trust, "_is_private", lambda gid: False)
+    folder = tmp_path / "above" / "studies"
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+    folder.parent.chmod(above)
+    for out in (folder, folder / "new"):
+        assert_says(storage.trusted(private(tmp=out)), "ok" if len(words) == 1 else "warn", *words)
+    study = folder / "new"
+    study.mkdir(mode=0o700)
+    if "chmod o-w" in words:
+        with pytest.raises(RecordError, match="chmod o-w"):
+            trust.check_own(study)
+    else:
+        trust.check_own(study)
 
 
 def judge_as_nobody(around: Surroundings, answers: "multiprocessing.SimpleQueue[Any]") -> None:
@@ -631,8 +670,8 @@ def test_a_server_that_is_away_fails_once(private):
 
 
 def test_versions_of_server_and_client_are_compared():
-    assert_says(tracking.compare_versions("3.12.0", "3.17.2"), "ok")
-    assert_says(tracking.compare_versions("3.9.0", "3.17.2"), "warn", "known holes", "3.11")
+    assert_says(tracking.compare_versions("3.17.0", "3.17.2"), "ok")
+    assert_says(tracking.compare_versions("3.16.9", "3.17.2"), "warn", "known holes", "3.17 or later")
     assert_says(tracking.compare_versions("4.0.0", "3.17.2"), "fail", "major")
     assert_says(tracking.compare_versions("<html>", "3.17.2"), "warn", "<html>")
 
