@@ -3,13 +3,14 @@
 A joined Ray runs this on every node of its cluster.
 """
 
-import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from study.cluster.control_groups import cpu_quota, memory_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +29,9 @@ def machine() -> Machine:
     Ray itself looks at neither affinity nor cpusets, and counts hyper-threads as CPUs.
     """
     cores = cores_behind(os.sched_getaffinity(0))
-    memory = psutil.virtual_memory().total
-    for group in _control_groups():
-        with contextlib.suppress(OSError, ValueError):
-            quota, period = (group / "cpu.max").read_text().split()
-            cores = min(cores, max(int(quota) // int(period), 1))
-        with contextlib.suppress(OSError, ValueError):
-            memory = min(memory, int((group / "memory.max").read_text()))
+    if (quota := cpu_quota()) is not None:
+        cores = min(cores, max(int(quota), 1))
+    memory = min([psutil.virtual_memory().total, *(limit for _, limit, _ in memory_limits())])
     return Machine(num_cores=cores, memory_mb=memory // 2**20, num_gpus=_count_gpus())
 
 
@@ -49,17 +46,6 @@ def _siblings(cpu: int, root: Path = Path("/sys/devices/system/cpu")) -> str:
         return (root / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
     except OSError:
         return str(cpu)
-
-
-def _control_groups() -> Iterator[Path]:
-    """Yield this process's control group (version 2) and those around it."""
-    root = Path("/sys/fs/cgroup")
-    yield root
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::/"):
-                group = root / line.removeprefix("0::/")
-                yield from (place for place in (group, *group.parents) if root in place.parents)
 
 
 def _count_gpus(driver: Path = Path("/proc/driver/nvidia/gpus")) -> int:

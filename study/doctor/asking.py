@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from study.cluster import control_groups as control_groups_module
 from study.cluster import machine as machine_module
 from study.cluster.address import resolve_address
 from study.cluster.connection import connected_ray, private_shape
@@ -149,7 +150,7 @@ def _travelling() -> Iterator[None]:
     """Let what the nodes run travel by value, so that they need neither this project nor this version of it."""
     from ray import cloudpickle
 
-    modules = (sys.modules["study.doctor"], machine_module)
+    modules = (sys.modules["study.doctor"], machine_module, control_groups_module)
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:

@@ -20,15 +20,19 @@ TEMPORARY_MB = 500
 """Logs and the like of one Ray."""
 FULL = 0.95
 """Share of a disk from which on Ray creates no objects there (its `local_fs_capacity_threshold`)."""
-NETWORK_TYPES = frozenset(
-    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "orangefs")
+NETWORK_TYPES = (
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "lustre", "gpfs", "beegfs", "fhgfs", "ceph", "glusterfs"),
+    *("orangefs", "pvfs2", "panfs", "wekafs", "dvs"),
 )
+"""File systems that other machines serve; not virtiofs, which is the disk of many a container in a virtual machine."""
+NETWORK_PROGRAMS = (*NETWORK_TYPES, "sshfs", "s3", "juicefs", "rclone")
+"""How the types begin that programs serve, such as `fuse.sshfs`, `fuse.ceph-fuse`, `fuse.beegfs`."""
 
 
 def is_network(filesystem: str) -> bool:
     """Return whether a type of file system is one that other machines serve."""
     return filesystem in NETWORK_TYPES or (
-        filesystem.startswith("fuse.") and filesystem.removeprefix("fuse.").startswith(("ssh", "gluster", "ceph", "s3"))
+        filesystem.startswith("fuse.") and filesystem.removeprefix("fuse.").startswith(NETWORK_PROGRAMS)
     )
 
 

@@ -10,10 +10,13 @@ from study.doctor.surroundings import NodeReport, Surroundings, by_value, on_eve
 
 DISTRIBUTION = "runner-scaling-study"
 FLOORS = {
-    "mlflow": ("3.11", "CVE-2026-2033, code execution without a password, and others"),
+    "mlflow": ("3.17", "CVE-2026-71211, requests forged by the server; before 3.11 CVE-2026-2033, code execution"),
     "ray": ("2.52", "CVE-2025-62593, code execution through a browser on the same machine"),
+    "torch": ("2.11", "CVE-2026-4538 and CVE-2026-24747"),
+    "orjson": ("3.11.6", "CVE-2025-67221, a crash on nested JSON"),
+    "filelock": ("3.20.3", "CVE-2025-68146 and CVE-2026-22701"),
 }
-"""Package -> the first version without known holes, and the worst of those."""
+"""Package -> the first version without known holes, and the worst of those, as in `pyproject.toml`."""
 RESULTS = ("ray", "torch", "numpy", "gymnasium", "optuna", "mlflow", "scipy", "envpool", "ale-py", "box2d")
 """Packages whose version changes results, or that refuse to work with another one."""
 NAMED = 4

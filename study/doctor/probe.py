@@ -22,7 +22,8 @@ from typing import Any
 
 import psutil
 
-from study.doctor.probe_cpus import control_groups, read_cpus, read_frequency, read_number
+from study.cluster.control_groups import control_groups, memory_limits, read_number
+from study.doctor.probe_cpus import read_cpus, read_frequency
 from study.doctor.probe_load import own_ray, read_load, read_ray
 
 MB = 2**20
@@ -123,14 +124,9 @@ def read_memory() -> dict[str, Any]:
     """Return the memory of the machine, or of the tightest control group around this process."""
     machine = psutil.virtual_memory()
     total, available = machine.total, machine.available
-    for group in control_groups("memory"):
-        for limit_file, usage_file in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
-            limit, usage = read_number(group / limit_file), read_number(group / usage_file)
-            if limit is not None and usage is not None and limit < machine.total:
-                total, available = min(total, limit), min(available, max(limit - usage + _cache(group), 0))
+    for group, limit, usage in memory_limits():
+        if limit < machine.total:
+            total, available = min(total, limit), min(available, max(limit - usage + _cache(group), 0))
     return {"total_mb": total // MB, "available_mb": available // MB}
 
 

@@ -18,6 +18,7 @@ from study.doctor.finding import Check, Verdict, fail, ok, warn
 from study.doctor.limits import is_network
 from study.doctor.probe import MB, filesystem_of
 from study.doctor.surroundings import Surroundings
+from study.tracking.trust import group_may_write, open_place
 
 LITTLE_MB, ENOUGH_MB = 100, 1024
 """Free space: records, checkpoints and the database of a small study, and of a large one."""
@@ -111,11 +112,15 @@ def trusted(around: Surroundings) -> Verdict:
     """Whether others could put a study there that you would resume."""
     place = nearest(around.out)
     status = place.stat()
-    others = "everybody" if status.st_mode & stat.S_IWOTH else ""
-    if others and not status.st_mode & stat.S_ISVTX:
+    if (exposed := open_place(place)) is not None:
         return warn(
-            f"{others} may write to {place}: a study that you resume from there could be somebody else's",
-            f"chmod o-w '{place}'.",
+            f"everybody may write to {exposed}: a study below it could be exchanged, and is not resumed",
+            f"chmod o-w '{exposed}'.",
+        )
+    if group_may_write(status) and not status.st_mode & stat.S_ISVTX:
+        return warn(
+            f"its group may write to {place}: a study that you resume from there could be somebody else's",
+            f"chmod g-w '{place}'.",
         )
     return ok(f"nobody else may replace what is in {place}")
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import signal
 import socket
 import subprocess
@@ -61,7 +62,14 @@ def main() -> int:
 
 
 def _run_ray(task: RayTask) -> int:
-    node = RayNode(task)
+    try:
+        return _watch(RayNode(task))
+    finally:
+        if task.remove:
+            shutil.rmtree(task.remove, ignore_errors=True)
+
+
+def _watch(node: RayNode) -> int:
     orders, started = _orders(), False
     try:
         while True:

@@ -1,6 +1,7 @@
 """`launch ray-up` and `launch kuberay`: what those programs read, and what to type. Starts nothing."""
 
 import getpass
+import hashlib
 import re
 import secrets
 import socket
@@ -17,6 +18,8 @@ from study.launch.command import Teller
 from study.launch.manifest import Step
 from study.launch.ports import LOWEST
 from study.launch.ssh import parse_hosts
+from study.planning.plan import make_plan
+from study.planning.shape import ClusterShape, NodeShape
 from study.space.spec import StudySpec
 from study.tracking.folder import write_atomically
 
@@ -69,12 +72,13 @@ def ray_up_files(asked: Manifest) -> Files:
     Raises:
         LaunchError: A host's name or another value is not plain.
     """
-    hosts = parse_hosts(asked.hosts)
+    hosts, me = parse_hosts(asked.hosts), getpass.getuser()
+    ssh_user = hosts[0].name.rpartition("@")[0] or me
     bare = [replace(host, name=host.name.rpartition("@")[2]) for host in hosts]
     bare = [replace(host, num_cpus=asked.cpus_per_node or host.num_cpus) for host in bare]
     token = asked.folder / "ray.token"
     cluster = ray_up.RayUp(
-        name=_plain(asked.name),
+        name=_plain(asked.name, of=f"{me} {ssh_user}"),  # its folder in /tmp is among those of other people
         study=asked.name,
         space_file=str(asked.space.resolve()),
         token_file=str(token),
@@ -82,7 +86,7 @@ def ray_up_files(asked: Manifest) -> Files:
         head_ip=asked.head_ip or _address_of(bare[0].name),
         workers=tuple(bare[1:]),
         arguments=asked.arguments,
-        ssh_user=hosts[0].name.rpartition("@")[0] or getpass.getuser(),
+        ssh_user=ssh_user,
         ssh_key="" if asked.ssh_key is None else str(asked.ssh_key.resolve()),
         ssh_proxy=f"ssh -W %h:%p {asked.jump}" if asked.jump else "",
         python=asked.python,
@@ -113,6 +117,7 @@ def kuberay_files(asked: Manifest) -> Files:
 
     Raises:
         LaunchError: A name or a number breaks Kubernetes' laws.
+        ClusterError: A trial of the space can never fit into these pods.
     """
     assert asked.cpus_per_node is not None
     worker = kuberay.Pod(num_cpus=asked.cpus_per_node, memory_gb=asked.memory_gb or asked.cpus_per_node + 2)
@@ -127,6 +132,7 @@ def kuberay_files(asked: Manifest) -> Files:
         arguments=asked.arguments,
         deadline_s=asked.walltime_s,
     )
+    make_plan(asked.spec, _shape_of(job))
     file, recipe = asked.folder / "rayjob.yaml", asked.folder / "Containerfile"
     apptainer = asked.folder / "apptainer.def"
     return Files(
@@ -169,15 +175,40 @@ def show_manifest(console: Console, files: Files, *, only_print: bool) -> int:
     return 0
 
 
-def _plain(name: str) -> str:
-    """Return a name as Ray's autoscaler and Kubernetes take it: a letter first, then letters, digits, dashes."""
+def _shape_of(job: kuberay.KubeRay) -> ClusterShape:
+    """Return the pods as the nodes that they will be."""
+    pods = [(f"worker {index}", job.worker, job.worker.num_cpus) for index in range(1, job.num_workers + 1)]
+    if job.use_head or not pods:
+        pods.append(("head", job.head, max(job.head.num_cpus - 1, 1)))
+    return ClusterShape(
+        nodes=tuple(
+            NodeShape(address=name, num_cpus=cpus, physical_cpus=cpus, memory_mb=pod.memory_gb * 1024)
+            for name, pod, cpus in pods
+        )
+    )
+
+
+def _plain(name: str, *, of: str = "") -> str:
+    """Return a name as Ray's autoscaler and Kubernetes take it: a letter first, then letters, digits, dashes.
+
+    What is lost of it becomes six digits, so that no two studies get one name.
+
+    Args:
+        name: Of the study.
+        of: Whose it is, where several people share the place.
+    """
     plain = re.sub(r"[^a-z0-9-]+", "-", name.lower())
-    return (plain if plain[:1].isalpha() else f"s-{plain}")[: ray_up.LONGEST_NAME].strip("-")
+    plain = (plain if plain[:1].isalpha() else f"s-{plain}").strip("-")
+    whole = f"{of} {name}".strip()
+    if whole == plain and len(plain) <= ray_up.LONGEST_NAME:
+        return plain
+    mark = hashlib.sha256(whole.encode()).hexdigest()[:6]
+    return f"{plain[: ray_up.LONGEST_NAME - len(mark) - 1].strip('-')}-{mark}"
 
 
 def _address_of(host: str) -> str:
     try:
-        return socket.gethostbyname(host)
+        return socket.gethostbyname(host)  # 127.0.1.1 for a Debian machine's own name: refused where others must join
     except OSError as error:
         raise LaunchError(
             f"--hosts: the head's address must be known here, got '{host}' ({error.strerror}). Fix: give --head-ip."

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -22,6 +23,8 @@ from study.errors import LaunchError
 from study.launch.ports import claim, take_block
 from study.launch.tasks import RayTask
 
+STAGED = "rl-{job}-env"
+"""Name of the copy of an environment on a host's own disk."""
 STOP_TIMEOUT_S = 40.0
 """How long `ray start --block` may take to end; it waits half a minute for a head that is gone."""
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -45,7 +48,8 @@ class RayNode:
             alone = not (task.address or task.peer)
             ours = PRIVATE_ENVIRONMENT if alone else RAY_ENVIRONMENT
             environment = {**os.environ, **ours, **task.environment}
-            for name in ("RAY_ADDRESS", "RAY_TMPDIR"):
+            # Workers inherit OMP_NUM_THREADS: a job's own would give every runner of one CPU as many threads.
+            for name in ("RAY_ADDRESS", "RAY_TMPDIR", "OMP_NUM_THREADS"):
                 environment.pop(name, None)
             with self.log.open("wb") as log:
                 self.process = subprocess.Popen(
@@ -60,7 +64,7 @@ class RayNode:
         except BaseException:
             self._ports.release()
             raise
-        self._is_head, self._remove = not task.address, task.remove
+        self._is_head = not task.address
 
     @property
     def address(self) -> str:
@@ -98,8 +102,6 @@ class RayNode:
         self._ports.release()
         if not keep_logs:
             shutil.rmtree(self.folder, ignore_errors=True)
-        if self._remove:
-            shutil.rmtree(self._remove, ignore_errors=True)
 
     def _arguments(self, task: RayTask) -> list[str]:
         ports, (first, last) = self._ports, self._ports.workers
@@ -161,7 +163,8 @@ def own_address(task: RayTask) -> str:
 def _num_cpus(task: RayTask) -> int:
     if task.num_cpus is not None:
         return task.num_cpus
-    return max(machine().num_cores - task.leave_out, 0)
+    cores = machine().num_cores
+    return max(min(cores, task.granted or cores) - task.leave_out, 1)
 
 
 def _folder(temp_root: str, base: int) -> Path:
@@ -186,17 +189,31 @@ def _folder(temp_root: str, base: int) -> Path:
 
 
 def _remove_dead(root: Path) -> None:
-    """Remove what nodes that were killed have left: folders named after a block of ports that nobody owns."""
+    """Remove what nodes that were killed have left.
+
+    These are folders named after a block of ports that nobody owns, and copies of environments from which nothing of
+    this user runs, nor is about to: the shell that makes one has its name on the command line too.
+    """
     for folder in root.glob(f"rl-{os.getuid()}-*"):
         base = folder.name.rpartition("-")[2]
         if base.isdigit() and int(base) < 65_536 and (lock := claim(int(base))):
             with lock:
                 shutil.rmtree(folder, ignore_errors=True)
+    for folder in root.glob(STAGED.format(job="*")):
+        with contextlib.suppress(OSError):  # another node has just removed it
+            status = folder.lstat()
+            is_mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if is_mine and not _processes_with(f"/{folder.name}/"):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _processes_of(folder: Path) -> list[psutil.Process]:
     """Return the processes that have this folder on their command line; nobody else has its name."""
-    mark = f"{folder}/"
+    return _processes_with(f"{folder}/")
+
+
+def _processes_with(mark: str) -> list[psutil.Process]:
+    """Return this user's processes that have the mark on their command line."""
     found = []
     for process in psutil.process_iter(["cmdline", "uids"]):
         uids = process.info["uids"]

@@ -58,7 +58,9 @@ def launch(
         bool, typer.Option("--stage", help="Copy the interpreter's environment to each node's own disk first.")
     ] = False,
     interface: Annotated[str, typer.Option(help="Network interface for Ray, e.g. ib0.")] = "",
-    port_base: Annotated[int | None, typer.Option(min=1024, max=65000, help="First port that Ray may use.")] = None,
+    port_base: Annotated[
+        int | None, typer.Option(min=1024, max=65000, help="First port that Ray may use, rounded up to hundreds.")
+    ] = None,
     temp_root: Annotated[
         str | None, typer.Option(help="Folder on each node's own disk, short; /tmp by default.")
     ] = None,

@@ -1,8 +1,9 @@
 """A block of ports on one host that no other program uses, held while it is in use. Imports no engine.
 
 Ray picks its ports at random and dies, or never registers, where somebody else took one in between; two jobs that
-share a host collide in the same way. So every launched node gets a block of its own. Its first port is listened on by
-the agent as long as Ray runs: who holds it owns the block, and a lock that ends with its process can never be stale.
+share a host collide in the same way. So every launched node gets a block of its own, of whole cells of one grid. The
+first port of each cell is listened on by the agent as long as Ray runs: who holds it owns the cell, and a lock that
+ends with its process can never be stale.
 """
 
 import contextlib
@@ -14,6 +15,8 @@ from study.errors import LaunchError
 
 LOWEST, HIGHEST = 20_000, 32_000
 """Above the ports of Ray's own choice (10002 to 19999) and below Linux's ephemeral ones (32768 to 60999)."""
+CELL = 100
+"""Ports from one lock to the next; the grid is the same for all, so that blocks of any two sizes meet in a lock."""
 _NAMED = (
     "lock",
     "gcs",
@@ -33,8 +36,8 @@ class PortBlock:
 
     base: int
     num_workers: int
-    """Ports for worker processes, one each."""
-    lock: socket.socket
+    """Ports for worker processes, one each. Ray passes over those that are taken, as the locks among them are."""
+    locks: tuple[socket.socket, ...]
 
     def __getitem__(self, name: str) -> int:
         return self.base + _NAMED.index(name)
@@ -47,7 +50,8 @@ class PortBlock:
 
     def release(self) -> None:
         """Let others have it."""
-        self.lock.close()
+        for lock in self.locks:
+            lock.close()
 
 
 def take_block(job: str, *, num_cpus: int, port_base: int | None = None) -> PortBlock:
@@ -56,23 +60,24 @@ def take_block(job: str, *, num_cpus: int, port_base: int | None = None) -> Port
     Args:
         job: The job's name: other jobs begin elsewhere, so that hosts rarely have to search.
         num_cpus: CPUs of the node; Ray starts up to a few processes for each.
-        port_base: First port that may be used, where a firewall leaves only some.
+        port_base: First port that may be used, where a firewall leaves only some; the next multiple of `CELL` counts.
 
     Raises:
         LaunchError: No block is free.
     """
     num_workers = 100 + 4 * num_cpus
     size = len(_NAMED) + num_workers
-    lowest, highest = (LOWEST, HIGHEST) if port_base is None else (port_base, 65_535)
-    count = (highest - lowest) // size
-    first = 0 if port_base is not None else zlib.crc32(job.encode()) % max(count, 1)
-    for index in range(count):
-        base = lowest + (first + index) % count * size
-        if (lock := claim(base)) is None:
-            continue
-        if all(map(_is_free, range(base + 1, base + size))):
-            return PortBlock(base=base, num_workers=num_workers, lock=lock)
-        lock.close()
+    lowest, highest = (LOWEST, HIGHEST) if port_base is None else (-(-port_base // CELL) * CELL, 65_535)
+    bases = range(lowest, highest - size + 1, CELL)
+    first = 0 if port_base is not None else zlib.crc32(job.encode()) % max(len(bases), 1)
+    for base in (*bases[first:], *bases[:first]):
+        ports = range(base, base + size)
+        locks = [claim(port) for port in ports[::CELL]]
+        held = tuple(lock for lock in locks if lock is not None)
+        block = PortBlock(base=base, num_workers=num_workers, locks=held)
+        if len(held) == len(locks) and all(_is_free(port) for port in ports if port % CELL):
+            return block
+        block.release()
     raise LaunchError(
         f"{socket.gethostname()}: {size} ports in a row must be free between {lowest} and {highest}, got none. "
         "Fix: give --port-base, or use another host."
@@ -80,7 +85,7 @@ def take_block(job: str, *, num_cpus: int, port_base: int | None = None) -> Port
 
 
 def claim(base: int) -> socket.socket | None:
-    """Return the lock of the block from `base` on, which listens on loopback; None where another process has it."""
+    """Return the lock of the cell from `base` on, which listens on loopback; None where another process has it."""
     lock = socket.socket()
     try:
         lock.bind(("127.0.0.1", base))

@@ -13,6 +13,7 @@ from typing import Any
 from study.errors import LaunchError
 from study.launch.allocation import Allocation, Host
 from study.launch.job import LaunchJob
+from study.launch.node import STAGED
 from study.launch.remote import Agent, Inbox, Said
 from study.launch.scheduler import Scheduler
 from study.launch.tasks import CommandTask, RayTask
@@ -81,6 +82,11 @@ class RayCluster:
             Stopped: A signal came first.
         """
         job, allocation = self._job, self._allocation
+        if self._at_least() > len(allocation.hosts):
+            raise LaunchError(
+                f"--min-nodes: at most the job's hosts, of which there are {len(allocation.hosts)}, got "
+                f"{self._at_least()}. Fix: lower it, or ask for more nodes."
+            )
         self._deadline = time.monotonic() + job.wait_s
         # `*.token` and the address are for people who want to look; nothing here reads them.
         write_atomically(self._folder / TOKEN_FILE, self._token)
@@ -162,20 +168,20 @@ class RayCluster:
     def _task(self, host: Host, *, peer: str, address: str = "") -> RayTask:
         job, is_head = self._job, not address
         alone = len(self._allocation.hosts) == 1
-        given = job.cpus_per_node or host.num_cpus
+        leave_out = 1 if is_head else 0  # one core for Ray's head, the study's driver and MLflow's mirror
+        # What a person says counts; a scheduler may count hyper-threads, so that the host looks at its cores.
+        asked = job.cpus_per_node or (host.num_cpus if job.scheduler == "ssh" else None)
+        num_cpus = None if asked is None else max(asked - leave_out, 1)
         if is_head and not (alone or job.use_head):
-            num_cpus: int | None = 0
-        elif is_head and given is not None:
-            num_cpus = max(given - 1, 1)  # one core for Ray's head, the study's driver and MLflow's mirror
-        else:
-            num_cpus = given
+            num_cpus = 0
         return RayTask(
             job=self._allocation.job,
             temp_root=job.temp_root,
             environment=self.environment,
             address=address,
             num_cpus=num_cpus,
-            leave_out=1 if is_head else 0,
+            granted=host.num_cpus,
+            leave_out=leave_out,
             interface=job.interface,
             peer=peer,
             port_base=job.port_base,
@@ -185,7 +191,7 @@ class RayCluster:
 
     @property
     def _staged(self) -> str:
-        return f"{self._job.temp_root}/rl-{self._allocation.job}-env" if self._job.stage else ""
+        return f"{self._job.temp_root}/{STAGED.format(job=self._allocation.job)}" if self._job.stage else ""
 
     def _launch(self, host: Host, task: RayTask | CommandTask) -> Agent:
         try:
@@ -207,7 +213,7 @@ class RayCluster:
             steps += [
                 f"mkdir -p -m 700 {there}",
                 f"test -O {there}",
-                f"{{ test -e {there}/.staged || {{ {copy}; }}; }}",
+                f"{{ test -e {there}/.staged || {{ {copy}; }} || {{ rm -rf {there}; false; }}; }}",
             ]
             python = f"{there}/bin/python"
         return " && ".join([*steps, f"exec {python} -u -m study.launch.agent"])

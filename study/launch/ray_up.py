@@ -88,6 +88,11 @@ class RayUp:
         ):
             if not re.fullmatch(pattern, value, flags=re.ASCII):
                 raise LaunchError(f"ray-up: {place}: must match {pattern}, got '{value}'. Fix: {fix}")
+        if self.workers and self.head_ip.startswith("127."):
+            raise LaunchError(
+                f"ray-up: {self.head.name}: must have an address that the workers reach, got {self.head_ip}, which is "
+                "each machine's own. Fix: give --head-ip."
+            )
         names = [host.name for host in self.hosts]
         if len(set(names)) < len(names):
             raise LaunchError(f"ray-up: hosts: must be different, got {', '.join(names)}. Fix: list each once.")

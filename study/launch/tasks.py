@@ -28,6 +28,8 @@ class RayTask(_Task):
     """Of the head; empty: be the head."""
     num_cpus: int | None
     """CPUs that Ray hands out; None: the cores that this process may use."""
+    granted: int | None = None
+    """CPUs that the scheduler gave, perhaps hyper-threads: the most that Ray hands out where `num_cpus` is None."""
     leave_out: int = 0
     """Cores left to others where `num_cpus` is None."""
     ip: str = ""

@@ -4,7 +4,7 @@ Three places rest on the same list of processes: what Ray reserves, what admissi
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 
 from study.errors import ClusterError
 from study.planning.shape import ClusterShape, NodeShape
@@ -89,7 +89,8 @@ def execution_of(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -
     if spec.runner == "stock" or spec.environment.step_wait_ms > 0 or spec.traits.asynchronous:
         return "real"  # these cannot be emulated; and environments that wait can share a core
     cores = [_Room(node.capacity, node.memory_mb, node.num_gpus) for node in cluster.nodes]
-    return "real" if _placeable(processes(spec, num_env_runners, "real"), cores) else "emulated"
+    wanted = processes(spec, num_env_runners, "real")
+    return "real" if _placeable(wanted, cores, spread=spec.resources.placement == "spread") else "emulated"
 
 
 def largest_trial(spec: StudySpec, cluster: ClusterShape) -> int:
@@ -106,7 +107,7 @@ def num_cpus_of_cell(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> int:
     return cell.num_trials * num_cpus(alone, scale, execution_of(alone, scale, cluster))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Room:
     """What is still free on a node."""
 
@@ -114,25 +115,53 @@ class _Room:
     memory_mb: int
     num_gpus: float
 
+    def has(self, process: Process) -> bool:
+        """Return whether there is what the process needs."""
+        missing = process.num_cpus > self.num_cpus or process.num_gpus > self.num_gpus
+        return not missing and process.memory_mb <= self.memory_mb
+
+    def share_left(self, process: Process) -> float:
+        """Return the sum of the shares of CPUs and GPUs that would be left, of those that the process needs."""
+        pairs = ((self.num_cpus, process.num_cpus), (self.num_gpus, process.num_gpus))
+        return sum((free - needed) / free for free, needed in pairs if needed)
+
     def take(self, process: Process) -> bool:
         """Take what the process needs, and return whether it was there."""
-        cpus, memory = self.num_cpus - process.num_cpus, self.memory_mb - process.memory_mb
-        gpus = self.num_gpus - process.num_gpus
-        if min(cpus, memory, gpus) < 0:
+        if not self.has(process):
             return False
-        self.num_cpus, self.memory_mb, self.num_gpus = cpus, memory, gpus
+        self.num_cpus -= process.num_cpus
+        self.memory_mb -= process.memory_mb
+        self.num_gpus -= process.num_gpus
         return True
 
 
-def _placeable(wanted: Sequence[Process], rooms: Sequence[_Room]) -> bool:
-    """Return whether every process finds a node: the main one on any of them, the others largest first."""
-    main, *others = wanted
-    others.sort(key=lambda process: (process.num_gpus, process.num_cpus, process.memory_mb), reverse=True)
-    for index in {astuple(room): index for index, room in enumerate(rooms)}.values():
-        free = [replace(room) for room in rooms]
-        if free[index].take(main) and all(any(room.take(process) for room in free) for process in others):
-            return True
-    return False
+def _placeable(wanted: Sequence[Process], rooms: Sequence[_Room], *, spread: bool) -> bool:
+    """Return whether Ray finds a node for every process, on an idle cluster of these rooms, which are used up.
+
+    Ray takes the largest process first, to the node with the largest share left. PACK puts there what else fits, and
+    does not come back to the node; SPREAD takes another node as long as one has room. Neither tries a second way: a
+    trial that could be placed otherwise waits for ever. Ray reserves no memory; the plan reckons with it all the same.
+
+    Source: Ray 2.60, src/ray/raylet/scheduling/policy, bundle_scheduling_policy.cc and scorer.cc.
+    """
+    left = sorted(wanted, key=lambda each: (each.num_gpus, each.num_cpus, each.memory_mb), reverse=True)
+    fresh, used = list(rooms), list[_Room]()
+    while left:
+        largest = left[0]
+        free = [room for room in fresh if room.has(largest)]
+        if spread:
+            free = free or [room for room in used if room.has(largest)]
+        if not free:
+            return False
+        room = max(free, key=lambda each: each.share_left(largest))
+        if spread:
+            room.take(left.pop(0))
+        else:
+            left = [process for process in left if not room.take(process)]
+        if room in fresh:
+            fresh.remove(room)
+            used.append(room)
+    return True
 
 
 def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> None:
@@ -164,11 +193,13 @@ def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> N
         raise ClusterError(f"{where} need {cpus} CPUs at once, the cluster has {cluster.num_cpus} ({shape}). {ways}")
     if memory > cluster.memory_mb:
         raise ClusterError(f"{where} need {memory} MB, the cluster has ({shape}). {ways}")
-    if not _placeable(wanted, [_Room(node.num_cpus, node.memory_mb, node.num_gpus) for node in cluster.nodes]):
+    rooms = [_Room(node.num_cpus, node.memory_mb, node.num_gpus) for node in cluster.nodes]
+    if not _placeable(wanted, rooms, spread=spec.resources.placement == "spread"):
         each = ", ".join(dict.fromkeys(f"{process.num_cpus} CPUs and {process.memory_mb} MB" for process in wanted))
         raise ClusterError(
-            f"{where} do not fit on the nodes ({shape}): every process must sit on one node, and the main process, "
-            f"the runners and the learners need {each}. {ways}"
+            f"{where} do not fit on the nodes ({shape}) as Ray places them, the largest first and with no second "
+            f"try: every process must sit on one node, and the main process, the runners and the learners need {each}. "
+            f"{ways}"
         )
 
 

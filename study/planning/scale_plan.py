@@ -49,5 +49,5 @@ def scale_plan(
         memory_mb=memory_mb(spec, num_env_runners, execution),
         hours=guess_seconds(spec, num_env_runners, cluster, execution=execution, iterations=iterations) / 3600,
         label=label,
-        alone=spec.exclusive and label.timing == "measured",
+        alone=spec.exclusive and execution == "real",
     )

@@ -42,14 +42,14 @@ def label_at_start(
         cluster: Where it runs.
         num_env_runners: The scale.
         execution: How it runs.
-        processes_per_node: Node address -> processes of this trial there, once they are up.
+        processes_per_node: Node address -> processes of this trial there, once they are up; None: any may get some.
         beside: CPUs that other trials of its group reserve at the same time.
     """
     if execution == "emulated":
         inside = _count(num_sampling_processes(spec, num_env_runners, execution), "process", "processes")
         return Label(timing="emulated", reason=f"lanes of {_count(num_env_runners, 'runner')} stepped in {inside}")
     reserved, capacity = num_cpus(spec, num_env_runners, execution) + beside, cluster.capacity
-    shared = _shared_cores(cluster, reserved, processes_per_node or {})
+    shared = _shared_cores(cluster, reserved, processes_per_node)
     if not shared:
         return Label(timing="measured", reason=f"{reserved} CPUs reserved of {capacity} cores")
     if wait := spec.environment.step_wait_ms:
@@ -63,14 +63,15 @@ def label_of_folded(num_env_runners: int, stands_for: int) -> Label:
     return Label(timing="emulated", reason=f"lanes of {_count(stands_for, 'runner')} stepped in {inside}")
 
 
-def _shared_cores(cluster: ClusterShape, reserved: int, processes_per_node: Mapping[str, int]) -> str:
+def _shared_cores(cluster: ClusterShape, reserved: int, processes_per_node: Mapping[str, int] | None) -> str:
     """Return how it is known that processes share cores; empty when each has its own."""
     if reserved > cluster.capacity:
         return f"{reserved} CPUs reserved, {cluster.capacity} cores"
     nodes = {node.address: node for node in cluster.nodes}
     if LOCAL in nodes:
         return ""  # on a Ray of our own nobody else runs; elsewhere others may hold the CPUs that do not exist
-    for address in (address for address, number in processes_per_node.items() if number):
+    used = dict.fromkeys(nodes, 1) if processes_per_node is None else processes_per_node
+    for address in (address for address, number in used.items() if number):
         node = nodes.get(address)
         if node is None:
             return f"{address} joined after the study began: its cores are not known"

@@ -30,10 +30,8 @@ def check_own(folder: Path, *, way_out: str = _COPY) -> None:
     Raises:
         RecordError: Names the first place that is not trusted, and the way out.
     """
-    for place in (folder, *_above(folder)):
-        status = place.stat()
-        if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-            raise RecordError(f"{place}: must not be writable by everybody. Fix: chmod o-w '{place}'.")
+    if (place := open_place(folder)) is not None:
+        raise RecordError(f"{place}: must not be writable by everybody. Fix: chmod o-w '{place}'.")
     _check(folder, folder.stat(), way_out)
     for entry in os.scandir(folder):
         with contextlib.suppress(FileNotFoundError):  # a draft that another driver has just removed
@@ -41,6 +39,17 @@ def check_own(folder: Path, *, way_out: str = _COPY) -> None:
                 _check_owner(Path(entry.path), entry.stat(follow_symlinks=False), way_out)
             if Path(entry.path).exists():
                 _check(Path(entry.path), entry.stat(), way_out)
+
+
+def open_place(folder: Path) -> Path | None:
+    """Return the folder, or the first one above it, in which everybody may exchange what is there, if there is one."""
+    modes = ((place, place.stat().st_mode) for place in (folder, *_above(folder)))
+    return next((place for place, mode in modes if mode & stat.S_IWOTH and not mode & stat.S_ISVTX), None)
+
+
+def group_may_write(status: os.stat_result) -> bool:
+    """Return whether others may write to a file or folder since its group is not this user's own."""
+    return bool(status.st_mode & stat.S_IWGRP) and not _is_private(status.st_gid)
 
 
 def _check_owner(place: Path, status: os.stat_result, way_out: str) -> None:
@@ -52,7 +61,7 @@ def _check(place: Path, status: os.stat_result, way_out: str) -> None:
     _check_owner(place, status, way_out)
     if status.st_mode & stat.S_IWOTH:
         raise RecordError(f"{place}: must not be writable by everybody. Fix: chmod o-w '{place}'.")
-    if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid):
+    if group_may_write(status):
         raise RecordError(f"{place}: must not be writable by your group. Fix: chmod g-w '{place}'.")
 
 

@@ -11,25 +11,30 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 from rich.console import Console
 
 from study import doctor
+from study.cluster.control_groups import control_groups
 from study.doctor import asking, fit, limits, nodes, noise, packages, ray, storage, tracking
 from study.doctor.facts import Facts
 from study.doctor.finding import Check, Finding, Verdict, ok, refused
 from study.doctor.probe import digest_of, filesystem_of, look, readers_of
-from study.doctor.probe_cpus import control_groups, read_grant
+from study.doctor.probe_cpus import read_grant
 from study.doctor.probe_load import cpu_times, options_of, read_load
 from study.doctor.surroundings import Clock, Cluster, NodeReport, Surroundings, folded
 from study.doctor.view import print_finding, print_summary, to_json
-from study.errors import ClusterError
+from study.errors import ClusterError, RecordError
 from study.planning.shape import LOCAL
+from study.tracking import trust
 from tests.spaces import spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -181,7 +186,8 @@ def test_who_can_read_a_token_depends_on_its_mode_and_on_the_folders_above(open_
 
 def ask_in_a_process(code: str, *before: str) -> Any:
     """Run a line of Python that prints JSON in a process of its own, after shell commands."""
-    program = f"import json; from study.doctor.probe import *; print(json.dumps({code}))"
+    imports = "from study.cluster.machine import machine; from study.doctor.probe import *"
+    program = f"import json; {imports}; print(json.dumps({code}))"
     script = "; ".join([*before, 'exec "$@"'])
     words = ["sh", "-c", script, "sh", sys.executable, "-c", program]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
@@ -238,12 +244,12 @@ def test_limits_of_control_groups_are_found(control_group, private, cluster):
     assert_says(limits.threads(private(4, limits=told)), "fail", "room for")
     cpu = control_group("cpu", cpu__cfs_quota_us=100_000)
     told = ask_in_a_process("read_cpus(('x',))", f"echo $$ > {cpu}/tasks")
-    assert told["quota"] == 1.0
+    assert (told["quota"], told["num_cores"]) == (1.0, 1)
     if told["machine"] > 1:
         assert_says(nodes.cpus(cluster({"num_cpus": 2, "cpus": told})), "fail", "1 were allocated here by the quota")
     memory = control_group("memory", memory__limit_in_bytes=300 * 2**20)
     told = ask_in_a_process("read_memory()", f"echo $$ > {memory}/tasks")
-    assert told["total_mb"] == 300
+    assert told["total_mb"] == ask_in_a_process("machine().memory_mb", f"echo $$ > {memory}/tasks") == 300
     assert 0 < told["available_mb"] <= 300
     assert_says(nodes.memory(private(2, memory=told)), "fail", "of 0.3 GB")
 
@@ -333,13 +339,9 @@ def test_the_file_system_of_a_path_is_the_last_one_mounted_around_it(tmp_path):
         "/homes": "ext4",
         "/scratch/s": "beegfs",
     }
-    assert [limits.is_network(kind) for kind in ("ext4", "nfs4", "fuse.sshfs", "fuse.squashfuse", "tmpfs")] == [
-        False,
-        True,
-        True,
-        False,
-        False,
-    ]
+    served = "nfs4 lustre panfs wekafs dvs pvfs2 fhgfs fuse.sshfs fuse.ceph-fuse fuse.lustre fuse.beegfs fuse.juicefs"
+    assert all(map(limits.is_network, served.split()))
+    assert not any(map(limits.is_network, ("ext4", "tmpfs", "overlay", "fuse.squashfuse", "fuse.ext4", "fuseblk", "")))
 
 
 # Ray.
@@ -512,9 +514,20 @@ def test_packages_must_be_the_same_everywhere(cluster, facts):
 def test_versions_with_known_holes_fail(private, facts):
     assert_says(packages.holes(private()), "ok")
     versions = facts["software"]["versions"]
-    for name, version in (("mlflow", "3.10.1"), ("ray", "2.51.0")):
+    for name, version in (("mlflow", "3.16.2"), ("ray", "2.51.0"), ("torch", "2.10.0"), ("orjson", "3.11.5")):
         old = facts["software"] | {"versions": versions | {name: version}}
         assert_says(packages.holes(private(software=old)), "fail", f"{name} {version}", "CVE", f"{name}>=")
+
+
+def test_the_versions_without_holes_are_those_that_this_project_asks_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = {each.name: each.specifier for each in map(Requirement, project["dependencies"])}
+    told = (ROOT / "study" / "cluster" / "README.md").read_text()
+    for name, (floor, _) in packages.FLOORS.items():
+        if name != "ray":  # pinned for what was tested, beyond its floor
+            assert floor in {each.version for each in asked[name] if each.operator == ">="}, name
+            assert f"{name} {floor}" in told
+        assert Version(floor) <= min(Version(each.version.removesuffix(".*")) for each in asked[name])
 
 
 def test_what_is_installed_is_compared_with_what_this_project_wants(private, tmp_path, monkeypatch):
@@ -551,8 +564,36 @@ def test_a_folder_is_tried_and_left_as_it_was(private, tmp_path):
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     assert_says(storage.writable(private(tmp=tmp_path / "file" / "studies")), "fail", "not a folder", "--out")
-    tmp_path.chmod(0o777)
-    assert_says(storage.trusted(around), "warn", "chmod o-w")
+
+
+@pytest.mark.parametrize(
+    ("above", "mode", "words"),
+    [
+        (0o755, 0o755, ["nobody else"]),
+        (0o755, 0o777, ["everybody may write to", "chmod o-w", "/studies'"]),
+        (0o755, 0o1777, ["nobody else"]),
+        (0o777, 0o755, ["everybody may write to", "chmod o-w", "/above'"]),
+        (0o1777, 0o755, ["nobody else"]),
+        (0o755, 0o775, ["its group may write to", "chmod g-w", "/studies'"]),
+        (0o755, 0o1775, ["nobody else"]),
+        (0o775, 0o755, ["nobody else"]),  # as a project's folder is
+    ],
+)
+def test_who_may_replace_a_study_is_told_by_the_rule_of_a_resume(private, tmp_path, monkeypatch, above, mode, words):
+    monkeypatch.setattr(trust, "_is_private", lambda gid: False)
+    folder = tmp_path / "above" / "studies"
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+    folder.parent.chmod(above)
+    for out in (folder, folder / "new"):
+        assert_says(storage.trusted(private(tmp=out)), "ok" if len(words) == 1 else "warn", *words)
+    study = folder / "new"
+    study.mkdir(mode=0o700)
+    if "chmod o-w" in words:
+        with pytest.raises(RecordError, match="chmod o-w"):
+            trust.check_own(study)
+    else:
+        trust.check_own(study)
 
 
 def judge_as_nobody(around: Surroundings, answers: "multiprocessing.SimpleQueue[Any]") -> None:
@@ -629,8 +670,8 @@ def test_a_server_that_is_away_fails_once(private):
 
 
 def test_versions_of_server_and_client_are_compared():
-    assert_says(tracking.compare_versions("3.12.0", "3.17.2"), "ok")
-    assert_says(tracking.compare_versions("3.9.0", "3.17.2"), "warn", "known holes", "3.11")
+    assert_says(tracking.compare_versions("3.17.0", "3.17.2"), "ok")
+    assert_says(tracking.compare_versions("3.16.9", "3.17.2"), "warn", "known holes", "3.17 or later")
     assert_says(tracking.compare_versions("4.0.0", "3.17.2"), "fail", "major")
     assert_says(tracking.compare_versions("<html>", "3.17.2"), "warn", "<html>")
 

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from study.launch.tasks import CommandTask
+from study.launch.tasks import CommandTask, RayTask
 from tests.e2e.commands import ROOT, environment
 
 
@@ -124,6 +124,16 @@ def test_words_of_another_version_are_refused_aloud(agent, line):
 def test_a_command_that_is_not_there_is_said(agent):
     agent.run("no-such-command-here")
     assert "no-such-command-here" in agent.until("failed")["reason"]
+
+
+def test_the_copy_of_an_environment_goes_also_where_no_node_could_start(agent, tmp_path):
+    copy = tmp_path / "rl-1-env"
+    (copy / "bin").mkdir(parents=True)
+    task = RayTask(job="1", temp_root="/tmp", environment={}, num_cpus=1, interface="none0", remove=str(copy))
+    agent.say(task.model_dump_json())
+    assert "--interface none0" in agent.until("failed")["reason"]
+    assert agent.process.wait(5) == 1
+    assert not copy.exists()
 
 
 def test_garbage_between_orders_does_no_harm(agent):

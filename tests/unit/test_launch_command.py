@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import stat
 
@@ -240,4 +241,42 @@ def test_a_name_that_kubernetes_would_not_take_is_made_one(place):
     )
     result = launch("launch", "kuberay", "quickstart.yaml", *words, "--print")
     assert result.exit_code == 0, result.output
-    assert 'name: "s-2026-a-very-long-name"' in result.output or "s-2026-a-very-long-name" in result.output
+    (name,) = set(re.findall(r"s-2026-a-very-lo\w+-[0-9a-f]{6}\b", result.output))
+    assert len(name) <= 24
+    longer = launch("launch", "kuberay", "quickstart.yaml", *words[:-1], f"{words[-1]}-2", "--print")
+    assert name not in longer.output
+
+
+def test_pods_into_which_no_trial_fits_are_refused(place):
+    words = ("--image", "registry.example.org/study:1", "--cpus-per-node", "16", "--nodes", "1")
+    memory = ("--set", "execution=real", "--set", "resources.memory_per_env_runner_mb=2000")
+    result = launch("launch", "kuberay", "quickstart.yaml", *words, *memory, "--memory-gb", "2")
+    assert isinstance(result.exception, ClusterError), result.output
+    assert "worker 1: 16 CPUs, 2048 MB" in str(result.exception)
+    assert list(place.iterdir()) == []
+    assert launch("launch", "kuberay", "quickstart.yaml", *words, *memory, "--memory-gb", "64").exit_code == 0
+
+
+def test_two_people_and_two_studies_get_two_clusters_of_ray_up(place, monkeypatch):
+    def name(study, user="me"):
+        monkeypatch.setattr("getpass.getuser", lambda: user)
+        words = ("--hosts", "lab-1:4,lab-2:8", "--head-ip", "10.0.0.1", "--name", study, "--print")
+        result = launch("launch", "ray-up", "quickstart.yaml", *words)
+        assert result.exit_code == 0, result.output
+        (found,) = re.findall(r'^cluster_name: "([a-z0-9-]{1,24})"$', result.output, re.MULTILINE)
+        return found
+
+    long = "a-study-of-a-very-long-name"
+    names = {name("lab"), name("lab", "you"), name(f"{long}-1"), name(f"{long}-2")}
+    assert len(names) == 4
+    assert name("lab") in names
+    assert name("lab").startswith("lab-")
+
+
+def test_a_head_that_only_knows_itself_is_refused(place, monkeypatch):
+    monkeypatch.setattr("socket.gethostbyname", lambda host: "127.0.1.1")
+    result = launch("launch", "ray-up", "quickstart.yaml", "--hosts", "lab-1:4,lab-2:8", "--print")
+    assert isinstance(result.exception, LaunchError)
+    assert "lab-1: must have an address" in str(result.exception)
+    assert "--head-ip" in str(result.exception)
+    assert launch("launch", "ray-up", "quickstart.yaml", "--hosts", "lab-1:4", "--print").exit_code == 0

@@ -1,5 +1,6 @@
 """The script of a batch job, and what the scheduler's own variables say; no scheduler is needed."""
 
+import contextlib
 import os
 import re
 import shlex
@@ -331,6 +332,20 @@ def test_blocks_of_ports_never_overlap_and_are_given_back():
     third = take_block("17", num_cpus=4)
     third.release()
     assert third.base == base
+
+
+def test_blocks_of_different_sizes_never_overlap():
+    """Nodes of one job on one host may differ in their CPUs, and so may jobs that begin at different ports."""
+    wanted = [("a", 16, 24_000), ("b", 0, 24_000), ("c", 64, 24_050), ("a", 16, None), ("a", 1, None), ("a", 48, None)]
+    with contextlib.ExitStack() as stack:
+        blocks = []
+        for job, num_cpus, base in wanted:
+            blocks.append(take_block(job, num_cpus=num_cpus, port_base=base))
+            stack.callback(blocks[-1].release)
+        assert all(block.base >= (base or LOWEST) for block, (_, _, base) in zip(blocks, wanted, strict=True))
+        ports = [port for block in blocks for port in range(block.base, block.workers[1] + 1)]
+        assert len(set(ports)) == len(ports)
+        assert max(ports) < 32_768, "below the ephemeral ones"
 
 
 def test_where_no_port_is_left_it_is_said():

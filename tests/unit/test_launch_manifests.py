@@ -297,6 +297,7 @@ def test_a_cluster_file_survives_any_path(key, activate):
         {"name": "a b"},
         {"study": "../up"},
         {"head_ip": "lab-1"},
+        {"head_ip": "127.0.1.1"},
         {"ssh_user": "-oProxyCommand=id"},
         {"interface": "eth0;id"},
         {"python": "apptainer exec study.sif python"},

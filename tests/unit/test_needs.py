@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.planning.guess import guess_seconds
-from study.planning.needs import execution_of, largest_trial, memory_mb, num_cpus, num_gpus, processes
+from study.planning.needs import (
+    Process,
+    _placeable,
+    _Room,
+    execution_of,
+    largest_trial,
+    memory_mb,
+    num_cpus,
+    num_gpus,
+    processes,
+)
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from tests.spaces import spec
 
@@ -79,6 +89,41 @@ def test_the_memory_of_an_emulated_trial_grows_with_its_lanes_and_little():
 )
 def test_auto_is_real_where_every_process_has_a_core_or_does_not_need_one(changes, cores, execution):
     assert execution_of(spec(**changes), 4, machine(cores)) == execution
+
+
+def placeable(cpus, nodes, *, spread=False, memory_mb=1):
+    wanted = [Process(num_cpus=number, memory_mb=memory_mb) for number in cpus]
+    return _placeable(wanted, [_Room(number, 10, 0) for number in nodes], spread=spread)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "nodes", "pack", "spread"),
+    [
+        ((1, 1, 1, 1), (2, 2), True, True),
+        ((1, 1, 1, 1), (0, 4), True, True),  # a head without CPUs
+        ((2, 2, 1), (3, 1), False, False),
+        ((1, 2, 2, 2, 3), (4, 5, 1), True, True),  # first fit, in the nodes' order, finds no place for the last one
+        # Both could be placed, and wait for ever: the process of three CPUs goes to the node of four.
+        ((2, 3, 2), (4, 3), False, False),
+        ((1, 3, 2, 2), (4, 3, 1), False, False),
+        ((3, 1, 1), (4, 1), True, True),
+        ((3, 1, 1, 2), (4, 2, 1), True, True),
+        ((2, 2, 1, 1, 1, 1), (4, 4), True, True),
+        ((2, 3, 2, 3), (4, 6), True, False),  # spread: 3 and 3 on different nodes, which leaves 1 and 3
+    ],
+)
+def test_a_trial_fits_where_ray_would_place_it(cpus, nodes, pack, spread):
+    assert placeable(cpus, nodes) == pack
+    assert placeable(cpus, nodes, spread=True) == spread
+
+
+def test_memory_and_gpus_take_part_in_it():
+    assert placeable((1, 1), (2,), memory_mb=5)
+    assert not placeable((1, 1), (2,), memory_mb=6)
+    assert placeable((1, 1), (2, 2), memory_mb=6)
+    learner, runner = Process(num_cpus=1, memory_mb=1, num_gpus=1), Process(num_cpus=1, memory_mb=1)
+    for rooms in ([(1, 0), (1, 1)], [(1, 1), (1, 0)]):
+        assert _placeable([runner, learner], [_Room(cpus, 10, gpus) for cpus, gpus in rooms], spread=False)
 
 
 @given(st.integers(1, 12), st.integers(0, 12))

@@ -151,9 +151,13 @@ def test_processes_are_reused_only_where_all_trials_are_alike_and_alone():
 
 
 def test_more_processes_than_cores_is_planned_and_said():
-    plan = make_plan(spec(execution="real"), cluster((5, 2)))
+    plan = make_plan(spec(execution="real"), cluster((3, 3), (2, 2)))
     labels = [(scale.num_env_runners, scale.label.timing) for scale in plan.scales]
-    assert labels == [(1, "measured"), (2, "oversubscribed"), (4, "oversubscribed")]
+    assert labels == [(1, "measured"), (2, "measured"), (4, "measured")]
+    plan = make_plan(spec(execution="real"), cluster((3, 2), (2, 2)))
+    assert {(scale.label.timing, scale.label.reason) for scale in plan.scales[:2]} == {
+        ("oversubscribed", "n0: Ray hands out 3 CPUs, 2 cores")
+    }
     assert plan.hours > 0
 
 

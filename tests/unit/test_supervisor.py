@@ -165,6 +165,16 @@ def test_workers_that_are_lost_while_the_cluster_comes_up_are_replaced_like_othe
         ray.stop()
 
 
+def test_more_nodes_than_there_are_hosts_is_said(tmp_path):
+    hosts = tuple(Host(name=name, num_cpus=4) for name in ("head", "steady"))
+    job = LaunchJob(
+        scheduler="slurm", study=str(tmp_path / "s"), run=("run",), workdir="/w", python="python", min_nodes=3
+    )
+    allocation = Allocation(hosts=hosts, job="1", ends_at=None)
+    with pytest.raises(LaunchError, match=r"--min-nodes: at most .* 2, got 3\. Fix: lower it"):
+        RayCluster(job, tmp_path, allocation, Local(), queue.SimpleQueue(), print).start()
+
+
 @pytest.mark.timeout(60)
 def test_a_remote_shell_that_ends_at_once_is_gone(tmp_path):
     task = CommandTask(job="1", temp_root="/tmp", environment={}, command=("true",))
