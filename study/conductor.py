@@ -220,13 +220,17 @@ class Conductor:
     def company_of(self, trial: int) -> tuple[str, int] | None:
         """Return a name for the group of a trial in this session, and how many of it are still to run, itself included.
 
-        Trials that are to be timed side by side wait for each other by this name; None for others.
+        Trials that are to be timed side by side wait for each other by this name; None for others. Where one of them
+        was lost, the rest may have met and ended without it: nobody is waited for any more, and it is tainted.
         """
         slot = self._queue.slots[trial]
         if slot.group is None:
             return None
-        open_ones = [member for member in self._queue.group_of(slot) if not self._queue.is_over(member)]
-        return f"group-{self.ledger.sessions}-{slot.group}", 1 + len(open_ones)
+        members = self._queue.group_of(slot)
+        open_ones = [member for member in members if not self._queue.is_over(member)]
+        lost = {trial for trial, _ in self._losses}
+        size = 1 if lost & {slot.trial, *members} else 1 + len(open_ones)
+        return f"group-{self.ledger.sessions}-{slot.group}", size
 
     # --- recording ---------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from study.opening import RunOptions, forget_unstarted, is_resumed, name_taken, 
 from study.planning.needs import execution_of
 from study.planning.plan import deal_slots, make_plan
 from study.planning.shape import ClusterShape
-from study.protocol.stages import Variant
+from study.protocol.stages import THROUGHPUT, Variant
 from study.protocol.variants import spec_of
 from study.search.optuna_study import OptunaStudy
 from study.signals import StopSignals
@@ -325,10 +325,11 @@ def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: D
     def to_config(started: TrialStarted) -> dict[str, Any]:
         learners = started.setting.get(LEARNERS)
         varied = None if learners is None else spec_of(conductor.spec, "study", num_learners=int(learners))
+        company = conductor.company_of(started.trial) if started.stage == THROUGHPUT else None
         return {
             "spec": json.dumps(varied.to_json()) if varied else specs[started.variant],
             "driver": (os.uname().nodename, os.getpid()),
-            "company": conductor.company_of(started.trial),
+            "company": company,
             "setting": started.setting,
             "seed": started.seed,
             "iterations": started.iterations,

@@ -127,6 +127,7 @@ class TrialQueue:
         """Return the head of the queue, without trials that by experience would not end before the deadline.
 
         A guess excludes nothing: it may be wrong by a factor of three, and what is never started is never measured.
+        Nor is one kept back that others of its group, which run, wait for.
         """
         head = self._of_one_group(self.waiting[:LOOKAHEAD])
         if head and self.why_skip(head[0]):
@@ -135,6 +136,8 @@ class TrialQueue:
             return head
         left = self.deadline - time.monotonic()
         known, expected = self.durations.known, self.durations.expected
+        if any(self.slots[trial].group is not None for trial in self.running):
+            return head
         return [slot for slot in head if left > 0 and (not known(slot) or expected(slot) * self._length(slot) <= left)]
 
     def why_skip(self, slot: Slot) -> str:

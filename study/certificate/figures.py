@@ -332,7 +332,7 @@ class Maker:
             )
 
     def _notes_on_the_course(self) -> Iterator[str]:
-        if (version := self._ledger.decisions[0].protocol) != machine.PROTOCOL:
+        if (version := self._ledger.decisions[0].protocol) not in machine.PROTOCOLS:
             yield f"The decisions are of version {version} of the protocol and were not taken again by this one."
         hours = self._cpu_hours()
         budget, spent = self._holdup.cpu_hours, sum(hours[stage] for stage in STAGES if stage != "measure")

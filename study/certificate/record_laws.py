@@ -303,12 +303,14 @@ def _retaken(ledger: Ledger, spec: StudySpec) -> Iterator[str]:
     versions = sorted({decision.protocol for decision in decisions})
     if len(versions) > 1:
         yield f"decisions: must be of one version of the protocol, got {versions}."
-    if versions != [machine.PROTOCOL]:
+    if len(versions) != 1 or versions[0] not in machine.PROTOCOLS:
         return
     for index, taken in enumerate(decisions):
         why = taken.evidence.get("cancelled", "")
         try:
-            step = machine.decide(spec, ledger.rows, decisions[:index], cancelled=taken.cancelled, reason=why)
+            step = machine.decide(
+                spec, ledger.rows, decisions[:index], cancelled=taken.cancelled, reason=why, protocol=versions[0]
+            )
         except (RecordError, LookupError, ValueError) as error:
             yield f"decision {index} ({taken.phase}): must follow from the records, got none ({error})."
             return

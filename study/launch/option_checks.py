@@ -103,10 +103,11 @@ def staged(kind: str, python: str) -> str:
     Raises:
         SpaceError: It is no environment of its own.
     """
-    folder = Path(python).parent.parent
+    program = shlex.split(python)[0]
+    folder = Path(program).parent.parent
     is_one = any((folder / mark).exists() for mark in ("pyvenv.cfg", "conda-meta"))
     only_there = kind == "ssh" and not folder.exists()
-    if not (python.startswith("/") and Path(python).parent.name == "bin" and (is_one or only_there)):
+    if not (program.startswith("/") and Path(program).parent.name == "bin" and (is_one or only_there)):
         law = f"copies an environment of venv or conda, got '{python}', which is not the /…/bin/python of one."
         raise mistake("--stage", law, "Name that with --python, or drop --stage.")
     return str(folder)

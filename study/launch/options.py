@@ -1,5 +1,6 @@
 """The options of `python -m study launch`, checked and put together. Light to import: `--help` starts nothing."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -52,7 +53,9 @@ def launch(
     workdir: Annotated[
         Path | None, typer.Option(help="Folder in which all runs, on every node; by default this one.")
     ] = None,
-    python: Annotated[str, typer.Option(help="Interpreter on every node; by default this one.")] = sys.executable,
+    python: Annotated[str, typer.Option(help="Interpreter on every node; by default this one.")] = shlex.quote(
+        sys.executable
+    ),
     activate: Annotated[str, typer.Option(help="Shell line before it, e.g. 'module load python'.")] = "",
     stage: Annotated[
         bool, typer.Option("--stage", help="Copy the interpreter's environment to each node's own disk first.")

@@ -66,8 +66,10 @@ def second_looks(known: Evidence, fresh: Sequence[TrialRow]) -> Outcome:
 def _next_seed(known: Evidence, row: TrialRow) -> int | None:
     """Return the next seed on which a setting has not run at its scale; None where a space of few settings has none."""
     look, seeds = (row.digest, row.num_env_runners), known.holdup.tune_seeds.seeds
-    tried = {each.seed for each in known.rows() if (each.digest, each.num_env_runners) == look}
     place = seeds.index(row.seed)
+    if known.protocol == 1:
+        return seeds[(place + 1) % len(seeds)]
+    tried = {each.seed for each in known.whole() if (each.digest, each.num_env_runners) == look}
     return next((seed for seed in itertools.chain(seeds[place:], seeds[:place]) if seed not in tried), None)
 
 

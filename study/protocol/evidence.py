@@ -16,7 +16,6 @@ from study.space.spec import StudySpec
 from study.tracking.ledger import TrialRow
 from study.tracking.records import SettingsFrozen, StageDecided
 
-_LOOKS = ("calibrate", "search")
 Scores = dict[str, list[float]]
 """Setting, by its digest -> the merits of its trials, in the order of their numbers."""
 
@@ -43,12 +42,16 @@ class Evidence:
         holdup: Its section on stages.
         decisions: The decisions so far.
         settings: Digest -> complete setting, of everything that was run.
+        protocol: Version of the protocol that decides; the first one counted a run again on the same seed as another.
         large: The searched scales above the small one: those at which a setting has to hold up.
         pooled_sd: Spread between seeds, pooled over settings with several looks; None before there are any.
     """
 
-    def __init__(self, spec: StudySpec, rows: Mapping[int, TrialRow], decisions: Sequence[StageDecided]) -> None:
+    def __init__(
+        self, spec: StudySpec, rows: Mapping[int, TrialRow], decisions: Sequence[StageDecided], *, protocol: int
+    ) -> None:
         """Take the trials, by their numbers, that all have ended."""
+        self.protocol = protocol
         self.spec, self.holdup, self.decisions = spec, holdup_of(spec), decisions
         self._rows = rows
         self.settings: dict[str, dict[str, Value]] = {row.digest: row.rule for row in rows.values()}
@@ -66,30 +69,35 @@ class Evidence:
         return [self._rows[number] for number in wanted if number in self._rows]
 
     def whole(self, stages: Sequence[str] = STAGES) -> Iterator[TrialRow]:
-        """Yield the trials of the whole budget, run as the space says, in their order.
-
-        Of a setting that was proposed again and searched on the same seed the first run alone: another says nothing.
-        """
-        seen: set[tuple[str, int, int]] = set()
+        """Yield the trials of the whole budget, run as the space says, in their order."""
         for row in self.rows():
             if row.variant == "study" and row.iterations is None and row.stage in stages:
-                look = row.digest, row.num_env_runners, row.seed
-                if row.stage in _LOOKS and look in seen:
-                    continue
-                seen |= {look} if row.stage in _LOOKS else set()
                 yield row
 
     def looks(self, scales: Sequence[int]) -> Scores:
         """Return the merits of what was calibrated and searched at the given scales, without baselines."""
         looks: dict[str, list[float]] = defaultdict(list)
-        for row in self.whole(_LOOKS):
-            if row.num_env_runners in scales and row.anchor in (None, "default"):
+        for row in self._looks(without_baselines=True):
+            if row.num_env_runners in scales:
                 looks[row.digest].append(merit(self.spec, row))
         return dict(looks)
 
+    def _looks(self, *, without_baselines: bool = False) -> Iterator[TrialRow]:
+        """Yield what was calibrated and searched.
+
+        A setting that was proposed again on a seed on which it had run says nothing new: the first run alone counts.
+        """
+        seen: set[tuple[str, int, int]] = set()
+        for row in self.whole(("calibrate", "search")):
+            look = row.digest, row.num_env_runners, row.seed
+            if (without_baselines and row.anchor not in (None, "default")) or (look in seen and self.protocol > 1):
+                continue
+            seen.add(look)
+            yield row
+
     def _groups(self) -> Iterator[list[float]]:
         groups: dict[tuple[str, int], list[float]] = defaultdict(list)
-        for row in self.whole(_LOOKS):
+        for row in self._looks():
             groups[row.digest, row.num_env_runners].append(merit(self.spec, row))
         return (group for group in groups.values() if len(group) > 1)
 

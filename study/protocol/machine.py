@@ -18,8 +18,10 @@ from study.space.spec import StudySpec
 from study.tracking.ledger import TrialRow
 from study.tracking.records import SettingsFrozen, StageDecided
 
-PROTOCOL = 1
-"""Raise it when the same records would lead to another decision: older studies are then not checked by replaying."""
+PROTOCOL = 2
+"""Version of the decisions; a study keeps that of its first. Raise it when the same records would lead to another."""
+PROTOCOLS = (1, PROTOCOL)
+"""Those that can be taken again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ def decide(
     *,
     cancelled: Sequence[int] = (),
     reason: str = "",
+    protocol: int = PROTOCOL,
 ) -> Step:
     """Return the decision that closes the current phase, all of whose trials have ended.
 
@@ -57,6 +60,7 @@ def decide(
         decisions: The decisions so far.
         cancelled: Trials of this phase that are not run.
         reason: Why they are not.
+        protocol: Version for a study without decisions.
 
     Raises:
         RecordError: A trial of the phase has not ended.
@@ -65,7 +69,8 @@ def decide(
     run = [number for number in numbers if number not in cancelled_by(decisions) | set(cancelled)]
     if open_ones := [number for number in run if number not in rows or not rows[number].ended]:
         raise RecordError(f"decision {len(decisions)}: all trials must have ended, got {open_ones[:5]} open.")
-    known = Evidence(spec, {number: rows[number] for number in run}, decisions)
+    protocol = decisions[0].protocol if decisions else protocol
+    known = Evidence(spec, {number: rows[number] for number in run}, decisions, protocol=protocol)
     every, index = phases(known.holdup), len(decisions)
     following = every[index + 1] if index + 1 < len(every) else None
     outcome = _outcome(known, following.name if following else "")
@@ -81,7 +86,7 @@ def decide(
         cancelled=sorted(cancelled),
         requests=[request.to_json() for request in outcome.requests],
         next_stage=following.stage if following else None,
-        protocol=PROTOCOL,
+        protocol=protocol,
     )
     return Step(decision=decision, frozen=outcome.frozen)
 

@@ -205,7 +205,8 @@ def _batches(spec: "StudySpec") -> Broken:
         # Steps of each runner are whole numbers too, wherever fragments are no multiple of the runners.
         units = (math.lcm(unit, scale if rule != "train_batch_size" else 1) for unit in _batch_units(spec, scale))
         if unit := next((unit for unit in units if _holds_no_multiple(batch, unit)), None):
-            got = f"a multiple of {unit} ({_unit_is(spec, scale)}) must lie in {batch.low} to {batch.high}."
+            also = ", and the runners" if spec.traits.asynchronous and rule != "train_batch_size" else ""
+            got = f"a multiple of {unit} ({_unit_is(spec, scale)}{also}) must lie in {batch.low} to {batch.high}."
             yield f"parameters.{rule}", got, "Widen the range."
             return
 

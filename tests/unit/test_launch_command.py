@@ -194,7 +194,7 @@ def test_a_container_is_for_hosts_without_a_scheduler():
 @pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta"])
 def test_an_environment_is_staged(place, mark):
     (place / "env" / mark).mkdir(parents=True)
-    assert staged("slurm", str(place / "env" / "bin" / "python")) == str(place / "env")
+    assert staged("slurm", shlex.quote(str(place / "env" / "bin" / "python"))) == str(place / "env")
     with pytest.raises(SpaceError, match="--stage"):
         staged("slurm", str(place / "env" / "python"))
 

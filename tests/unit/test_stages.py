@@ -4,18 +4,21 @@ import io
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from study.certificate.record_laws import _retaken
 from study.conductor import Conductor
 from study.display import print_front, print_importance, print_plan, print_stages
 from study.errors import RecordError
 from study.planning.plan import make_plan
+from study.protocol import machine
 from study.protocol.evidence import Evidence
-from study.protocol.machine import opening
+from study.protocol.machine import PROTOCOL, opening
 from study.protocol.phases import num_later, phases
 from study.protocol.stages import SHARED, STAGES, Request, digest_of
 from study.protocol.variants import spec_of
@@ -294,10 +297,31 @@ def test_where_a_space_has_few_settings_no_look_is_counted_twice(tmp_path):
             look = rows[number].digest, request.num_env_runners, request.seed
             assert request.setting is None or request.name is not None or look not in seen  # a second look is one
             seen.add(look)
-    known = Evidence(drive.spec, rows, [])
+    known = Evidence(drive.spec, rows, [], protocol=PROTOCOL)
     for scale in (2, 6, 8):
         for digest, merits in known.looks([scale]).items():
             assert len(merits) == len({seed for each, at, seed in looks if (each, at) == (digest, scale)})
+
+
+def test_a_study_of_the_first_protocol_goes_on_by_it_and_is_checked_by_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine.decide, "__kwdefaults__", {**machine.decide.__kwdefaults__, "protocol": 1})
+    Drive(tmp_path, few_settings()).run(most=30)
+    monkeypatch.undo()
+    drive = Drive(tmp_path, few_settings())
+    assert drive.run().reason == "complete"
+    ledger = drive.conductor.ledger
+    assert {each.protocol for each in ledger.decisions} == {1}
+    assert not list(_retaken(ledger, drive.spec))
+    newer = replace(ledger, decisions=[replace(each, protocol=2) for each in ledger.decisions])
+    assert any("got another one" in said for said in _retaken(newer, drive.spec))
+
+
+def test_a_baseline_takes_no_look_from_a_setting_that_was_proposed(tmp_path):
+    drive = Drive(tmp_path, few_settings())
+    drive.run()
+    one = next(row for row in drive.conductor.ledger.rows.values() if row.stage == "search" and row.anchor is None)
+    rows = {0: replace(one, trial=0, anchor="rllib_defaults"), 1: replace(one, trial=1)}
+    assert list(Evidence(drive.spec, rows, [], protocol=2).looks([one.num_env_runners])) == [one.digest]
 
 
 def test_a_budget_cuts_the_search_of_a_space_of_few_settings_too(tmp_path):

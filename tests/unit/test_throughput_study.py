@@ -1,6 +1,7 @@
 """The course of a throughput study without Ray: alone or side by side, killed and resumed, failed and told."""
 
 import itertools
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -148,16 +149,43 @@ def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_fact
         )
 
 
-def test_a_trial_that_was_to_run_beside_another_and_did_not_is_tainted(tmp_path):
-    drive = Drive(tmp_path)
+def first_of_a_group(drive):
+    """Run up to the first trial that is timed beside another; return it and all such trials."""
     order = [slot.trial for slot in drive.conductor.plan.slots if slot.anchor.startswith("allocation")]
     while True:
         if drive.conductor.leg_ended:
             drive.conductor.begin_leg()
         trial = drive.conductor.next_trial().trial
         if trial == order[0]:
-            break
+            return trial, order
         drive.finish(trial)
+
+
+def test_a_trial_that_lost_its_node_beside_another_waits_for_nobody_when_it_is_back(tmp_path):
+    drive = Drive(tmp_path)
+    first, order = first_of_a_group(drive)
+    drive.conductor.next_trial()
+    drive.conductor.lose(first, "node", "its node died")
+    again = drive.conductor.next_trial()
+    assert (again.trial, drive.conductor.company_of(first)[1]) == (first, 1)
+    for trial in order[:2]:
+        drive.finish(trial)
+    assert [drive.conductor.ledger.rows[trial].timing for trial in order[:2]] == ["tainted", "tainted"]
+
+
+def test_the_deadline_keeps_back_nobody_whom_a_running_trial_waits_for(tmp_path, monkeypatch):
+    drive = Drive(tmp_path)
+    _, order = first_of_a_group(drive)
+    queue = drive.conductor._queue
+    monkeypatch.setattr(queue.durations, "expected", lambda slot: 100.0)
+    queue.deadline = time.monotonic() + 10
+    assert queue.durations.known(queue.waiting[0])
+    assert drive.conductor.next_trial().trial == order[1]
+
+
+def test_a_trial_that_was_to_run_beside_another_and_did_not_is_tainted(tmp_path):
+    drive = Drive(tmp_path)
+    trial, order = first_of_a_group(drive)
     beside = drive.conductor.next_trial()
     assert beside.trial == order[1]
     assert drive.conductor.company_of(trial) == drive.conductor.company_of(beside.trial)
