@@ -1,7 +1,6 @@
 """`python -m study launch`: options into a job, what it will cost, the script, the submission."""
 
 import math
-import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -9,20 +8,15 @@ from pathlib import Path, PurePosixPath
 
 from rich.console import Console
 
-from study.errors import ClusterError, ExitCode
+from study.errors import ExitCode
 from study.launch import batch, tunnels
 from study.launch.job import LaunchJob
 from study.launch.ssh import parse_hosts
 from study.planning.plan import make_plan
-from study.planning.shape import ClusterShape, NodeShape
+from study.planning.shape import UNKNOWN, ClusterShape, NodeShape
 from study.space.spec import StudySpec
 from study.tracking.folder import write_atomically
 from study.tracking.tracking_uri import mask_credentials
-
-UNKNOWN = 10**9
-"""Memory in MB, and GPUs: more than any machine has. What the nodes have is known when the job runs there."""
-_UNSAID = re.compile(rf", (1e\+09 GPUs|{UNKNOWN} MB)")
-"""How messages about nodes write it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +108,7 @@ def _show_plan(say: "Teller", asked: Launch) -> None:
             cost = sum(known) * request.walltime_s / 3600
             again = " It is requeued until the study is complete; each life costs that much." if job.resubmit else ""
             say(f"Reserves at most {cost:,.1f} CPU-hours.{again}")
-        try:
-            plan = make_plan(asked.spec, ClusterShape(nodes=_nodes(known, use_head=job.use_head)))
-        except ClusterError as error:
-            raise ClusterError(_UNSAID.sub("", str(error))) from error
+        plan = make_plan(asked.spec, ClusterShape(nodes=_nodes(known, use_head=job.use_head)))
         cpu_hours = plan.hours * plan.cluster.capacity
         say(
             f"The plan: {plan.num_trials} trials, about {_hours(plan.hours)} there, {cpu_hours:,.1f} CPU-hours "

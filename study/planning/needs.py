@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from study.errors import ClusterError
-from study.planning.shape import ClusterShape, NodeShape
+from study.planning.shape import UNKNOWN, ClusterShape, NodeShape
 from study.space.cells import Cell, cells_of, spec_of_cell
 from study.space.laws import largest
 from study.space.parameters import SCALE
@@ -204,5 +204,6 @@ def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> N
 
 
 def _resources(node: NodeShape) -> str:
-    gpus = f", {node.num_gpus:g} GPUs" if node.num_gpus else ""
-    return f"{node.num_cpus} CPUs{gpus}, {node.memory_mb} MB"
+    gpus = f", {node.num_gpus:g} GPUs" if node.num_gpus not in (0, UNKNOWN) else ""
+    memory = f", {node.memory_mb} MB" if node.memory_mb != UNKNOWN else ""
+    return f"{node.num_cpus} CPUs{gpus}{memory}"

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+UNKNOWN = 10**9
+"""Memory in MB, and GPUs, of a node that nobody can ask yet: more than any machine has."""
 LOCAL = "local"
 """Address of the node of a private Ray."""
 

@@ -145,7 +145,8 @@ class OptunaStudy:
         failed, wanted = self._failed, {SCALE, *names}
         looks: list[proposals.Look] = []
         at_scale: Counter[int] = Counter()
-        settled = {self._setting(row) for row in self._rows.values() if row.ended}
+        staged = self._rows.values() if self._spec.holdup is not None else ()
+        settled = {self._setting(row) for row in staged if row.ended}
         seen: set[tuple[int, str]] = set()
         for trial in reversed(self._study.get_trials(deepcopy=False)):
             if TRIAL not in trial.user_attrs or not wanted <= trial.params.keys() or CANCELLED in trial.user_attrs:
