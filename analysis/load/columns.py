@@ -12,7 +12,7 @@ from typing import Literal
 import pandas as pd
 
 from study.errors import AnalysisError
-from study.metrics import METRICS
+from study.metrics import METRICS, OF_TRIALS, Sum
 from study.space.parameters import PARAMETERS, SCALE
 
 Dtype = Literal["string", "Int64", "Float64", "category"]
@@ -46,23 +46,24 @@ def _declared(columns: Iterable[Column]) -> Mapping[str, Column]:
     return MappingProxyType({column.name: column for column in columns})
 
 
-def _mean_of(name: str) -> Column:
-    metric = METRICS[name]
-    return _column(name, metric.unit, "Float64", f"{metric.meaning} Mean over the timed iterations.")
-
-
-_TRIAL_COUNTS = ("env_steps", "env_steps_to_target")
-MEANS = (
-    "iteration_time_s",
-    "sampling_time_s",
-    "slowest_runner_time_s",
-    "mean_runner_time_s",
-    "learning_time_s",
-    "sync_time_s",
-    "rest_time_s",
-    "cpu_time_s",
+_SUMS: Mapping[Sum, str] = MappingProxyType(
+    {
+        "mean": "Mean over the timed iterations.",
+        "weighted mean": "Mean over the timed part.",
+        "total": "In all.",
+        "largest": "The largest.",
+        "smallest": "The smallest.",
+    }
 )
-"""Metrics of which a run has the mean over its timed iterations."""
+_TRIAL_COUNTS = ("env_steps", "env_steps_to_target")
+
+
+def _recorded(name: str) -> Column:
+    metric = METRICS[name]
+    whole = name in _TRIAL_COUNTS if metric.grain == "trial" else metric.whole
+    how = f" {_SUMS[metric.of_trial]}" if metric.of_trial else ""
+    return _column(name, metric.unit, "Int64" if whole else "Float64", f"{metric.meaning}{how}")
+
 
 _RUN = (
     _column("study", "", "string", "Name of the study.", required=True),
@@ -100,21 +101,7 @@ _RUN = (
     _column("execution", "", "string", "real or emulated."),
     _column("timing", "", "string", "measured, oversubscribed, emulated or tainted; NA while it is not settled."),
     _column("timing_reason", "", "string", "Why the timing is labelled so, or why it has no label."),
-    _column("iterations", "1", "Int64", "Training iterations done."),
-    _column("timed_iterations", "1", "Int64", "Those after the warm-up."),
-    _column("timed_env_steps", "env steps", "Int64", "Environment steps of the timed iterations."),
-    _column("timed_s", "s", "Float64", "Training seconds of the timed iterations."),
-    *(_mean_of(name) for name in MEANS),
-    _column(
-        "episode_len", "env steps", "Float64", "Mean length of the training episodes that ended in the timed part."
-    ),
-    _column("cpu_pressure", "1", "Float64", "Share of the timed part in which some task waited for a CPU."),
-    _column("peak_rss_mb", "MB", "Float64", "Largest sum of the resident sizes of the trial's processes."),
-    *(
-        _column(metric.name, metric.unit, "Int64" if metric.name in _TRIAL_COUNTS else "Float64", metric.meaning)
-        for metric in METRICS.values()
-        if metric.grain == "trial"
-    ),
+    *(_recorded(name) for name in OF_TRIALS),
     _column("learner_threads", "1", "Int64", "Threads of torch in the process that learns."),
     _column("started", "s", "Float64", "When the attempt was started, seconds since the epoch."),
     _column("ended", "s", "Float64", "When it ended, seconds since the epoch."),

@@ -18,7 +18,7 @@ from study.errors import AnalysisError, SpaceError
 from study.space.spec import StudySpec
 from study.tracking.folder import StudyFolder, StudyIdentity
 from study.tracking.ledger import Ledger
-from study.tracking.records import Evaluation, Record, StudyClosed, StudyOpened, TrialBuilt, TrialStarted
+from study.tracking.records import Record, StudyClosed, StudyOpened, TrialBuilt, TrialStarted
 
 _SHOWN = 8
 """Most studies in a message."""
@@ -125,8 +125,6 @@ class _Reader:
         if self.sessions:
             self.sessions[-1].last = moment
         match record:
-            case Evaluation():
-                return  # their means are in the summaries
             case StudyOpened():
                 self.sessions.append(Session(opened=record, started=moment, last=moment))
             case StudyClosed():

@@ -1,7 +1,8 @@
 """The runs of a study of ours in MLflow -> the frame `runs`. Imports pandas, no engine."""
 
+import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -10,13 +11,13 @@ import orjson
 import pandas as pd
 
 from analysis.load.arrays import frame_of
-from analysis.load.columns import MEANS, RUN_COLUMNS
+from analysis.load.columns import RUN_COLUMNS
 from analysis.load.fingerprint import Workload, asked, borrowed, effective_part, fingerprint
 from analysis.load.mlflow_client import StoredRun
 from analysis.load.mlflow_details import Histories, Row
 from analysis.load.sheet import Session
 from study.errors import RecordError
-from study.metrics import METRICS, WARMUP_ITERATIONS
+from study.metrics import METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
 from study.planning.needs import num_cpus
 from study.protocol.variants import spec_of
 from study.space.parameters import PARAMETERS, SCALE, Value
@@ -32,6 +33,7 @@ _NONE = "none"
 _COUNTS = frozenset(name for name, column in RUN_COLUMNS.items() if column.dtype == "Int64")
 _TRIAL_METRICS = tuple(name for name, metric in METRICS.items() if metric.grain == "trial")
 _BATCH = "train_batch_size"
+_FOLDS: Mapping[str, Callable[[Iterable[float]], float]] = {"total": math.fsum, "largest": max, "smallest": min}
 _FAR = 0.03
 """Relative difference from which the CPUs reserved cannot be those that the space gives."""
 _SHORT_S = 2.0
@@ -201,8 +203,11 @@ def _timed(rows: Sequence[Row]) -> dict[str, Any]:
     """Return what the iterations after the warm-up add up to, in the order and by the rules of the ledger."""
     timed = rows[WARMUP_ITERATIONS:]
     line: dict[str, Any] = {"iterations": len(rows) or None, "timed_iterations": len(timed) if rows else None}
-    peaks = [value for row in rows if (value := row.get("peak_rss_mb")) is not None]
-    line["peak_rss_mb"] = max(peaks, default=None)
+    for name, how in OF_ITERATIONS.items():
+        told = [value for row in rows if (value := row.get(name)) is not None]
+        if told and how in _FOLDS:
+            value = _FOLDS[how](told)
+            line[name] = int(value) if METRICS[name].whole else value
     if not timed:
         return line
     steps, seconds = (
@@ -211,7 +216,7 @@ def _timed(rows: Sequence[Row]) -> dict[str, Any]:
     )
     line |= {"timed_env_steps": steps, "timed_s": seconds}
     line |= {"env_steps_per_s": steps / seconds} if seconds > 0 else {}
-    for name in MEANS:
+    for name in (name for name, how in OF_ITERATIONS.items() if how == "mean"):
         present = [row for row in timed if row.get(name) is not None]
         line[name] = _total(present, name) / len(present) if present else None
     pressures = [(row.get("cpu_pressure"), row.get("iteration_time_s")) for row in timed]

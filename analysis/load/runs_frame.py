@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import orjson
 import pandas as pd
 
 from analysis.load.arrays import frame_of
-from analysis.load.columns import MEANS, RUN_COLUMNS
+from analysis.load.columns import RUN_COLUMNS
 from analysis.load.fingerprint import Workload, asked, borrowed, effective_part, fingerprint
 from analysis.load.timed_sums import Sums
 from study.metrics import METRICS
@@ -112,10 +112,15 @@ def _of_rows(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
         "timing_reason": lambda row: _label(row)[1],
         "started": lambda row: row.started,
         "ended": lambda row: row.ended_at,
+        **{name: partial(_of_evaluations, name) for name in ("num_evaluations", "num_eval_episodes", "num_cut")},
     }
     columns = {name: [each(row) for row in rows] for name, each in get.items()}
     columns["timing_reason"] = [reason or None for reason in columns["timing_reason"]]
     return columns
+
+
+def _of_evaluations(name: str, row: TrialRow) -> Any:
+    return row.columns()[name]
 
 
 def _unsettled(row: TrialRow) -> bool:
@@ -164,10 +169,8 @@ def _of_sums(trials: Trials) -> dict[str, Any]:
         "timed_iterations": np.where(sums.iterations[place] > 0, timed, -1),
         "timed_env_steps": np.where(none, -1, sums.timed_env_steps[place]),
         "timed_s": np.where(none, np.nan, sums.timed_s[place]),
-        **{name: sums.means[name][place] for name in MEANS},
+        **{name: values[place] for name, values in sums.folded.items()},
         "episode_len": sums.episode_len[place],
-        "cpu_pressure": sums.cpu_pressure[place],
-        "peak_rss_mb": sums.peak_rss_mb[place],
     }
 
 

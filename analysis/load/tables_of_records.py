@@ -26,11 +26,11 @@ TEXT = (
     "timing_reason",
     "reason",
 )
-COUNTS = ("trial", "seed", "iterations", "attempt", "num_cpus", "env_steps", "stands_for_runners")
+COUNTS = ("trial", "seed", "max_iterations", "attempt", "num_cpus", "env_steps", "stands_for_runners")
 
 
 def trials(study: str | Path) -> pd.DataFrame:
-    """Return one row per trial: setting, status, timing label and the metrics of grain `trial`.
+    """Return one row per trial, the columns of `trials.csv`: setting, status, timing label and `metrics.OF_TRIALS`.
 
     Units are those of `study.metrics.METRICS`. A quantity that does not exist is NA, never 0.
 
@@ -45,9 +45,6 @@ def trials(study: str | Path) -> pd.DataFrame:
     if not ledger.rows:
         raise AnalysisError(f"{study}: a table needs a trial, got none yet. Fix: wait for the first one.")
     frame = pd.DataFrame([table_row(ledger.rows[number]) for number in sorted(ledger.rows)])
-    for name in METRICS:
-        if METRICS[name].grain == "trial" and name not in frame:
-            frame[name] = None  # no trial has ended yet
     try:
         return frame.astype({name: _dtype(str(name)) for name in frame})
     except (TypeError, ValueError) as error:
@@ -127,6 +124,8 @@ def _ledger(study: str | Path) -> Ledger:
 def _dtype(name: str) -> str:
     if name in TEXT:
         return "string"
+    if name in METRICS and METRICS[name].grain != "trial":
+        return "Int64" if METRICS[name].whole else "Float64"
     if name in COUNTS or (name in PARAMETERS and PARAMETERS[name].kind is int):
         return "Int64"
     return "Float64"

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.load.columns import MEANS
 from study.errors import RecordError
-from study.metrics import WARMUP_ITERATIONS
+from study.metrics import OF_ITERATIONS, WARMUP_ITERATIONS
 
 FloatArray = NDArray[np.float64]
 
-_WANTED = (*MEANS, "train_batch_size_actual", "num_episodes", "episode_len_sum", "cpu_pressure", "peak_rss_mb")
+_WANTED = (*OF_ITERATIONS, "episode_len_sum")
 _PLACE = {name: place for place, name in enumerate(_WANTED)}
 _CHUNK = 1 << 16
 """Iterations that are held as Python numbers before they become arrays."""
@@ -39,12 +38,9 @@ class Sums:
     timed_iterations: NDArray[np.int64]
     timed_env_steps: NDArray[np.int64]
     timed_s: FloatArray
-    means: Mapping[str, FloatArray]
-    """By the names of `MEANS`: the mean over the timed iterations that have the metric."""
+    folded: Mapping[str, FloatArray]
+    """By the names of `OF_ITERATIONS`, added up as it says; iterations without the metric do not count."""
     episode_len: FloatArray
-    cpu_pressure: FloatArray
-    peak_rss_mb: FloatArray
-    """Over all iterations."""
 
 
 _TOTALS = (
@@ -55,8 +51,10 @@ _TOTALS = (
     "timed_env_steps",
     "timed_s",
     "pressure_s",
-    "peak",
+    "timed_episodes",
 )
+_EMPTY = {"largest": np.nan, "smallest": np.nan}
+"""What the largest and the smallest value of no iteration are; of the others it is 0."""
 
 
 class TimedSums:
@@ -96,9 +94,10 @@ class TimedSums:
         totals = {name: values[:num_attempts] for name, values in self._totals.items()}
         sums = dict(zip(_WANTED, self._sums[:, :num_attempts], strict=True))
         present = dict(zip(_WANTED, self._present[:, :num_attempts], strict=True))
-        timed, seconds, episodes = totals["timed_iterations"], totals["timed_s"], sums["num_episodes"]
+        timed, seconds, episodes = totals["timed_iterations"], totals["timed_s"], totals["timed_episodes"]
         told = (present["cpu_pressure"] == timed) & (present["iteration_time_s"] == timed)
-        measured = (episodes > 0) & (present["episode_len_sum"] > 0)
+        measured = (episodes > 0) & (sums["episode_len_sum"] > 0)
+        pressure = _ratio(totals["pressure_s"], seconds, told & (seconds > 0))
         return Sums(
             iterations=totals["iterations"].astype(np.int64),
             env_steps=totals["env_steps"].astype(np.int64),
@@ -106,10 +105,13 @@ class TimedSums:
             timed_iterations=timed.astype(np.int64),
             timed_env_steps=totals["timed_env_steps"].astype(np.int64),
             timed_s=seconds,
-            means={name: _ratio(sums[name], present[name], present[name] > 0) for name in MEANS},
+            folded={
+                name: pressure
+                if how == "weighted mean"
+                else _ratio(sums[name], present[name] if how == "mean" else np.ones(num_attempts), present[name] > 0)
+                for name, how in OF_ITERATIONS.items()
+            },
             episode_len=_ratio(sums["episode_len_sum"], episodes, measured),
-            cpu_pressure=_ratio(totals["pressure_s"], seconds, told & (seconds > 0)),
-            peak_rss_mb=totals["peak"],
         )
 
     def _flush(self) -> None:
@@ -122,19 +124,21 @@ class TimedSums:
         np.add.at(totals["iterations"], slot, 1)
         totals["env_steps"][slot] = heads[:, 3]  # of equal places the last one stays
         totals["wall_time_s"][slot] = heads[:, 4]
-        np.fmax.at(totals["peak"], slot, values[:, _PLACE["peak_rss_mb"]])
         timed = iteration > WARMUP_ITERATIONS
-        slot, values = slot[timed], values[timed]
-        known = ~np.isnan(values)
-        filled = np.where(known, values, 0.0)
+        for name, place in _PLACE.items():
+            how = OF_ITERATIONS.get(name, "mean")
+            rows = np.ones_like(timed) if how in ("total", "largest", "smallest") else timed
+            rows = rows & ~np.isnan(values[:, place])
+            adding = {"largest": np.fmax, "smallest": np.fmin}.get(how, np.add)
+            adding.at(self._sums[place], slot[rows], values[rows, place])
+            np.add.at(self._present[place], slot[rows], 1)
+        slot, filled = slot[timed], np.nan_to_num(values[timed])
         seconds = filled[:, _PLACE["iteration_time_s"]]
         np.add.at(totals["timed_iterations"], slot, 1)
         np.add.at(totals["timed_env_steps"], slot, np.trunc(filled[:, _PLACE["train_batch_size_actual"]]))
         np.add.at(totals["timed_s"], slot, seconds)
         np.add.at(totals["pressure_s"], slot, filled[:, _PLACE["cpu_pressure"]] * seconds)
-        for place in range(len(_WANTED)):
-            np.add.at(self._sums[place], slot, filled[:, place])
-            np.add.at(self._present[place], slot, known[:, place])
+        np.add.at(totals["timed_episodes"], slot, filled[:, _PLACE["num_episodes"]])
 
     def _checked(self) -> tuple[FloatArray, FloatArray]:
         """Return what was collected as arrays, after a look at the types; forget it.
@@ -168,11 +172,12 @@ class TimedSums:
         if size <= have:
             return
         room = (0, max(size, have + have // 2) - have)
-        empty = {"peak": np.nan}
-        self._totals = {
-            name: np.pad(values, room, constant_values=empty.get(name, 0.0)) for name, values in self._totals.items()
-        }
-        self._sums, self._present = np.pad(self._sums, ((0, 0), room)), np.pad(self._present, ((0, 0), room))
+        self._totals = {name: np.pad(values, room) for name, values in self._totals.items()}
+        added = np.zeros((len(_WANTED), room[1]))
+        for name, how in OF_ITERATIONS.items():
+            added[_PLACE[name]] = _EMPTY.get(how, 0.0)
+        self._sums = np.hstack([self._sums, added])
+        self._present = np.pad(self._present, ((0, 0), room))
 
 
 def _ratio(above: FloatArray, below: FloatArray, where: NDArray[np.bool_]) -> FloatArray:

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from study.errors import RecordError
-from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
+from study.metrics import FINAL_SHARE, METRICS, OF_ITERATIONS, OF_TRIALS, WARMUP_ITERATIONS
 from study.planning.node_load import NodeLoad, reserved_on
 from study.space.parameters import SCALE, Value
 from study.space.spec import Execution, StudySpec
@@ -97,8 +97,18 @@ class TrialRow:
     _warm_time_s: float = 0.0
     _pressure_s: float | None = 0.0
     """Seconds after the warm-up in which some task waited for a CPU; None once an iteration did not tell."""
-    _phases_s: dict[str, float] | None = field(default_factory=dict)
-    """Seconds after the warm-up by phase; None once an iteration did not tell."""
+    _num_iterations: int = 0
+    _num_timed: int = 0
+    """Iterations after the warm-up."""
+    _folded: dict[str, float] = field(default_factory=dict)
+    """By the names of `OF_ITERATIONS`: the sum, the largest or the smallest value so far; none where none was told."""
+    _told: dict[str, int] = field(default_factory=dict)
+    """Iterations behind each of these."""
+    _timed_episodes: float = 0.0
+    _timed_lengths: float = 0.0
+    """Environment steps of the training episodes that ended after the warm-up."""
+    _num_eval_episodes: int = 0
+    _num_cut: int = 0
     _evaluation_time_s: float = 0.0
     _cpu_s: float = 0.0
     _final_returns: list[float] = field(default_factory=list)
@@ -134,6 +144,8 @@ class TrialRow:
                 self.last_evaluation = record
                 self.progress = record.progress
                 self._evaluation_time_s += record.eval_time_s
+                self._num_eval_episodes += len(record.returns)
+                self._num_cut += record.num_cut
                 mean = sum(record.returns) / len(record.returns)
                 self._evaluations.append(
                     _Evaluated(mean=mean, env_steps=record.env_steps, wall_time_s=record.wall_time_s, cpu_s=self._cpu_s)
@@ -152,9 +164,10 @@ class TrialRow:
     def _apply_iteration(self, record: Iteration, moment: float) -> None:
         self._warm_steps, self._warm_time_s = self._warm_totals(record.iteration, record.metrics)
         self._cpu_s += record.metrics.get("cpu_time_s") or 0.0
-        if record.iteration > WARMUP_ITERATIONS:
+        timed = record.iteration > WARMUP_ITERATIONS
+        self._fold(record.metrics, timed=timed)
+        if timed:
             self._note_pressure(record.metrics)
-            self._note_phases(record.metrics)
             self.timed_to = moment
         else:
             self.timed_from = moment
@@ -173,17 +186,56 @@ class TrialRow:
         else:
             self._pressure_s += pressure * seconds
 
-    def _note_phases(self, metrics: Metrics) -> None:
-        spent = {name: metrics.get(name) for name in PHASES}
-        if self._phases_s is None or None in spent.values():
-            self._phases_s = None
-        else:
-            self._phases_s = {name: self._phases_s.get(name, 0.0) + (spent[name] or 0.0) for name in PHASES}
+    def _fold(self, metrics: Metrics, *, timed: bool) -> None:
+        self._num_iterations += 1
+        self._num_timed += timed
+        if timed:
+            self._timed_episodes += metrics.get("num_episodes") or 0.0
+            self._timed_lengths += metrics.get("episode_len_sum") or 0.0
+        for name, how in OF_ITERATIONS.items():
+            value, last = metrics.get(name), self._folded.get(name)
+            if value is None or (how == "mean" and not timed):
+                continue
+            self._told[name] = self._told.get(name, 0) + 1
+            if last is None:
+                self._folded[name] = value
+            elif how == "largest":
+                self._folded[name] = max(last, value)
+            elif how == "smallest":
+                self._folded[name] = min(last, value)
+            else:
+                self._folded[name] = last + value
 
     def phase_shares(self) -> dict[str, float]:
         """Return the share of each of `PHASES` in the training time after the warm-up; empty when it is not known."""
-        total = sum(self._phases_s.values()) if self._phases_s else 0.0
-        return {name: spent / total for name, spent in (self._phases_s or {}).items()} if total > 0 else {}
+        if any(self._told.get(name) != self._num_timed for name in PHASES):
+            return {}
+        total = sum(self._folded[name] for name in PHASES)
+        return {name: self._folded[name] / total for name in PHASES} if total > 0 else {}
+
+    def columns(self) -> dict[str, float | int | None]:
+        """Return every quantity of `study.metrics.OF_TRIALS` but those of `summary`; None where it does not exist."""
+        began = self._num_iterations > 0
+        values: dict[str, float | int | None] = {
+            "iterations": self._num_iterations or None,
+            "timed_iterations": self._num_timed if began else None,
+            "timed_env_steps": self._warm_steps if self._num_timed else None,
+            "timed_s": self._warm_time_s if self._num_timed else None,
+        }
+        for name, how in OF_ITERATIONS.items():
+            value = self._folded.get(name)
+            if how == "weighted mean":
+                value = self.mean_cpu_pressure()
+            elif value is not None and how == "mean":
+                value /= self._told[name]
+            values[name] = int(value) if value is not None and METRICS[name].whole else value
+        lengths, episodes = self._timed_lengths, self._timed_episodes
+        return values | {
+            "episode_len": lengths / episodes if episodes > 0 and lengths > 0 else None,
+            "num_evaluations": len(self._evaluations) or None,
+            "num_eval_episodes": self._num_eval_episodes if self._evaluations else None,
+            "num_cut": self._num_cut if self._evaluations else None,
+        }
 
     def mean_cpu_pressure(self) -> float | None:
         """Return the mean of cpu_pressure over the training time after the warm-up; None when it is not known."""
@@ -389,7 +441,9 @@ def table_row(row: TrialRow) -> dict[str, Any]:
     """Return one line of the table of trials, all columns."""
     line: dict[str, Any] = {
         **row.setting,
+        **dict.fromkeys(OF_TRIALS),
         **row.summary,
+        **row.columns(),
         "trial": row.trial,
         "status": row.status,
         "seed": row.seed,
@@ -398,7 +452,7 @@ def table_row(row: TrialRow) -> dict[str, Any]:
         "timing": None if row.provisional and row.status == "running" else row.timing,
     }
     rest = {
-        "iterations": row.iterations,
+        "max_iterations": row.iterations,
         "anchor": row.anchor,
         "stage": row.stage,
         "variant": row.variant if row.stage else None,
