@@ -1,20 +1,76 @@
 """What a space may say about one parameter: a value, a list of choices, or a range. Pure."""
 
 import math
-from typing import Annotated, Any, Generic, TypeVar
+from collections.abc import Iterator
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from study.space.parameters import PARAMETERS, RULES, SCALE, Parameter, Value
+from study.space.plain import MAX_WHOLE
 
 T = TypeVar("T", int, float)
+
+MAX_LISTED = 200
+"""Values of a range that is dealt as a list: scales, and the axes of a throughput grid."""
 
 
 class Model(BaseModel):
     """A closed, frozen, strictly typed piece of a space file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _whole(cls, value: Any, info: ValidationInfo) -> Any:
+        """Read `1e6`, a float for YAML, as an integer in the fields that are integers."""
+        kinds = set(_kinds(cls.model_fields[info.field_name or ""].annotation))
+        return _as_whole(value) if int in kinds and not kinds & {float, str, bool, Any} else value
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """Yield the plain types of an annotation; those inside another model are that model's own."""
+    if get_origin(annotation) is Literal or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        return
+    parts = get_args(annotation)[-1 if get_origin(annotation) is dict else 0 :]
+    if not parts:
+        yield annotation if isinstance(annotation, type) or annotation is Any else None
+    for part in parts:
+        yield from _kinds(part)
+
+
+def _as_whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_whole(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _as_whole(each) for name, each in value.items()}
+    if isinstance(value, float) and value.is_integer() and abs(value) <= MAX_WHOLE:
+        return int(value)
+    return value
+
+
+def _with_whole(parameters: Any) -> Any:
+    if not isinstance(parameters, dict):
+        return parameters
+    whole = {name for name, parameter in {**PARAMETERS, **RULES}.items() if parameter.kind is int}
+    return {name: _as_whole(value) if name in whole else value for name, value in parameters.items()}
+
+
+ParameterValues = Annotated[dict[str, int | float], BeforeValidator(_with_whole)]
+"""Parameter -> its value."""
 
 
 class Choices(Model, Generic[T]):
@@ -40,6 +96,23 @@ class Range(Model, Generic[T]):
     high: T = Field(description="Largest value.")
     log: bool = Field(False, description="Sample the logarithm uniformly.")
     step: T | None = Field(None, description="Distance between neighbouring values; not with `log`.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spelling(cls, content: Any) -> Any:
+        """Refuse what YAML makes of `{low:1, high:46}`, of `{low: 0,1}` and of `{1, 2, 4}`: keys without values."""
+        bare = [str(key) for key, value in content.items() if value is None] if isinstance(content, dict) else []
+        keys = ", ".join(map(str, content)) if bare else ""
+        if any(":" in key for key in bare):
+            fix = "Write a space behind each colon."
+        elif bare and len(bare) == len(content):
+            fix = f"Write [{keys}]."
+        elif any(key.isdigit() for key in bare):
+            fix = "Write decimals with a point: a comma separates keys."
+        else:
+            return content
+        law = f"must be a value, a list or a range {{low: …, high: …}}, got {{{keys}}}."
+        raise PydanticCustomError("law", "{law}|{fix}", {"law": law, "fix": fix})
 
     @model_validator(mode="after")
     def _laws(self) -> "Range[T]":
@@ -75,6 +148,26 @@ class Range(Model, Generic[T]):
         return self
 
 
+def _listed(given: Range[int]) -> list[int]:
+    """Return the values of a range that is dealt as a list: those of its `step`, else each twice the one before.
+
+    Without a step 1 to 46 is 1, 2, 4, 8, 16, 32, 46: both ends, and so few between that each is run often.
+    """
+    if given.step is not None:
+        count = (given.high - given.low) // given.step + 1
+        if count > MAX_LISTED:
+            law = (
+                "at most {most} values, got {count}.|Raise `step`, or leave it out: each value is then twice the last."
+            )
+            raise PydanticCustomError("law", law, {"most": MAX_LISTED, "count": count})
+        return list(range(given.low, given.high + 1, given.step))
+    values, value = [], given.low
+    while value < given.high:
+        values.append(value)
+        value = max(2 * value, 1)
+    return [*values, given.high]
+
+
 def is_multiple(length: float, step: float) -> bool:
     """Return whether `length` is a whole number of steps, up to rounding."""
     steps = length / step
@@ -99,15 +192,21 @@ def _bounded(parameter: Parameter) -> Any:
     return Annotated[parameter.kind, Field(**bound)]  # type: ignore[call-overload]
 
 
-def domain_of(parameter: Parameter, *, ranges: bool) -> Any:
-    """Return the type of what a space may say about a parameter: a value or a list, where allowed a range too."""
+def domain_of(parameter: Parameter, *, sampled: bool) -> Any:
+    """Return the type of what a space may say about a parameter: a value, a list or a range.
+
+    Args:
+        parameter: The parameter.
+        sampled: Whether a sampler may choose any value of a range; else the range stands for a list.
+    """
     value = _bounded(parameter)
     choices = Choices[value]  # type: ignore[valid-type]
     short = Annotated[list[value], AfterValidator(lambda values: choices(choices=values)), Tag("list")]  # type: ignore[valid-type]
     forms: Any = Annotated[value, Tag("value")] | Annotated[choices, Tag("choices")] | short
-    if ranges:
-        forms = forms | Annotated[Range[value], Tag("range")]  # type: ignore[valid-type]
-    return Annotated[forms, Discriminator(_form)]
+    spread: Any = Range[value]  # type: ignore[valid-type]
+    if not sampled:
+        spread = Annotated[spread, AfterValidator(lambda given: choices(choices=_listed(given)))]
+    return Annotated[forms | Annotated[spread, Tag("range")], Discriminator(_form)]
 
 
 class _Parameters(Model):
@@ -141,7 +240,7 @@ ParametersSpec: type[_Parameters] = create_model(
     __base__=_Parameters,
     __doc__="Each parameter is a value (fixed), a list (choices), or {low, high, log, step} (a range).",
     **{
-        attribute(name): (domain_of(parameter, ranges=name != SCALE), _field(parameter))
+        attribute(name): (domain_of(parameter, sampled=name != SCALE), _field(parameter))
         for name, parameter in {**PARAMETERS, **RULES}.items()
     },
 )  # type: ignore[call-overload]

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from study.space.domains import ParameterValues
 from study.space.section import Section
 
 Baseline = Literal["rllib_defaults", "naive_growth", "published"]
@@ -89,7 +90,7 @@ class HoldUpSpec(Section):
     baselines: list[Baseline] = Field(["rllib_defaults", "naive_growth"])
     """`rllib_defaults`: PPO as RLlib ships it; `naive_growth`: the same with the batch grown with the runners; \
 `published`: `published` below. The best small-scale setting, unchanged and scaled by rules, always takes part."""
-    published: dict[str, int | float] = Field({})
+    published: ParameterValues = Field({})
     """Parameters of a published setting; the rest is as RLlib ships it."""
     naive_steps_per_env_runner: int = Field(400, ge=1)
     """Batch per runner of `naive_growth`."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from study.errors import Fault
-from study.space.domains import Choices, Domain, Range, is_multiple
+from study.space.domains import MAX_LISTED, Choices, Domain, Range, is_multiple
 from study.space.holdup_laws import holdup_laws
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
-from study.space.plain import MAX_TRIALS
+from study.space.plain import MAX_TRIALS, shown
 from study.space.procgen import fault_of, faults_of_levels, is_procgen
 from study.space.rules import batch_domain, bounds, minibatch_bounds
 from study.space.throughput_laws import throughput_laws
@@ -75,7 +75,7 @@ OVERRIDES_REFUSED = {
 
 FRAGMENT = "rollout_fragment_length"
 END_FRACTION = "lr_end_fraction"
-MAX_SCALES = 200
+MAX_SCALES = MAX_LISTED
 """The other laws look at every scale with every number of environments."""
 
 
@@ -127,12 +127,22 @@ def _procgen(spec: "StudySpec") -> Broken:
         yield "environment.backend", got, "Remove it."
 
 
+_MEANING = {
+    "floor": ("the return that scores 0", "what random actions get, by `python -m study evaluate SPACE --random`"),
+    "reference": ("the return that scores 1", "what a good policy gets, as published, or the most that is possible"),
+    "target": (
+        "the return from which it counts as solved",
+        "as the environment's page says, or nine tenths of the way from floor to reference",
+    ),
+}
+"""What the returns of a space mean, and how to choose them."""
+
+
 def _environment(spec: "StudySpec") -> Broken:
     floor, reference, target = spec.environment.floor, spec.environment.reference, spec.environment.target
     for name, value in {"floor": floor, "reference": reference, "target": target}.items():
         if value is None and spec.kind == "search":
-            measures = "; `python -m study evaluate SPACE --random` measures it" if name == "floor" else ""
-            yield f"environment.{name}", "must be given.", f"Add it{measures}."
+            yield f"environment.{name}", f"must be given: {_MEANING[name][0]}.", f"Add it: {_MEANING[name][1]}."
     if floor is None or reference is None or target is None:
         return
     if not floor < reference:
@@ -417,7 +427,9 @@ def _num_trials(spec: "StudySpec") -> Broken:
         yield "search.num_trials", got, f"Raise it to {needed} or drop anchors."
     elif search.num_trials < len(spec.scales) * len(spec.iterations_axis):
         cells = len(spec.scales) * len(spec.iterations_axis)
-        got = f"must give every scale a trial ({cells} cells), got {search.num_trials}."
+        times = f" with each of {len(spec.iterations_axis)} numbers of iterations" if cells > len(spec.scales) else ""
+        scales = f"{shown(list(spec.scales))} runners{times}"
+        got = f"must give every scale a trial ({cells}: {scales}), got {search.num_trials}."
         yield "search.num_trials", got, f"Raise it to {cells} or list fewer scales."
     elif search.num_trials > MAX_TRIALS:
         yield "search.num_trials", f"at most {MAX_TRIALS}, got {search.num_trials}.", "Lower it."

@@ -54,8 +54,9 @@ _ALL = (
         kind=int,
         default=None,
         minimum=1,
-        meaning="The scale axis: remote environment runner processes. A number or a list; every scale gets "
-        "the same share of an ordinary study's trials, and 'best' is always per scale.",
+        meaning="The scale axis: remote environment runner processes. A number, a list, or a range, which stands for "
+        "a list: each value twice the last (`{low: 1, high: 46}` is 1, 2, 4, 8, 16, 32, 46), or those of its `step`. "
+        "Every scale gets the same share of an ordinary study's trials, and 'best' is always per scale.",
     ),
     Parameter(
         name="num_envs_per_env_runner",

@@ -1,35 +1,33 @@
-"""Space files as text: where they are, safe YAML with line numbers, and pydantic's errors in our words. Pure."""
+"""Space files as text: where they are, and safe YAML with line numbers. Pure."""
 
 import contextlib
 import copy
+import datetime
 import difflib
 import io
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from types import NoneType
+from typing import Any
 
-from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq, TaggedScalar
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarbool import ScalarBoolean
 
 from study.errors import Fault, SpaceError
-from study.space.plain import MAX_DEPTH, MAX_VALUES, MAX_WHOLE, Place, shown
+from study.space.plain import MAX_DEPTH, MAX_VALUES, MAX_WHOLE, Place
 
 SHIPPED = Path(__file__).resolve().parents[2] / "search_spaces"
 MAX_BYTES = 64_000
 """No space needs more: shipped ones have 2,000, and the parser takes a second for so many."""
-MAX_FAULTS = 100
-"""Faults of one file that are told."""
 PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null"))
 """The tags that plain YAML values have."""
-UNION_TAGS = frozenset({"value", "choices", "range", "list", "int", "float", "list[int]", "constrained-int"})
-"""Parts of a pydantic location that name a form of a value, not a key."""
 _STUMBLES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What ruamel's loader raises, besides its own errors, where a malformed document makes its code stumble: an empty
 `!!int` is an IndexError there."""
@@ -105,7 +103,10 @@ def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _error(str(file), "file", "must be UTF-8 text.", "Is this a space file?") from error
+        law = f"must be UTF-8 text, got byte 0x{error.object[error.start]:02x} at offset {error.start}."
+        line = error.object.count(b"\n", 0, error.start) + 1
+        fault = Fault(place="file", law=law, fix="Save it as UTF-8 in your editor.", line=line)
+        raise SpaceError(str(file), [fault]) from error
     source = read_text(text, name=str(file))
     return _override(source, overrides)
 
@@ -128,20 +129,23 @@ def read_text(text: str, *, name: str) -> Source:
         fault = Fault(place="file", law=f"keys must be distinct, {problem}.", fix="Remove one of the two.", line=line)
         raise SpaceError(name, [fault]) from error
     except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else None
+        line, fix = _place_and_fix(error, text)
         problem = _printable(error.problem or _first_line(error))
-        fault = Fault(place="file", law=f"must be YAML, {problem}.", fix="Check the indentation and quotes.", line=line)
-        raise SpaceError(name, [fault]) from error
+        raise SpaceError(name, [Fault(place="file", law=f"must be YAML, {problem}.", fix=fix, line=line)]) from error
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        code = error.character if isinstance(error.character, int) else ord(error.character)
+        law = f"must be YAML, got the character U+{code:04X}."
+        raise SpaceError(name, [Fault(place="file", law=law, fix="Remove it.", line=line)]) from error
     except (YAMLError, *_STUMBLES) as error:
         raise _error(name, "file", f"must be YAML, {_first_line(error)}.", "Check the file.") from error
     if not isinstance(tree, CommentedMap):
-        got = "nothing" if tree is None else type(tree).__name__
-        raise _error(name, "file", f"must be a mapping of keys to values, got {got}.", "See `python -m study schema`.")
+        law = f"must be a mapping of keys to values, got {_kind(tree)}."
+        raise _error(name, "file", law, "Begin with one of search_spaces/, such as quickstart.yaml.")
     plain = _Plain()
     content = plain.of(tree)
     if plain.faults:
-        raise SpaceError(name, plain.faults[:MAX_FAULTS])
+        raise SpaceError(name, plain.faults)
     return Source(name=name, content=content, lines=plain.lines)
 
 
@@ -179,7 +183,7 @@ class _Plain:
         for key, value in node.items():
             if (text := _key(key)) is None or text in result:
                 law = "keys must be text" if text is None else "keys must be distinct as text"
-                self._refuse(place, f"{law}, got {_printable(text or type(key).__name__)!r}.", "Write another key.")
+                self._refuse(place, f"{law}, got {_printable(text or _kind(key))}.", "Write another key.")
                 continue
             inner = (*place, text)
             self.lines[_dotted(inner)] = node.lc.key(key)[0] + 1 if key in own else 0
@@ -193,7 +197,7 @@ class _Plain:
             if isinstance(node, kind):
                 return plain(node)  # ruamel's scalars remember their spelling
         if node is not None:
-            got = f"must be text, a number, true, false or null, got a {type(node).__name__}."
+            got = f"must be text, a number, true, false or null, got {_kind(node)}."
             self._refuse(place, got, "Put it in quotes.")
         return None
 
@@ -214,6 +218,60 @@ def _key(key: Any) -> str | None:
     if isinstance(key, int) and not -MAX_WHOLE <= key <= MAX_WHOLE:
         return None
     return str(key) if isinstance(key, (str, int, float, NoneType)) else None
+
+
+def _kind(value: object) -> str:
+    """Return in words what a value of YAML is."""
+    kinds: tuple[tuple[Any, str], ...] = (
+        (NoneType, "nothing"),
+        ((list, tuple), "a list"),
+        (dict, "a mapping"),
+        (str, "text"),
+        ((bool, int, float), "a number"),
+        (datetime.date, "a date"),
+    )
+    return next((name for kind, name in kinds if isinstance(value, kind)), "something else")
+
+
+_STUMBLED: tuple[tuple[str, bool, str], ...] = (
+    ("quoted scalar", True, "Close the quotes that begin here."),
+    ("flow sequence", True, "Close the bracket that opens here with ], and put a comma between its items."),
+    ("flow mapping", True, "Close the bracket that opens here with }, and put a comma between its items."),
+    ("another document", False, "Remove this line and what follows: a file holds one space."),
+    ("cannot start any token", False, "Put the text in quotes."),
+    ("undefined alias", False, "Put the text in quotes."),
+    ("expected ':'", False, "Write a key, a colon, a space and a value."),
+)
+"""Words of ruamel's message; whether the line is where the value began, not where it stumbled; what to do."""
+
+
+def _place_and_fix(error: MarkedYAMLError, text: str) -> tuple[int | None, str]:
+    """Return the line in which a document ceases to be YAML, and what is probably wrong there."""
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return None, "Check the indentation and quotes."
+    number, lines = mark.line + 1, ["", *_LINE_BREAK.split(text)]
+    before, here, *_ = *lines[mark.line : mark.line + 2], "", ""
+    if foreign := next((each for each in here + before if each in _FOREIGN_SPACES), None):
+        return number, f"Replace the character U+{ord(foreign):04X} here by an ordinary space."
+    if "\t" in here[: len(here) - len(here.lstrip())]:
+        return number, "Indent with spaces, not with tabs."
+    said = f"{error.context} {error.problem}"
+    for words, where_it_began, fix in _STUMBLED:
+        if words in said:
+            began = error.context_mark if where_it_began else None
+            return number if began is None else began.line + 1, fix
+    if re.match(r"\s*[\w-]+:[^\s]", before):
+        return number - 1, "Write a space behind the colon."
+    if ": " in here.partition(": ")[2]:
+        return number, "Put the text behind the first colon in quotes."
+    return number, "Indent the keys of a section alike, and close quotes and brackets."
+
+
+_LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
+"""As YAML counts lines."""
+_FOREIGN_SPACES = frozenset("\u00a0\u2007\u2009\u200b\u202f\u3000\ufeff")
+"""Spaces of web pages and word processors, which YAML takes for letters."""
 
 
 def _printable(text: str) -> str:
@@ -251,74 +309,3 @@ def _override(source: Source, overrides: Sequence[str]) -> Source:
 
 def _error(name: str, place: str, law: str, fix: str) -> SpaceError:
     return SpaceError(name, [Fault(place=place, law=law, fix=fix)])
-
-
-def faults_of(error: ValidationError, source: Source) -> list[Fault]:
-    """Return pydantic's errors as faults with place, law, value and fix."""
-    faults, items = [], error.errors(include_url=False)
-    for item in items[:MAX_FAULTS]:
-        known = _known_keys(error, item["loc"])
-        parts = [str(part) for part in item["loc"] if str(part) not in UNION_TAGS]
-        # `choices.1` of a bare list has no key of its own in the file.
-        place = ".".join(parts) or "file"
-        law, fix = _words(item, parts[-1] if parts else "", known)
-        faults.append(Fault(place=place, law=law, fix=fix, line=source.line_of(place)))
-    if len(items) > MAX_FAULTS:
-        faults.append(Fault(place="file", law=f"{len(items) - MAX_FAULTS} more faults.", fix="Mend these first."))
-    seen: dict[tuple[str, str], Fault] = {(fault.place, fault.law): fault for fault in faults}
-    return list(seen.values())
-
-
-def _known_keys(error: ValidationError, loc: tuple[str | int, ...]) -> list[str]:
-    from study.space.spec import StudySpec  # imports this module
-
-    model: Any = StudySpec
-    for part in loc[:-1]:
-        if get_origin(model) in (dict, list):
-            model = get_args(model)[-1]  # the part is a key or an index of the person's own
-            continue
-        info = getattr(model, "model_fields", {}).get(str(part))
-        if info is None:
-            return ["low", "high", "log", "step", "choices"]
-        model = _unless_none(info.annotation)
-    return [info.alias or name for name, info in getattr(model, "model_fields", {}).items()]
-
-
-def _unless_none(annotation: Any) -> Any:
-    """Return the type that an optional one has when it is given."""
-    if get_origin(annotation) not in (Union, UnionType):
-        return annotation
-    return next((each for each in get_args(annotation) if each is not NoneType), annotation)
-
-
-_FIXES: Mapping[str, str] = {
-    "missing": "Add it.",
-    "int_type": "Write a whole number.",
-    "int_from_float": "Write a whole number.",
-    "float_type": "Write a number.",
-    "string_type": "Write a text, in quotes where YAML would read something else.",
-    "bool_type": "Write true or false.",
-    "list_type": "Write a list.",
-    "dict_type": "Write a mapping.",
-    "model_type": "Write a mapping of keys.",
-    "finite_number": "Write a finite number.",
-    "literal_error": "Use one of these.",
-    "too_short": "Add an item.",
-}
-
-
-def _words(item: Any, name: str, known: Sequence[str]) -> tuple[str, str]:
-    kind, message, got = item["type"], item["msg"], item.get("input")
-    if kind == "law":
-        law, _, fix = message.partition("|")
-        return law, fix
-    if kind == "extra_forbidden":
-        near = difflib.get_close_matches(name, known, n=1)
-        fix = f"Did you mean '{near[0]}'?" if near else f"Use one of: {', '.join(known)}."
-        return "unknown key.", fix
-    if kind == "missing":
-        return "must be given.", _FIXES[kind]
-    law = message[0].lower() + message[1:].replace("Input ", "input ")
-    law = law.removeprefix("input ")
-    fix = _FIXES.get(kind, "Change the value.")
-    return f"{law}, got {shown(got)}.", fix

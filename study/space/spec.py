@@ -11,14 +11,15 @@ from pydantic import Field, ValidationError, model_validator
 
 from study.errors import Fault, SpaceError
 from study.space.algorithms import ALGORITHMS, Algorithm, AlgorithmName
-from study.space.domains import Choices, Domain, ParametersSpec, Range, attribute
+from study.space.domains import Choices, Domain, ParametersSpec, ParameterValues, Range, attribute
+from study.space.faults import MAX_FAULTS, faults_of, is_told
 from study.space.holdup import HoldUpSpec
 from study.space.laws import broken_laws
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
 from study.space.plain import unfit
 from study.space.procgen import is_procgen, tested_on
 from study.space.section import Section
-from study.space.space_file import MAX_FAULTS, Source, faults_of, read_space
+from study.space.space_file import Source, read_space
 from study.space.throughput import ThroughputSpec, without_absent
 
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
@@ -39,11 +40,14 @@ class EnvironmentSpec(Section):
     """Arguments of the environment's constructor. Procgen: `distribution_mode` (easy or hard), `num_levels` (200, \
 or 500 of the hard ones; 0 is all), `start_level`, and others of EnvPool."""
     floor: float | None = None
-    """Return that scores 0: a policy that learnt nothing (return units). Not needed with `kind: throughput`."""
+    """Return that scores 0: that of a policy that learnt nothing. Required, except with `kind: throughput`; \
+`python -m study evaluate SPACE --random` measures it."""
     reference: float | None = None
-    """Return that scores 1: a good policy (return units). Not needed with `kind: throughput`."""
+    """Return that scores 1: that of a good policy, as published, or the most that is possible. Required, except with \
+`kind: throughput`."""
     target: float | None = None
-    """Return from which the environment counts as solved (return units). Not needed with `kind: throughput`."""
+    """Return from which the environment counts as solved, as its page says, or nine tenths of the way from floor to \
+reference. Required, except with `kind: throughput`."""
     max_episode_steps: int | None = Field(None, ge=1)
     """Truncate episodes after so many steps of the environment, before `action_repeat`; none keeps its own limit."""
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
@@ -107,7 +111,7 @@ class AnchorSpec(Section):
 
     name: str = Field(min_length=1)
     """Shown in the tables as the origin of the trial."""
-    parameters: dict[str, int | float] = Field(min_length=1)
+    parameters: ParameterValues = Field(min_length=1)
     """Values of tuned parameters. Without `num_env_runners` the anchor is run at every scale."""
 
 
@@ -422,14 +426,15 @@ def parse_space(source: Source, *, scored: bool = True) -> StudySpec:
     ]
     if faults:  # nothing behind is made for such values
         raise SpaceError(source.name, faults[:MAX_FAULTS])
+    told: set[str] = set()
     try:
         spec: StudySpec | None = StudySpec.model_validate(source.content)
     except ValidationError as error:
-        faults = faults_of(error, source)
+        faults, told = faults_of(error, source)
         spec = _without(source, faults)
     if spec is not None:
-        places = {fault.place for fault in faults}.union(() if scored else _SCORING)
-        faults += [fault for fault in broken_laws(spec, source.line_of) if fault.place not in places]
+        told = told.union((fault.place for fault in faults), () if scored else _SCORING)
+        faults += [fault for fault in broken_laws(spec, source.line_of) if not is_told(fault.place, told)]
     if faults or spec is None:
         raise SpaceError(source.name, sorted(faults, key=lambda fault: fault.line or 0))
     return spec

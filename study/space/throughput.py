@@ -52,9 +52,9 @@ class _Grid(Model):
 GridSpec: type[_Grid] = create_model(
     "GridSpec",
     __base__=_Grid,
-    __doc__="A cross product: each axis is a value or a list; what a grid does not name is as in `parameters`.",
+    __doc__="A cross product: each axis is a value, a list or a range that stands for one; else as `parameters`.",
     **{
-        name: (domain_of(parameter, ranges=False), Field(None, description=parameter.meaning))
+        name: (domain_of(parameter, sampled=False), Field(None, description=parameter.meaning))
         for name, parameter in AXES.items()
     },
 )  # type: ignore[call-overload]

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from study.errors import SpaceError
 from study.space.space_file import SHIPPED, Source, read_text
-from study.space.spec import load_space, parse_space
+from study.space.spec import StudySpec, load_space, parse_space
 from tests.spaces import content, spec
 
 
@@ -48,7 +49,7 @@ def test_an_unknown_space_names_the_nearest():
         ({"parameters__num_env_runners": -4}, "parameters.num_env_runners", "got -4"),
         ({"parameters__num_env_runners": 2.5}, "parameters.num_env_runners", "whole number"),
         ({"parameters__num_env_runners": [1, 1]}, "parameters.num_env_runners", "every choice must differ"),
-        ({"parameters__num_env_runners": True}, "parameters.num_env_runners", "integer"),
+        ({"parameters__num_env_runners": True}, "parameters.num_env_runners", "whole number, got true"),
         ({"parameters__lr": {"low": 0.1, "high": 0.01}}, "parameters.lr", "`low < high` must hold"),
         ({"parameters__lr": {"low": 0.0, "high": 0.01, "log": True}}, "parameters.lr.low", "greater than 0"),
         ({"parameters__lr": float("nan")}, "parameters.lr", "finite number"),
@@ -232,6 +233,140 @@ def test_the_digest_ignores_the_number_of_trials_and_nothing_else_that_matters()
         assert spec(**changes).digest() != base.digest()
 
 
+PLAIN = """environment:
+  id: CartPole-v1
+  floor: 20
+  reference: 500
+  target: 475
+parameters:
+  num_env_runners: [1, 2, 4]
+  train_batch_size: {low: 1000, high: 4000, log: true}
+  lr: {low: 1.0e-4, high: 1.0e-2, log: true}
+budget:
+  env_steps: 40000
+search:
+  num_trials: 12
+"""
+"""What a new user writes; line 7 is that of the runners."""
+
+RUNNERS, BATCH, LR = "[1, 2, 4]", "{low: 1000, high: 4000, log: true}", "{low: 1.0e-4, high: 1.0e-2, log: true}"
+FORMS = "Write a number, a list such as [1, 2, 4], or a range such as {low: 1, high: 46}."
+MISTAKES = [  # text -> what stands in its place; place, line, and what the fault says
+    ("40000", "1,000,000", "budget.env_steps", 11, "whole number, got '1,000,000'. Write 1000000."),
+    ("40000", "1 000 000", "budget.env_steps", 11, "Write 1000000."),
+    ("40000", "100k", "budget.env_steps", 11, "Write 100000."),
+    ("40000", "2**15", "budget.env_steps", 11, "Write 32768."),
+    ("40000", "'40000'", "budget.env_steps", 11, "Write 40000."),
+    ("40000", "1e400", "budget.env_steps", 11, "whole number, got inf."),
+    ("40000", "-5", "budget.env_steps", 11, "must be greater than or equal to 1, got -5. Write a larger number."),
+    ("env_steps: 40000", "time_s: 10m", "budget.time_s", 11, "Write 600."),
+    ("env_steps", "total_timesteps", "budget.total_timesteps", 11, "unknown key. Did you mean 'env_steps'?"),
+    ("budget:\n  env_steps: 40000", "budget: 40000", "budget", 10, "mapping of keys to values, got 40000. "
+     "Write its keys below it, indented, such as `env_steps: 40000`."),
+    ("\n  env_steps: 40000", "", "budget", 10, "got nothing."),
+    ("budget:\n  env_steps: 40000\n", "", "budget", None, "one of env_steps, iterations, time_s must be given"),
+    (RUNNERS, "1-46", "parameters.num_env_runners", 7, FORMS),
+    (RUNNERS, "1, 2, 4", "parameters.num_env_runners", 7, FORMS),
+    (RUNNERS, "tune.choice([1, 2])", "parameters.num_env_runners", 7, FORMS),
+    (RUNNERS, "", "parameters.num_env_runners", 7, "whole number, got nothing. " + FORMS),
+    (RUNNERS, "{1, 2, 4}", "parameters.num_env_runners", 7, "got {1, 2, 4}. Write [1, 2, 4]."),
+    (RUNNERS, "{low:1, high:46}", "parameters.num_env_runners", 7, "Write a space behind each colon."),
+    (RUNNERS, "{values: [1, 2]}", "parameters.num_env_runners.values", 7, "Did you mean 'choices'?"),
+    (RUNNERS, "{low: 1, high: 46, step: 0}", "parameters.num_env_runners.step", 7, "Write a larger number."),
+    (RUNNERS, "{low: 1, high: 900, step: 1}", "parameters.num_env_runners", 7, "at most 200 values, got 900."),
+    (RUNNERS, "!!python/tuple [1, 2]", "parameters.num_env_runners", 7, "tags are not allowed"),
+    (BATCH, "{low: 1000}", "parameters.train_batch_size.high", 8, "must be given. Add it."),
+    (BATCH, "{low: 1000, high: 4000, log: yes}", "parameters.train_batch_size.log", 8, "Write true."),
+    (LR, "{low: 0,0001, high: 0.01}", "parameters.lr", 9, "Write decimals with a point: a comma separates keys."),
+    (LR, "{low: 10^-4, high: 0.01}", "parameters.lr.low", 9, "Write 0.0001."),
+    (LR, "'1e-4'", "parameters.lr", 9, "Write 0.0001."),
+    ("  lr:", "  learning_rate:", "parameters.learning_rate", 9, "unknown key. Did you mean 'lr'?"),
+    ("  train_batch_size", "  batch_size", "parameters.batch_size", 8, "Did you mean 'train_batch_size'?"),
+    ("num_env_runners", "num_workers", "parameters.num_workers", 7, "Did you mean 'num_env_runners'?"),
+    ("num_env_runners", "num-env-runners", "parameters.num-env-runners", 7, "Did you mean 'num_env_runners'?"),
+    ("  lr:", "  num_sgd_iter: 10\n  lr:", "parameters.num_sgd_iter", 9, "Did you mean 'num_epochs'?"),
+    ("  lr:", "  num_learners: 2\n  lr:", "parameters.num_learners", 9, "Did you mean 'resources.num_learners'?"),
+    ("environment:", "env:", "env", 1, "unknown key. Did you mean 'environment'?"),
+    ("id:", "name:", "environment.name", 2, "Did you mean 'id'?"),
+    ("id: CartPole-v1", "id: 2020-01-01", "environment.id", 2, "got a date. Put it in quotes."),
+    ("num_trials", "num_samples", "search.num_samples", 13, "Did you mean 'num_trials'?"),
+    ("search:\n  num_trials: 12\n", "", "search.num_trials", None, "must be given with sampler tpe."),
+    ("num_trials: 12", "num_trials: 2", "search.num_trials", 13, "(3: [1, 2, 4] runners), got 2. Raise it to 3"),
+    ("num_trials: 12", "num_trials: 12\n  sampler: TPE", "search.sampler", 14, "got 'TPE'. Did you mean 'tpe'?"),
+    ("num_trials: 12", "num_trials: 12\n  seeds: 3", "search.seeds", 14, "must be a list, got 3. Write [3]."),
+    ("num_trials: 12", "num_trials: 12\nlr: 0.1", "lr", 14, "unknown key. Did you mean 'parameters.lr'?"),
+    ("num_trials: 12", "num_trials: 12\nalgorithm: ppo", "algorithm", 14, "Did you mean 'PPO'?"),
+    ("num_trials: 12", "num_trials: 12\nevaluation: 20", "evaluation", 14, "such as `episodes: 20`."),
+    ("num_trials: 12", "num_trials: 12\ndescription: a: b", "file", 14, "text behind the first colon in quotes."),
+    ("num_trials: 12", "num_trials: 12\n---\n", "file", 14, "a file holds one space."),
+    ("num_trials: 12", "num_trials: 12\nfoo", "file", 15, "Write a key, a colon, a space and a value."),
+    ("  id", "\tid", "file", 2, "Indent with spaces, not with tabs."),
+    ("  floor", "\u00a0\u00a0floor", "file", 4, "Replace the character U+00A0 here by an ordinary space."),
+    ("id: CartPole-v1", "id:CartPole-v1", "file", 2, "Write a space behind the colon."),
+    ("id: CartPole-v1", "id: 'CartPole-v1", "file", 2, "Close the quotes that begin here."),
+    ("id: CartPole-v1", "id: @x", "file", 2, "Put the text in quotes."),
+    ("id: CartPole-v1", "id: Cart\x07Pole-v1", "file", 2, "got the character U+0007. Remove it."),
+    ("  floor", "   floor", "file", 3, "Indent the keys of a section alike"),
+    ("[1, 2, 4]", "[1, 2, 4", "file", 7, "Close the bracket that opens here with ]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "place", "line", "words"), MISTAKES, ids=lambda value: repr(value)[:30])
+def test_one_mistake_of_a_new_user_is_one_fault_with_its_line_and_what_to_write(old, new, place, line, words):
+    (fault,) = text_faults(PLAIN.replace(old, new, 1))
+    assert (fault.place, fault.line) == (place, line)
+    assert words in f"{fault.law} {fault.fix}"
+
+
+def test_no_message_names_a_class_of_a_library():
+    texts = [PLAIN.replace(old, new, 1) for old, new, *_ in MISTAKES]
+    texts += ["- 1", "3", "? [a, b]\n: 3\n", "2020-01-01: 3\n", "? {a: 1}\n: 2\n", "a: 2020-01-01T00:00:00\n"]
+    texts += [PLAIN + f"{key}: {value}\n" for key in StudySpec.model_fields for value in ("[1]", "x", "{a: 1}", "1.5")]
+    for text in texts:
+        try:
+            parse_space(read_text(text, name="test.yaml"))
+        except SpaceError as error:
+            assert not re.search(r"Commented|Scalar(?!s)|Spec\b|Tagged|instance of|pydantic|NoneType|tag '", str(error))
+
+
+def test_an_algorithm_s_space_is_told_only_its_own_parameters():
+    (fault,) = text_faults(PLAIN.replace("  lr:", "  zzz: 1\n  lr:"))
+    assert "clip_param" in fault.fix
+    assert "circular_buffer" not in fault.fix
+    (fault,) = text_faults("algorithm: IMPALA\n" + PLAIN.replace("  lr:", "  zzz: 1\n  lr:"))
+    assert "vtrace_clip_rho_threshold" in fault.fix
+    assert "num_epochs" not in fault.fix
+
+
+@pytest.mark.parametrize("number", ["1e6", "1E6", "+1.0e6", "1_000_000", "1000000.0"])
+def test_whole_numbers_may_be_written_as_people_write_them(number, tmp_path):
+    file = tmp_path / "space.yaml"
+    file.write_text(PLAIN.replace("40000", number).replace(BATCH, "[1e3, 4.0e3]").replace(RUNNERS, "[1e0, 2]"))
+    loaded = load_space(file, overrides=[f"evaluation.max_episode_steps={number}", "environment.kwargs={x: 1e3}"])
+    assert [loaded.budget.env_steps, loaded.evaluation.max_episode_steps] == [1_000_000, 1_000_000]
+    assert (loaded.domain("train_batch_size").choices, loaded.scales) == ([1000, 4000], (1, 2))
+    assert isinstance(loaded.budget.env_steps, int)
+    assert isinstance(loaded.environment.kwargs["x"], float)  # whose kind nobody here knows
+
+
+@pytest.mark.parametrize(
+    ("said", "scales"),
+    [
+        ("{low: 1, high: 46}", (1, 2, 4, 8, 16, 32, 46)),
+        ("{low: 1, high: 46, log: true}", (1, 2, 4, 8, 16, 32, 46)),
+        ("{low: 10, high: 46}", (10, 20, 40, 46)),
+        ("{low: 4, high: 8}", (4, 8)),
+        ("{low: 1, high: 46, step: 9}", (1, 10, 19, 28, 37, 46)),
+        ("{choices: [46, 1]}", (1, 46)),
+    ],
+)
+def test_a_range_of_runners_stands_for_scales(said, scales):
+    loaded = parse_space(read_text(PLAIN.replace(RUNNERS, said), name="test.yaml"))
+    assert loaded.scales == scales
+    again = parse_space(Source(name="again", content=json.loads(json.dumps(loaded.to_json()))))
+    assert (again.scales, again.digest()) == (scales, loaded.digest())
+
+
 @given(st.floats(-1000, 1000, allow_nan=False))
 def test_the_score_is_linear_between_floor_and_reference_and_clipped(value):
     score = spec().score(value)
@@ -266,7 +401,10 @@ def test_any_value_in_any_section_either_loads_or_is_a_space_error(value, sectio
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path):
     file = tmp_path / "x.yaml"
     file.write_bytes(b"\xff\xfe\x00\x01")
-    with pytest.raises(SpaceError, match="UTF-8"):
+    with pytest.raises(SpaceError, match=r"UTF-8 text, got byte 0xff at offset 0\. Fix: Save it as UTF-8"):
+        load_space(file)
+    file.write_bytes(PLAIN.replace("12", "12 # caf\u00e9").encode("latin-1"))
+    with pytest.raises(SpaceError, match=r"\(line 13\).*got byte 0xe9 at offset \d+"):
         load_space(file)
 
 
