@@ -16,7 +16,7 @@ from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import ends
 from analysis.figures.settings import Arm, arms, clocked, legend_of, on_which_runs, one_per_scale
 from analysis.figures.words import counted, sentence, with_interval
-from analysis.statistics import FloatArray, iqm_interval
+from analysis.statistics import FEWEST_RUNS, FloatArray, iqm_interval
 
 GRID_POINTS = 24
 """Points of a curve whose runs were evaluated at different times."""
@@ -73,7 +73,8 @@ def return_curves(
             fate = "counted at the floor from its end on" if floor is not None else "not in the band after its end"
             notes.append(f"{series}: {counted(lost, 'failed run')} {fate}.")
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    bands = "Lines: interquartile mean over runs of one setting; bands: 95 % bootstrap interval"
+    bands = "Lines: interquartile mean over runs of one setting; bands: 95 % interval, by bootstrap from "
+    bands += f"{FEWEST_RUNS} runs on, Student's t below"
     bands += "; one run has no band." if (frame["n"] == 1).any() else "."
     rule = "For each number of runners the setting with the most runs, then the best one." if left_out else ""
     names = legend_of(runs, chosen)

@@ -13,7 +13,7 @@ import numpy as np
 
 from analysis.models.observations import FACTORS, BoolArray, Observations
 from analysis.models.rivals import MODELS, Model
-from analysis.statistics import NUM_RESAMPLES, Estimate, FloatArray
+from analysis.statistics import FEWEST_RUNS, NUM_RESAMPLES, Estimate, FloatArray
 from study.errors import AnalysisError
 
 
@@ -55,7 +55,7 @@ class ModelError:
         model: Name in `MODELS`.
         split: Name of the split.
         median_error: Median absolute relative error of iteration times, with a bootstrap interval over the cells;
-            None where the model predicts none of them.
+            (none below five cells); None where the model predicts none of them.
         max_error: The largest one; None with it.
         worst: The cell of that error.
         num_predicted: Cells that it predicts.
@@ -180,9 +180,12 @@ def _fold(model: Model, fitted: Observations, held: Observations, rng: np.random
 
 
 def _median(errors: FloatArray, rng: np.random.Generator, level: float, num_resamples: int) -> Estimate:
-    """Return the median with percentiles of resampled cells: the cells of one fold share a fit, which this ignores."""
+    """Return the median with percentiles of resampled cells, none below five cells.
+
+    The cells of one fold share a fit, which this ignores.
+    """
     low, high = float("-inf"), float("inf")
-    if errors.size > 1:
+    if errors.size >= FEWEST_RUNS:
         drawn = np.median(errors[rng.integers(errors.size, size=(num_resamples, errors.size))], axis=1)
         low, high = (float(end) for end in np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]))
     return Estimate(

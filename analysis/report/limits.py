@@ -81,7 +81,8 @@ def _seeds(data: StudyData) -> Iterator[str]:
         )
     small = sum(2 <= len(arm.trials) < 5 for arm in found)
     if small:
-        yield f"{counted(small, 'cell')} with 2 to 4 seeds: such intervals are wide, and rare failures go unseen."
+        wide = "intervals of means are wide, steps to target have none, and rare failures go unseen"
+        yield f"{counted(small, 'cell')} with 2 to 4 seeds: {wide}."
 
 
 def _left_out(tables: Sequence[Table]) -> Iterator[str]:

@@ -5,8 +5,8 @@ reached) that the caller wrote. Intervals have the level that is asked for only 
 docstring quotes; `tests/unit/test_statistics_coverage.py` measures it.
 """
 
-from analysis.statistics.comparisons import better_with_permutation, holm, rank_correlation
-from analysis.statistics.estimate import BOOTSTRAP, NUM_RESAMPLES, Estimate
+from analysis.statistics.comparisons import better_with_permutation, holm
+from analysis.statistics.estimate import BOOTSTRAP, FEWEST_RUNS, NUM_RESAMPLES, TOO_FEW, Estimate
 from analysis.statistics.looks import BOUND_WIDTH, lower_bound, paired_lower_bounds, pooled_sd
 from analysis.statistics.means import (
     TRIMMED_SHARE,
@@ -15,16 +15,17 @@ from analysis.statistics.means import (
     iqm,
     iqm_interval,
     mean_interval,
-    paired_difference,
 )
-from analysis.statistics.rates import performance_profile, probability_of_improvement, rate_interval
+from analysis.statistics.rates import rate_interval
 from analysis.statistics.samples import BoolArray, FloatArray
 from analysis.statistics.times import median_time, ratio_of_restricted_means, restricted_mean
 
 __all__ = [
     "BOOTSTRAP",
     "BOUND_WIDTH",
+    "FEWEST_RUNS",
     "NUM_RESAMPLES",
+    "TOO_FEW",
     "TRIMMED_SHARE",
     "BoolArray",
     "Estimate",
@@ -38,12 +39,8 @@ __all__ = [
     "lower_bound",
     "mean_interval",
     "median_time",
-    "paired_difference",
     "paired_lower_bounds",
-    "performance_profile",
     "pooled_sd",
-    "probability_of_improvement",
-    "rank_correlation",
     "rate_interval",
     "ratio_of_restricted_means",
     "restricted_mean",

@@ -1,54 +1,12 @@
-"""Do two orders agree, is one sample better, and what remains of many claims? Imports NumPy, SciPy, `study.errors`."""
+"""Is one sample better, and what remains of many claims? Imports NumPy, SciPy, `study.errors`."""
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from analysis.statistics.estimate import Estimate, check_level, check_resamples, without_interval
-from analysis.statistics.samples import FloatArray, as_pairs, as_sample
+from analysis.statistics.estimate import check_resamples
+from analysis.statistics.samples import FloatArray, as_sample
 from study.errors import AnalysisError
-
-
-def rank_correlation(first: npt.ArrayLike, second: npt.ArrayLike, *, level: float = 0.95) -> Estimate:
-    """Return Spearman's rank correlation with an interval by Fisher's z.
-
-    The standard error is Bonett and Wright's, sqrt((1 + r^2 / 2) / (n - 3)). At r of exactly 1 (or -1) it would
-    claim certainty; the inner end is then that of one swap of neighbours, r = 1 - 12 / (n^3 - n). For normal
-    pairs a nominal 95 % covers 95-98 % from 8 items on, and 99-100 % at 5
-    (`test_rank_correlation_covers_as_its_docstring_says`).
-
-    Args:
-        first: One number per item (a setting at a third of the budget), shape (items,).
-        second: Its partner (the same setting at the full budget), shape (items,).
-        level: Nominal coverage, in (0, 1).
-
-    Returns:
-        A correlation, in [-1, 1]; `n` counts items. No interval below 4 items.
-
-    Raises:
-        AnalysisError: The samples differ in length, have fewer than 2 items, are constant or not finite, or
-            `level` is out of range.
-
-    Source:
-        Bonett and Wright, Psychometrika 65 (2000).
-    """
-    check_level(level)
-    one, two = as_pairs(first, second)
-    for name, sample in (("first", one), ("second", two)):
-        if np.ptp(sample) == 0:
-            law = "a rank correlation needs at least two different values"
-            raise AnalysisError(f"{name}: {law}, got {sample.size} times {sample[0]}. Fix: add items that differ.")
-    n, method = one.size, "Fisher z"
-    value = float(np.clip(stats.spearmanr(one, two).statistic, -1, 1))
-    if n < 4:
-        return without_interval(value, n=n, level=level, method=method)
-    most = 1 - 12 / (n**3 - n)
-    inner = float(np.clip(value, -most, most))
-    half = float(stats.norm.ppf((1 + level) / 2)) * np.sqrt((1 + inner**2 / 2) / (n - 3))
-    low, high = np.tanh(np.arctanh(inner) + np.array([-half, half]))
-    return Estimate(
-        value=value, low=min(float(low), value), high=max(float(high), value), n=n, level=level, method=method
-    )
 
 
 def better_with_permutation(

@@ -6,8 +6,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from analysis.statistics.estimate import NUM_RESAMPLES, Estimate, bootstrap, check_level, without_interval
-from analysis.statistics.samples import FloatArray, as_pairs, as_sample, variance
+from analysis.statistics.estimate import (
+    FEWEST_RUNS,
+    NUM_RESAMPLES,
+    Estimate,
+    bootstrap,
+    check_level,
+    check_resamples,
+    without_interval,
+)
+from analysis.statistics.samples import FloatArray, as_sample, variance
 from study.errors import AnalysisError
 
 Side = Literal["both", "lower"]
@@ -106,37 +114,6 @@ def difference_of_means(
     )
 
 
-def paired_difference(
-    first: npt.ArrayLike, second: npt.ArrayLike, *, level: float = 0.95, side: Side = "both"
-) -> Estimate:
-    """Return the mean of first - second over pairs (the same seed, the same block) with Student's t interval.
-
-    Args:
-        first: One number per pair, shape (pairs,).
-        second: Its partner, shape (pairs,).
-        level: Nominal coverage, in (0, 1). Rare failures spoil it as they do in `mean_interval`.
-        side: "both", or "lower" for a one-sided lower bound at `level`; `high` is then inf.
-
-    Returns:
-        The difference, in the unit of the samples; `n` counts pairs. No interval with one pair; width 0 where all
-        pairs differ equally.
-
-    Raises:
-        AnalysisError: The samples differ in length, are empty or not finite, or `level` or `side` is out of range.
-    """
-    one, two = as_pairs(first, second)
-    differences = one - two
-    return _t_estimate(
-        float(differences.mean()),
-        _squared_error(differences),
-        differences.size - 1,
-        n=differences.size,
-        level=level,
-        side=side,
-        method="paired Student t",
-    )
-
-
 def iqm(values: npt.ArrayLike) -> float:
     """Return the interquartile mean: the mean after floor(n / 4) runs are cut from each end.
 
@@ -158,8 +135,13 @@ def iqm(values: npt.ArrayLike) -> float:
 def iqm_interval(
     values: npt.ArrayLike, *, rng: np.random.Generator, level: float = 0.95, num_resamples: int = NUM_RESAMPLES
 ) -> Estimate:
-    """Return the interquartile mean with a bootstrap interval (expanded percentile, see `estimate.bootstrap`).
+    """Return the interquartile mean with an interval: bootstrap from five runs on, Student's t below.
 
+    Below five runs it is the trimmed Student's t, which for two and three runs, of which none is cut, is Student's t of
+    the mean: with scores near 1 and 0 to 20 % of zeros a nominal 95 % covers 92-96 % at n = 2, 3 and 4
+    (`test_iqm_interval_covers_below_five_runs`). A bootstrap of so few covers 49 / 74 / 87 %.
+
+    From five runs on it is the expanded percentile bootstrap, see `estimate.bootstrap`.
     With scores near 1 and 0 to 20 % of zeros a nominal 95 % covers 95.5-97.5 % at n = 10 and 20, and 92-95 % at n = 5
     (`test_iqm_interval_covers_as_its_docstring_says`). In the same simulation plain percentiles covered 93-95 %
     (88-90 % at n = 5), BCa 91-95 % (86-90 %), the basic bootstrap 89-94 % (82-87 %): the expanded one is the only one
@@ -177,13 +159,30 @@ def iqm_interval(
 
     Raises:
         AnalysisError: `values` is empty or not finite, or `level` or `num_resamples` is out of range.
+
+    Source:
+        Yuen, Biometrika 61 (1974), for the trimmed t.
     """
     sample = as_sample("values", values)
+    check_resamples(num_resamples)
+    if sample.size < FEWEST_RUNS:
+        return _trimmed_t(sample, level)
 
     def statistic(resample: FloatArray, axis: int) -> FloatArray:
         return np.asarray(stats.trim_mean(resample, TRIMMED_SHARE, axis=axis), dtype=np.float64)
 
     return bootstrap(iqm(sample), (sample,), statistic, rng=rng, level=level, num_resamples=num_resamples)
+
+
+def _trimmed_t(sample: FloatArray, level: float) -> Estimate:
+    """Return the interquartile mean with Student's t from the winsorised variance."""
+    n, cut = sample.size, int(TRIMMED_SHARE * sample.size)
+    kept, ordered = n - 2 * cut, np.sort(sample)
+    winsorised = np.clip(sample, ordered[cut], ordered[n - cut - 1])
+    squared = variance(winsorised) * (n - 1) / (kept * (kept - 1)) if kept > 1 else 0.0
+    return _t_estimate(
+        iqm(sample), squared, kept - 1, n=n, level=level, side="both", method="Student t" if not cut else "trimmed t"
+    )
 
 
 def _t_estimate(

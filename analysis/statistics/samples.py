@@ -27,15 +27,6 @@ def as_sample(where: str, values: npt.ArrayLike) -> FloatArray:
     return as_numbers(where, values, dimensions=1)
 
 
-def as_pairs(first: npt.ArrayLike, second: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Return both as checked samples of equal length, shape (pairs,) each."""
-    one, two = as_sample("first", first), as_sample("second", second)
-    if one.size != two.size:
-        law = "must be as long as `first`, pair by pair"
-        raise AnalysisError(f"second: {law}, got {two.size} for {one.size}. Fix: leave out what has no partner.")
-    return one, two
-
-
 def variance(sample: FloatArray) -> float:
     """Return the unbiased variance; exactly 0 where all values are equal, and for one run."""
     return float(sample.var(ddof=1)) if np.ptp(sample) > 0 else 0.0

@@ -6,7 +6,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from analysis.statistics.estimate import BOOTSTRAP, NUM_RESAMPLES, Estimate, bootstrap, check_level, without_interval
+from analysis.statistics.estimate import (
+    BOOTSTRAP,
+    FEWEST_RUNS,
+    NUM_RESAMPLES,
+    TOO_FEW,
+    Estimate,
+    bootstrap,
+    check_level,
+    without_interval,
+)
 from analysis.statistics.samples import BoolArray, FloatArray, as_sample
 from study.errors import AnalysisError
 
@@ -105,9 +114,10 @@ def ratio_of_restricted_means(
         second_since: The same of `second`.
 
     Returns:
-        A ratio, > 0, of the recorded times. No interval when a sample has one run, or when no run of either reached
-        the target by the horizon: the ratio is then 1 and says nothing. No upper end where the earliest times of
-        `second` are 0, and no interval where those of `first` are 0 as well.
+        A ratio, > 0, of the recorded times. No interval when a sample has fewer than `FEWEST_RUNS` runs, of which a
+        bootstrap would cover 62-87 %, or when no run of either reached the target by the horizon: the ratio is then 1
+        and says nothing. No upper end where the earliest times of `second` are 0, and no interval where those of
+        `first` are 0 as well.
 
     Raises:
         AnalysisError: As `restricted_mean` for each sample; `level` or `num_resamples` is out of range.
@@ -118,7 +128,8 @@ def ratio_of_restricted_means(
     _check_horizon("second", two, two_events, horizon)
 
     value = float(_restricted_means(one, one_events, horizon) / _restricted_means(two, two_events, horizon))
-    nothing = without_interval(value, n=one.size + two.size, level=level, method=BOOTSTRAP)
+    few = min(one.size, two.size) < FEWEST_RUNS
+    nothing = without_interval(value, n=one.size + two.size, level=level, method=TOO_FEW if few else BOOTSTRAP)
     if not ((one_events & (one <= horizon)).any() or (two_events & (two <= horizon)).any()):
         check_level(level)
         return nothing

@@ -145,12 +145,12 @@ def test_an_interval_holds_the_time_since_a_run_was_last_seen_below_the_target(r
 
 
 def test_a_lower_end_that_no_run_has_is_on_the_axis(rng):
-    hits = [(2, 20_000)] * 4 + [(8, 200_000)] * 4
+    hits = [(2, 20_000)] * 5 + [(8, 200_000)] * 5
     runs = as_frame(
         [run(at, n=n, seed=at, env_steps_to_target=hit, env_steps=250_000) for at, (n, hit) in enumerate(hits)]
     )
     seen = pd.DataFrame(
-        [row for at in range(8) for row in curve(at, (0.0, 90.0 * (at < 4)) + (0.0,) * 20, steps=10_000)]
+        [row for at in range(10) for row in curve(at, (0.0, 90.0 * (at < 5)) + (0.0,) * 20, steps=10_000)]
     )
     figure = to_target(watched(runs, seen, target=90.0), quantity="env_steps", rng=rng)
     assert min(middle["low"] for middle in middles(figure)) == 10_000

@@ -203,7 +203,7 @@ def evaluations_of(frame, *, every):
 
 
 def test_the_interval_holds_the_env_steps_between_two_evaluations():
-    truth = Truth(cells=((2, 1024), (2, 4096)), blocks=4, budget_steps=20 * 4096, **QUIET)
+    truth = Truth(cells=((2, 1024), (2, 4096)), blocks=5, budget_steps=20 * 4096, **QUIET)
     frame = planted(truth)
     frame["env_steps_to_target"] = [40_000 if batch == 1024 else 80_000 for batch in frame["train_batch_size"]]
     (group,) = goodput(watched(frame, evaluations_of(frame, every=40_000), target=450.0)).groups

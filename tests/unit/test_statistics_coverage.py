@@ -53,7 +53,6 @@ def cells(quoted, *, heavy):
 MEAN_COVERS = {5: (95, 78, 53, 68), 10: (95, 61, 66, 88), 20: (95, 66, 88, 92)}
 LOWER_COVERS = {5: (96, 72, 51, 68), 10: (95, 68, 66, 90), 20: (95, 77, 87, 92)}
 IQM_COVERS = {5: [(92, 95)] * 4, 10: [(95.5, 97.5)] * 4, 20: [(95.5, 97.5)] * 4}
-IMPROVEMENT_COVERS = {5: [(98, 100)] * 4, 10: [(95, 98)] * 4, 20: [(95, 98)] * 4}
 RATIO_COVERS = {5: [(93, 95)] * 4, 10: [(90, 95)] * 4, 20: [(93, 95)] * 4}
 
 
@@ -98,15 +97,10 @@ def iqm_coverage(n, failed, repetitions):
     )
 
 
-def improvement_coverage(n, failed, repetitions):
-    rng, better = np.random.default_rng(n), 0.05
-    truth = (1 - failed) * stats.norm.cdf(better / (SPREAD * np.sqrt(2)))
-
-    def interval():
-        first = scores(rng, n, failed) + better
-        return statistics.probability_of_improvement(first, scores(rng, n, 0), rng=rng, num_resamples=500)
-
-    return coverage(interval, truth, repetitions)
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("failed", [0.0, 0.2])
+def test_iqm_interval_covers_below_five_runs(n, failed):
+    assert near(iqm_coverage(n, failed, 300), (92, 96), 300)
 
 
 def ratio_coverage(n, failed, repetitions):
@@ -142,11 +136,6 @@ def test_iqm_interval_covers_as_its_docstring_says(n, failed, quoted):
     assert near(iqm_coverage(n, failed, 150), quoted, 150)
 
 
-@pytest.mark.parametrize(("n", "failed", "quoted"), cells(IMPROVEMENT_COVERS, heavy=False))
-def test_probability_of_improvement_covers_as_its_docstring_says(n, failed, quoted):
-    assert near(improvement_coverage(n, failed, 150), quoted, 150)
-
-
 @pytest.mark.parametrize(("n", "failed", "quoted"), cells(RATIO_COVERS, heavy=False))
 def test_ratio_covers_as_its_docstring_says(n, failed, quoted):
     assert near(ratio_coverage(n, failed, 150), quoted, 150)
@@ -155,7 +144,7 @@ def test_ratio_covers_as_its_docstring_says(n, failed, quoted):
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("measure", "table"),
-    [(iqm_coverage, IQM_COVERS), (improvement_coverage, IMPROVEMENT_COVERS), (ratio_coverage, RATIO_COVERS)],
+    [(iqm_coverage, IQM_COVERS), (ratio_coverage, RATIO_COVERS)],
 )
 def test_bootstraps_cover_as_their_docstrings_say(measure, table):
     for n, failed, quoted in (cell.values for cell in cells(table, heavy=True)):
@@ -176,19 +165,6 @@ def test_clopper_pearson_never_covers_less_and_wilson_does(n, wilson_least):
     assert least([(estimate.low, estimate.high) for estimate in exact]) >= 95
     wilson = [stats.binomtest(k, n).proportion_ci(method="wilson") for k in range(n + 1)]
     assert least([(interval.low, interval.high) for interval in wilson]) == pytest.approx(wilson_least, abs=0.5)
-
-
-@pytest.mark.parametrize(("n", "quoted"), [(5, (99, 100)), (8, (95, 98)), (20, (95, 98))])
-@pytest.mark.parametrize("rho", [0.0, 0.6, 0.9])
-def test_rank_correlation_covers_as_its_docstring_says(n, rho, quoted):
-    rng = np.random.default_rng(n)
-
-    def interval():
-        first = rng.normal(size=n)
-        return statistics.rank_correlation(first, rho * first + np.sqrt(1 - rho**2) * rng.normal(size=n))
-
-    percent = coverage(interval, 6 / np.pi * np.arcsin(rho / 2), 200)
-    assert near(percent, quoted, 200), percent
 
 
 def rejections(first, second, repetitions):

@@ -250,18 +250,18 @@ def test_trials_side_by_side_add_up():
 def test_steps_to_target_count_the_runs_that_never_got_there():
     rows = []
     for batch, steps in ((1_000, 20_000), (4_000, 30_000)):
-        for seed in range(1, 5):
+        for seed in range(1, 6):
             reached = {"env_steps_to_target": steps + 100 * seed, "env_steps": 50_000}
             rows.append(run(len(rows), runners=2, batch=batch, seed=seed, iteration_time_s=batch / 1_000, **reached))
-    rows.append(run(len(rows), runners=2, batch=4_000, seed=5, iteration_time_s=4.0, env_steps=50_000))
+    rows.append(run(len(rows), runners=2, batch=4_000, seed=6, iteration_time_s=4.0, env_steps=50_000))
     table = steps_to_target(study(rows))
     assert column(table, "train_batch_size") == [1_000, 4_000]
-    assert column(table, "steps_to_target") == pytest.approx([20_250, (4 * 30_250 + 50_000) / 5])
+    assert column(table, "steps_to_target") == pytest.approx([20_300, (5 * 30_300 + 50_000) / 6])
     assert column(table, "n_censored") == [0, 1]
-    assert column(table, "time_to_target_s")[0] == pytest.approx(20.25)  # 1,000 env steps/s
-    assert column(table, "cpu_h_to_target")[0] == pytest.approx(20.25 * 3 / 3600)
-    assert "The fewest env steps to the target: 20,250 [" in table.conclusion
-    assert "reached by 4 of 4 runs" in table.conclusion
+    assert column(table, "time_to_target_s")[0] == pytest.approx(20.3)  # 1,000 env steps/s
+    assert column(table, "cpu_h_to_target")[0] == pytest.approx(20.3 * 3 / 3600)
+    assert "The fewest env steps to the target: 20,300 [" in table.conclusion
+    assert "reached by 5 of 5 runs" in table.conclusion
     assert any("horizon 50,000 env steps" in note for note in table.notes)
 
 
@@ -269,7 +269,7 @@ def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
     def table_of(every, confirmed):
         rows = []
         for batch, steps in ((1_000, 20_000), (4_000, 30_000)):
-            for seed in range(1, 5):
+            for seed in range(1, 6):
                 columns = {"env_steps_to_target": steps, "env_steps": 60_000, "stage": confirmed, "digest": "abc"}
                 rows.append(
                     run(len(rows), runners=2, batch=batch, seed=seed, iteration_time_s=batch / 1_000, **columns)
@@ -282,12 +282,12 @@ def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
 
     coarse, fine = table_of(20_000, "confirm"), table_of(5_000, "race")
     assert coarse.conclusion.startswith(
-        "The fewest env steps to the target: 20,000 [0, 20,000] at 2 runners, batch 1,000, reached by 4 of 4 runs; not "
+        "The fewest env steps to the target: 20,000 [0, 20,000] at 2 runners, batch 1,000, reached by 5 of 5 runs; not "
         "told apart from 2 runners, batch 4,000. The soonest, in s: "
     )
     assert "up to 20,000 env steps apart" in coarse.notes[0]
     assert fine.conclusion.startswith(
-        "The fewest env steps to the target: 20,000 [15,000, 20,000] at 2 runners, batch 1,000, reached by 4 of 4 runs."
+        "The fewest env steps to the target: 20,000 [15,000, 20,000] at 2 runners, batch 1,000, reached by 5 of 5 runs."
     )
     assert fine.notes[0] == "Runs on seeds that settings were chosen by: the best ones look better than they are."
 
