@@ -10,10 +10,16 @@ from typing import Any
 
 import orjson
 
+from study.metrics import WARMUP_ITERATIONS
+from study.planning.needs import execution_of, num_cpus, num_sampling_processes, processes
+from study.planning.shape import ClusterShape, NodeShape
+from study.planning.timing import label_at_start
 from study.protocol.calibration import opening
 from study.protocol.machine import decide
 from study.protocol.phases import phases
 from study.protocol.stages import Request, digest_of
+from study.protocol.variants import folded, runners_of, spec_of
+from study.search.distributions import rounded, runnable
 from study.space.parameters import SCALE, Value
 from study.space.rules import resolve
 from study.space.spec import StudySpec
@@ -35,6 +41,7 @@ from study.tracking.records import (
     TrialStarted,
     read_lines,
 )
+from study.trial.budget import evaluation_due, trial_budget
 from tests.spaces import spec as small_spec
 
 BEGUN = 1_700_000_000.0
@@ -63,7 +70,9 @@ PROVENANCE = {
     "command": ["/home/somebody/run_study.py", "--space", "/home/somebody/space.yaml"],
     "environment": {"RAY_TMPDIR": "/home/somebody/tmp"},
 }
-CLUSTER = {"num_cpus": 8, "nodes": [{"address": "n0", "num_cpus": 8}]}
+CLUSTER = ClusterShape(nodes=(NodeShape(address="n0", num_cpus=4, physical_cpus=4, memory_mb=8000),))
+"""Too small for six real runners."""
+LARGE_CLUSTER = ClusterShape(nodes=(NodeShape(address="n0", num_cpus=8, physical_cpus=8, memory_mb=8000),))
 
 Outcome = Callable[[Request, Mapping[str, Value]], float | None]
 """Final return of a trial, in [0, 500]; None where it fails."""
@@ -80,6 +89,8 @@ def holdup_spec(**changes: Any) -> StudySpec:
             "parameters__lr_scaling_exponent": 0.5,
             "parameters__minibatch_size": 16,
             "budget__env_steps": BUDGET,
+            "execution": "emulated",
+            "evaluation__episodes": 2,
             "search": {"sampler": "random"},
             "evaluation__num_evaluations": NUM_EVALUATIONS,
             "holdup": copy.deepcopy(HOLDUP),
@@ -102,24 +113,25 @@ def outcome(request: Request, rule: Mapping[str, Value]) -> float | None:
 
 
 def study_records(
-    spec: StudySpec, outcome: Outcome = outcome, *, timing: Timing = "emulated", until: str | None = None
+    spec: StudySpec, outcome: Outcome = outcome, *, cluster: ClusterShape = CLUSTER, until: str | None = None
 ) -> list[Record]:
     """Return all records of a study, by the protocol's own decisions.
 
     Args:
         spec: Of a hold-up study.
         outcome: What trials come to.
-        timing: Label of the trials; those of the stage `measure` are always measured.
+        cluster: Where it ran.
         until: Name of the phase whose trials are the last on record.
     """
     assert spec.holdup is not None
-    records: list[Record] = [StudyOpened(session=1, num_trials=9, cluster=CLUSTER, provenance=PROVENANCE)]
+    records: list[Record] = [StudyOpened(session=1, num_trials=9, cluster=cluster.to_json(), provenance=PROVENANCE)]
     ledger, asked, decisions = Ledger(), list(opening(spec)), list[StageDecided]()
     for record in records:
         ledger.apply(record, BEGUN)
     for phase in phases(spec.holdup):
         for number in range(len(ledger.rows), len(asked)):
-            for record in _trial(spec, number, asked[number], outcome, timing):
+            beside = sum(each.group == asked[number].group for each in asked) if asked[number].group is not None else 1
+            for record in _trial(spec, number, asked[number], outcome, cluster, beside):
                 records.append(record)
                 moment = BEGUN + len(records)
                 ledger.apply(record, moment)
@@ -137,83 +149,99 @@ def study_records(
 
 
 def _proposed(spec: StudySpec, number: int) -> dict[str, Value]:
-    lr, steps = 10 ** (-3 + luck("lr", number)), int(30 + 19 * luck("steps", number))
-    return dict(spec.fixed) | {"lr": lr, "steps_per_env_runner": steps}
+    return {"lr": 10 ** (-3 + luck("lr", number)), "steps_per_env_runner": int(30 + 19 * luck("steps", number))}
 
 
-def _trial(spec: StudySpec, number: int, request: Request, outcome: Outcome, timing: Timing) -> Iterator[Record]:
-    rule = dict(request.setting) if request.setting is not None else _proposed(spec, number)
-    setting = resolve(rule, request.num_env_runners)
-    folded = request.variant == "stock"
-    if folded:
-        lanes = int(setting[SCALE] * setting["num_envs_per_env_runner"])
-        setting |= {SCALE: 1, "num_envs_per_env_runner": lanes}
-    measured = request.stage == "measure"
-    label: Timing = "measured" if measured else "oversubscribed" if folded else timing
+def _trial(
+    spec: StudySpec, number: int, request: Request, outcome: Outcome, cluster: ClusterShape, beside: int
+) -> Iterator[Record]:
+    scale, proposed = request.num_env_runners, dict[str, Value]()
+    if request.told:
+        known = request.setting
+        proposed = _proposed(spec, number) if known is None else {name: known[name] for name in spec.tuned}
+        rule = rounded(spec, {**proposed, SCALE: scale})
+        rule.pop(SCALE)
+    else:
+        rule = dict(request.setting or {})
+    setting = runnable(spec, {**rule, SCALE: scale}, written=() if request.told else tuple(rule))
+    own, runners = spec_of(spec, request.variant), runners_of(spec, request.variant, scale, cluster)
+    if runners != scale:
+        setting = folded(setting, runners)
+    execution = execution_of(own, scale, cluster)
+    cpus = num_cpus(own, runners, execution)
+    start = label_at_start(own, cluster, num_env_runners=runners, execution=execution, beside=(beside - 1) * cpus)
+    label: Timing = "emulated" if runners != scale else start.timing
+    sampling = num_sampling_processes(own, runners, execution)
     yield TrialStarted(
         trial=number,
         attempt=1,
         seed=request.seed,
         setting=setting,
-        proposed={},
+        proposed=proposed,
         iterations=request.iterations,
         anchor=request.name,
-        optuna_number=None,
-        num_cpus=1,
-        execution="emulated" if label == "emulated" else "real",
+        optuna_number=number if request.told else None,
+        num_cpus=cpus,
+        execution=execution,
         stage=request.stage,
         rule=rule,
         digest=digest_of(rule),
         variant=request.variant,
-        scale=request.num_env_runners if folded else None,
+        scale=scale if runners != scale else None,
     )
     yield TrialBuilt(
         trial=number,
         attempt=1,
         startup_time_s=1.0,
-        effective={},
-        processes_per_node={"n0": 1},
+        effective={**setting, "seed": request.seed, "num_sampling_processes": sampling},
+        processes_per_node={"n0": len(processes(own, runners, execution))},
         timing=label,
         timing_reason="invented",
     )
-    yield from _training(number, request, outcome(request, rule), label)
+    yield from _training(own, number, request, outcome(request, rule), label)
 
 
-def _training(number: int, request: Request, final: float | None, label: Timing) -> Iterator[Record]:
+def _training(spec: StudySpec, number: int, request: Request, final: float | None, label: Timing) -> Iterator[Record]:
     length = request.iterations or NUM_ITERATIONS
     status: Status = "finished" if final is not None else "failed"
     pace = 12.0 / request.num_env_runners  # more runners, less time
+    budget, progress, steps_per_s = trial_budget(spec.budget, request.iterations), 0.0, None
     for iteration in range(1, length + 1):
-        yield _iteration(number, iteration, pace, final or 0.0)
-        if iteration % (length / NUM_EVALUATIONS) == 0 and final is not None:
+        steps = BUDGET // NUM_ITERATIONS * iteration
+        if iteration > WARMUP_ITERATIONS:
+            steps_per_s = BUDGET / NUM_ITERATIONS / pace
+        yield _iteration(number, iteration, pace, final or 0.0, steps_per_s)
+        if final is None and iteration == max(length // 2, 1):
+            break
+        before, progress = progress, budget.progress(env_steps=steps, iterations=iteration, time_s=pace * iteration)
+        if evaluation_due(before, progress, spec.evaluation.num_evaluations):
             # Up in a straight line to the final return at three fifths of the budget.
-            mean = final * min(iteration / length / 0.6, 1.0)
+            mean = (final or 0.0) * min(iteration / length / 0.6, 1.0)
             yield Evaluation(
                 trial=number,
                 attempt=1,
                 iteration=iteration,
-                env_steps=BUDGET // NUM_ITERATIONS * iteration,
+                env_steps=steps,
                 wall_time_s=pace * iteration,
-                progress=iteration / length,
-                returns=[mean - 1, mean + 1],
+                progress=progress,
+                returns=[mean - 1, mean + 1] if spec.evaluation.episodes == 2 else [mean],
                 num_cut=0,
                 eval_time_s=0.1,
             )
-        if final is None and iteration == length // 2:
-            break
+    tainted = final is None and label == "measured"
     yield TrialEnded(
         trial=number,
         attempt=1,
         status=status,
         reason="" if final is not None else "invented",
         summary={},
-        checkpoint=None,
-        timing="tainted" if final is None and label == "measured" else label,
-        timing_reason="invented",
+        checkpoint=f"checkpoints/trial_{number:05d}" if status == "finished" else None,
+        timing="tainted" if tainted else label,
+        timing_reason="the trial failed" if tainted else "invented",
     )
 
 
-def _iteration(number: int, iteration: int, pace: float, final: float) -> Iteration:
+def _iteration(number: int, iteration: int, pace: float, final: float, steps_per_s: float | None) -> Iteration:
     steps = float(BUDGET // NUM_ITERATIONS)
     return Iteration(
         trial=number,
@@ -225,13 +253,14 @@ def _iteration(number: int, iteration: int, pace: float, final: float) -> Iterat
             "iteration_time_s": pace,
             "sampling_time_s": pace * 0.6,
             "slowest_runner_time_s": pace * 0.6,
-            "mean_runner_time_s": pace * 0.5,
+            "mean_runner_time_s": pace * 0.6,
             "learning_time_s": pace * 0.3,
             "train_batch_size_actual": steps,
             "episode_return_sum": final * 2,
             "num_episodes": 2.0,
             "episode_len_sum": steps,
             "cpu_time_s": 36.0,
+            "env_steps_per_s": steps_per_s,
         },
     )
 

@@ -1,43 +1,32 @@
-"""The laws that the records of a hold-up study obey, whatever its figures say. Pure.
+"""Rules that the records of a hold-up study must keep, whatever its figures say. Pure.
 
-They catch what would make a verdict worthless: a test seed that was used for choosing, a setting that changed after it
-was frozen, a seed that is missing, a seed that was run until it fitted, a summary that is not that of its evaluations.
-They are no protection against somebody who rewrites all the records consistently.
+Two mechanisms hold most of them. The protocol takes every decision again on the records (`_retaken`), and every trial
+is compared with the request of the decision that asks for it (`study.certificate.trial_laws`). So no seed, setting,
+scale or budget can be another one than the protocol asked for, and no figure another one than its records lead to.
+
+Records that were rewritten consistently keep all of these rules. What helps against that is in the README of
+`study.protocol`: the digest of the records that was published before the first test seed, and training again.
 """
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from study.certificate.trial_laws import Checked, Study, check_trial, same
 from study.errors import RecordError
 from study.protocol import machine
-from study.protocol.baselines import BEST_SMALL, WINNER, WINNER_STOCK
-from study.protocol.stages import Request, digest_of
-from study.space.holdup import HoldUpSpec
-from study.space.parameters import SCALE, Value
-from study.space.rules import fitted
+from study.protocol.phases import current, phases
+from study.protocol.stages import Request
 from study.space.spec import StudySpec
-from study.tracking.ledger import Ledger, TrialRow, fold
-from study.tracking.records import (
-    Evaluation,
-    Iteration,
-    Line,
-    SettingsFrozen,
-    StageDecided,
-    Status,
-    TrialBuilt,
-    TrialEnded,
-    TrialStarted,
-)
+from study.tracking.ledger import Ledger, TrialRow
+from study.tracking.records import Line, SettingsFrozen, StageDecided, StudyClosed, StudyOpened
 
-CHOOSING, RANKING, JUDGING = ("calibrate", "search"), ("race", "stress"), ("confirm", "measure")
-"""Stages by the set of seeds that is theirs."""
-RELATIVE = 1e-6
-"""Figures that differ by less are the same: a sum may be taken in another order."""
-UNCHECKED = ("cpu_s_reserved",)
-"""Metrics of a trial that its records do not determine: the driver's clock at its end."""
+CANCELLED = ("search", "measure")
+"""Stages whose trials a budget or the machine may leave out."""
+TELLING = 20
+"""Different returns between floor and reference that two trainings on two seeds never have in common by chance."""
+NOT_RETAKEN = ("chain",)
+"""Fields of a decision that do not follow from trials."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,22 +42,14 @@ class Cell:
         return f"{self.arm}@{self.scale}, seed {self.seed}"
 
 
-def _asked(decisions: Sequence[StageDecided], stage: str) -> list[tuple[Cell, str]]:
-    """Return every trial that the decisions ask for in a stage, with the digest of its setting."""
-    requests = (Request.from_json(content) for decision in decisions for content in decision.requests)
-    return [
-        (
-            Cell(request.name or "", request.num_env_runners, request.seed, request.variant),
-            digest_of(request.setting or {}),
-        )
-        for request in requests
-        if request.stage == stage
-    ]
-
-
 def planned_cells(decisions: Sequence[StageDecided]) -> Counter[Cell]:
     """Return every trial that the decisions ask for in the confirmation."""
-    return Counter(cell for cell, _ in _asked(decisions, "confirm"))
+    requests = (Request.from_json(content) for decision in decisions for content in decision.requests)
+    return Counter(
+        Cell(request.name or "", request.num_env_runners, request.seed, request.variant)
+        for request in requests
+        if request.stage == "confirm"
+    )
 
 
 def cell_of(row: TrialRow) -> Cell:
@@ -76,8 +57,15 @@ def cell_of(row: TrialRow) -> Cell:
     return Cell(row.anchor or "", row.num_env_runners, row.seed, row.variant)
 
 
+def confirmation_is_over(ledger: Ledger) -> bool:
+    """Return whether the study says that its confirmation is complete: by a decision on it, or by its end."""
+    following = [decision.next_stage for decision in ledger.decisions if decision.stage == "confirm"]
+    complete = ledger.closed is not None and ledger.closed.reason == "complete"
+    return bool(following and following[-1] != "confirm") or (complete and bool(planned_cells(ledger.decisions)))
+
+
 def broken_laws(lines: Sequence[Line], spec: StudySpec) -> Iterator[str]:
-    """Yield a message for every law that the records break, in the words `place: law, got value.`.
+    """Yield a message for every rule that the records break, in the words `place: rule, got value.`.
 
     Args:
         lines: All lines of the records, in their order.
@@ -88,246 +76,154 @@ def broken_laws(lines: Sequence[Line], spec: StudySpec) -> Iterator[str]:
     """
     if spec.holdup is None:
         raise ValueError("a study without `holdup` has no such laws")
-    orphans = list(_orphans(lines))
-    yield from orphans
-    if orphans:  # nothing can be made of such records
+    study = Study(lines, spec)
+    numbers = [decision.number for decision in study.decisions]
+    if numbers != list(range(len(numbers))):  # else every trial behind a lost decision is another one
+        yield f"decisions: must be numbered one after another from 0, got {numbers}."
         return
-    ledger = fold((line.record, line.time) for line in lines)
-    yield from _numbers(ledger)
-    yield from _attempts(lines)
-    yield from _digests(lines)
-    yield from _frozen(lines, ledger)
-    yield from _requests(ledger)
-    yield from _measured(ledger)
-    yield from _complete(ledger)
-    yield from _seed_sets(ledger, spec.holdup)
-    yield from _firewall(lines, spec.holdup)
-    yield from _settings(ledger, spec)
-    yield from _summaries(ledger, spec)
-    yield from _retaken(ledger, spec)
+    trials = {trial: check_trial(study, trial) for trial in study.histories}
+    for checked in trials.values():
+        yield from checked.broken
+    yield from broken_by_study(study, trials)
 
 
-def _orphans(lines: Sequence[Line]) -> Iterator[str]:
-    started: set[int] = set()
-    for line in lines:
-        match line.record:
-            case TrialStarted():
-                started.add(line.record.trial)
-            case TrialBuilt() | Iteration() | Evaluation() | TrialEnded() if line.record.trial not in started:
-                got = f"{line.record.kind} (line {line.seq + 1})"
-                yield f"trial {line.record.trial}: trial_started must come first, got {got}."
-                started.add(line.record.trial)
-
-
-def _numbers(ledger: Ledger) -> Iterator[str]:
-    for expected, decision in enumerate(ledger.decisions):
-        if decision.number != expected:
-            yield f"decision {decision.number} ({decision.phase}): number must be {expected}, got {decision.number}."
-
-
-def _attempts(lines: Sequence[Line]) -> Iterator[str]:
-    """A trial goes on after an interruption, and never after its end."""
-    attempts: dict[int, int] = {}
-    ended: dict[int, str] = {}
-    for record in (line.record for line in lines):
-        match record:
-            case TrialStarted():
-                if record.trial in ended:
-                    got = f"attempt {record.attempt} after it had {ended[record.trial]}"
-                    yield f"trial {record.trial}: runs once, got {got}."
-                if record.attempt != attempts.get(record.trial, 0) + 1:
-                    law = f"attempt must be {attempts.get(record.trial, 0) + 1}"
-                    yield f"trial {record.trial}: {law}, got {record.attempt}."
-                attempts[record.trial] = record.attempt
-            case TrialEnded() if record.status != "interrupted":
-                ended[record.trial] = record.status
-
-
-def _digests(lines: Sequence[Line]) -> Iterator[str]:
-    for record in (line.record for line in lines):
-        match record:
-            case TrialStarted() if record.digest != digest_of(record.rule):
-                yield f"trial {record.trial}: digest must be {digest_of(record.rule)}, got {record.digest!r}."
-            case SettingsFrozen():
-                for digest, setting in record.settings.items():
-                    if digest != digest_of(setting):
-                        yield f"settings_frozen: digest must be {digest_of(setting)}, got {digest!r}."
-
-
-def _firewall(lines: Sequence[Line], holdup: HoldUpSpec) -> Iterator[str]:
-    """Each stage has seeds of its own, and those of the test are closed until the settings are on record."""
-    sets: dict[str, range] = dict.fromkeys(CHOOSING, holdup.tune_seeds.seeds)
-    sets |= dict.fromkeys(RANKING, holdup.rank_seeds.seeds) | dict.fromkeys(JUDGING, holdup.test_seeds.seeds)
-    names = dict.fromkeys(CHOOSING, "tune") | dict.fromkeys(RANKING, "rank") | dict.fromkeys(JUDGING, "test")
-    frozen = False
-    for record in (line.record for line in lines):
-        frozen = frozen or isinstance(record, SettingsFrozen)
-        if not isinstance(record, TrialStarted):
-            continue
-        where, stage = f"trial {record.trial} ({record.stage})", record.stage or ""
-        if stage not in sets:
-            yield f"{where}: stage must be one of {', '.join(sets)}, got {record.stage!r}."
-            continue
-        is_test = record.seed in holdup.test_seeds.seeds
-        if is_test and stage not in JUDGING:
-            yield f"{where}: a test seed must not be used before confirm, got seed {record.seed}."
-        elif is_test and not frozen:
-            yield f"{where}: settings_frozen must be on record before a test seed is used, got seed {record.seed}."
-        elif record.seed not in sets[stage]:
-            yield f"{where}: seed must be a {names[stage]} seed, got {record.seed}."
-
-
-def _frozen(lines: Sequence[Line], ledger: Ledger) -> Iterator[str]:
-    count = sum(isinstance(line.record, SettingsFrozen) for line in lines)
-    judged = [row for row in ledger.rows.values() if row.stage == "confirm"]
-    if count > 1 or (judged and not count):
-        yield f"settings_frozen: must be on record once before the confirmation, got {count} times."
-    frozen = ledger.frozen
-    if frozen is None:
+def broken_by_study(study: Study, trials: Mapping[int, Checked]) -> Iterator[str]:
+    """Yield a message for every rule that the decisions, the sessions, or trials beside each other break."""
+    rows = {trial: checked.row for trial, checked in sorted(trials.items()) if checked.row is not None}
+    if len(rows) < len(trials):  # some have no beginning, and nothing can be made of such records
         return
-    if frozen.winner not in frozen.settings:
-        yield f"settings_frozen: must hold the winner's setting, got winner {frozen.winner}."
-    for row in judged:
-        where = f"trial {row.trial} ({cell_of(row)})"
-        if row.digest not in frozen.settings:
-            yield f"{where}: digest must be frozen, got {row.digest}."
-        elif row.anchor in (WINNER, WINNER_STOCK) and row.digest != frozen.winner:
-            yield f"{where}: must run the frozen winner {frozen.winner}, got {row.digest}."
+    yield from _sessions(study)
+    yield from _frozen(study)
+    yield from _cancelled(study, rows)
+    missing = list(_missing(study, trials))
+    yield from missing
+    yield from _retaken(study, rows, complete=not missing)
+    yield from _copied(study, trials)
 
 
-def _requests(ledger: Ledger) -> Iterator[str]:
-    """What was asked for is what ran: each trial once, with the setting that it was asked for."""
-    planned, wanted = planned_cells(ledger.decisions), dict(_asked(ledger.decisions, "confirm"))
-    rows = [row for row in ledger.rows.values() if row.stage == "confirm"]
-    for cell, count in sorted(Counter(cell_of(row) for row in rows).items()):
-        if not planned[cell]:
-            yield f"{cell}: no decision asked for it, got {count} trial{'s'[: count - 1]}."
-        elif count > 1:
-            yield f"{cell}: must be run once, got {count} trials."
-    for cell, count in sorted(planned.items()):
-        if count > 1:
-            yield f"{cell}: must be asked for once, got {count} times."
-    for row in rows:
-        if row.digest != wanted.get(cell_of(row), row.digest):
-            yield f"trial {row.trial} ({cell_of(row)}): must run setting {wanted[cell_of(row)]}, got {row.digest}."
+def _sessions(study: Study) -> Iterator[str]:
+    """Drivers follow one another, and the last one says truly how the study ended."""
+    number, is_open = 0, False
+    for line in study.course:
+        match record := line.record:
+            case StudyOpened():
+                number, is_open = number + 1, True
+                if record.session != number:
+                    yield f"study_opened (line {line.seq + 1}): session must be {number}, got {record.session}."
+            case StudyClosed():
+                if not is_open or record.session != number:
+                    yield f"study_closed (line {line.seq + 1}): session must be {number}, got {record.session}."
+                is_open = False
+                taken = sum(each.seq < line.seq for each in study.decided)
+                assert study.spec.holdup is not None
+                phase = current(study.spec.holdup, study.decisions[:taken])
+                if (record.reason == "complete") != (phase is None):
+                    at = "at the end of the protocol" if phase is None else f"at the phase {phase.name}"
+                    law = f"reason must be {'complete' if phase is None else 'another one than complete'} {at}"
+                    yield f"study_closed (line {line.seq + 1}): {law}, got {record.reason}."
+            case _ if not is_open:
+                yield f"{record.kind} (line {line.seq + 1}): must be written by a session that is open, got none open."
 
 
-def _measured(ledger: Ledger) -> Iterator[str]:
-    """The settings of `measure` are made of the frozen ones, so that only the decision tells which they are."""
-    asked = set(_asked(ledger.decisions, "measure"))
-    for row in ledger.rows.values():
-        if row.stage == "measure" and (cell_of(row), row.digest) not in asked:
-            yield f"trial {row.trial} (measure, {cell_of(row)}): no decision asked for it, got setting {row.digest}."
-
-
-def _complete(ledger: Ledger) -> Iterator[str]:
-    """No seed is dropped once the study says that its confirmation is over."""
-    if not confirmation_is_over(ledger):
+def _frozen(study: Study) -> Iterator[str]:
+    """The settings are frozen once, by the decision that asks for the first test seeds, and before it."""
+    frozen = [line.seq for line in study.course if isinstance(line.record, SettingsFrozen)]
+    asks = next((at for at, each in enumerate(study.decisions) if each.next_stage == "confirm"), None)
+    if asks is None:
         return
-    rows = [row for row in ledger.rows.values() if row.stage == "confirm"]
-    for cell in sorted(set(planned_cells(ledger.decisions)) - {cell_of(row) for row in rows}):
-        yield f"{cell}: was asked for and must be on record, got no trial: a seed is missing."
-    for row in rows:
-        if not row.ended:
-            yield f"trial {row.trial} ({cell_of(row)}): must have ended, got {row.status}."
+    before = study.decided[asks - 1].seq if asks else -1
+    if len(frozen) != 1 or not before < frozen[0] < study.decided[asks].seq:
+        yield f"settings_frozen: must be on record once, just before decision {asks}, got {len(frozen)} times."
 
 
-def confirmation_is_over(ledger: Ledger) -> bool:
-    """Return whether the study says that its confirmation is complete: by a decision on it, or by its end."""
-    following = [decision.next_stage for decision in ledger.decisions if decision.stage == "confirm"]
-    complete = ledger.closed is not None and ledger.closed.reason == "complete"
-    return bool(following and following[-1] != "confirm") or (complete and bool(planned_cells(ledger.decisions)))
+def _cancelled(study: Study, rows: Mapping[int, TrialRow]) -> Iterator[str]:
+    """A decision leaves out trials of its own phase only, where a budget or the machine may, and says why."""
+    first, asked = 0, len(machine.requests_of(study.spec, []))
+    for decision in study.decisions:
+        where = f"decision {decision.number} ({decision.phase})"
+        for trial in decision.cancelled:
+            if not first <= trial < asked or study.requests[trial].stage not in CANCELLED:
+                yield f"{where}: only trials of its own phase in {' or '.join(CANCELLED)} may be left out, got {trial}."
+            elif trial in rows and rows[trial].ended:
+                yield f"{where}: a trial that is left out must not have run, got {study.where(trial)}."
+        if bool(decision.cancelled) != bool(decision.evidence.get("cancelled")):
+            yield f"{where}: a reason must be there where trials are left out, got {len(decision.cancelled)} trials."
+        first, asked = asked, asked + len(decision.requests)
 
 
-def _seed_sets(ledger: Ledger, holdup: HoldUpSpec) -> Iterator[str]:
-    """Every arm is planned with the first test seeds, as many as the space says; the judged ones are there."""
-    arms: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for cell in planned_cells(ledger.decisions):
-        arms[cell.arm, cell.scale].append(cell.seed)
-    if not arms:
-        return
-    sizes = holdup.confirm
-    counts: Mapping[str, int] = {
-        WINNER: sizes.num_seeds,
-        BEST_SMALL: sizes.num_seeds,
-        WINNER_STOCK: sizes.num_seeds_stock,
-    }
-    for (arm, scale), seeds in sorted(arms.items()):
-        expected = list(holdup.test_seeds.seeds)[: counts.get(arm, sizes.num_seeds_others)]
-        if sorted(set(seeds)) != expected:
-            law = f"must be planned with the first {len(expected)} test seeds"
-            yield f"{arm}@{scale}: {law}, got {sorted(seeds)}."
-    wanted = [(WINNER, scale) for scale in (holdup.target_scale, holdup.small_scale, *holdup.unseen_scales)]
-    for arm, scale in [*wanted, (BEST_SMALL, holdup.small_scale)]:
-        if (arm, scale) not in arms:
-            yield f"{arm}@{scale}: must be an arm of the confirmation, got no request."
-
-
-def _settings(ledger: Ledger, spec: StudySpec) -> Iterator[str]:
-    """The parameters of a trial are those that its rule gives at its scale."""
-    for row in ledger.rows.values():
-        if row.stage != "confirm":
+def _missing(study: Study, trials: Mapping[int, Checked]) -> Iterator[str]:
+    """Every trial that was asked for has ended before the decision on its phase: no seed is dropped."""
+    left_out = machine.cancelled_by(study.decisions)
+    for trial, asked_at in enumerate(study.asked_at):
+        closing = next((line for line in study.decided if line.seq > asked_at), None)
+        if closing is None or trial in left_out:
             continue
-        asked, got = fitted(spec, row.rule, row.num_env_runners), row.setting
-        lanes = int(asked[SCALE] * asked["num_envs_per_env_runner"])
-        if (ran := int(got[SCALE] * got["num_envs_per_env_runner"])) != lanes:
-            yield f"trial {row.trial} ({cell_of(row)}): must have {lanes} lanes, got {ran}."
-        for name in asked.keys() - {SCALE, "num_envs_per_env_runner"}:
-            if not _same(asked[name], got.get(name)):
-                law = f"{name} must be {asked[name]} by its rule"
-                yield f"trial {row.trial} ({cell_of(row)}): {law}, got {got.get(name)}."
+        checked = trials.get(trial)
+        if checked is None or checked.row is None or not checked.row.ended or checked.ended_at > closing.seq:
+            status = checked.row.status if checked is not None and checked.row is not None else None
+            got = f"one that is {status}" if status else "no trial: a seed is missing"
+            yield f"{study.where(trial)}: was asked for and must have ended before the next decision, got {got}."
 
 
-def _summaries(ledger: Ledger, spec: StudySpec) -> Iterator[str]:
-    """The summary of a trial is that of its iterations and evaluations."""
-    for row in ledger.rows.values():
-        if not row.ended or row.ended_at is None:
-            continue
-        status: Status = "finished" if row.status == "finished" else "failed"
-        again = row.summarise(spec, status, moment=row.ended_at)
-        for name in sorted({*row.summary, "final_return", "score"} & (again.keys() - {*UNCHECKED})):
-            if not _same(again[name], row.summary.get(name)):
-                law = f"{name} of its summary must be {again[name]}, as its evaluations and iterations say"
-                yield f"trial {row.trial} (seed {row.seed}): {law}, got {row.summary.get(name)}."
-
-
-def _same(first: Value | None, second: Value | None) -> bool:
-    if first is None or second is None:
-        return first is second
-    return math.isclose(first, second, rel_tol=RELATIVE, abs_tol=1e-12)
-
-
-def _retaken(ledger: Ledger, spec: StudySpec) -> Iterator[str]:
+def _retaken(study: Study, rows: Mapping[int, TrialRow], *, complete: bool) -> Iterator[str]:
     """The protocol takes every decision again on the records, and freezes the same settings."""
-    decisions = ledger.decisions
-    versions = sorted({decision.protocol for decision in decisions})
+    versions = sorted({decision.protocol for decision in study.decisions})
     if len(versions) > 1:
         yield f"decisions: must be of one version of the protocol, got {versions}."
-    if len(versions) != 1 or versions[0] not in machine.PROTOCOLS:
         return
-    for index, taken in enumerate(decisions):
-        why = taken.evidence.get("cancelled", "")
+    if versions and versions[0] not in machine.PROTOCOLS:
+        known = ", ".join(map(str, machine.PROTOCOLS))
+        yield f"decisions: this version takes those of the protocol's versions {known} again, got {versions[0]}."
+        return
+    assert study.spec.holdup is not None
+    if len(study.decisions) > len(phases(study.spec.holdup)):
+        yield f"decisions: the protocol takes {len(phases(study.spec.holdup))}, got {len(study.decisions)}."
+        return
+    if not complete:
+        return
+    frozen = next((line.record for line in study.course if isinstance(line.record, SettingsFrozen)), None)
+    for index, taken in enumerate(study.decisions):
+        where = f"decision {index} ({taken.phase})"
+        why = str(taken.evidence.get("cancelled", ""))
         try:
             step = machine.decide(
-                spec, ledger.rows, decisions[:index], cancelled=taken.cancelled, reason=why, protocol=versions[0]
+                study.spec,
+                rows,
+                study.decisions[:index],
+                cancelled=taken.cancelled,
+                reason=why,
+                protocol=study.protocol,
             )
         except (RecordError, LookupError, ValueError) as error:
-            yield f"decision {index} ({taken.phase}): must follow from the records, got none ({error})."
+            yield f"{where}: must follow from the records, got none ({error})."
             return
         for name, again in asdict(step.decision).items():
-            if not _alike(getattr(taken, name), again):
-                yield f"decision {index} ({taken.phase}): {name} must be what the records lead to, got another one."
-        frozen = None if step.frozen is None or ledger.frozen is None else (asdict(step.frozen), asdict(ledger.frozen))
-        if frozen is not None and not _alike(*frozen):
-            yield f"decision {index} ({taken.phase}): must freeze the settings that the records lead to, got others."
+            if name not in NOT_RETAKEN and not same(getattr(taken, name), again):
+                yield f"{where}: {name} must be what the records lead to, got another one."
+        if step.frozen is not None and (frozen is None or not same(asdict(frozen), asdict(step.frozen))):
+            yield f"{where}: settings_frozen must be what the records lead to, got others."
 
 
-def _alike(first: Any, second: Any) -> bool:
-    """Return whether two JSON values are equal; machines round the last digits of numbers differently."""
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return first.keys() == second.keys() and all(_alike(first[key], second[key]) for key in first)
-    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
-        return len(first) == len(second) and all(map(_alike, first, second))
-    if isinstance(first, float) or isinstance(second, float):
-        return _same(first, second)
-    return bool(first == second)
+def _copied(study: Study, trials: Mapping[int, Checked]) -> Iterator[str]:
+    """Two trainings on different seeds never have the same course.
+
+    By the learner's losses, which are floats, whatever the returns. By the returns of all evaluations where these tell:
+    at the floor, at the reference, and where all episodes pay the same, different policies can return the same.
+    """
+    courses: dict[tuple[str, object], list[int]] = defaultdict(list)
+    for trial, checked in sorted(trials.items()):
+        if len(checked.learner) > 1 and None not in checked.learner[0]:
+            courses["learner's losses", checked.learner].append(trial)
+        telling = {
+            each
+            for returns in checked.returns
+            if len(set(returns)) > 1 and 0 < study.spec.score(sum(returns) / len(returns)) < 1
+            for each in returns
+        }
+        if len(telling) >= TELLING:
+            courses["returns", checked.returns].append(trial)
+    for (what, _), alike in courses.items():
+        seeds = {row.seed for trial in alike if (row := trials[trial].row) is not None}
+        if len(seeds) > 1:
+            listed = ", ".join(study.where(trial) for trial in alike)
+            yield f"{what}: must differ between trials on different seeds, got the same for {listed}."

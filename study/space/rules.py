@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from study.space.domains import Choices, Domain, Range
 from study.space.parameters import PARAMETERS, REFERENCE_MINIBATCH, REPLACED, RULES, SCALE, Value
@@ -51,6 +51,20 @@ def fitted(spec: "StudySpec", setting: Mapping[str, Value], num_env_runners: int
         batch = unit * max(round(resolved["train_batch_size"] / unit), 1)
         return resolve(overlay(setting, {"train_batch_size": batch}), num_env_runners)
     return resolved
+
+
+def differences(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> list[str]:
+    """Return one line for every value that was asked and is not what runs.
+
+    Floats that went through a 32-bit tensor may differ in the eighth digit.
+    """
+    lines = []
+    for name, value in asked.items():
+        got = effective.get(name)
+        number = isinstance(got, (int, float)) and not isinstance(got, bool)
+        if not (number and abs(got - value) <= 1e-6 * abs(value)):
+            lines.append(f"{name}: asked {value}, got {got}")
+    return lines
 
 
 def batch_domain(spec: "StudySpec", num_env_runners: int) -> Domain:

@@ -3,7 +3,6 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -132,17 +131,3 @@ def _values_of_asynchronous(learner: Any, config: Any) -> dict[str, Any]:
     for name in ("lr", "entropy_coeff", SCALE, "num_envs_per_env_runner", "train_batch_size"):
         own.pop(name, None)  # read where they take effect
     return {**own, "rollout_fragment_length": config.get_rollout_fragment_length()}
-
-
-def differences(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> list[str]:
-    """Return one line for every value that was asked and is not what runs.
-
-    Floats that went through a 32-bit tensor may differ in the eighth digit.
-    """
-    lines = []
-    for name, value in asked.items():
-        got = effective.get(name)
-        number = isinstance(got, (int, float)) and not isinstance(got, bool)
-        if not (number and abs(got - value) <= 1e-6 * abs(value)):
-            lines.append(f"{name}: asked {value}, got {got}")
-    return lines

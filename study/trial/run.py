@@ -20,12 +20,13 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from study.errors import SpaceError, TrialError
 from study.metrics import WARMUP_ITERATIONS
 from study.space.parameters import Value
+from study.space.rules import differences
 from study.space.spec import EnvironmentSpec, Execution, StudySpec
 from study.tracking.records import Evaluation, Iteration
 from study.trial.algorithm import build_config
 from study.trial.budget import evaluation_due, trial_budget
 from study.trial.deadline import SteadyThread
-from study.trial.effective import differences, read_effective, runner_reports
+from study.trial.effective import read_effective, runner_reports
 from study.trial.envs.environments import Spaces, probe
 from study.trial.envs.on_nodes import why_not_here
 from study.trial.evaluation import evaluate

@@ -12,9 +12,9 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from study.errors import SpaceError
 from study.space.algorithms import ALGORITHMS
+from study.space.rules import differences
 from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
-from study.trial.effective import differences
 from study.trial.envs.environments import probe
 from study.trial.learning.lean_learner import LeanPPOLearner
 from study.trial.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
