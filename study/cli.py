@@ -326,8 +326,10 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
     else:
         with joined_ray(joined) as shape:
             pass
-    show = print_throughput_plan if spec.kind == "throughput" else print_plan
-    show(console, make_plan(spec, shape), name=name)
+    if spec.kind == "throughput":
+        print_throughput_plan(console, make_plan(spec, shape), spec, name=name)
+    else:
+        print_plan(console, make_plan(spec, shape), name=name)
 
 
 def _again() -> str:

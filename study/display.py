@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from study.console import SteadyConsole
+from study.engine import engines_in_words
 from study.planning.plan import Plan
 from study.planning.timing import PRESSURE_LIMIT
 from study.protocol.stages import STAGES
@@ -254,7 +255,9 @@ def print_result(console: Console, rows: Iterable[TrialRow], best: Mapping[int, 
     rows = list(rows)
     console.print(_trial_table(rows, width=console.width))
     failed = sum(row.status == "failed" for row in rows)
-    console.print(f"\nn = {len(rows)} trials, {failed} failed. All columns: {table_file}", soft_wrap=True)
+    engine = engines_in_words(row.engine for row in rows)
+    counts = f"n = {len(rows)} trials, {failed} failed. Engine: {engine}."
+    console.print(f"\n{counts} All columns: {table_file}", soft_wrap=True)
     for timing, meaning in TIMING_NOTES.items():
         if any(row.timing == timing for row in rows):
             console.print(f"{timing}: {meaning}", soft_wrap=True)

@@ -148,6 +148,7 @@ def _value(value: float) -> str:
 
 def _health(status: Status) -> Iterator[RenderableType]:
     yield Text(f"Driver: {_driver(status)}")
+    yield Text(f"Engine: {status.engine}")
     labels = ", ".join(f"{count} {label}" for label, count in status.timings.items() if count)
     yield Text(f"Clocks: {labels or 'none yet'}")
     if status.pressure:

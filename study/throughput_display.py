@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from study.display import duration
+from study.engine import engine_of_space, engines_in_words, other_engine
 from study.planning.plan import Plan
 from study.planning.timing import PRESSURE_LIMIT
 from study.space.cells import ANCHOR, Cell, cells_of
@@ -24,7 +25,7 @@ _COLUMNS: Mapping[str, str] = {
 """Columns of a table of cells, besides runners and learners."""
 
 
-def print_throughput_plan(console: Console, plan: Plan, *, name: str) -> None:
+def print_throughput_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> None:
     """Print the cells of a throughput study, what each needs, and how long all of it takes."""
     cells = [each.cell for each in plan.cells.values()]
     blocks = max(slot.seed for slot in plan.slots)
@@ -65,6 +66,7 @@ def print_throughput_plan(console: Console, plan: Plan, *, name: str) -> None:
     if labels["emulated"]:
         console.print("emulated: no clock; these times say nothing about real runners.", soft_wrap=True)
     console.print("Times are guesses, good to a factor of three, from figures of a 2-core machine.")
+    _print_engine(console, spec, engine_of_space(spec))
 
 
 def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow], *, folder: str, table: str) -> None:
@@ -103,9 +105,20 @@ def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow]
         console.print(f"not measured: {reason}", soft_wrap=True, highlight=False, markup=False)
     for reason in dict.fromkeys(row.reason for row in rows if row.status == "failed"):
         console.print(f"failed: {reason}", soft_wrap=True, highlight=False, markup=False)
+    _print_engine(console, spec, engines_in_words(row.engine for row in rows))
     console.print(f"\nn = {len(rows)} trials. All columns: {table}", soft_wrap=True)
     report = f"Speed-up, efficiency and models: python -m study report {folder}"
     console.print(report, soft_wrap=True, highlight=False, markup=False)
+
+
+def _print_engine(console: Console, spec: StudySpec, engine: str) -> None:
+    other, options = other_engine(spec)
+    console.print(
+        f"Engine: {engine}. Another engine scales otherwise; {other} is measured by a study of its own: {options}",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+    )
 
 
 def _table_of_cells(cells: Sequence[Cell]) -> Table:

@@ -1,7 +1,7 @@
 """Every figure of a study, in the order of a report; one that cannot be drawn says why. Imports the pure analysis."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from analysis.figures.returns import return_curves
 from analysis.figures.scores import cost_return_front, score
 from analysis.figures.throughput import throughput
 from analysis.figures.times import to_target
+from analysis.figures.words import engine_of
 from analysis.scaling.results import ScalingGroup
 from analysis.statistics import Estimate
 from study.errors import AnalysisError
@@ -65,7 +66,7 @@ def all_figures(
     if data.kind != "throughput":
         makers += _learning(data, results, rng)
         title = "Which parameters mattered, per number of runners"
-        makers.append(("importance", title, lambda: _importance(title, importance)))
+        makers.append(("importance", title, lambda: _importance(data, title, importance)))
     return tuple(_made(*maker) for maker in makers)
 
 
@@ -117,10 +118,11 @@ def _learning(data: "StudyData", results: "Results", rng: np.random.Generator) -
     yield "front", "Return against cost", lambda: cost_return_front(runs)
 
 
-def _importance(title: str, importance: Importance | str) -> Figure:
+def _importance(data: "StudyData", title: str, importance: Importance | str) -> Figure:
     if isinstance(importance, str):
         return absent("importance", title, importance or NOT_COMPUTED)
-    return importance_figure(importance.values, runs=importance.runs, fewest=importance.fewest)
+    figure = importance_figure(importance.values, runs=importance.runs, fewest=importance.fewest)
+    return replace(figure, caption=f"{figure.caption} {engine_of(data.runs)}") if figure.drawn else figure
 
 
 def _known(result: Result | str) -> Result:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import NO_MEASURED_ROWS, ends, series, shown, whiskers
-from analysis.figures.words import sentence, with_interval
+from analysis.figures.words import engine_of_workloads, sentence, with_interval
 
 if TYPE_CHECKING:
     from analysis.scaling.results import Scaling
@@ -46,6 +46,7 @@ def efficiency(scaling: "Scaling", *, key: str = "efficiency") -> Figure:
         "equal workload; 1 is ideal.",
         left_out,
         " ".join(dict.fromkeys(sentence(f"Refused: {refusal.reason}") for refusal in scaling.refusals[:2])),
+        engine_of_workloads(group.fingerprint for group in groups),
     ]
     return Figure(
         key=key,

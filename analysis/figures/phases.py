@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import NO_MEASURED_ROWS, ends, whiskers
-from analysis.figures.words import counted, listed, number, sentence, with_interval
+from analysis.figures.words import counted, engine_of_workloads, listed, number, sentence, with_interval
 
 if TYPE_CHECKING:
     from analysis.scaling import PhaseRow, Phases
@@ -58,6 +58,7 @@ def phases(result: "Phases") -> Figure:
         "iteration over runs. The update holds the connectors, which the records do not time apart.",
         f"Workload: {chosen[0].label}." if one and chosen[0].label else "",
         f"{counted(rest, 'more cell')} in the table." if rest > 0 else "",
+        engine_of_workloads(cell.fingerprint for cell in chosen),
     ]
     return Figure(
         key=key,

@@ -15,7 +15,7 @@ from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import ends
 from analysis.figures.settings import Arm, arms, clocked, legend_of, on_which_runs, one_per_scale
-from analysis.figures.words import counted, sentence, with_interval
+from analysis.figures.words import counted, engine_of, sentence, with_interval
 from analysis.statistics import FEWEST_RUNS, FloatArray, iqm_interval
 
 GRID_POINTS = 24
@@ -83,7 +83,9 @@ def return_curves(
         key=key,
         title=title,
         alt=" ".join(_ending(frame, series, steps) for series in dict.fromkeys(frame["series"])),
-        caption=" ".join(part for part in (bands, clock, on_which_runs(runs), rule, left_out, *notes, names) if part),
+        caption=" ".join(
+            part for part in (bands, clock, on_which_runs(runs), rule, left_out, *notes, names, engine_of(runs)) if part
+        ),
         frame=frame,
         painter=_paint_steps if steps else _paint_wall,
     )

@@ -10,7 +10,7 @@ from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import ends, whiskers
 from analysis.figures.settings import NO_SCALE, arms, learning_runs, legend_of, on_which_runs, per_setting, spread
-from analysis.figures.words import counted, listed, number, sentence, with_interval
+from analysis.figures.words import counted, engine_of, listed, number, sentence, with_interval
 from analysis.statistics import mean_interval
 
 MAX_DOTS = 400
@@ -65,7 +65,8 @@ def score(runs: pd.DataFrame) -> Figure:
     caption = (
         "Marks with whiskers: mean over runs with Student's 95 % interval; small marks: single runs; without whiskers: "
         f"n=1, no interval. Score 0 is the floor, 1 the reference. {counted(lost, 'failed run')} counted as 0. "
-        f"Such intervals are too narrow where failures are rare. {on_which_runs(runs)} {left_out} {names}"
+        f"Such intervals are too narrow where failures are rare. {on_which_runs(runs)} {left_out} {names} "
+        f"{engine_of(here)}"
     )
     return Figure(
         key=key, title=title, alt=" ".join(parts), caption=" ".join(caption.split()), frame=frame, painter=_paint_scores
@@ -117,6 +118,7 @@ def cost_return_front(runs: pd.DataFrame) -> Figure:
         caption += f" Of {len(scales)} numbers of runners {listed([str(scale) for scale in shown])} are drawn."
     if "emulated" in words:
         caption += " CPU-seconds of emulated runs are those of the emulation."
+    caption += f" {engine_of(finished)}"
     alt = f"{counted(len(frame), 'run')}, {len(front)} on a front. {' '.join(parts)}"
     return Figure(key=key, title=title, alt=alt, caption=caption, frame=frame, painter=_paint_front)
 

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import NO_MEASURED_ROWS, ends, series, shown, whiskers
-from analysis.figures.words import counted, listed, number, sentence, with_interval
+from analysis.figures.words import counted, engine_of, listed, number, sentence, with_interval
 from analysis.scaling.selection import at_their_scale
 from analysis.statistics import Estimate, FloatArray
 
@@ -100,6 +100,7 @@ def throughput(
         if len(hollow)
         else "",
         left_out,
+        engine_of(runs),
     ]
     return Figure(
         key=key,

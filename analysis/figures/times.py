@@ -15,7 +15,7 @@ from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import whiskers
 from analysis.figures.settings import NO_SCALE, arms, clocked, legend_of, on_which_runs, per_setting
-from analysis.figures.words import counted, listed, number, sentence
+from analysis.figures.words import counted, engine_of, listed, number, sentence
 from analysis.scaling.targets import BEFORE, TIME_BEFORE
 from analysis.statistics import FEWEST_RUNS, BoolArray, FloatArray, median_time
 
@@ -79,7 +79,8 @@ def to_target(runs: pd.DataFrame, *, quantity: Quantity, rng: np.random.Generato
         "none); small marks: single runs. Times are "
         f"those of evaluations: {known} "
         f"Triangles: {counted(lost, 'run')} that ended without the target, drawn at their end; a failed run counts as "
-        f"not reached within its whole budget. {on_which_runs(runs)} {left_out} {names}"
+        f"not reached within its whole budget. {on_which_runs(runs)} {left_out} {names} "
+        f"{engine_of(runs)}"
     )
     painter = _paint_steps if steps else _paint_times
     return Figure(key=key, title=title, alt=alt, caption=" ".join(caption.split()), frame=frame, painter=painter)

@@ -3,11 +3,14 @@
 Never a number without its interval and its n, or "no interval".
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import pandas as pd
 
+from analysis.scaling.fingerprint import ENGINE, fields
 from analysis.tables.cells import estimate
+from study.engine import UNKNOWN, engines_in_words
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -51,6 +54,17 @@ def listed(words: Sequence[str]) -> str:
     """Return "a, b and c"."""
     words = list(words)
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"
+
+
+def engine_of(runs: pd.DataFrame) -> str:
+    """Return the sentence that names the engine of some runs."""
+    return f"Engine: {engines_in_words(runs['engine'].dropna() if 'engine' in runs else ())}."
+
+
+def engine_of_workloads(fingerprints: Iterable[str]) -> str:
+    """Return the same of workloads, by their fingerprints."""
+    found = dict.fromkeys(fields(each).get(ENGINE) for each in dict.fromkeys(fingerprints))
+    return f"Engine: {', '.join(str(each) for each in found if each) or UNKNOWN}."
 
 
 def sentence(text: str) -> str:

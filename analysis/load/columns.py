@@ -99,6 +99,12 @@ _RUN = (
     _column("num_nodes", "1", "Int64", "Nodes that held processes of the trial."),
     _column("nodes", "", "string", "Their addresses."),
     _column("execution", "", "string", "real or emulated."),
+    _column(
+        "engine",
+        "",
+        "string",
+        "Runner and learner that were built, such as batched+lean or RLlib's own; NA where that is not known.",
+    ),
     _column("timing", "", "string", "measured, oversubscribed, emulated or tainted; NA while it is not settled."),
     _column("timing_reason", "", "string", "Why the timing is labelled so, or why it has no label."),
     *(_recorded(name) for name in OF_TRIALS),

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from study.engine import engine_of
 from study.space.parameters import SCALE, Value
 from study.space.throughput import LEARNERS
 
@@ -127,6 +128,11 @@ def effective_part(effective: Mapping[str, Any], provenance: Mapping[str, Any]) 
     scheduler = (provenance.get("scheduler") or {}).get("name")
     parts["node_type"] = node_types(effective.get("hostnames") or (), oar=scheduler == "oar")
     return {key: part for key, part in parts.items() if part}
+
+
+def engine_of_part(part: Mapping[str, Any]) -> str | None:
+    """Return the engine by what `effective_part` returned, or by a whole fingerprint; None where it does not tell."""
+    return engine_of({**(part.get("effective_runner") or {}), **(part.get("effective_learner") or {})})
 
 
 def borrowed(parts: Sequence[str | None], kinds: Sequence[Hashable]) -> list[str]:

@@ -193,7 +193,7 @@ def _problems(
     """Yield what other people's runs do not tell."""
     yield (
         "This experiment was not written by this project: whether processes shared cores is unknown, so no time here "
-        "is `measured`. Versions and hardware are unknown too: equal fingerprints do not prove equal workloads."
+        "is `measured`. Engine, versions and hardware are unknown too: equal fingerprints do not prove equal workloads."
     )
     if other := len(found) - len(runs):
         yield f"{count(other, 'run')} of {len(found)} without RLlib's metrics: left out."

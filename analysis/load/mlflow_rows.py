@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.load.arrays import frame_of
 from analysis.load.columns import RUN_COLUMNS
-from analysis.load.fingerprint import Workload, asked, borrowed, effective_part, fingerprint
+from analysis.load.fingerprint import Workload, asked, borrowed, effective_part, engine_of_part, fingerprint
 from analysis.load.mlflow_client import StoredRun
 from analysis.load.mlflow_details import Histories, Row
 from analysis.load.sheet import Session
@@ -145,7 +145,8 @@ def _add_fingerprints(
         setting = {name: line[name] for name in PARAMETERS if name in line}
         own = asked(setting, execution=line["execution"], num_learners=line[LEARNERS])
         common = context.workloads[session].common(line["variant"])
-        line["fingerprint"] = fingerprint(common, own, orjson.loads(part or "{}"))
+        content = orjson.loads(part or "{}")
+        line["fingerprint"], line["engine"] = fingerprint(common, own, content), engine_of_part(content)
 
 
 def _add_resources(lines: Sequence[dict[str, Any]], spec: StudySpec) -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.load.arrays import frame_of
 from analysis.load.columns import RUN_COLUMNS
-from analysis.load.fingerprint import Workload, asked, borrowed, effective_part, fingerprint
+from analysis.load.fingerprint import Workload, asked, borrowed, effective_part, engine_of_part, fingerprint
 from analysis.load.timed_sums import Sums
 from study.metrics import METRICS
 from study.planning.timing import label_of_folded
@@ -86,8 +86,8 @@ def runs_frame(name: str, trials: Trials, *, where: str) -> pd.DataFrame:
         **_of_built(trials),
         **_of_summaries(rows),
         **_of_sums(trials),
-        "fingerprint": _fingerprints(trials, learners),
     }
+    values["fingerprint"], values["engine"] = _fingerprints(trials, learners)
     for parameter in PARAMETERS:
         values[parameter] = [row.setting.get(parameter) for row in rows]
     return _completed(frame_of(values, RUN_COLUMNS, where=where), trials)
@@ -174,8 +174,8 @@ def _of_sums(trials: Trials) -> dict[str, Any]:
     }
 
 
-def _fingerprints(trials: Trials, learners: Sequence[Any]) -> list[str]:
-    """Return each trial's fingerprint; one that never came up takes what was read back from another like it."""
+def _fingerprints(trials: Trials, learners: Sequence[Any]) -> tuple[list[str], list[str | None]]:
+    """Return fingerprints and engines; of a trial that never came up, what was read back from another like it."""
 
     @cache
     def common(session: int, variant: str) -> dict[str, Any]:
@@ -192,7 +192,8 @@ def _fingerprints(trials: Trials, learners: Sequence[Any]) -> list[str]:
     for row, (session, variant, execution, num_learners), part in zip(trials.rows, kinds, parts, strict=True):
         own = asked(row.setting, execution=execution, num_learners=num_learners)
         texts.append(fingerprint(common(session, variant), own, read[part]))
-    return texts
+    engines = {part: engine_of_part(content) for part, content in read.items()}
+    return texts, [engines[part] for part in parts]
 
 
 def _completed(frame: pd.DataFrame, trials: Trials) -> pd.DataFrame:

@@ -18,6 +18,7 @@ TEXT = (
     "status",
     "execution",
     "timing",
+    "engine",
     "anchor",
     "stage",
     "variant",

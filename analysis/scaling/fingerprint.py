@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from study.engine import engine_of
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.throughput import LEARNERS
@@ -18,13 +19,16 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
 )
 """Field -> its place in a space. A command can run missing combinations of these, so their effect can be told apart
 from that of the scale; that of hardware, versions or code cannot be from here."""
+ENGINE = "engine"
+"""Field that says which runner and learner were built, see `study.engine`."""
+_BUILT, _ASKED = ("effective_runner.runner_class", "effective_learner.learner_class"), ("runner", "learner")
 ABSENT = "absent"
 """Stands for the value of a field that one of two fingerprints lacks."""
 
 
 @lru_cache(maxsize=4096)
 def fields(fingerprint: str) -> Mapping[str, Any]:
-    """Return the fields of a fingerprint, nested ones by dotted names (`environment.id`).
+    """Return the fields of a fingerprint, nested ones by dotted names (`environment.id`), the engine as one.
 
     Raises:
         AnalysisError: It is no JSON object.
@@ -36,7 +40,15 @@ def fields(fingerprint: str) -> Mapping[str, Any]:
     if not isinstance(content, dict):
         law = "must be the JSON text of an object"
         raise AnalysisError(f"fingerprint: {law}, got {fingerprint[:60]!r}. Fix: load the runs by analysis.load.")
-    return dict(_flat(content))
+    return _with_engine(dict(_flat(content)))
+
+
+def _with_engine(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with `engine` in place of those that say which runner and learner were asked and built."""
+    engine = engine_of({name.rpartition(".")[2]: content[name] for name in _BUILT if name in content})
+    if engine is None:
+        return content
+    return {name: value for name, value in content.items() if name not in (*_BUILT, *_ASKED)} | {ENGINE: engine}
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

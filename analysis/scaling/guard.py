@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.scaling.decomposition import cells_of, decompose_measured, missing_cells, squares
-from analysis.scaling.fingerprint import ABSENT, BATCH, SETTINGS, differing, fields, replaced, text_of
+from analysis.scaling.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, replaced, text_of
 from analysis.scaling.rerun import Rerun
 from analysis.scaling.results import Cell, Kind, Refusal
 from analysis.scaling.selection import as_text
@@ -127,9 +127,10 @@ def _refusal(
     start = f"{first.name} against {second.name}{_listed(difference)}."
     foreign = [name for name in difference if name not in SETTINGS]
     if foreign:
+        alike = "with one engine, on" if ENGINE in foreign else "on"
         reason = (
-            f"{start} {_names(foreign)} cannot be told from the effect of the runners: run both scales on the same "
-            "hardware, with the same code and versions."
+            f"{start} {_names(foreign)} cannot be told from the effect of the runners: run both scales {alike} the "
+            "same hardware, with the same code and versions."
         )
         return Refusal(first=first, second=second, differing=difference, reason=reason)
     if kind == "weak":

@@ -13,6 +13,7 @@ from typing import get_args
 
 from analysis.status import health
 from analysis.status.values import Best, RunningTrial, Status, TimeLeft
+from study.engine import engines_in_words
 from study.errors import RecordError
 from study.protocol.stages import STAGES, THROUGHPUT
 from study.space.parameters import SCALE, Value
@@ -141,6 +142,7 @@ def _status(reader: StatusReader, driver: health.Driver, moment: float, problems
         stage=_stage(ledger) if staged else "",
         num_trials=planned,
         counts=ledger.counts(),
+        engine=engines_in_words(row.engine for row in rows),
         timings=shown_timings,
         per_stage=_per_stage(rows),
         running=tuple(_running(row, moment) for row in under_way),

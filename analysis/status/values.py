@@ -77,6 +77,8 @@ class Status:
     """Planned by the latest driver, less the cancelled ones."""
     counts: Mapping[str, int]
     """finished, failed, interrupted, running -> trials."""
+    engine: str
+    """Of the trials that were built, see `study.engine`."""
     timings: Mapping[str, int]
     """measured, oversubscribed, emulated, tainted -> ended trials."""
     per_stage: Mapping[str, tuple[int, int]]

@@ -16,7 +16,7 @@ from analysis.tables import definitions as words
 from analysis.tables.cells import in_words, overlap
 from analysis.tables.model_results import ModelResults
 from analysis.tables.model_tables import left_out_by_models
-from analysis.tables.results import Results, attempt
+from analysis.tables.results import Results, attempt, of_engine
 from analysis.tables.scaling_tables import FIRST_COMMAND
 from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
 
@@ -50,9 +50,9 @@ class Advice:
     """What the conclusion says of it; empty for a line that stays in the table."""
 
 
-def recommendation(data: StudyData, results: Results | None = None) -> Table:
+@of_engine
+def recommendation(data: StudyData, results: Results) -> Table:
     """T10: what to do, each line measured or predicted, with its interval."""
-    results = results or Results(data)
     found = results.models
     notes: list[str] = []
     advice = [*_measured(results, notes), *_verdict(found, notes), *_predicted(found, notes), *_batches(found, notes)]

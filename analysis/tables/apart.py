@@ -5,7 +5,7 @@ import pandas as pd
 from analysis.load import StudyData
 from analysis.scaling.selection import at_their_scale
 from analysis.tables import definitions as words
-from analysis.tables.results import FAILED, Results
+from analysis.tables.results import FAILED, Results, of_engine
 from analysis.tables.table import Table, TableColumn, make_frame, without_rows
 
 TITLE = "Not measured: no speed-up"
@@ -35,9 +35,9 @@ COLUMNS = (
 )
 
 
-def not_measured(data: StudyData, results: Results | None = None) -> Table:
+@of_engine
+def not_measured(data: StudyData, results: Results) -> Table:
     """T2b: oversubscribed, emulated and tainted rows by scale, with the range of their rates."""
-    results = results or Results(data)
     runs = at_their_scale(data.runs)
     label = runs["timing"].astype(object).fillna(UNKNOWN)
     # Folded in one stock runner or emulated in one process: two clocks, of one scale.

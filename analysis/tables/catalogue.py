@@ -1,6 +1,6 @@
 """Every table of a study, in order; one that cannot be made says why. Views; imports no engine."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from analysis.load import StudyData
 from analysis.tables.advice import recommendation
@@ -9,14 +9,12 @@ from analysis.tables.confound import decomposition
 from analysis.tables.holdup import hold_up
 from analysis.tables.learning import steps_to_target, trials_against_runners
 from analysis.tables.model_tables import model_comparison
-from analysis.tables.results import Results
+from analysis.tables.results import Maker, Results
 from analysis.tables.scaling_tables import strong_scaling, weak_scaling
 from analysis.tables.sheet import study_sheet
 from analysis.tables.table import Table, without_rows
 from analysis.tables.time_tables import phases, pop_tree
 from study.errors import StudyError
-
-Maker = Callable[[StudyData, Results], Table]
 
 TABLES: Mapping[str, tuple[str, Maker]] = {
     "T1": ("Study sheet", study_sheet),

@@ -5,7 +5,7 @@ from analysis.scaling.results import Decomposition, Refusal
 from analysis.statistics import Estimate
 from analysis.tables import definitions as words
 from analysis.tables.cells import in_words
-from analysis.tables.results import Results, left_out
+from analysis.tables.results import Results, left_out, of_engine
 from analysis.tables.scaling_tables import FIRST_COMMAND
 from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
 
@@ -20,9 +20,10 @@ COLUMNS = (
 )
 
 
-def decomposition(data: StudyData, results: Results | None = None) -> Table:
+@of_engine
+def decomposition(data: StudyData, results: Results) -> Table:
     """T7: the decomposition of every refused comparison, or the command for the cells that are missing."""
-    found = (results or Results(data)).strong
+    found = results.strong
     if isinstance(found, str):
         return without_rows("T7", TITLE, found, definitions=SAID)
     split = [each.decomposition for each in found.refusals if each.decomposition is not None]

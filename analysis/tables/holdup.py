@@ -9,7 +9,7 @@ from analysis.load import StudyData
 from analysis.statistics import Estimate
 from analysis.tables import definitions as words
 from analysis.tables.cells import in_words
-from analysis.tables.results import Results
+from analysis.tables.results import Results, of_engine
 from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
 from study.errors import StudyError
 from study.tracking.folder import StudyFolder
@@ -46,9 +46,10 @@ COLUMNS = (
 PASSED = {True: "kept", False: "BROKEN", None: "not judged"}
 
 
-def hold_up(data: StudyData, results: Results | None = None) -> Table:
+@of_engine
+def hold_up(data: StudyData, results: Results) -> Table:
     """T11: the arms of the confirmation, the laws of the verdict as notes, or what is missing."""
-    failed = (results or Results(data)).num_failed
+    failed = results.num_failed
     content = _certificate(data)
     if isinstance(content, str):
         return without_rows("T11", TITLE, content, definitions=SAID, n_failed=failed)

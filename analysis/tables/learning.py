@@ -8,7 +8,7 @@ from analysis.scaling.results import AllocationRow, GoodputRow
 from analysis.statistics import Estimate
 from analysis.tables import definitions as words
 from analysis.tables.cells import in_words, overlap
-from analysis.tables.results import Results, left_out
+from analysis.tables.results import Results, left_out, of_engine
 from analysis.tables.scaling_tables import FIRST_COMMAND
 from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
 
@@ -53,9 +53,9 @@ _GOODPUT = (
 )
 
 
-def trials_against_runners(data: StudyData, results: Results | None = None) -> Table:
+@of_engine
+def trials_against_runners(data: StudyData, results: Results) -> Table:
     """T4: the same CPUs as one trial of n runners, two of n/2, and so on."""
-    results = results or Results(data)
     found = results.allocation
     title = "Trials against runners: the same CPUs, spent side by side"
     said = (words.ALLOCATION, words.CPUS, words.THROUGHPUT, words.MEASURED, words.INTERVAL)
@@ -97,9 +97,9 @@ def _best_allocation(found: Sequence[AllocationRow]) -> str:
     )
 
 
-def steps_to_target(data: StudyData, results: Results | None = None) -> Table:
+@of_engine
+def steps_to_target(data: StudyData, results: Results) -> Table:
     """T8: steps, time and cost to the target against the batch."""
-    results = results or Results(data)
     found = results.goodput
     title = "Steps, time and cost to the target against the batch"
     said = (words.STEPS_TO_TARGET, words.STATISTICAL, words.COST, words.THROUGHPUT, words.INTERVAL)

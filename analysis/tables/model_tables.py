@@ -7,7 +7,7 @@ from analysis.models import ModelError
 from analysis.tables import definitions as words
 from analysis.tables.cells import in_words
 from analysis.tables.model_results import COSTLY, MOST_RUNS, ModelResults
-from analysis.tables.results import Results, attempt
+from analysis.tables.results import Results, attempt, of_engine
 from analysis.tables.scaling_tables import FIRST_COMMAND
 from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
 
@@ -34,9 +34,9 @@ COLUMNS = (
 )
 
 
-def model_comparison(data: StudyData, results: Results | None = None) -> Table:
+@of_engine
+def model_comparison(data: StudyData, results: Results) -> Table:
     """T9: median hold-out error of every model on every split that the runs allow."""
-    results = results or Results(data)
     found = results.models
     errors = attempt(lambda: found.errors)
     excluded = left_out_by_models(found)

@@ -4,21 +4,30 @@ A result that the data do not allow is the sentence that says so, never absent.
 """
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from analysis.load import StudyData
 from analysis.scaling.results import AllocationRow, Drift, Goodput, Phases, Scaling
+from study.engine import engines_in_words
 from study.errors import AnalysisError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.tables.model_results import ModelResults
+    from analysis.tables.table import Table
 
 T = TypeVar("T")
 FAILED = "failed"
 """Key of the failed runs among the reasons for which runs are left out; tables count them apart."""
+
+
+class Maker(Protocol):
+    """Makes a table of a study; of its results too, where somebody has them already."""
+
+    def __call__(self, data: StudyData, results: "Results | None" = None) -> "Table":
+        """Return the table."""
 
 
 def attempt(compute: Callable[[], T]) -> T | str:
@@ -27,6 +36,17 @@ def attempt(compute: Callable[[], T]) -> T | str:
         return compute()
     except AnalysisError as error:
         return str(error)
+
+
+def of_engine(make: "Callable[[StudyData, Results], Table]") -> "Maker":
+    """Return the maker of a table with its results made where nobody has them, and its engine named."""
+
+    @wraps(make)
+    def made(data: StudyData, results: "Results | None" = None) -> "Table":
+        results = results or Results(data)
+        return make(data, results).of_engine(results.engine)
+
+    return made
 
 
 class Results:
@@ -96,6 +116,11 @@ class Results:
         from analysis.tables.model_results import ModelResults
 
         return ModelResults(self.data.runs)
+
+    @property
+    def engine(self) -> str:
+        """The engine of the runs, or several of them."""
+        return engines_in_words(self.data.runs["engine"].dropna())
 
     @property
     def num_failed(self) -> int:

@@ -7,7 +7,7 @@ from analysis.load import StudyData
 from analysis.scaling.results import Drift, Refusal, Scaling, ScalingGroup, ScalingRow
 from analysis.tables import definitions as words
 from analysis.tables.cells import in_words
-from analysis.tables.results import Results, left_out
+from analysis.tables.results import Results, left_out, of_engine
 from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
 
 FIRST_COMMAND = "python run_study.py --space throughput.yaml"
@@ -57,18 +57,19 @@ _WEAK = (
 )
 
 
-def strong_scaling(data: StudyData, results: Results | None = None) -> Table:
+@of_engine
+def strong_scaling(data: StudyData, results: Results) -> Table:
     """T2: speed-up and efficiency at fixed batch, or the refusal in words."""
-    results = results or Results(data)
     found = results.strong
     defined = (words.CPUS, words.THROUGHPUT, words.SPEED_UP, words.EFFICIENCY, words.MARGINAL, words.KARP_FLATT)
     said = (*defined, words.FINGERPRINT, words.MEASURED, words.INTERVAL)
     return _table("T2", "Strong scaling: the batch is fixed", found, _STRONG, said, more=_drift(results.drift))
 
 
-def weak_scaling(data: StudyData, results: Results | None = None) -> Table:
+@of_engine
+def weak_scaling(data: StudyData, results: Results) -> Table:
     """T3: weak efficiency, the env steps per runner fixed, or the refusal in words."""
-    found = (results or Results(data)).weak
+    found = results.weak
     said = (words.CPUS, words.THROUGHPUT, words.WEAK, words.MARGINAL, words.FINGERPRINT, words.MEASURED, words.INTERVAL)
     return _table("T3", "Weak scaling: the env steps per runner are fixed", found, _WEAK, said)
 

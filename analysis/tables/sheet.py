@@ -7,7 +7,7 @@ from analysis.load import StudyData
 from analysis.scaling.fingerprint import ABSENT, fields
 from analysis.scaling.selection import at_their_scale
 from analysis.tables import definitions as words
-from analysis.tables.results import Results
+from analysis.tables.results import Results, of_engine
 from analysis.tables.table import Table, TableColumn, make_frame
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -39,9 +39,9 @@ COLUMNS = (
 )
 
 
-def study_sheet(data: StudyData, results: Results | None = None) -> Table:
+@of_engine
+def study_sheet(data: StudyData, results: Results) -> Table:
     """T1: the fingerprint, hardware, versions and scheduler job of a study."""
-    results = results or Results(data)
     rows = [*_head(data), *_entries(data.sheet), *_sessions(data.sheet), *_fingerprint(data)]
     frame = {column.name: [row[place] for row in rows] for place, column in enumerate(COLUMNS)}
     return Table(

@@ -4,7 +4,7 @@ A table never computes: it takes results, checks that they can be printed honest
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isinf
 from types import MappingProxyType
 from typing import Any
@@ -70,6 +70,8 @@ class Table:
     conclusion: str
     """One plain sentence with its interval, or why there is none."""
     notes: tuple[str, ...] = ()
+    engine: str = ""
+    """Of the runs, see `study.engine`; empty where the rows are of no run."""
 
     def __post_init__(self) -> None:
         if faults := [*self._faults()]:
@@ -100,6 +102,12 @@ class Table:
         runs = "1 run" if self.n == 1 else f"{self.n:,} runs"
         left_out = ", ".join(f"{count:,} ({reason})" for reason, count in self.excluded.items() if count)
         return f"n = {runs}, {self.n_failed:,} failed; left out: {left_out or 'none'}."
+
+    def of_engine(self, engine: str) -> "Table":
+        """Return the table with the engine that its numbers are of; its conclusion begins with it."""
+        if self.empty:
+            return replace(self, engine=engine)
+        return replace(self, engine=engine, conclusion=f"Engine {engine}: {self.conclusion}")
 
     def to_frame(self) -> pd.DataFrame:
         """Return a copy of the numbers."""

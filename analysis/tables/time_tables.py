@@ -9,7 +9,7 @@ from analysis.scaling.results import PhaseRow, Phases
 from analysis.statistics import Estimate
 from analysis.tables import definitions as words
 from analysis.tables.cells import in_words
-from analysis.tables.results import Results, left_out
+from analysis.tables.results import Results, left_out, of_engine
 from analysis.tables.scaling_tables import FIRST_COMMAND
 from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
 
@@ -44,9 +44,10 @@ _POP = (
 )
 
 
-def phases(data: StudyData, results: Results | None = None) -> Table:
+@of_engine
+def phases(data: StudyData, results: Results) -> Table:
     """T5: seconds per iteration by phase, with the closure residual."""
-    found = (results or Results(data)).phases
+    found = results.phases
     said = (words.PHASES, words.CONNECTOR, words.CLOSURE, words.MEASURED, words.INTERVAL)
     title = "Phases of a training iteration"
     if isinstance(found, str) or not found.rows:
@@ -69,9 +70,10 @@ def phases(data: StudyData, results: Results | None = None) -> Table:
     return _table("T5", title, found, (*columns, *rest), said, _phase_sentence(found), seconds)
 
 
-def pop_tree(data: StudyData, results: Results | None = None) -> Table:
+@of_engine
+def pop_tree(data: StudyData, results: Results) -> Table:
     """T6: load balance x transfer x phase = useful share."""
-    found = (results or Results(data)).phases
+    found = results.phases
     said = (words.POP, words.MEASURED, words.INTERVAL)
     title = "POP tree: which share of an iteration the runners step environments"
     if isinstance(found, str) or not found.rows:

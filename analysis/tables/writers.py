@@ -14,7 +14,9 @@ def to_csv(table: Table) -> str:
 
     Read it with `pandas.read_csv(file, comment="#")`.
     """
-    said = [f"{table.key}. {table.title}", table.conclusion, table.counts(), *table.notes, *table.definitions]
+    said = [f"{table.key}. {table.title}", table.conclusion, table.counts()]
+    said += [f"engine: {table.engine}"] if table.engine else []
+    said += [*table.notes, *table.definitions]
     said += [f"{column.name} [{column.unit or 'text'}]: {column.meaning}" for column in table.columns]
     head = "".join(f"# {one_line(text)}\n" for text in said)
     if not len(table.frame.columns):

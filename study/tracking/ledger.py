@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
+from study.engine import engine_of
 from study.errors import RecordError
 from study.metrics import FINAL_SHARE, METRICS, OF_ITERATIONS, OF_TRIALS, WARMUP_ITERATIONS
 from study.planning.node_load import NodeLoad, reserved_on
@@ -74,6 +75,8 @@ class TrialRow:
     timing_reason: str = ""
     provisional: bool = False
     """Whether the CPU pressure has yet to decide on the timing."""
+    engine: str | None = None
+    """Which runner and learner were built; None before, and where the records do not tell."""
     startup_time_s: float | None = None
     summary: Metrics = field(default_factory=dict)
     checkpoint: str | None = None
@@ -136,6 +139,7 @@ class TrialRow:
             case TrialBuilt():
                 self.timing, self.timing_reason = record.timing, record.timing_reason
                 self.provisional = record.provisional
+                self.engine = engine_of(record.effective)
                 self.startup_time_s = record.startup_time_s
                 self.cpus_per_host = reserved_on(record.placement)
             case Iteration():
@@ -433,6 +437,7 @@ TABLE_COLUMNS = (
     "score",
     "execution",
     "timing",
+    "engine",
 )
 """The columns that lead the table of trials; the other parameters and metrics follow in the CSV."""
 
@@ -448,6 +453,7 @@ def table_row(row: TrialRow) -> dict[str, Any]:
         "status": row.status,
         "seed": row.seed,
         "execution": row.execution,
+        "engine": row.engine,
         # A label that the whole trial has yet to settle is none so far.
         "timing": None if row.provisional and row.status == "running" else row.timing,
     }

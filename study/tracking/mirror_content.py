@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from study.engine import UNKNOWN, engine_of, engine_of_space
 from study.metrics import METRICS
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
@@ -86,7 +87,14 @@ def study_params(spec: StudySpec) -> dict[str, str]:
 
 def study_tags(identity: StudyIdentity, spec: StudySpec) -> dict[str, str]:
     """Return what describes the study for as long as it exists."""
-    return without_empty({_NOTE: spec.description, "space": identity.space, "study.digest": identity.digest})
+    return without_empty(
+        {
+            _NOTE: spec.description,
+            "space": identity.space,
+            "study.digest": identity.digest,
+            "engine": engine_of_space(spec),
+        }
+    )
 
 
 def opened_tags(record: StudyOpened) -> dict[str, str]:
@@ -149,10 +157,11 @@ def trial_values(record: TrialStarted, spec: StudySpec) -> dict[str, float | int
 
 
 def built_tags(record: TrialBuilt) -> dict[str, str]:
-    """Return how far the trial's timings can be trusted, where it runs, and what was read back from the algorithm."""
+    """Return the engine, how far the timings can be trusted, where the trial runs, and what was read back."""
     effective = json.dumps(record.effective)
     return without_empty(
         {
+            "engine": engine_of(record.effective) or UNKNOWN,
             "timing": record.timing,
             "timing_reason": record.timing_reason,
             "nodes": ", ".join(sorted(record.processes_per_node)),

@@ -99,8 +99,14 @@ def test_names_are_for_people():
     assert content.trial_name(started(0, runners=1)) == "trial 0 · 1 runner"
 
 
+def test_a_run_and_its_study_name_the_engine():
+    parts = {"runner_class": "StockEnvRunner", "learner_class": "PPOTorchLearner"}
+    assert content.built_tags(replace(built(0), effective=parts))["engine"] == "RLlib's own"
+
+
 def test_tags():
     assert content.built_tags(built(0)) == {
+        "engine": "unknown",
         "timing": "oversubscribed",
         "timing_reason": "3 processes on 2 cores",
         "nodes": "n0, n1",

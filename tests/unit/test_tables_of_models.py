@@ -108,7 +108,7 @@ def test_the_measured_limit_is_where_a_cpu_more_gave_less_than_half_its_share(re
 
 def test_the_conclusion_begins_with_what_binds(results):
     text = recommendation(results.data, results).conclusion
-    assert text.startswith("You are learner-bound: learning takes ")
+    assert text.startswith("Engine unknown: You are learner-bound: learning takes ")
     assert "however many runners are added" in text
     assert "Do not go beyond n = " in text
 
@@ -122,7 +122,7 @@ def test_models_are_compared_on_cells_that_they_did_not_see(results):
     assert larger.loc["iteration time", ["num_predicted", "num_held_out"]].tolist() == [2, 2]
     assert "iteration time 0.0" in table.conclusion
     assert table.conclusion.startswith(
-        "Median error on held-out cells (`n <= 16 predicts larger n`), the least first: "
+        "Engine unknown: Median error on held-out cells (`n <= 16 predicts larger n`), the least first: "
     )
     refused = frame.loc[("leave one (k, B, m, E) out", "Amdahl")]
     assert refused["num_predicted"] == 0

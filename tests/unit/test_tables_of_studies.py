@@ -59,8 +59,8 @@ def test_strong_scaling_shows_the_planted_speed_up_and_efficiencies():
     assert column(table, "iteration_time_s")[0] == pytest.approx(3.2 * np.mean(NOISE[:3]))
     assert column(table, "n") == [3] * 5
     assert table.conclusion.startswith(
-        "From 1 to 16 runners, the speed-up is 8.26 [8.26, 8.26]: 0.516 [0.516, 0.516] per runner and 0.972 "
-        "[0.972, 0.972] per CPU; T(1) = 3.21 ["
+        "Engine unknown: From 1 to 16 runners, the speed-up is 8.26 [8.26, 8.26]: 0.516 [0.516, 0.516] per runner and "
+        "0.972 [0.972, 0.972] per CPU; T(1) = 3.21 ["
     )
     assert table.notes[0].startswith("n_ref = 1, T(n_ref) = 3.21 [")
 
@@ -138,7 +138,7 @@ def test_rows_that_are_not_measured_stand_apart_with_their_reason():
     assert shown.loc[("oversubscribed", 46), "reason"] == "3 processes on 2 cores"
     assert shown.loc[("tainted", 4), ["n", "n_failed"]].tolist() == [1, 1]
     assert "speed_up" not in apart.frame
-    assert apart.conclusion.startswith("4 of 10 runs have no measured clock (2 oversubscribed, 1 ")
+    assert apart.conclusion.startswith("Engine unknown: 4 of 10 runs have no measured clock (2 oversubscribed, 1 ")
     assert (apart.n, apart.n_failed) == (4, 1)
 
 
@@ -175,7 +175,9 @@ def test_weak_scaling_shows_the_planted_efficiency():
     table = weak_scaling(study(rows))
     assert column(table, "efficiency_n") == pytest.approx([1.0, 0.8, 0.5])
     assert column(table, "speed_up") == pytest.approx([1.0, 1.6, 2.0])
-    assert table.conclusion.startswith("From 1 to 4 runners, weak efficiency is 0.500 [0.500, 0.500] and 0.800 ")
+    assert table.conclusion.startswith(
+        "Engine unknown: From 1 to 4 runners, weak efficiency is 0.500 [0.500, 0.500] and 0.800 "
+    )
 
 
 def test_phases_and_the_pop_tree_are_those_that_were_planted():
@@ -282,12 +284,13 @@ def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
 
     coarse, fine = table_of(20_000, "confirm"), table_of(5_000, "race")
     assert coarse.conclusion.startswith(
-        "The fewest env steps to the target: 20,000 [0, 20,000] at 2 runners, batch 1,000, reached by 5 of 5 runs; not "
-        "told apart from 2 runners, batch 4,000. The soonest, in s: "
+        "Engine unknown: The fewest env steps to the target: 20,000 [0, 20,000] at 2 runners, batch 1,000, reached by "
+        "5 of 5 runs; not told apart from 2 runners, batch 4,000. The soonest, in s: "
     )
     assert "up to 20,000 env steps apart" in coarse.notes[0]
     assert fine.conclusion.startswith(
-        "The fewest env steps to the target: 20,000 [15,000, 20,000] at 2 runners, batch 1,000, reached by 5 of 5 runs."
+        "Engine unknown: The fewest env steps to the target: 20,000 [15,000, 20,000] at 2 runners, batch 1,000, "
+        "reached by 5 of 5 runs."
     )
     assert fine.notes[0] == "Runs on seeds that settings were chosen by: the best ones look better than they are."
 
@@ -301,8 +304,8 @@ def test_the_sheet_says_what_is_equal_and_what_differs():
     assert entries["study", "clocks"] == "7 measured"
     assert table.notes == ("Something is missing.",)
     assert table.conclusion == (
-        "invented: 7 trials on Waiting-v0 at 2 scales from 1 to 2 runners, 2 workloads; 7 of them with a measured "
-        "clock."
+        "Engine unknown: invented: 7 trials on Waiting-v0 at 2 scales from 1 to 2 runners, 2 workloads; 7 of them with "
+        "a measured clock."
     )
 
 

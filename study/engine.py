@@ -1,0 +1,77 @@
+"""The engine of a trial: which runner sampled and which learner learnt, by one name. Pure.
+
+A faster runner or learner moves the number of runners from which more of them do not help, so that every statement on
+scaling is one about an engine. Records, tables, figures and MLflow take its name from here.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from study.space.spec import StudySpec
+
+UNKNOWN = "unknown"
+"""The engine of runs that say nothing of theirs, such as those of other people's scripts."""
+OWN = "RLlib's own"
+_RLLIB = "RLlib"
+_RUNNERS: Mapping[str, str] = MappingProxyType({"BatchedEnvRunner": "batched", "StockEnvRunner": _RLLIB})
+_LEARNERS: Mapping[str, str] = MappingProxyType(
+    {
+        "LeanPPOLearner": "lean",
+        "PPOTorchLearner": _RLLIB,
+        # RLlib's learners with a counter of their updates.
+        "CountingAPPOLearner": _RLLIB,
+        "CountingIMPALALearner": _RLLIB,
+    }
+)
+
+
+def engine_of(effective: Mapping[str, Any]) -> str | None:
+    """Return the engine by what was read back from a built algorithm; None where it does not say both parts."""
+    runner, learner = effective.get("runner_class"), effective.get("learner_class")
+    if not runner or not learner:
+        return None
+    return _joined(_part(runner, _RUNNERS), _part(learner, _LEARNERS))
+
+
+def engine_of_space(spec: "StudySpec") -> str:
+    """Return the engine that a space asks for; a trial falls back to RLlib's own parts where ours cannot serve it."""
+    return _joined("batched" if spec.runner == "batched" else _RLLIB, "lean" if spec.learner == "lean" else _RLLIB)
+
+
+def engines_in_words(engines: Iterable[str | None]) -> str:
+    """Return the engine of some runs, with their numbers where there are several; `UNKNOWN` where no run tells its own.
+
+    Args:
+        engines: One of each run.
+    """
+    found = Counter(each for each in engines if each).most_common()
+    if len(found) < 2:
+        return found[0][0] if found else UNKNOWN
+    return ", ".join(f"{name} ({count} run{'' if count == 1 else 's'})" for name, count in found)
+
+
+def other_engine(spec: "StudySpec") -> tuple[str, str]:
+    """Return the engine to compare a space's own with, and the options of a run that measure it."""
+    to_ours = engine_of_space(spec) == OWN
+    runner, learner = ("batched", "lean") if to_ours else ("stock", "rllib")
+    if spec.traits.asynchronous or spec.algorithm == "A2C":  # their learner has no alternative
+        learner = spec.learner
+    changed = {
+        name: value for name, value in (("runner", runner), ("learner", learner)) if getattr(spec, name) != value
+    }
+    return engine_of_space(spec.model_copy(update=changed)), " ".join(
+        f"--set {key}={to}" for key, to in changed.items()
+    )
+
+
+def _part(name: Any, known: Mapping[str, str]) -> str:
+    if isinstance(name, list):  # the runners of a trial differ
+        return "/".join(sorted({_part(each, known) for each in name}))
+    return known.get(str(name), str(name))
+
+
+def _joined(runner: str, learner: str) -> str:
+    return OWN if (runner, learner) == (_RLLIB, _RLLIB) else f"{runner}+{learner}"
