@@ -273,8 +273,11 @@ def connected_ray(
     address: str, *, runtime_env: Mapping[str, Any] | None = None, verbose: bool = False
 ) -> Iterator[None]:
     """Join a live Ray without a question to its nodes; arguments and errors as of `joined_ray`."""
-    _check_handshake(address)
-    with environment({**TUNE_ENVIRONMENT, **SHIPPING_ENVIRONMENT}):
+    # A Ray on loopback was started with PRIVATE_ENVIRONMENT. Without it, this process would look for it on the host's
+    # own address: Ray replaces 127.0.0.1 by that.
+    is_private = _addresses_of_nodes(address) == {"127.0.0.1"}
+    as_its_head = _without_clusters() if is_private else contextlib.nullcontext()
+    with environment({**TUNE_ENVIRONMENT, **SHIPPING_ENVIRONMENT}), as_its_head:
         import ray
 
         try:
@@ -298,13 +301,19 @@ def connected_ray(
             ray.shutdown()
 
 
-def _check_handshake(address: str) -> None:
-    """Let a process of its own shake hands first: where Ray refuses a token, `ray.init` would try for minutes.
+def _addresses_of_nodes(address: str) -> set[str]:
+    """Return the addresses of all nodes that the cluster ever had.
+
+    A process of its own asks first: where Ray refuses a token, `ray.init` would try for minutes.
 
     Raises:
         ClusterError: The cluster refuses us or does not answer.
     """
-    code = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
+    code = (
+        "import sys; from ray._raylet import GcsClient; "
+        "nodes = GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10).values(); "
+        "print(*{node.node_manager_address for node in nodes})"
+    )
     try:
         done = subprocess.run(
             [sys.executable, "-c", code, address], capture_output=True, text=True, timeout=HANDSHAKE_TIMEOUT_S
@@ -314,7 +323,7 @@ def _check_handshake(address: str) -> None:
         said = (timeout.stderr or b"").decode(errors="replace") or "no answer"
     else:
         if done.returncode == 0:
-            return
+            return set(done.stdout.rstrip().rpartition("\n")[2].split())
     reason = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "no answer")
     raise ClusterError(
         f"--address {address}: must be a Ray cluster of the same version that accepts us, got {reason[:300]} "

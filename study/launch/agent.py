@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import queue
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,10 +21,12 @@ from typing import Any
 import pydantic
 
 from study.errors import LaunchError
-from study.launch.node import RayNode, die_with_parent
+from study.launch.node import RayNode, die_with_parent, remove_marked
 from study.launch.tasks import CommandTask, Order, RayTask, parse_task
 
 POLL_S = 0.25
+LOOK_EVERY_S = 2.0
+"""How often a node that has started is looked at."""
 COMMAND_STOP_TIMEOUT_S = 60.0
 """How long a command may take to end cleanly: a study that records what it was doing, and takes down nothing."""
 
@@ -66,7 +67,7 @@ def _run_ray(task: RayTask) -> int:
         return _watch(RayNode(task))
     finally:
         if task.remove:
-            shutil.rmtree(task.remove, ignore_errors=True)
+            remove_marked(Path(task.remove))
 
 
 def _watch(node: RayNode) -> int:
@@ -74,10 +75,9 @@ def _watch(node: RayNode) -> int:
     try:
         while True:
             with contextlib.suppress(queue.Empty):
-                if orders.get(timeout=POLL_S).do == "stop":
+                if orders.get(timeout=LOOK_EVERY_S if started else POLL_S).do == "stop":
                     break
-            if (code := node.process.poll()) is not None:
-                reason = f"`ray start` ended with code {code}: {node.last_words()}"
+            if (reason := node.death(has_started=started)) is not None:
                 say("failed", reason=reason, logs=str(node.folder))
                 node.stop(keep_logs=True)
                 return 1

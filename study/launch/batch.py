@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from study.errors import LaunchError
-from study.launch.job import LaunchJob, SchedulerName
+from study.launch.job import JOB_FILE, LaunchJob, SchedulerName
 from study.launch.manifest import fill
 
 NOTICE_S = 120
@@ -22,6 +22,10 @@ LEAST_WALLTIME_S = NOTICE_S + EARLY_S
 ASK_TIMEOUT_S = 60.0
 OAR_FORESIGHT_S = 10.0
 """How long OAR's scheduler may take to foresee a start."""
+
+
+class NoAnswerError(LaunchError):
+    """The scheduler may have taken the job, and did not say so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +48,7 @@ def script(job: LaunchJob, request: Request, folder: Path) -> str:
     In place of it, since a shell loses signals that come together, and its children do not hear them.
     """
     start = [f"{line} || exit" for line in (f"cd {shlex.quote(job.workdir)}", job.activate) if line]
-    words = [*shlex.split(job.python), "-u", "-m", "study.launch.supervisor", str(folder / "launch.json")]
+    words = [*shlex.split(job.python), "-u", "-m", "study.launch.supervisor", str(folder / JOB_FILE)]
     return fill(
         f"{job.scheduler}.sh.j2",
         options=_options(job.scheduler, request, folder),
@@ -127,7 +131,7 @@ def submit(scheduler: SchedulerName, file: Path) -> str:
     pattern = {"slurm": r"^(\d+)", "oar": r"OAR_JOB_ID=(\d+)", "pbs": r"^(\S+)"}[scheduler]
     match = re.search(pattern, said, flags=re.MULTILINE)
     if match is None:
-        raise LaunchError(
+        raise NoAnswerError(
             f"{scheduler}: must answer with a job id, got '{said.strip()[:200]}'. "
             "Fix: look whether the job is queued before you launch it again."
         )
@@ -177,7 +181,7 @@ def _ask(command: list[str], *, both: bool = False) -> str:
             f"{command[0]}: must be on this machine's PATH. Fix: launch on the front-end, or see the job with --print."
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise LaunchError(
+        raise NoAnswerError(
             f"{command[0]}: must answer within {ASK_TIMEOUT_S:.0f} s. "
             "Fix: look whether the job is queued, and try again later."
         ) from error

@@ -8,14 +8,15 @@ from pathlib import Path, PurePosixPath
 
 from rich.console import Console
 
-from study.errors import ExitCode
-from study.launch import batch, tunnels
-from study.launch.job import LaunchJob
+from study.errors import ExitCode, StudyError
+from study.launch import batch
+from study.launch.job import JOB_FILE, LaunchJob
+from study.launch.manifest import WrittenFiles
 from study.launch.ssh import parse_hosts
+from study.planning.needs import num_cpus
 from study.planning.plan import make_plan
 from study.planning.shape import UNKNOWN, ClusterShape, NodeShape
 from study.space.spec import StudySpec
-from study.tracking.folder import write_atomically
 from study.tracking.tracking_uri import mask_credentials
 
 
@@ -41,47 +42,46 @@ def launch(console: Console, asked: Launch, *, only_print: bool) -> int:
     """
     say = Teller(console)
     _show_plan(say, asked)
-    head = "HEAD" if asked.request else parse_hosts(asked.job.hosts)[0].name
-    ways = tunnels.lines(head, jump=asked.job.jump or None, user=asked.job.user or None)
     if asked.request is None:
-        return _over_ssh(say, asked, head, ways, only_print=only_print)
+        return _over_ssh(say, asked, only_print=only_print)
     file, text = asked.folder / "job.sh", batch.script(asked.job, asked.request, asked.folder)
     if only_print:
         say(f"\n# {file}")
         sys.stdout.write(text)
         say(f"\nSubmit with: {shlex.join(batch.submit_command(asked.job.scheduler, file))}")
         return 0
-    asked.job.write(asked.folder)
-    write_atomically(file, text)
-    file.chmod(0o700)
-    if start := batch.foreseen_start(asked.job.scheduler, file):
-        say(f"{asked.job.scheduler.upper()} foresees a start at {start}.")
-    job_id = batch.submit(asked.job.scheduler, file)
+    written = WrittenFiles(asked.folder, {**asked.job.files(), file.name: text})
+    try:
+        file.chmod(0o700)
+        if start := batch.foreseen_start(asked.job.scheduler, file):
+            say(f"{asked.job.scheduler.upper()} foresees a start at {start}.")
+        job_id = batch.submit(asked.job.scheduler, file)
+    except StudyError as error:
+        if not isinstance(error, batch.NoAnswerError):
+            written.undo()
+        raise
     say(f"Submitted as job {job_id}. Its log: {asked.folder}/job-{job_id}.log")
     if start := batch.foreseen_start_of(asked.job.scheduler, job_id):
         say(f"{asked.job.scheduler.upper()} foresees a start at {start}." if start != "now" else "It starts now.")
     say(f"Watch it: python -m study status {asked.job.study} --watch")
-    say("From your own machine, once it runs (its log names the head):")
-    for line in ways:
-        say(f"  {line}")
     if asked.job.dashboard:
-        say("The line for Ray's dashboard is in its log once Ray is up: its port is known then.")
+        say("The ssh line for Ray's dashboard is in its log once Ray is up: its port is known then.")
     return 0
 
 
-def _over_ssh(say: "Teller", asked: Launch, head: str, ways: tuple[str, ...], *, only_print: bool) -> int:
+def _over_ssh(say: "Teller", asked: Launch, *, only_print: bool) -> int:
     """Run the supervisor here, in the foreground."""
     from study.launch.supervisor import supervise
 
     if only_print:
         sys.stdout.write(mask_credentials(asked.job.model_dump_json(indent=1, exclude={"space_text"})) + "\n")
         return 0
-    file = asked.job.write(asked.folder)
-    for line in ways:
-        say(f"  {line}")
-    code = supervise(file)
+    written = WrittenFiles(asked.folder, asked.job.files())
+    code = supervise(asked.folder / JOB_FILE)
     if code == ExitCode.NO_CLUSTER:
+        written.undo()
         return code
+    head = parse_hosts(asked.job.hosts)[0].name
     study = PurePosixPath(asked.job.workdir) / asked.job.study  # which may be absolute
     say(f"\nThe study is in {study} on {head}. To fetch it:")
     say(f"  rsync -a {shlex.join([f'{head}:{study}', 'studies/'])}")
@@ -114,14 +114,23 @@ def _show_plan(say: "Teller", asked: Launch) -> None:
             f"The plan: {plan.num_trials} trials, about {_hours(plan.hours)} there, {cpu_hours:,.1f} CPU-hours "
             "(guessed, good to a factor of three)."
         )
+        if emulated := [scale.num_env_runners for scale in plan.scales if scale.execution == "emulated"]:
+            need = num_cpus(asked.spec, emulated[0], "real")
+            say(
+                f"Emulated there, so without a clock: trials of {', '.join(map(str, emulated))} runners. "
+                f"Real ones of {emulated[0]} need {need} CPUs at once."
+            )
     if len(sizes) > 1 and not job.use_head:
-        say("The first node carries Ray's head and the study's driver, no trials; --use-head lets them run there too.")
+        say(
+            "The first node carries Ray's head and the study's driver, and no trials: its CPUs are reserved but not in "
+            "the plan. --use-head lets trials run there too."
+        )
 
 
 def _nodes(sizes: list[int], *, use_head: bool) -> tuple[NodeShape, ...]:
     """Return the cluster that a job will have, as far as it is known before; a head without trials is no part of it."""
     head, *others = sizes
-    cpus = [max(head - 1, 1) if use_head or not others else 0, *others]
+    cpus = [head if use_head or not others else 0, *others]
     return tuple(
         NodeShape(address=f"node {index}", num_cpus=count, physical_cpus=count, memory_mb=UNKNOWN, num_gpus=UNKNOWN)
         for index, count in enumerate(cpus, start=1)

@@ -3,15 +3,16 @@
 import os
 import stat
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pydantic
 
 from study.errors import LaunchError
-from study.tracking.folder import write_atomically
 
+JOB_FILE = "launch.json"
 SchedulerName = Literal["slurm", "oar", "pbs", "ssh"]
-TempRoot = Annotated[str, pydantic.Field(max_length=25)]
+LONGEST_TEMP_ROOT = 25
+"""Bytes; with the folders of a node and of Ray behind it, a socket's path has 107."""
 
 
 class LaunchJob(pydantic.BaseModel):
@@ -50,7 +51,7 @@ class LaunchJob(pydantic.BaseModel):
     """Network interface whose address Ray uses; empty: the one by which the hosts reach the head."""
     port_base: int | None = None
     """First port that may be used; by default the job's name decides."""
-    temp_root: TempRoot = "/tmp"
+    temp_root: str = pydantic.Field(default="/tmp", max_length=LONGEST_TEMP_ROOT)
     """Folder on each host's own disk: paths of sockets have 107 bytes at most."""
     wait_s: float = pydantic.Field(default=300, gt=0)
     """How long Ray may take to start on all hosts."""
@@ -62,25 +63,15 @@ class LaunchJob(pydantic.BaseModel):
     """Whether a study that is not complete is given another life."""
     dashboard: bool = False
     jump: str = ""
-    """Front-end, for the ssh lines that are printed; empty: none."""
+    """Front-end, for the ssh line of the dashboard; empty: none."""
     user: str = ""
-    """Name on the hosts, for these lines; empty: that of the laptop."""
+    """Name on the hosts, for that line; empty: that of the laptop."""
     environment: dict[str, str] = {}
     """Variables for Ray and for the study, on every host."""
 
-    def write(self, folder: Path) -> Path:
-        """Write it into the job's folder and return the file.
-
-        Raises:
-            LaunchError: The folder cannot be written.
-        """
-        file = folder / "launch.json"
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(file, self.model_dump_json(indent=1))
-        except OSError as error:
-            raise LaunchError(f"{folder}: must be writable ({error.strerror}). Fix: choose another --out.") from error
-        return file
+    def files(self) -> dict[str, str]:
+        """Return the file of a job's folder that `read` reads, by its name."""
+        return {JOB_FILE: self.model_dump_json(indent=1)}
 
     @classmethod
     def read(cls, file: Path) -> "LaunchJob":

@@ -4,13 +4,19 @@ A name that is missing is an error, and a value is always written as a quoted st
 or an image can change what a manifest says.
 """
 
+import contextlib
 import functools
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from study.errors import LaunchError
+from study.tracking.folder import write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +28,45 @@ class Step:
 
     def __str__(self) -> str:
         return f"# {self.why}\n{self.command}"
+
+
+class WrittenFiles:
+    """The files of a launch, for nobody else to read."""
+
+    def __init__(self, folder: Path, texts: Mapping[str, str]) -> None:
+        """Write them.
+
+        Args:
+            folder: Made where it is missing, with those above it.
+            texts: Name -> content.
+
+        Raises:
+            LaunchError: The folder cannot be written; it is as it was before.
+        """
+        self._before: dict[Path, str | None] = {}
+        self._made = [place for place in (folder, *folder.parents) if not place.exists()]
+        files = [folder / name for name in texts]
+        try:
+            self._before = {file: file.read_text() if file.exists() else None for file in files}
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for file in files:
+                write_atomically(file, texts[file.name])
+        except (OSError, UnicodeDecodeError) as error:
+            self.undo()
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise LaunchError(f"{folder}: must be writable ({reason}). Fix: choose another --out.") from error
+
+    def undo(self) -> None:
+        """Put back what was there before, and remove the folders that were made."""
+        for file, text in self._before.items():
+            with contextlib.suppress(OSError):
+                if text is None:
+                    file.unlink()
+                else:
+                    write_atomically(file, text)
+        for place in self._made:
+            with contextlib.suppress(OSError):  # another program has put something there
+                place.rmdir()
 
 
 def fill(template: str, **values: Any) -> str:

@@ -15,13 +15,12 @@ from rich.console import Console
 from study.errors import LaunchError
 from study.launch import containers, kuberay, ray_up, tunnels
 from study.launch.command import Teller
-from study.launch.manifest import Step
+from study.launch.manifest import Step, WrittenFiles
 from study.launch.ports import LOWEST
 from study.launch.ssh import parse_hosts
 from study.planning.plan import make_plan
 from study.planning.shape import ClusterShape, NodeShape
 from study.space.spec import StudySpec
-from study.tracking.folder import write_atomically
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +61,8 @@ class Files:
     shown: str
     """The one to look at."""
     steps: tuple[Step, ...]
-    tunnels: tuple[str, ...] = ()
-    """`ssh -L` lines for what listens on the head."""
+    dashboard: str = ""
+    """`ssh -L` line for Ray's dashboard, where one is started."""
 
 
 def ray_up_files(asked: Manifest) -> Files:
@@ -103,12 +102,9 @@ def ray_up_files(asked: Manifest) -> Files:
         texts={file.name: ray_up.render(cluster), token.name: secrets.token_urlsafe(32)},
         shown=file.name,
         steps=ray_up.commands(cluster, str(file)),
-        tunnels=tunnels.lines(
-            bare[0].name,
-            jump=asked.jump,
-            user=cluster.ssh_user,
-            ports=tunnels.Ports(dashboard=cluster.dashboard_port if asked.dashboard else None),
-        ),
+        dashboard=tunnels.dashboard_line(bare[0].name, cluster.dashboard_port, jump=asked.jump, user=cluster.ssh_user)
+        if asked.dashboard
+        else "",
     )
 
 
@@ -157,21 +153,12 @@ def show_manifest(console: Console, files: Files, *, only_print: bool) -> int:
     if only_print:
         sys.stdout.write(files.texts[files.shown])
     else:
-        try:
-            files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for name, text in files.texts.items():
-                write_atomically(files.folder / name, text)
-        except OSError as error:
-            raise LaunchError(
-                f"{files.folder}: must be writable ({error.strerror}). Fix: choose another --out."
-            ) from error
+        WrittenFiles(files.folder, files.texts)
         say(f"Wrote {', '.join(str(files.folder / name) for name in files.texts)}. Now type:")
     for step in files.steps:
         say(f"\n{step}")
-    if files.tunnels:
-        say("\nFrom your own machine, once it runs:")
-    for line in files.tunnels:
-        say(f"  {line}")
+    if files.dashboard:
+        say(f"\nFrom your own machine, once it runs:\n  {files.dashboard}")
     return 0
 
 
@@ -179,7 +166,7 @@ def _shape_of(job: kuberay.KubeRay) -> ClusterShape:
     """Return the pods as the nodes that they will be."""
     pods = [(f"worker {index}", job.worker, job.worker.num_cpus) for index in range(1, job.num_workers + 1)]
     if job.use_head or not pods:
-        pods.append(("head", job.head, max(job.head.num_cpus - 1, 1)))
+        pods.append(("head", job.head, job.head.num_cpus))
     return ClusterShape(
         nodes=tuple(
             NodeShape(address=name, num_cpus=cpus, physical_cpus=cpus, memory_mb=pod.memory_gb * 1024)

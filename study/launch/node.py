@@ -5,7 +5,9 @@ Imports no engine: Ray runs in a process of its own.
 
 import contextlib
 import ctypes
+import hashlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -23,8 +25,10 @@ from study.errors import LaunchError
 from study.launch.ports import claim, take_block
 from study.launch.tasks import RayTask
 
-STAGED = "rl-{job}-env"
-"""Name of the copy of an environment on a host's own disk."""
+STAGED = "rl-{job}-{host}-env"
+"""Name of the copy of an environment for a host."""
+MARKER = ".study-launch"
+"""File in every folder that may be removed here; it holds the name of the host that made the folder."""
 STOP_TIMEOUT_S = 40.0
 """How long `ray start --block` may take to end; it waits half a minute for a head that is gone."""
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -44,23 +48,22 @@ class RayNode:
         self._ports = take_block(task.job, num_cpus=self.num_cpus, port_base=task.port_base)
         try:
             self.folder = _folder(task.temp_root, self._ports.base)
-            self.log = self.folder / "start.log"
+            self._log = (self.folder / "start.log").open("w+b")  # held open: readable also when its folder is gone
             alone = not (task.address or task.peer)
             ours = PRIVATE_ENVIRONMENT if alone else RAY_ENVIRONMENT
             environment = {**os.environ, **ours, **task.environment}
             # Workers inherit OMP_NUM_THREADS: a job's own would give every runner of one CPU as many threads.
             for name in ("RAY_ADDRESS", "RAY_TMPDIR", "OMP_NUM_THREADS"):
                 environment.pop(name, None)
-            with self.log.open("wb") as log:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-m", "ray.scripts.scripts", *self._arguments(task)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=environment,
-                    start_new_session=True,  # a signal to the job's group must not end Ray before the study
-                    preexec_fn=die_with_parent,
-                )
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ray.scripts.scripts", *self._arguments(task)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=environment,
+                start_new_session=True,  # a signal to the job's group must not end Ray before the study
+                preexec_fn=die_with_parent,
+            )
         except BaseException:
             self._ports.release()
             raise
@@ -77,14 +80,37 @@ class RayNode:
         return f"127.0.0.1:{self._ports['dashboard']}"
 
     def listens(self) -> bool:
-        """Return whether its servers answer."""
+        """Return whether its servers listen."""
         names = ("gcs", "node_manager") if self._is_head else ("node_manager",)
-        return all(_answers(self.ip, self._ports[name]) for name in names)
+        return all(_listens(self.ip, self._ports[name]) for name in names)
 
-    def last_words(self) -> str:
-        """Return the end of what `ray start` printed."""
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return "\n".join(lines[-8:])[-1500:]
+    def death(self, *, has_started: bool) -> str | None:
+        """Return how the node has died, with its last lines; None while it lives.
+
+        `ray start` itself notices the death of a server within a second, but while it starts only after half a minute.
+        """
+        if (code := self.process.poll()) is not None:
+            what = f"`ray start` ended with code {code}"
+        elif not self.folder.exists():
+            what = f"somebody removed {self.folder}"
+        elif has_started and not self.listens():
+            what = "a server of Ray no longer listens"
+        else:
+            return None
+        return f"{what}: {self._last_lines()}"
+
+    def _last_lines(self) -> str:
+        """Return the end of what `ray start` and Ray's servers complained of, without the code of tracebacks."""
+        self._log.seek(0)
+        texts = [self._log.read()]
+        for name in ("gcs_server.err", "raylet.err"):
+            with contextlib.suppress(OSError):
+                texts.append((self.folder / "r" / "session_latest" / "logs" / name).read_bytes())
+        ends = []
+        for text in texts:
+            lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
+            ends += [line for line in lines if not line.startswith(("    ", "  File ", "Traceback"))][-6:]
+        return "\n".join(ends)[-1500:]
 
     def stop(self, *, keep_logs: bool = False) -> None:
         """End it and its processes, and no others; remove its folder."""
@@ -100,7 +126,8 @@ class RayNode:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         self._ports.release()
-        if not keep_logs:
+        self._log.close()
+        if not (keep_logs and (self.folder / MARKER).exists()):  # Ray makes anew what somebody removed
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _arguments(self, task: RayTask) -> list[str]:
@@ -164,22 +191,30 @@ def _num_cpus(task: RayTask) -> int:
     if task.num_cpus is not None:
         return task.num_cpus
     cores = machine().num_cores
-    return max(min(cores, task.granted or cores) - task.leave_out, 1)
+    return min(cores, task.granted or cores)
 
 
 def _folder(temp_root: str, base: int) -> Path:
-    """Make the folder of the node that owns the ports from `base` on; what a killed one left there is removed.
+    """Make the folder of the node that owns the ports from `base` on.
+
+    Its name tells hosts and users apart, since hosts may share the folder above it. What nodes that were killed on
+    this host have left there is removed first.
 
     Raises:
-        LaunchError: Somebody else has it.
+        LaunchError: It cannot be made, or something else has its name.
     """
-    _remove_dead(Path(temp_root))
-    folder = Path(temp_root) / f"rl-{os.getuid()}-{base}"
-    if folder.is_symlink() or (folder.exists() and folder.lstat().st_uid != os.getuid()):
-        raise LaunchError(f"{socket.gethostname()}: {folder} must be yours. Fix: choose another --temp-root.")
+    root, owner = Path(temp_root), f"{os.getuid()}@{socket.gethostname()}"
+    _remove_dead(root)
+    folder = root / f"rl-{base}-{hashlib.sha256(owner.encode()).hexdigest()[:6]}"
+    remove_marked(folder)  # of an earlier owner of these ports, which are held by now
     try:
-        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
+        (folder / MARKER).write_text(socket.gethostname())
+    except FileExistsError as error:
+        raise LaunchError(
+            f"{socket.gethostname()}: {folder} must be a folder that a launch made for you on this host, got something "
+            "else. Fix: choose another --temp-root."
+        ) from error
     except OSError as error:
         raise LaunchError(
             f"{socket.gethostname()}: a folder in {temp_root} must be possible ({error.strerror}). Fix: choose a "
@@ -188,23 +223,30 @@ def _folder(temp_root: str, base: int) -> Path:
     return folder
 
 
-def _remove_dead(root: Path) -> None:
-    """Remove what nodes that were killed have left.
+def remove_marked(folder: Path) -> None:
+    """Remove a folder that a launch of this user made on this host; leave any other alone."""
+    marker = folder / MARKER
+    with contextlib.suppress(OSError):  # it is not there, or another node has just removed it
+        place, mark = folder.lstat(), marker.lstat()
+        is_marked = stat.S_ISDIR(place.st_mode) and stat.S_ISREG(mark.st_mode)
+        is_mine = place.st_uid == mark.st_uid == os.getuid()
+        if is_marked and is_mine and marker.read_bytes().strip() == socket.gethostname().encode():
+            shutil.rmtree(folder, ignore_errors=True)
 
-    These are folders named after a block of ports that nobody owns, and copies of environments from which nothing of
-    this user runs, nor is about to: the shell that makes one has its name on the command line too.
+
+def _remove_dead(root: Path) -> None:
+    """Remove what nodes that were killed on this host have left.
+
+    These are folders of nodes whose ports nobody holds, and copies of environments from which nothing of this user
+    runs, nor is about to: the shell that makes one has its name on the command line too.
     """
-    for folder in root.glob(f"rl-{os.getuid()}-*"):
-        base = folder.name.rpartition("-")[2]
-        if base.isdigit() and int(base) < 65_536 and (lock := claim(int(base))):
-            with lock:
-                shutil.rmtree(folder, ignore_errors=True)
-    for folder in root.glob(STAGED.format(job="*")):
-        with contextlib.suppress(OSError):  # another node has just removed it
-            status = folder.lstat()
-            is_mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-            if is_mine and not _processes_with(f"/{folder.name}/"):
-                shutil.rmtree(folder, ignore_errors=True)
+    for folder in root.glob("rl-*"):
+        if node := re.fullmatch(r"rl-(\d{4,5})-[0-9a-f]{6}", folder.name):
+            if int(node[1]) < 65_536 and (lock := claim(int(node[1]))):
+                with lock:
+                    remove_marked(folder)
+        elif not _processes_with(f"/{folder.name}/"):
+            remove_marked(folder)
 
 
 def _processes_of(folder: Path) -> list[psutil.Process]:
@@ -227,9 +269,12 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _answers(ip: str, port: int) -> bool:
+def _listens(ip: str, port: int) -> bool:
+    """Return whether a process listens there; one that is too busy to answer does."""
     try:
         with socket.create_connection((ip, port), timeout=1):
             return True
+    except TimeoutError:
+        return True
     except OSError:
         return False

@@ -1,12 +1,15 @@
 """What the options of `python -m study launch` must be, told before anything is written. Imports no engine."""
 
 import getpass
+import os
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 from study.errors import Fault, SpaceError
+from study.launch.tunnels import TARGET
+from study.tracking.tracking_uri import mask_credentials
 
 BATCH = ("slurm", "oar", "pbs")
 _JOBS = (*BATCH, "ssh")
@@ -55,6 +58,61 @@ def check_kind(kind: str, given: dict[str, Any], passed_on: tuple[str, ...]) -> 
     for option in _NEEDED.get(kind, ()):
         if option not in given:
             raise mistake(option, f"needed by `launch {kind}`.", f"For instance {_EXAMPLES[option]}.")
+
+
+def check_text(values: dict[str, Any]) -> None:
+    """Refuse characters that would begin another line of a job script, a shell line or a printed command.
+
+    Args:
+        values: Option -> what it will be: text, several texts, or None.
+
+    Raises:
+        SpaceError: Names the first.
+    """
+    for option, value in values.items():
+        for text in value if isinstance(value, (list, tuple)) else [str(value or "")]:
+            if not text.isprintable():
+                law = f"one line without control characters, got {text!r}."
+                raise mistake(option, law, "Remove them; commands in one line are joined by &&.")
+
+
+def check_temp_root(folder: str) -> None:
+    """Refuse a folder below which Ray's sockets have too long a path (107 bytes at most), or none that is the same.
+
+    Raises:
+        SpaceError: It is too long, or relative.
+    """
+    from study.launch.job import LONGEST_TEMP_ROOT
+
+    if not folder.startswith("/") or len(os.fsencode(folder)) > LONGEST_TEMP_ROOT:
+        law = f"an absolute path of at most {LONGEST_TEMP_ROOT} bytes (paths of sockets are limited), got '{folder}'."
+        raise mistake("--temp-root", law, "For instance /tmp, or a short folder on each node's own disk.")
+
+
+def check_jump(jump: str) -> None:
+    """Refuse a front-end that ssh would read as an option.
+
+    Raises:
+        SpaceError: It is not `[user@]name`.
+    """
+    if not re.fullmatch(TARGET, jump, flags=re.ASCII):
+        raise mistake("--jump", f"[user@]name, got '{jump}'.", "For instance me@front-end.")
+
+
+def check_no_password(kind: str, uris: dict[str, str | None]) -> None:
+    """Refuse a password in what is printed, and in what others read: a RayJob, the command line of `ray exec`.
+
+    Raises:
+        SpaceError: Names the option.
+    """
+    for option, uri in uris.items():
+        if uri is not None and mask_credentials(uri) != uri:
+            law = f"without a user and password, which `launch {kind}` would print and write for others to read."
+            fix = (
+                "Leave them out; MLflow reads MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, PostgreSQL "
+                "PGUSER and PGPASSWORD, from the environment of Ray's head."
+            )
+            raise mistake(option, law, fix)
 
 
 def check_walltime(kind: str, seconds: int) -> None:

@@ -44,7 +44,7 @@ def launch(
     trials: Trials = None,
     set_: Set = None,
     use_head: Annotated[
-        bool, typer.Option("--use-head", help="Let trials run on the first node too, but for one core.")
+        bool, typer.Option("--use-head", help="Let trials run on the first node of several too.")
     ] = False,
     min_nodes: Annotated[int | None, typer.Option(min=1, help="Begin with so many nodes; by default with all.")] = None,
     resubmit: Annotated[
@@ -69,7 +69,9 @@ def launch(
     ] = None,
     wait: Annotated[str, typer.Option(help="How long Ray may take to start on all nodes.")] = "5m",
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard (needs ray[default]).")] = False,
-    jump: Annotated[str | None, typer.Option(help="Front-end for the printed ssh lines, as [user@]name.")] = None,
+    jump: Annotated[
+        str | None, typer.Option(help="Front-end, as [user@]name: for the dashboard's ssh line; ray-up: to the head.")
+    ] = None,
     ssh_option: Annotated[list[str] | None, typer.Option(help="ssh, pbs: an option for ssh, e.g. -p2222.")] = None,
     ssh_key: Annotated[Path | None, typer.Option(help="ray-up: private key for the hosts.")] = None,
     head_ip: Annotated[str | None, typer.Option(help="ray-up: address at which the others reach the head.")] = None,
@@ -103,6 +105,28 @@ def launch(
     }
     passed_on = tuple(context.args)
     checks.check_kind(kind, {option: value for option, value in given.items() if value}, passed_on)
+    here = Path.cwd() if workdir is None else workdir
+    checks.check_text(
+        {
+            "--name": name,
+            "--out": out,
+            "--workdir": here,
+            "--hosts": hosts,
+            "--python": python,
+            "--activate": activate,
+            "--interface": interface,
+            "--temp-root": temp_root,
+            "--jump": jump,
+            "--ssh-option": ssh_option,
+            "--ssh-key": ssh_key,
+            "--head-ip": head_ip,
+            "--image": image,
+            "--tracking-uri": tracking_uri,
+            "--optuna-storage": optuna_storage,
+            "--set": set_,
+            "after --": passed_on,
+        }
+    )
     spec, file = load(space, set_, seed, trials), find_space(space)
     name = checked_name(name or file.stem)
     if until is not None:
@@ -124,10 +148,15 @@ def launch(
     checks.check_walltime(kind, walltime_s)
     console = Console(width=None if sys.stdout.isatty() else 140)
     listed = tuple(each.strip() for each in (hosts or "").split(",") if each.strip())
-    here = Path.cwd() if workdir is None else workdir
     on_nodes = out if kind == "ssh" else here / out
     folder = (out if kind == "ssh" else on_nodes).resolve() / f"{name}.launch"
+    checks.check_text({"space": file, "--out": folder})  # where links lead
+    if jump:
+        checks.check_jump(jump)
+    if temp_root:
+        checks.check_temp_root(temp_root)
     if kind == "ray-up" or kind == "kuberay":
+        checks.check_no_password(kind, {"--tracking-uri": tracking_uri, "--optuna-storage": optuna_storage})
         manifest = manifests.Manifest(
             name=name,
             folder=folder,

@@ -13,7 +13,7 @@ from typing import Any
 from study.errors import LaunchError
 from study.launch.allocation import Allocation, Host
 from study.launch.job import LaunchJob
-from study.launch.node import STAGED
+from study.launch.node import MARKER, STAGED
 from study.launch.remote import Agent, Inbox, Said
 from study.launch.scheduler import Scheduler
 from study.launch.tasks import CommandTask, RayTask
@@ -101,8 +101,20 @@ class RayCluster:
         what = self._await_registered([self._head, *nodes])
         self._write_address([self._head, *nodes])  # before it is said to be up
         self._note(what)
+        self._say_what_is_not_used([self._head, *nodes])
         for said in self._unheard:
             self._inbox.put(said)
+
+    def _say_what_is_not_used(self, agents: list[Agent]) -> None:
+        """Say where Ray has fewer CPUs than the scheduler gave: it may count hyper-threads."""
+        given = {host.name: host.num_cpus or 0 for host in self._allocation.hosts}
+        for agent in agents:
+            used = (agent.started or {}).get("num_cpus", 0)
+            if 0 < used < given[agent.host]:
+                self._note(
+                    f"{agent.host}: Ray has {used} of {given[agent.host]} CPUs, one for each core; "
+                    f"--cpus-per-node {given[agent.host]} gives it all."
+                )
 
     def _at_least(self) -> int:
         return self._job.min_nodes or len(self._allocation.hosts)
@@ -168,10 +180,8 @@ class RayCluster:
     def _task(self, host: Host, *, peer: str, address: str = "") -> RayTask:
         job, is_head = self._job, not address
         alone = len(self._allocation.hosts) == 1
-        leave_out = 1 if is_head else 0  # one core for Ray's head, the study's driver and MLflow's mirror
         # What a person says counts; a scheduler may count hyper-threads, so that the host looks at its cores.
-        asked = job.cpus_per_node or (host.num_cpus if job.scheduler == "ssh" else None)
-        num_cpus = None if asked is None else max(asked - leave_out, 1)
+        num_cpus = job.cpus_per_node or (host.num_cpus if job.scheduler == "ssh" else None)
         if is_head and not (alone or job.use_head):
             num_cpus = 0
         return RayTask(
@@ -181,38 +191,40 @@ class RayCluster:
             address=address,
             num_cpus=num_cpus,
             granted=host.num_cpus,
-            leave_out=leave_out,
             interface=job.interface,
             peer=peer,
             port_base=job.port_base,
             dashboard=job.dashboard,
-            remove=self._staged,
+            remove=self._staged(host),
         )
 
-    @property
-    def _staged(self) -> str:
-        return f"{self._job.temp_root}/{STAGED.format(job=self._allocation.job)}" if self._job.stage else ""
+    def _staged(self, host: Host) -> str:
+        """Return the copy of the environment for a host: each has its own, also where they share the folder."""
+        name = STAGED.format(job=self._allocation.job, host=host.name)
+        return f"{self._job.temp_root}/{name}" if self._job.stage else ""
 
     def _launch(self, host: Host, task: RayTask | CommandTask) -> Agent:
         try:
-            return Agent(host.name, self._scheduler.command(host, self._line()), task, self._inbox)
+            return Agent(host.name, self._scheduler.command(host, self._line(host)), task, self._inbox)
         except OSError as error:
             raise LaunchError(
                 f"{host.name}: a remote shell must start there ({error}). Fix: is its command on this host's PATH?"
             ) from error
 
-    def _line(self) -> str:
-        """Return the shell line that becomes the agent; nothing secret is in it."""
+    def _line(self, host: Host) -> str:
+        """Return the shell line that becomes the agent on a host; nothing secret is in it."""
         job, python = self._job, shlex.join(shlex.split(self._job.python))
         steps = [f"cd {shlex.quote(job.workdir)}"]
         if job.activate:
             steps.append(job.activate)
-        if self._staged:
-            here, there = shlex.quote(job.stage), shlex.quote(self._staged)
+        if job.stage:
+            here, there = shlex.quote(job.stage), shlex.quote(self._staged(host))
+            marker = f"{there}/{MARKER}"
             copy = f"tar -C {here} -cf - . | tar -C {there} -xf - && touch {there}/.staged"
             steps += [
-                f"mkdir -p -m 700 {there}",
-                f"test -O {there}",
+                # One that is there already must be ours, and no link to a folder in which others write.
+                f"{{ {{ test ! -L {there} && test -O {there} && test -O {marker}; }}"
+                f" || {{ mkdir -m 700 {there} && uname -n > {marker}; }}; }}",
                 f"{{ test -e {there}/.staged || {{ {copy}; }} || {{ rm -rf {there}; false; }}; }}",
             ]
             python = f"{there}/bin/python"
@@ -228,7 +240,7 @@ class RayCluster:
         wanted = len(agents) if at_least is None else at_least
         failed: dict[Agent, str] = {}
         while True:
-            up = [agent for agent in agents if agent.started]
+            up = [agent for agent in agents if agent.started and agent not in failed]
             if len(up) == len(agents) or (len(up) >= wanted and len(up) + len(failed) == len(agents)):
                 return up
             if len(agents) - len(failed) < wanted:
@@ -267,7 +279,7 @@ class RayCluster:
         waiter = self.run(
             ("{python}", "-m", "study.launch.await_nodes", self.address, str(self._at_least()), f"{left:.0f}", *ips)
         )
-        said_last = ""
+        said_last, alive = "", set(agents)
         try:
             while True:
                 said = self._next(grace_s=30)
@@ -281,6 +293,9 @@ class RayCluster:
                     raise LaunchError(said_last or self._why(said))
                 elif said.agent is not waiter and said.event["event"] in ("failed", "gone"):
                     self._unheard.append(said)
+                    alive.discard(said.agent)
+                    if len(alive) < self._at_least():
+                        raise LaunchError(f"{said.agent.host}: Ray must go on running there. {self._why(said)}")
         finally:
             waiter.stop()
 
@@ -288,6 +303,7 @@ class RayCluster:
         """Return what an agent says next; None when the time is over.
 
         Raises:
+            LaunchError: Ray's head, which had started, has ended; nothing that is waited for can come.
             Stopped: A signal came.
         """
         left = self._deadline + grace_s - time.monotonic()
@@ -297,6 +313,8 @@ class RayCluster:
             return None
         if isinstance(said, str):
             raise Stopped(said)
+        if said.agent is self._head and said.agent.started and said.event["event"] in ("failed", "gone"):
+            raise LaunchError(f"{said.agent.host}: Ray's head must go on running there. {self._why(said)}")
         return said
 
     def _write_address(self, agents: list[Agent]) -> None:

@@ -18,7 +18,7 @@ from study.launch.ports import LOWEST
 
 LONGEST_NAME = 24
 """With Ray's own names behind it, a socket's path stays below 107 bytes."""
-_CORES = "from study.cluster.machine import machine; print(max(machine().num_cores - {left_out}, 1))"
+_CORES = "from study.cluster.machine import machine; print(machine().num_cores)"
 _STOP_TIMEOUT_S = 40
 """A raylet waits half a minute for a head that is gone."""
 _RAY_PORTS = (
@@ -241,8 +241,7 @@ def _closed_folder(cluster: RayUp) -> Iterator[str]:
 
 def _start_head(cluster: RayUp) -> str:
     works = cluster.use_head or not cluster.workers
-    # One core for Ray's head, the study's driver and MLflow's mirror.
-    cpus = _cpus(cluster, cluster.head, left_out=1) if works else "0"
+    cpus = _cpus(cluster, cluster.head) if works else "0"
     words = [
         "ray start --head",
         f"--port={cluster.port_base}",
@@ -305,8 +304,8 @@ def _common(cluster: RayUp) -> Iterator[str]:
     yield "--disable-usage-stats"
 
 
-def _cpus(cluster: RayUp, host: Host, *, left_out: int = 0) -> str:
+def _cpus(cluster: RayUp, host: Host) -> str:
     """Return the CPUs of a host, or what asks it: Ray itself would claim the whole machine."""
     if host.num_cpus is None:
-        return f"$({shlex.join([_python(cluster), '-c', _CORES.format(left_out=left_out)])})"
-    return str(max(host.num_cpus - left_out, 1))
+        return f"$({shlex.join([_python(cluster), '-c', _CORES])})"
+    return str(host.num_cpus)

@@ -85,9 +85,8 @@ class Supervisor:
         """Say how a person at a laptop sees it, now that its port is known."""
         if self._job.dashboard:
             address = json.loads((self._folder / ADDRESS_FILE).read_text())["dashboard"]
-            ports = tunnels.Ports(mlflow=None, jupyter=None, dashboard=int(address.rpartition(":")[2]))
-            for line in tunnels.lines(head, jump=self._job.jump or None, user=self._job.user or None, ports=ports):
-                note(f"From your own machine: {line}")
+            port, jump, user = int(address.rpartition(":")[2]), self._job.jump or None, self._job.user or None
+            note(f"From your own machine: {tunnels.dashboard_line(head, port, jump=jump, user=user)}")
 
     # --- the study ---------------------------------------------------------------------------------------------
 

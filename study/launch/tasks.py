@@ -30,8 +30,6 @@ class RayTask(_Task):
     """CPUs that Ray hands out; None: the cores that this process may use."""
     granted: int | None = None
     """CPUs that the scheduler gave, perhaps hyper-threads: the most that Ray hands out where `num_cpus` is None."""
-    leave_out: int = 0
-    """Cores left to others where `num_cpus` is None."""
     ip: str = ""
     """Of this host, where it is known."""
     interface: str = ""

@@ -6,13 +6,14 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from study.launch.job import LaunchJob
+from study.launch.job import LONGEST_TEMP_ROOT, LaunchJob
 from tests.e2e.commands import ROOT, SPACE, assert_whole, environment
 
 SSH = """#!/bin/bash
@@ -75,6 +76,21 @@ def read_until(process, text):
         if text in line:
             return lines
     raise AssertionError("".join(lines))
+
+
+def test_a_study_on_one_host_runs_on_all_its_cpus_from_start_to_end(place):
+    one = SPACE.replace("[1, 2]\n", "1\n").replace("num_trials: 4, seeds: [1, 2]", "num_trials: 1, seeds: [1]")
+    (place / "tiny.yaml").write_text(one)
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        root = Path(short, "x" * (LONGEST_TEMP_ROOT - len(short) - 1))
+        root.mkdir()
+        process = launch(place, "--temp-root", str(root), hosts="here:2")
+        said = process.stdout.read()
+        assert process.wait() == 0, said
+        assert not list(root.iterdir())
+    assert "Ray is up: 1 node with 2 CPUs." in said
+    assert_whole(place / "studies" / "s", f"sqlite:///{place}/mlflow.db", 1)
+    assert not await_nothing(place)
 
 
 @pytest.mark.heavy  # with real SLURM the same runs by default

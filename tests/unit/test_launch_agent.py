@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ import time
 import psutil
 import pytest
 
+from study.launch.node import MARKER
 from study.launch.tasks import CommandTask, RayTask
 from tests.e2e.commands import ROOT, environment
 
@@ -129,6 +131,7 @@ def test_a_command_that_is_not_there_is_said(agent):
 def test_the_copy_of_an_environment_goes_also_where_no_node_could_start(agent, tmp_path):
     copy = tmp_path / "rl-1-env"
     (copy / "bin").mkdir(parents=True)
+    (copy / MARKER).write_text(socket.gethostname())
     task = RayTask(job="1", temp_root="/tmp", environment={}, num_cpus=1, interface="none0", remove=str(copy))
     agent.say(task.model_dump_json())
     assert "--interface none0" in agent.until("failed")["reason"]

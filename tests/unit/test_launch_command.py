@@ -15,6 +15,7 @@ from study.launch.batch import LEAST_WALLTIME_S
 from study.launch.job import LaunchJob
 from study.launch.option_checks import staged
 from study.launch.supervisor import LEAST_S
+from study.planning.plan import make_plan
 
 WHOLE = ("launch", "slurm", "acrobot_workers.yaml", "--nodes", "2")
 TWO = (*WHOLE, "--cpus-per-node", "48", "--walltime", "1h30m")
@@ -50,12 +51,13 @@ def test_print_shows_the_job_and_writes_nothing(place):
     assert list(place.iterdir()) == []
 
 
-def test_a_submission_says_id_start_log_and_tunnels(place, monkeypatch):
+def test_a_submission_says_id_start_and_log(place, monkeypatch):
     script_with(place, monkeypatch, "sbatch", SBATCH)
     result = launch(*TWO, "--set", "evaluation.episodes=4", "--tensorboard")
     assert result.exit_code == 0, result.output
-    for words in ("foresees a start at 2026-11-22 08:00:00", "Submitted as job 17", "job-17.log", "ssh -N -L 5000:"):
+    for words in ("foresees a start at 2026-11-22 08:00:00", "Submitted as job 17", "job-17.log"):
         assert words in result.output
+    assert "ssh -N" not in result.output, "a tunnel to nothing"
     folder = place / "studies" / "acrobot_workers.launch"
     assert stat.S_IMODE((folder / "job.sh").stat().st_mode) == 0o700
     job = LaunchJob.read(folder / "launch.json")
@@ -72,10 +74,40 @@ def test_what_the_scheduler_refuses_is_told_in_its_words(place, monkeypatch):
     assert "Fix:" in str(result.exception)
 
 
-def test_without_the_scheduler_the_front_end_is_named(place, monkeypatch):
+def test_without_the_scheduler_the_front_end_is_named_and_nothing_is_left(place, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     result = launch(*TWO)
     assert "sbatch: must be on this machine's PATH" in str(result.exception)
+    assert list(place.iterdir()) == []
+
+
+def files_below(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_refused_job_leaves_an_earlier_launch_as_it_was(place, monkeypatch):
+    script_with(place, monkeypatch, "sbatch", SBATCH)
+    assert launch(*TWO).exit_code == 0
+    (place / "studies" / "acrobot_workers.launch" / "job-17.log").write_text("of the first job")
+    before = files_below(place / "studies")
+    script_with(place, monkeypatch, "sbatch", "#!/bin/bash\nexit 1\n")
+    assert isinstance(launch(*TWO, "--set", "evaluation.episodes=4").exception, LaunchError)
+    assert files_below(place / "studies") == before
+
+
+def test_a_job_that_may_have_been_taken_keeps_its_files(place, monkeypatch):
+    script_with(place, monkeypatch, "sbatch", SBATCH.replace("17;cluster", "welcome"))
+    result = launch(*TWO)
+    assert "must answer with a job id" in str(result.exception)
+    assert {path.name for path in files_below(place / "studies")} == {"launch.json", "job.sh"}
+
+
+def test_a_folder_that_cannot_be_written_is_no_folder_left(place):
+    (place / "file").write_text("")
+    result = launch(*TWO, "--out", "file/studies")
+    assert isinstance(result.exception, LaunchError)
+    assert "must be writable" in str(result.exception)
+    assert [path.name for path in place.iterdir()] == ["file"]
 
 
 OARSTAT = """#!/bin/bash
@@ -100,19 +132,12 @@ def test_a_job_that_was_submitted_is_no_failure_where_its_start_is_unknown(place
     assert "foresees" not in result.output
 
 
-def test_a_front_end_that_is_none_is_told_before_anything_is_submitted(place, monkeypatch):
-    script_with(place, monkeypatch, "sbatch", "#!/bin/bash\ntouch ${0%/*}/submitted; echo 17\n")
-    result = launch(*TWO, "--jump", "-oProxyCommand=x")
-    assert "jump host: must be [user@]name" in str(result.exception)
-    assert not (place / "bin" / "submitted").exists()
-
-
 def test_a_login_that_ssh_would_not_take_is_left_out(place, monkeypatch):
     script_with(place, monkeypatch, "sbatch", SBATCH)
     monkeypatch.setattr("getpass.getuser", lambda: "SITE\\me")
     result = launch(*TWO)
     assert result.exit_code == 0, result.exception
-    assert "8888:127.0.0.1:8888 HEAD" in result.output
+    assert LaunchJob.read(place / "studies" / "acrobot_workers.launch" / "launch.json").user == ""
 
 
 def test_the_dashboard_is_where_its_port_is_known(place, monkeypatch):
@@ -133,12 +158,73 @@ def test_a_password_is_not_printed():
     assert json.loads(result.output[result.output.index("{") :])["run"].count("http://***@lab-1:5000") == 1
 
 
+@pytest.mark.parametrize("kind", ["ray-up", "kuberay"])
+@pytest.mark.parametrize(
+    ("option", "uri"),
+    [("--tracking-uri", "http://me:secret@lab-1:5000"), ("--optuna-storage", "postgresql://me:secret@lab-1/db")],
+)
+@pytest.mark.parametrize("shown", [["--print"], []])
+def test_a_password_gets_into_no_manifest_and_no_printed_command(place, kind, option, uri, shown):
+    of_kind = {
+        "ray-up": ("--hosts", "lab-1:8", "--head-ip", "10.0.0.1"),
+        "kuberay": ("--image", "registry.example.org/study:1", "--cpus-per-node", "8"),
+    }
+    result = launch("launch", kind, "quickstart.yaml", *of_kind[kind], option, uri, *shown)
+    assert isinstance(result.exception, SpaceError), result.output
+    assert f"{option}: without a user and password" in str(result.exception)
+    assert "secret" not in f"{result.output}{result.exception}"
+    assert list(place.iterdir()) == []
+
+
+JOBS = {
+    "slurm": (),
+    "oar": (),
+    "pbs": ("--cpus-per-node", "4"),
+    "ssh": ("--hosts", "lab-1:4"),
+    "ray-up": ("--hosts", "lab-1:8", "--head-ip", "10.0.0.1"),
+    "kuberay": ("--image", "registry.example.org/study:1", "--cpus-per-node", "8"),
+}
+TEXTS = {
+    "--out": JOBS,
+    "--python": JOBS,
+    "--activate": JOBS,
+    "--interface": JOBS,
+    "--jump": JOBS,
+    "--tracking-uri": JOBS,
+    "--optuna-storage": JOBS,
+    "--name": JOBS,
+    "--set": JOBS,
+    "--workdir": ("slurm", "oar", "pbs", "ssh"),
+    "--temp-root": ("slurm", "oar", "pbs", "ssh"),
+    "--hosts": ("ssh", "ray-up"),
+    "--ssh-option": ("pbs", "ssh"),
+    "--ssh-key": ("ray-up",),
+    "--head-ip": ("ray-up",),
+    "--image": ("kuberay",),
+}
+
+
+@pytest.mark.parametrize(("option", "kind"), [(option, kind) for option, kinds in TEXTS.items() for kind in kinds])
+def test_no_value_begins_another_line(place, option, kind):
+    for text in ("a\ntouch PWN", *(("a\rb", "a\x1b[2Jb", "a\u2028b") if kind == "slurm" else ())):
+        result = launch("launch", kind, "quickstart.yaml", *JOBS[kind], option, text, "--print")
+        assert isinstance(result.exception, SpaceError), (text, result.output)
+        assert f"{option}: one line without control characters, got {text!r}." in str(result.exception)
+
+
+def test_no_folder_and_no_option_of_the_scheduler_begins_another_line(tmp_path, monkeypatch):
+    (tmp_path / "a\nb").mkdir()
+    monkeypatch.chdir(tmp_path / "a\nb")
+    for words in ([], ["--workdir", "/w", "--", "--account=x\ntouch PWN"]):
+        result = launch("launch", "slurm", "quickstart.yaml", "--print", *words)
+        assert "one line without control characters" in str(result.exception), result.output
+
+
 @pytest.mark.parametrize(
     ("out", "study"), [("studies", "/work dir/studies/s"), ("/shared/studies", "/shared/studies/s")]
 )
 def test_the_line_that_fetches_a_study_names_its_folder(out, study, monkeypatch):
     monkeypatch.setattr("study.launch.supervisor.supervise", lambda file: 0)
-    monkeypatch.setattr(LaunchJob, "write", lambda job, folder: folder)
     result = launch(*OVER_SSH, "--name", "s", "--workdir", "/work dir", "--out", out)
     line = next(line for line in result.output.splitlines() if "rsync" in line)
     assert shlex.split(line) == ["rsync", "-a", f"me@lab-1:{study}", "studies/"]
@@ -148,6 +234,29 @@ def test_a_trial_that_can_never_fit_is_refused_before_the_queue():
     result = launch(*WHOLE, "--cpus-per-node", "4", "--set", "execution=real")
     assert isinstance(result.exception, ClusterError)
     assert "need 11 CPUs at once, the cluster has 4 (node 2: 4 CPUs)." in str(result.exception)
+
+
+@pytest.mark.parametrize(("cpus", "emulated"), [("1", True), ("5", False)])
+def test_the_preview_says_what_will_be_emulated(cpus, emulated):
+    words = ("launch", "slurm", "quickstart.yaml", "--cpus-per-node", cpus, "--print")
+    result = launch(*words)
+    assert result.exit_code == 0, result.exception
+    assert f"on 1 node x {cpus} CPUs" in result.output
+    assert ("Emulated there, so without a clock: trials of" in result.output) is emulated
+
+
+def test_one_node_is_planned_with_all_its_cpus(monkeypatch):
+    planned = []
+    monkeypatch.setattr(
+        "study.launch.command.make_plan", lambda spec, shape: planned.append(shape) or make_plan(spec, shape)
+    )
+    for words in (
+        ("--cpus-per-node", "2"),
+        ("--cpus-per-node", "8", "--nodes", "2"),
+        ("--cpus-per-node", "8", "--nodes", "2", "--use-head"),
+    ):
+        assert launch("launch", "slurm", "quickstart.yaml", *words, "--print").exit_code == 0
+    assert [[node.num_cpus for node in shape.nodes] for shape in planned] == [[2], [8], [8, 8]]
 
 
 def test_what_nobody_knows_yet_refuses_no_job():
@@ -174,6 +283,10 @@ def test_what_nobody_knows_yet_refuses_no_job():
         (("launch", "slurm", "quickstart.yaml", "--python", "/usr/bin/python3", "--stage"), "--stage"),
         (("launch", "ssh", "quickstart.yaml", "--hosts", "a", "--python", "/usr/bin/python3", "--stage"), "--stage"),
         (("launch", "slurm", "quickstart.yaml", "--name", "../x"), "--name"),
+        (("launch", "slurm", "quickstart.yaml", "--jump", "-oProxyCommand=x"), "--jump"),
+        (("launch", "ray-up", "quickstart.yaml", "--hosts", "a:2", "--jump", "a b"), "--jump"),
+        (("launch", "slurm", "quickstart.yaml", "--temp-root", "/a/folder/of/27/characters/"), "--temp-root"),
+        (("launch", "slurm", "quickstart.yaml", "--temp-root", "tmp"), "--temp-root"),
         (("launch", "slurm", "quickstart.yaml", "--until", "race"), "--until"),
         (("launch", "kuberay", "quickstart.yaml"), "--image"),
         (("launch", "slurm", "no_such_space.yaml"), "no_such_space.yaml"),

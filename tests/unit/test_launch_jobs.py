@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from study.errors import LaunchError, SpaceError
 from study.launch.allocation import Host, hosts_of_lines
 from study.launch.batch import Request, clock, script
-from study.launch.job import LaunchJob
+from study.launch.job import JOB_FILE, LaunchJob
+from study.launch.manifest import WrittenFiles
 from study.launch.oar import Oar
 from study.launch.pbs import Pbs
 from study.launch.ports import HIGHEST, LOWEST, take_block
@@ -295,7 +296,8 @@ def test_durations_that_are_none(text):
 
 
 def test_a_launch_is_read_as_it_was_written(tmp_path):
-    file = JOB.write(tmp_path / "s.launch")
+    WrittenFiles(tmp_path / "s.launch", JOB.files())
+    file = tmp_path / "s.launch" / JOB_FILE
     assert LaunchJob.read(file) == JOB
     assert file.stat().st_mode & 0o077 == 0
 
@@ -309,7 +311,8 @@ def test_a_launch_that_is_damaged_is_refused(tmp_path, content):
 
 
 def test_a_launch_that_others_could_have_written_is_refused(tmp_path):
-    file = JOB.write(tmp_path)
+    WrittenFiles(tmp_path, JOB.files())
+    file = tmp_path / JOB_FILE
     file.chmod(0o666)
     with pytest.raises(LaunchError, match="must belong to you"):
         LaunchJob.read(file)

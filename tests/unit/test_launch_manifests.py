@@ -1,4 +1,4 @@
-"""What `launch` writes for `ray up`, KubeRay and containers, and the lines of its tunnels."""
+"""What `launch` writes for `ray up`, KubeRay and containers, and the line of the tunnel."""
 
 import importlib.metadata
 import importlib.util
@@ -25,7 +25,6 @@ from study.launch.containers import Recipe
 from study.launch.kuberay import KubeRay, Pod
 from study.launch.manifest import fill, quoted
 from study.launch.ray_up import RayUp
-from study.launch.tunnels import Ports
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -169,9 +168,9 @@ def test_the_head_starts_with_a_token_ports_and_no_cpus(fake_ray):
 
 def test_the_head_works_only_when_asked(fake_ray):
     done = start(replace(fake_ray, use_head=True), "head")
-    assert options(done.stdout)["num-cpus"] == "7", "one core is the head's own"
+    assert options(done.stdout)["num-cpus"] == "8"
     done = start(replace(fake_ray, workers=()), "head")
-    assert options(done.stdout)["num-cpus"] == "7"
+    assert options(done.stdout)["num-cpus"] == "8"
 
 
 CONNECTION = "10.0.0.1 50000 10.0.0.7 22"
@@ -354,9 +353,9 @@ def test_ray_hands_out_what_the_pods_own():
 
 def test_the_head_pod_works_only_when_asked():
     head = Pod(num_cpus=8, memory_gb=16)
-    assert pods(replace(JOB, head=head, use_head=True))[0][0]["rayStartParams"]["num-cpus"] == "7"
+    assert pods(replace(JOB, head=head, use_head=True))[0][0]["rayStartParams"]["num-cpus"] == "8"
     (alone,), _ = pods(replace(JOB, head=head, num_workers=0))
-    assert alone["rayStartParams"]["num-cpus"] == "7"
+    assert alone["rayStartParams"]["num-cpus"] == "8"
 
 
 def test_every_volume_that_is_mounted_exists():
@@ -486,22 +485,13 @@ def test_build_commands_name_the_files():
 # --- tunnels ----------------------------------------------------------------------------------------------------------
 
 
-def test_tunnels_to_what_runs():
-    assert tunnels.lines("n1") == (
-        "ssh -N -L 5000:127.0.0.1:5000 n1  # MLflow: http://127.0.0.1:5000",
-        "ssh -N -L 8888:127.0.0.1:8888 n1  # Jupyter: http://127.0.0.1:8888",
-    )
-
-
-def test_tunnels_through_a_front_end():
-    lines = tunnels.lines("n1", jump="front", user="me", ports=Ports(mlflow=None, dashboard=20008, jupyter=None))
-    assert lines == ("ssh -N -L 8265:127.0.0.1:20008 -J me@front me@n1  # Ray dashboard: http://127.0.0.1:8265",)
-    assert tunnels.lines("you@n1", jump="other@front", user="me")[0].endswith(
-        "-J other@front you@n1  # MLflow: http://127.0.0.1:5000"
-    )
+def test_the_tunnel_to_the_dashboard():
+    line = tunnels.dashboard_line("n1", 20008, jump="front", user="me")
+    assert line == "ssh -N -L 8265:127.0.0.1:20008 -J me@front me@n1  # Ray dashboard: http://127.0.0.1:8265"
+    assert " -J other@front you@n1 " in tunnels.dashboard_line("you@n1", 1, jump="other@front", user="me")
 
 
 @pytest.mark.parametrize("head", ["-oProxyCommand=id", "a b", "a;b", "", "a@b@c", "n1\n"])
 def test_a_tunnel_leads_to_a_name_only(head):
     with pytest.raises(LaunchError, match=r"(?s)must be \[user@\]name, got .*Fix: "):
-        tunnels.lines(head)
+        tunnels.dashboard_line(head, 20008)

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import queue
+import shutil
+import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -13,7 +15,7 @@ from study.cluster.machine import Machine
 from study.errors import LaunchError
 from study.launch import node
 from study.launch.allocation import Allocation, Host
-from study.launch.job import LaunchJob
+from study.launch.job import LONGEST_TEMP_ROOT, LaunchJob
 from study.launch.ports import take_block
 from study.launch.ray_cluster import RayCluster
 from study.launch.tasks import RayTask
@@ -31,35 +33,67 @@ def block():
         yield take
 
 
-def folder_of(root, base):
-    folder = root / f"rl-{os.getuid()}-{base}"
-    folder.mkdir()
-    (folder / "start.log").write_text("left by a node that was killed")
+def marked(folder, host=None):
+    """Make a folder as a launch on a host makes one."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / node.MARKER).write_text(host or socket.gethostname())
     return folder
 
 
-def test_what_killed_nodes_left_is_removed_and_nothing_of_those_that_live(tmp_path, block):
+def node_folder(root, base, monkeypatch, host=None):
+    """Make the folder of a node on a host; return it."""
+    with monkeypatch.context() as patch:
+        if host:
+            patch.setattr(socket, "gethostname", lambda: host)
+        return node._folder(str(root), base)
+
+
+def test_what_killed_nodes_of_this_host_left_is_removed_and_nothing_of_those_that_live(tmp_path, block, monkeypatch):
     mine, other, dead = block("mine"), block("other"), block("dead")
-    folders = [folder_of(tmp_path, each.base) for each in (mine, other, dead)]
+    left, living, gone = (node_folder(tmp_path, each.base, monkeypatch) for each in (mine, other, dead))
+    (left / "start.log").write_text("left by a node that was killed")
     dead.release()
-    foreign = [tmp_path / name for name in ("rl-99999-20000", f"rl-{os.getuid()}-x", f"rl-{os.getuid()}-99999999")]
-    for folder in foreign:
-        folder.mkdir()
     made = node._folder(str(tmp_path), mine.base)
-    assert made == folders[0]
-    assert not list(made.iterdir())
-    assert folders[1].exists()
-    assert not folders[2].exists()
-    assert all(folder.exists() for folder in foreign)
+    assert made == left
+    assert [path.name for path in made.iterdir()] == [node.MARKER]
+    assert living.exists()
+    assert not gone.exists()
+
+
+def test_hosts_that_share_their_temporary_root_have_folders_of_their_own(tmp_path, block, monkeypatch):
+    mine, dead = block("mine"), block("dead")
+    theirs = [node_folder(tmp_path, base, monkeypatch, host="n2") for base in (mine.base, dead.base)]
+    environment = marked(tmp_path / node.STAGED.format(job="17", host="n2"), host="n2")
+    dead.release()  # here nobody has these ports; on n2 a living node may
+    made = node._folder(str(tmp_path), mine.base)
+    assert all(folder.exists() for folder in (made, *theirs, environment))
+    assert len({made, *theirs}) == 3
+
+
+def test_what_is_not_marked_as_ours_is_left_alone(tmp_path, block, monkeypatch):
+    mine = block("mine")
+    own = marked(tmp_path / "elsewhere")
+    names = ["rl-baselines-env", "rl-17-env", "rl-20000-abcdef", f"rl-{os.getuid()}-20000", "rl-x"]
+    for name in names:
+        (tmp_path / name / "bin").mkdir(parents=True)
+    (tmp_path / "rl-18-env").symlink_to(own)
+    linked = tmp_path / "rl-19-env"
+    linked.mkdir()
+    (linked / node.MARKER).symlink_to(own / node.MARKER)
+    foreign = marked(tmp_path / "rl-20-env")
+    if os.geteuid() == 0:
+        os.chown(foreign, 20001, 20001)
+    else:
+        shutil.rmtree(foreign)
+    before = sorted(tmp_path.iterdir())
+    made = node._folder(str(tmp_path), mine.base)
+    assert sorted(tmp_path.iterdir()) == sorted([*before, made])
 
 
 def test_environments_that_nobody_runs_from_are_removed(tmp_path):
-    dead, used, linked = (tmp_path / node.STAGED.format(job=job) for job in ("17", "18.pbs", "19"))
-    for folder in (dead, used, tmp_path / "elsewhere"):
-        (folder / "bin").mkdir(parents=True)
-    linked.symlink_to(tmp_path / "elsewhere")
+    dead, used = (marked(tmp_path / node.STAGED.format(job=job, host="n1")) for job in ("17", "18.pbs"))
     # As the shell that makes the copy, and what runs from it; by its name, since the folder has other paths too.
-    process = subprocess.Popen(["bash", "-c", "exec -a //tmp/rl-18.pbs-env/bin/python sleep 60"])
+    process = subprocess.Popen(["bash", "-c", "exec -a //tmp/rl-18.pbs-n1-env/bin/python sleep 60"])
     try:
         node._remove_dead(tmp_path)
     finally:
@@ -67,7 +101,6 @@ def test_environments_that_nobody_runs_from_are_removed(tmp_path):
         process.wait()
     assert not dead.exists()
     assert used.exists()
-    assert linked.exists()
 
 
 @pytest.mark.parametrize("copied", [True, False])
@@ -83,19 +116,34 @@ def test_half_an_environment_is_not_left_behind(tmp_path, copied):
             scheduler="slurm", study="/s", run=(), workdir="/", python="python", stage=str(here), temp_root=root
         )
         allocation = Allocation(hosts=(Host(name="a", num_cpus=1),), job="1", ends_at=None)
-        line = RayCluster(job, tmp_path, allocation, None, queue.SimpleQueue(), print)._line()
+        line = RayCluster(job, tmp_path, allocation, None, queue.SimpleQueue(), print)._line(allocation.head)
         done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30)
         assert (done.returncode == 0) == (done.stdout == "agent -u -m study.launch.agent\n") == copied
-        assert [each.name for each in Path(root).iterdir()] == (["rl-1-env"] if copied else [])
+        assert [each.name for each in Path(root).iterdir()] == (["rl-1-a-env"] if copied else [])
 
 
-def test_somebody_elses_folder_is_refused(tmp_path, block):
+def test_a_name_that_something_else_has_is_refused(tmp_path, block, monkeypatch):
     mine = block("mine")
+    folder = node_folder(tmp_path, mine.base, monkeypatch)
+    shutil.rmtree(folder)
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / f"rl-{os.getuid()}-{mine.base}").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(LaunchError, match="must be yours"):
-        node._folder(str(tmp_path), mine.base)
-    assert (tmp_path / "elsewhere").exists()
+    for make in (lambda: folder.symlink_to(tmp_path / "elsewhere"), folder.mkdir):
+        make()
+        with pytest.raises(LaunchError, match=r"must be a folder that a launch made for you on this host.*Fix: "):
+            node._folder(str(tmp_path), mine.base)
+        assert (tmp_path / "elsewhere").exists()
+        folder.unlink() if folder.is_symlink() else folder.rmdir()
+
+
+def test_the_longest_path_of_a_socket_fits(block, monkeypatch):
+    """Source of the session's name and of the sockets': ray/_private/node.py, _init_temp and _prepare_socket_file."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as base:
+        root = Path(base, "x" * (LONGEST_TEMP_ROOT - len(base) - 1))
+        root.mkdir()
+        folder = node_folder(root, 65_500, monkeypatch)
+        largest_pid = 4_194_304  # Linux' pid_max on 64 bits
+        session = f"session_2026-11-22_21-30-32_123456_{largest_pid}"
+        assert len(f"{folder}/r/{session}/sockets/plasma_store") <= 107
 
 
 # --- CPUs -------------------------------------------------------------------------------------------------------------
@@ -114,7 +162,7 @@ def cpus_of(monkeypatch, *hosts, cores=36, scheduler="slurm", **changes):
 def test_hyper_threads_that_a_scheduler_counts_are_no_cpus_of_ray(monkeypatch):
     whole = [Host(name=name, num_cpus=72) for name in "abc"]
     assert cpus_of(monkeypatch, *whole) == [0, 36, 36]
-    assert cpus_of(monkeypatch, *whole, use_head=True) == [35, 36, 36]
+    assert cpus_of(monkeypatch, *whole, use_head=True) == [36, 36, 36]
     assert cpus_of(monkeypatch, whole[0], Host(name="b", num_cpus=12)) == [0, 12], "a part of a node"
     assert cpus_of(monkeypatch, whole[0], Host(name="b", num_cpus=None)) == [0, 36]
 
@@ -122,12 +170,12 @@ def test_hyper_threads_that_a_scheduler_counts_are_no_cpus_of_ray(monkeypatch):
 def test_the_cpus_that_a_person_asks_for_are_taken_as_they_are(monkeypatch):
     whole = [Host(name=name, num_cpus=72) for name in "ab"]
     assert cpus_of(monkeypatch, *whole, cpus_per_node=48) == [0, 48]
-    assert cpus_of(monkeypatch, *whole, scheduler="ssh", use_head=True) == [71, 72]
+    assert cpus_of(monkeypatch, *whole, scheduler="ssh", use_head=True) == [72, 72]
 
 
-def test_a_head_that_runs_trials_has_a_cpu_for_them(monkeypatch):
-    for given in (None, 1, 4):
-        assert cpus_of(monkeypatch, Host(name="a", num_cpus=given), cores=1) == [1]
+def test_on_one_node_trials_get_all_that_the_scheduler_gave(monkeypatch):
+    for given, cores, expected in ((None, 36, 36), (2, 36, 2), (1, 36, 1), (4, 1, 1)):
+        assert cpus_of(monkeypatch, Host(name="a", num_cpus=given), cores=cores) == [expected]
 
 
 # --- environment ------------------------------------------------------------------------------------------------------
@@ -147,6 +195,8 @@ def test_threads_and_the_address_of_another_ray_do_not_reach_its_workers(monkeyp
     for name in ("OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"):
         monkeypatch.setenv(name, "16")
     task = RayTask(job="1", temp_root=str(tmp_path), environment={"RAY_AUTH_TOKEN": "x"}, num_cpus=1)
-    node.RayNode(task)._ports.release()
+    started = node.RayNode(task)
+    started._ports.release()
+    started._log.close()
     assert Started.environment["RAY_AUTH_TOKEN"] == "x"
     assert not {"OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"} & set(Started.environment)

@@ -148,7 +148,7 @@ class Local(Scheduler):
 def test_workers_that_are_lost_while_the_cluster_comes_up_are_replaced_like_others(tmp_path):
     hosts = tuple(Host(name=name, num_cpus=4) for name in ("head", "early", "late", "steady"))
     job = LaunchJob(
-        scheduler="slurm", study=str(tmp_path / "s"), run=("run",), workdir="/w", python="python", min_nodes=3
+        scheduler="slurm", study=str(tmp_path / "s"), run=("run",), workdir="/w", python="python", min_nodes=2
     )
     inbox, notes = queue.SimpleQueue(), []
     ray = RayCluster(job, tmp_path, Allocation(hosts=hosts, job="1", ends_at=None), Local(), inbox, notes.append)
