@@ -33,13 +33,14 @@ def _lines(group: "ScalingGroup", runs: pd.DataFrame) -> Iterator[Line]:
     measured = select(runs).runs
     here = measured[measured["fingerprint"].astype(object) == group.fingerprint]
     scales, rates = here["num_env_runners"].to_numpy(float), np.exp(here["log_rate"].to_numpy(float))
+    blocks = np.unique(here["block"].astype(str), return_inverse=True)[1]
     if scales.size == 0:
         return
     at = np.geomspace(scales.min(), scales.max(), POINTS)
     try:
-        amdahl = fit_amdahl(scales, rates)
+        amdahl = fit_amdahl(scales, rates, blocks=blocks)
         yield Line(label="Amdahl fit", num_env_runners=at, env_steps_per_s=amdahl.throughput(at), note=_amdahl(amdahl))
-        usl = fit_usl(scales, rates)
+        usl = fit_usl(scales, rates, blocks=blocks)
         yield Line(label="USL fit", num_env_runners=at, env_steps_per_s=usl.throughput(at), note=_usl(usl))
     except AnalysisError:  # too few scales for the law: T9 says so
         return

@@ -19,13 +19,10 @@ from analysis.models.comparison import (
 from analysis.models.derived import (
     MARGINAL_THRESHOLD,
     CpuNeeds,
-    CpuSplit,
     Knee,
     RunnerLimit,
-    best_split,
     knee,
     runner_limit,
-    split_cpus,
     throughput_ceiling,
 )
 from analysis.models.ernest import ErnestFit, fit_ernest
@@ -47,7 +44,6 @@ __all__ = [
     "Bound",
     "Cells",
     "CpuNeeds",
-    "CpuSplit",
     "CriticalBatch",
     "ErnestFit",
     "GaussianProcessFit",
@@ -64,7 +60,6 @@ __all__ = [
     "USLFit",
     "Verdict",
     "best_batch",
-    "best_split",
     "compare",
     "fit_amdahl",
     "fit_critical_batch",
@@ -80,7 +75,6 @@ __all__ = [
     "leave_settings_out",
     "runner_limit",
     "scaled_speed_up",
-    "split_cpus",
     "throughput_ceiling",
     "usl_peak",
     "usl_throughput",

@@ -35,17 +35,20 @@ class AmdahlFit:
         """Return env steps per second, in the shape of `num_env_runners`."""
         return _throughput(self.curve.theta, num_env_runners)
 
-    def predict(self, num_env_runners: npt.ArrayLike) -> tuple[Estimate, ...]:
-        """Return env steps per second with the interval of the fitted curve, one per entry."""
-        return self.curve.along(_throughput, num_env_runners, level=self.serial_fraction.level)
 
-
-def fit_amdahl(num_env_runners: npt.ArrayLike, env_steps_per_s: npt.ArrayLike, *, level: float = 0.95) -> AmdahlFit:
+def fit_amdahl(
+    num_env_runners: npt.ArrayLike,
+    env_steps_per_s: npt.ArrayLike,
+    *,
+    blocks: npt.ArrayLike | None = None,
+    level: float = 0.95,
+) -> AmdahlFit:
     """Fit Amdahl's law by least relative error; the fraction cannot leave [0, 1].
 
     Args:
         num_env_runners: n of each run, shape (runs,).
         env_steps_per_s: Throughput of each run, shape (runs,), at one batch.
+        blocks: Number of each run's block, shape (runs,), see `regression.fit_curve`; None: each is a block of its own.
         level: Nominal coverage of the intervals.
 
     Raises:
@@ -55,7 +58,7 @@ def fit_amdahl(num_env_runners: npt.ArrayLike, env_steps_per_s: npt.ArrayLike, *
         Amdahl, AFIPS Spring Joint Computer Conference 30 (1967).
     """
     scales, rates = as_curve_data(num_env_runners, env_steps_per_s)
-    curve = fit_reciprocal(np.column_stack([np.ones_like(scales), 1 / scales]), rates)
+    curve = fit_reciprocal(np.column_stack([np.ones_like(scales), 1 / scales]), rates, scales, blocks)
     serial = curve.theta[0] > 0
     return AmdahlFit(
         serial_fraction=curve.estimate(lambda theta: float(theta[0] / theta.sum()), level=level, low=0.0, high=1.0),

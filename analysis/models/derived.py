@@ -6,7 +6,6 @@ model leaves out. On planted truth with 3 runs per cell and 3 % noise a nominal 
 would let answers jump.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -58,27 +57,6 @@ class RunnerLimit:
     threshold: float
     env_steps_per_s: Estimate | None
     extrapolated: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuSplit:
-    """The same CPUs as some trials side by side.
-
-    Attributes:
-        num_trials: Trials that run at once.
-        num_env_runners: Runners of each.
-        num_cpus: CPUs that they use together.
-        env_steps_per_s: Throughput of all trials together, were they undisturbed by each other.
-        single_env_steps_per_s: That of one trial.
-        share_best: Share of the resamples in which this split has the highest throughput; NaN without resamples.
-    """
-
-    num_trials: int
-    num_env_runners: int
-    num_cpus: int
-    env_steps_per_s: Estimate
-    single_env_steps_per_s: Estimate
-    share_best: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,52 +168,6 @@ def runner_limit(
             )
         )
     return tuple(found)
-
-
-def split_cpus(
-    fit: IterationTimeFit, cells: Cells, *, num_cpus: int, cpus: CpuNeeds | None = None
-) -> tuple[CpuSplit, ...]:
-    """Return every way to use so many CPUs for equal trials, fewest trials first: 1 x n, 2 x n/2 and so on.
-
-    Args:
-        fit: The model.
-        cells: One cell: batch and setting of a trial; its own n is ignored.
-        num_cpus: P, CPUs for all trials together.
-        cpus: CPUs of a trial; None for one per process and the learner in the main process.
-
-    Raises:
-        AnalysisError: There is more than one cell, or the CPUs do not suffice for one trial with one runner.
-    """
-    needs = cpus or CpuNeeds()
-    fixed = needs.main + needs.learners
-    if len(cells) != 1 or num_cpus < fixed + needs.per_runner:
-        law = f"one cell, and at least {fixed + needs.per_runner} CPUs for a trial with one runner"
-        raise AnalysisError(f"split_cpus: needs {law}, got {len(cells)} and {num_cpus}. Fix: pass one cell, more CPUs.")
-    most = num_cpus // (fixed + needs.per_runner)
-    trials = {(num_cpus // count - fixed) // needs.per_runner: count for count in range(1, most + 1)}
-    counts = np.array(sorted(trials.values()))
-    scales = (num_cpus // counts - fixed) // needs.per_runner
-    along = _along(cells, 0, scales.astype(np.float64))
-    single = along.train_batch_size / fit.times(along)["iteration"]
-    singles = along.train_batch_size / fit.time_draws(along)["iteration"]
-    totals = singles * counts
-    best = totals.argmax(axis=1)
-    return tuple(
-        CpuSplit(
-            num_trials=int(count),
-            num_env_runners=int(scale),
-            num_cpus=int(count * needs.of(np.array([float(scale)]))[0]),
-            env_steps_per_s=fit.estimate(float(count * single[index]), totals[:, index]),
-            single_env_steps_per_s=fit.estimate(float(single[index]), singles[:, index]),
-            share_best=float((best == index).mean()) if best.size else float("nan"),
-        )
-        for index, (count, scale) in enumerate(zip(counts, scales, strict=True))
-    )
-
-
-def best_split(splits: Sequence[CpuSplit]) -> CpuSplit:
-    """Return the split with the highest throughput of all trials together."""
-    return max(splits, key=lambda split: split.env_steps_per_s.value)
 
 
 def _along(cells: Cells, index: int, scales: FloatArray) -> Cells:

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from analysis.models.regression import as_curve_data
-from analysis.statistics import Estimate, FloatArray
+from analysis.statistics import FloatArray
 from study.errors import AnalysisError
 
 _RESTARTS = 1
@@ -20,19 +19,14 @@ _RESTARTS = 1
 class GaussianProcessFit:
     """ln T as a Gaussian process of (ln n, ln B) with a squared-exponential kernel and white noise.
 
-    Far from the runs it falls back to their mean: it interpolates, and says by its interval where it does not.
+    Far from the runs it falls back to their mean: it interpolates. A rival in the comparison of models: no interval.
 
     Attributes:
         length_scales: Of ln n and, where the batch varies, of ln B.
-        residual: Median absolute relative residual.
-        n: Runs behind it.
-        level: Nominal coverage of the intervals, which are the posterior's for the curve.
+        noise: Variance of the white noise, of standardised logarithms.
     """
 
     length_scales: tuple[float, ...]
-    residual: float
-    n: int
-    level: float
     process: Any
     centre: float
     spread: float
@@ -42,17 +36,6 @@ class GaussianProcessFit:
         """Return seconds per iteration, shape (cells,)."""
         mean = self.process.predict(self._inputs(num_env_runners, train_batch_size))
         return np.asarray(np.exp(self.centre + self.spread * mean), dtype=np.float64)
-
-    def predict(self, num_env_runners: npt.ArrayLike, train_batch_size: npt.ArrayLike) -> tuple[Estimate, ...]:
-        """Return seconds per iteration with the posterior interval of the curve, one per cell."""
-        mean, error = self.process.predict(self._inputs(num_env_runners, train_batch_size), return_std=True)
-        variance = np.maximum(error**2 - self.noise, 0.0)
-        half = float(stats.norm.ppf((1 + self.level) / 2)) * np.sqrt(variance)
-        values, lows, highs = (np.exp(self.centre + self.spread * each) for each in (mean, mean - half, mean + half))
-        return tuple(
-            Estimate(value=value, low=low, high=high, n=self.n, level=self.level, method="Gaussian process posterior")
-            for value, low, high in zip(values.tolist(), lows.tolist(), highs.tolist(), strict=True)
-        )
 
     def _inputs(self, num_env_runners: npt.ArrayLike, train_batch_size: npt.ArrayLike) -> FloatArray:
         return _inputs(num_env_runners, train_batch_size)[:, : len(self.length_scales)]
@@ -64,7 +47,6 @@ def fit_gaussian_process(
     iteration_time_s: npt.ArrayLike,
     *,
     rng: np.random.Generator,
-    level: float = 0.95,
 ) -> GaussianProcessFit:
     """Fit the process by maximal marginal likelihood.
 
@@ -73,7 +55,6 @@ def fit_gaussian_process(
         train_batch_size: B of each run in env steps, shape (runs,).
         iteration_time_s: Time of each run's iterations, shape (runs,).
         rng: Source of the restarts.
-        level: Nominal coverage of the intervals.
 
     Raises:
         AnalysisError: Fewer than three distinct scales, a number that is not positive, or no scikit-learn.
@@ -104,13 +85,9 @@ def fit_gaussian_process(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         process.fit(inputs, (logs - centre) / spread)
-    fitted = np.exp(centre + spread * process.predict(inputs))
     signal, white = process.kernel_.k1, process.kernel_.k2
     return GaussianProcessFit(
         length_scales=tuple(np.atleast_1d(signal.k2.length_scale).tolist()),
-        residual=float(np.median(np.abs(fitted / times_s - 1))),
-        n=times_s.size,
-        level=level,
         process=process,
         centre=centre,
         spread=spread,

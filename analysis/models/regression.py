@@ -6,7 +6,6 @@ its unknowns are not negative. Errors are relative: a run that is 5 % off counts
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,12 @@ _ROUNDS = 4
 """Reweightings. The weights settle to 1e-4 within three where errors are below 30 %."""
 _FLOOR = 0.1
 """Least weight denominator, as a share of the median target: a phase that takes next to no time must not rule."""
+_OF_LEVEL = 1e-3
+"""Elasticity below which a function of the unknowns is free of the machine's speed: derivatives are numerical."""
+_MOST_ROUNDS = 50
+"""Rounds of fitting the law and the blocks in turn; two or three suffice where every block holds every scale."""
+_SETTLED = 1e-10
+"""Change of the blocks' logarithms at which they have settled."""
 _MOST_CONDITION = 1e10
 """Condition of normal equations up to which they keep six digits."""
 
@@ -117,20 +122,24 @@ class Curve:
 
     Attributes:
         theta: Unknowns, shape (unknowns,).
-        covariance: Shape (unknowns, unknowns); NaN where the runs do not tell the unknowns apart.
+        covariance: Shape (unknowns, unknowns), within blocks; NaN where the runs do not tell the unknowns apart.
         n: Runs behind them.
+        degrees: Runs beyond the unknowns and the blocks.
         relative: (fitted - observed) / observed of each run's time, shape (runs,).
+        level: Change of `theta` when all throughputs grow by a small share, over that share, shape (unknowns,).
+        between: Variance of the mean of the blocks' logarithms; 0 where every run is a block of its own, and infinite
+            with one block.
+        between_degrees: Blocks less one.
     """
 
     theta: FloatArray
     covariance: FloatArray
     n: int
+    degrees: int
     relative: FloatArray
-
-    @property
-    def degrees(self) -> int:
-        """Runs beyond the unknowns."""
-        return self.n - self.theta.size
+    level: FloatArray
+    between: float = 0.0
+    between_degrees: int = 0
 
     @property
     def residual(self) -> float:
@@ -148,6 +157,9 @@ class Curve:
     ) -> Estimate:
         """Return a function of the unknowns with the interval of the delta method.
 
+        The two components, within and between blocks, each have the Student's t of their own degrees of freedom: half
+        the width is sqrt(t1^2 v1 + t2^2 v2), which never covers less than `level` where both are normal.
+
         Args:
             of: theta, shape (unknowns,) -> number.
             level: Nominal coverage, in (0, 1).
@@ -156,7 +168,11 @@ class Curve:
             high: Largest possible value.
 
         Returns:
-            No interval where there are no more runs than unknowns, or where the runs do not tell them apart.
+            No interval where there are no more runs than unknowns and blocks, where the runs do not tell the unknowns
+            apart, or of what moves with the machine's speed where all runs are of one block.
+
+        Source:
+            Banerjee, Sankhya 22 (1960), for the sum of the two components.
         """
         value = of(self.theta)
         method = "asymptotic, Student's t" + (" of the logarithm" if log else "")
@@ -164,9 +180,14 @@ class Curve:
         if self.degrees < 1 or not np.isfinite(self.covariance).all():
             return unknown
         slope = _gradient(of, self.theta, np.sqrt(np.diag(self.covariance))) / (value if log else 1.0)
-        variance = float(slope @ self.covariance @ slope)
-        error = float(np.sqrt(max(variance, 0.0)))
-        half = float(stats.t.ppf((1 + level) / 2, self.degrees)) * error
+        tail = (1 + level) / 2
+        squared = float(stats.t.ppf(tail, self.degrees)) ** 2 * max(float(slope @ self.covariance @ slope), 0.0)
+        with_level = float(slope @ self.level)
+        if self.between > 0 and abs(with_level) > _OF_LEVEL * (1.0 if log else abs(value)):
+            if self.between_degrees < 1:
+                return unknown
+            squared += float(stats.t.ppf(tail, self.between_degrees)) ** 2 * self.between * with_level**2
+        half = float(np.sqrt(squared))
         if not np.isfinite(half):
             return unknown
         ends = (value * float(np.exp(-half)), value * float(np.exp(half))) if log else (value - half, value + half)
@@ -179,34 +200,103 @@ class Curve:
             method=method,
         )
 
-    def along(
-        self, of: Callable[[FloatArray, FloatArray], FloatArray], places: npt.ArrayLike, *, level: float
-    ) -> tuple[Estimate, ...]:
-        """Return of(theta, place) > 0 at each place with the interval of the delta method on its logarithm."""
-        return tuple(
-            self.estimate(partial(_at, of, place), level=level, log=True)
-            for place in np.atleast_1d(np.asarray(places, dtype=np.float64))
-        )
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A law fitted to runs without regard to their blocks.
+
+    Attributes:
+        theta: Unknowns, shape (unknowns,).
+        throughput: The law at each run, shape (runs,).
+        jacobian: What a change of the unknowns does to `residuals`, shape (runs, unknowns).
+        residuals: Errors that the fit makes least, shape (runs,).
+        level: As `Curve.level`.
+    """
+
+    theta: FloatArray
+    throughput: FloatArray
+    jacobian: FloatArray
+    residuals: FloatArray
+    level: FloatArray
 
 
-def fit_reciprocal(features: FloatArray, throughput: FloatArray) -> Curve:
+def fit_curve(
+    solve: Callable[[FloatArray], Fitted],
+    throughput: FloatArray,
+    scales: FloatArray,
+    blocks: npt.ArrayLike | None = None,
+) -> Curve:
+    """Return a law's curve, with what a block of runs has in common as a factor.
+
+    Every run of a block is faster or slower by one factor, whose geometric mean over the blocks is 1. It is fitted
+    together with the law, so that what moves with the machine's speed (X1, a ceiling) has the variance between
+    blocks in its interval and what does not (a serial fraction, the place of a peak) has not. Blocks that hold one
+    scale each cannot be told from the law: their runs then count as independent.
+
+    Args:
+        solve: Throughputs of the runs, shape (runs,) -> the law fitted to them.
+        throughput: Shape (runs,), > 0.
+        scales: Number of runners of each run, shape (runs,).
+        blocks: Number of each run's block, shape (runs,); None where each run is a block of its own.
+    """
+    numbers = np.arange(scales.size) if blocks is None else np.unique(np.asarray(blocks), return_inverse=True)[1]
+    count = int(numbers.max()) + 1
+    crossed = any(np.unique(scales[numbers == number]).size > 1 for number in range(count))
+    logs = np.zeros(count)
+    fitted = solve(throughput)
+    if crossed and count > 1:
+        sizes = np.bincount(numbers)
+        for _ in range(_MOST_ROUNDS):
+            found = np.bincount(numbers, weights=np.log(throughput / fitted.throughput)) / sizes
+            moved, logs = np.abs(found - found.mean() - logs).max(), found - found.mean()
+            fitted = solve(throughput / np.exp(logs[numbers]))
+            if moved < _SETTLED:
+                break
+    jacobian, unknowns = fitted.jacobian, fitted.theta.size
+    if crossed and count > 1:
+        # Effects that add up to 0: the unknowns are those of the mean block.
+        effects = np.vstack([np.eye(count - 1), -np.ones(count - 1)])[numbers]
+        jacobian = np.column_stack([jacobian, effects])
+    observed = throughput / np.exp(logs[numbers])
+    between = 0.0
+    if crossed:
+        between = float(logs.var(ddof=1)) / count if count > 1 else float("inf")
+    return Curve(
+        theta=fitted.theta,
+        covariance=covariance(jacobian, fitted.residuals)[:unknowns, :unknowns],
+        n=throughput.size,
+        degrees=throughput.size - jacobian.shape[1],
+        relative=observed / fitted.throughput - 1,
+        level=fitted.level,
+        between=between,
+        between_degrees=count - 1,
+    )
+
+
+def fit_reciprocal(
+    features: FloatArray, throughput: FloatArray, scales: FloatArray, blocks: npt.ArrayLike | None = None
+) -> Curve:
     """Return the curve 1 / throughput = features @ theta, theta >= 0, by least relative error.
 
     Args:
         features: Shape (runs, unknowns).
         throughput: Shape (runs,), > 0.
+        scales: As `fit_curve`.
+        blocks: As `fit_curve`.
     """
-    time_s = 1 / throughput
-    theta = nonnegative(features, time_s)
-    fitted = features @ theta
-    relative = (fitted - time_s) / time_s
-    rows = features / fitted[:, None]
-    return Curve(
-        theta=theta,
-        covariance=covariance(rows, 1 - time_s / fitted),
-        n=throughput.size,
-        relative=relative,
-    )
+
+    def solve(rates: FloatArray) -> Fitted:
+        theta = nonnegative(features, 1 / rates)
+        time_s = features @ theta
+        return Fitted(
+            theta=theta,
+            throughput=1 / time_s,
+            jacobian=features / time_s[:, None],
+            residuals=1 - 1 / (rates * time_s),
+            level=-theta,
+        )
+
+    return fit_curve(solve, throughput, scales, blocks)
 
 
 def covariance(jacobian: FloatArray, residuals: FloatArray) -> FloatArray:
@@ -251,10 +341,6 @@ def as_curve_data(
         law = f"needs at least {least} different numbers of runners"
         raise AnalysisError(f"num_env_runners: {law}, got {distinct}. Fix: measure more scales.")
     return scales, rates
-
-
-def _at(of: Callable[[FloatArray, FloatArray], FloatArray], place: FloatArray, theta: FloatArray) -> float:
-    return float(of(theta, place))
 
 
 def _gradient(of: Callable[[FloatArray], float], at: FloatArray, errors: FloatArray) -> FloatArray:

@@ -4,10 +4,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from analysis.statistics import Estimate, FloatArray
+from analysis.statistics import FEWEST_RUNS, Estimate, FloatArray
 
 NUM_RESAMPLES = 1_000
 """Resamples of a model's bootstrap: the ends of a 90 % interval then move by about 3 % of its width."""
+FEWEST_DEGREES = FEWEST_RUNS - 1
+"""Degrees of freedom below which resamples give no interval: they cannot leave the range of so few runs."""
 METHOD = "rescaled bootstrap over runs within cells, expanded percentiles"
 
 
@@ -52,6 +54,49 @@ def run_weights(
     return weights[:, look_of_run]
 
 
+def block_levels(
+    deviations: FloatArray,
+    cells: npt.NDArray[np.int64],
+    blocks: npt.NDArray[np.int64] | None,
+    *,
+    degrees: int,
+    level: float,
+    num_resamples: int,
+    rng: np.random.Generator,
+) -> FloatArray | None:
+    """Return, per resample, by what factor the mean block may be off; None with one block, which says nothing of it.
+
+    `run_weights` draws the blocks of each cell by themselves. What a block does to all cells alike, such as a slow
+    hour of the machine, does not average out over the cells: it is drawn here, once for all of them, with the width of
+    Student's t of the blocks.
+
+    Args:
+        deviations: (observed - fitted) / fitted of each run, shape (runs,).
+        cells: Cell of each run, shape (runs,).
+        blocks: Block of each run, shape (runs,); None where each run is a block of its own.
+        degrees: Degrees of freedom with which `percentile_estimate` spreads the resamples.
+        level: Nominal coverage, in (0, 1).
+        num_resamples: R, >= 1.
+        rng: Source of the draws.
+
+    Returns:
+        Shape (R,), > 0; 1 where no block holds two cells.
+    """
+    ones = np.ones(num_resamples)
+    if blocks is None:
+        return ones
+    numbers = np.unique(blocks, return_inverse=True)[1]
+    count = int(numbers.max()) + 1
+    if not any(np.unique(cells[numbers == number]).size > 1 for number in range(count)):
+        return ones
+    if count == 1:
+        return None
+    means = np.bincount(numbers, weights=deviations) / np.bincount(numbers)
+    tail = (1 + level) / 2
+    wider = float(stats.t.ppf(tail, count - 1) / stats.t.ppf(tail, degrees))
+    return np.asarray(np.exp(rng.normal(size=num_resamples) * wider * means.std(ddof=1) / np.sqrt(count)))
+
+
 def _looks(
     cells: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64] | None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -78,12 +123,12 @@ def percentile_estimate(
         value: From all runs.
         draws: The same from each resample, shape (resamples,); infinite where a resample has no such value.
         n: Runs behind it.
-        degrees: From `degrees_of_freedom`; below 1 there is no interval.
+        degrees: From `degrees_of_freedom`; below `FEWEST_DEGREES` there is no interval.
         level: Nominal coverage, in (0, 1).
         method: What to call it.
     """
     low, high = float("-inf"), float("inf")
-    if degrees >= 1 and draws.size > 1:
+    if degrees >= FEWEST_DEGREES and draws.size > 1:
         tail = float(stats.norm.sf(stats.t.ppf((1 + level) / 2, degrees)))
         low, high = (float(end) for end in np.quantile(draws, [tail, 1 - tail], method="inverted_cdf"))
         low, high = min(low, value), max(high, value)

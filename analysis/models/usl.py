@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-from analysis.models.regression import Curve, as_curve_data, covariance, nonnegative
+from analysis.models.regression import Curve, Fitted, as_curve_data, fit_curve, nonnegative
 from analysis.statistics import Estimate, FloatArray
 
 Loss = Literal["relative", "absolute"]
@@ -49,15 +49,12 @@ class USLFit:
         """Return env steps per second, in the shape of `num_env_runners`."""
         return usl_throughput(self.curve.theta, num_env_runners)
 
-    def predict(self, num_env_runners: npt.ArrayLike) -> tuple[Estimate, ...]:
-        """Return env steps per second with the interval of the fitted curve, one per entry."""
-        return self.curve.along(usl_throughput, num_env_runners, level=self.contention.level)
-
 
 def fit_usl(
     num_env_runners: npt.ArrayLike,
     env_steps_per_s: npt.ArrayLike,
     *,
+    blocks: npt.ArrayLike | None = None,
     level: float = 0.95,
     loss: Loss = "relative",
 ) -> USLFit:
@@ -66,6 +63,7 @@ def fit_usl(
     Args:
         num_env_runners: n of each run, shape (runs,).
         env_steps_per_s: Throughput of each run, shape (runs,), at one batch.
+        blocks: Number of each run's block, shape (runs,), see `regression.fit_curve`; None: each is a block of its own.
         level: Nominal coverage of the intervals.
         loss: `relative` errors, as everywhere here; `absolute` ones as R's package usl and Gunther's book have.
 
@@ -76,7 +74,7 @@ def fit_usl(
         Gunther, Guerrilla Capacity Planning (2007); the R package usl (Moeding) for the published coefficients.
     """
     scales, rates = as_curve_data(num_env_runners, env_steps_per_s, least=3)
-    curve = _fit(scales, rates, loss)
+    curve = fit_curve(partial(_fit, scales, loss=loss), rates, scales, blocks)
     coherency = curve.estimate(lambda theta: float(theta[2]), level=level, low=0.0)
     num_scales = np.unique(scales).size
     unidentified = ""
@@ -115,7 +113,7 @@ def _peak_throughput(theta: FloatArray) -> float:
     return float(usl_throughput(theta, usl_peak(theta)))
 
 
-def _fit(scales: FloatArray, rates: FloatArray, loss: Loss) -> Curve:
+def _fit(scales: FloatArray, rates: FloatArray, loss: Loss) -> Fitted:
     # n / X is linear in (1, a, b) / g, and relative errors of n / X are those of X.
     features = np.column_stack([np.ones_like(scales), scales - 1, scales * (scales - 1)])
     line = nonnegative(features, scales / rates)
@@ -136,11 +134,12 @@ def _fit(scales: FloatArray, rates: FloatArray, loss: Loss) -> Curve:
         theta = np.asarray(least.x, dtype=np.float64)
     fitted = usl_throughput(theta, scales)
     scale = fitted if loss == "relative" else np.ones_like(fitted)
-    return Curve(
+    return Fitted(
         theta=theta,
-        covariance=covariance(_jacobian(theta, scales) / scale[:, None], (rates - fitted) / scale),
-        n=rates.size,
-        relative=rates / fitted - 1,
+        throughput=fitted,
+        jacobian=_jacobian(theta, scales) / scale[:, None],
+        residuals=(rates - fitted) / scale,
+        level=np.array([theta[0], 0.0, 0.0]),
     )
 
 

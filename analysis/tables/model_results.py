@@ -107,12 +107,16 @@ class ModelResults:
     @cached_property
     def amdahl(self) -> models.AmdahlFit:
         """Amdahl's law, fitted to the setting."""
-        return models.fit_amdahl(self.setting.cells.num_env_runners, self.setting.env_steps_per_s)
+        return models.fit_amdahl(
+            self.setting.cells.num_env_runners, self.setting.env_steps_per_s, blocks=self.setting.block
+        )
 
     @cached_property
     def usl(self) -> models.USLFit:
         """The universal scalability law, fitted to the setting."""
-        return models.fit_usl(self.setting.cells.num_env_runners, self.setting.env_steps_per_s)
+        return models.fit_usl(
+            self.setting.cells.num_env_runners, self.setting.env_steps_per_s, blocks=self.setting.block
+        )
 
     @cached_property
     def verdict(self) -> models.Verdict:

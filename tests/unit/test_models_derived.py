@@ -8,14 +8,11 @@ import pytest
 from scipy import optimize, stats
 
 from analysis.models import (
-    CpuNeeds,
     best_batch,
-    best_split,
     fit_critical_batch,
     fit_iteration_time,
     knee,
     runner_limit,
-    split_cpus,
     throughput_ceiling,
     verdict,
 )
@@ -126,34 +123,6 @@ def test_no_limit_has_more_lanes_than_the_batch_has_env_steps(noisy):
     assert found.reason == "every lane has one env step of the batch there"
     (one,) = runner_limit(noisy, grid((1,), ((8, 8, 8, 1),), step_wait_s=0.5))
     assert one.num_env_runners.value == 1
-
-
-def test_splits_use_the_cpus_that_there_are(exact, noisy):
-    splits = split_cpus(exact, grid((1,), SETTING), num_cpus=48)
-    pairs = {split.num_trials: split.num_env_runners for split in splits}
-    assert pairs[1] == 47
-    assert pairs[2] == 23
-    assert pairs[24] == 1
-    assert all(split.num_cpus <= 48 for split in splits)
-    assert len({split.num_env_runners for split in splits}) == len(splits)
-    for split in splits:
-        single = 4000 / true_times(grid((split.num_env_runners,), SETTING), whole_steps=True)["iteration"][0]
-        assert split.single_env_steps_per_s.value == pytest.approx(single, rel=1e-3)
-        assert split.env_steps_per_s.value == pytest.approx(split.num_trials * single, rel=1e-3)
-    # Each trial has a main process too: neither one large trial nor 24 trials of one runner are best.
-    totals = {
-        count: count * 4000 / true_times(grid((n,), SETTING), whole_steps=True)["iteration"][0]
-        for count, n in pairs.items()
-    }
-    assert best_split(splits).num_trials == max(totals, key=totals.get)
-    assert 1 < best_split(splits).num_trials < 24
-    shares = [split.share_best for split in split_cpus(noisy, grid((1,), SETTING), num_cpus=48)]
-    assert sum(shares) == pytest.approx(1)
-    assert np.isnan(splits[0].share_best)
-    fewer = split_cpus(exact, grid((1,), SETTING), num_cpus=48, cpus=CpuNeeds(main=2, per_runner=2, learners=1))
-    assert (fewer[0].num_env_runners, fewer[0].num_cpus) == (22, 47)
-    with pytest.raises(AnalysisError, match="at least 2 CPUs"):
-        split_cpus(exact, grid((1,), SETTING), num_cpus=1)
 
 
 def test_the_critical_batch_comes_back():

@@ -1,0 +1,356 @@
+"""How often the intervals that the program prints hold the truth: simulated, at 2, 3, 4, 5, 10 and 20 runs.
+
+Each row draws samples of n runs (or blocks, or cells) whose truth is known, calls the function that the tables and
+figures call, and counts in how many samples the interval holds the truth. "none": no interval is printed there.
+
+    python -m tests.benchmarks.coverage [--write]
+
+Takes some minutes on one core. `--write` puts the table into `analysis/statistics/README.md`; the last line is JSON.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from analysis import models, statistics
+from analysis.figures.times import _median_interval
+from analysis.models.comparison import _median
+from analysis.models.phases import phase_times
+from analysis.scaling.blocks import contrast, mean_of, ratio_of_totals
+from analysis.scaling.drift import slope
+from analysis.scaling.goodput import product_of, restricted
+from analysis.scaling.targets import Targets
+from analysis.statistics import Estimate
+from tests.unit.test_models_planted import TRUTH, design, grid, planted, vector
+
+SIZES = (2, 3, 4, 5, 10, 20)
+PAGE = Path(__file__).parents[2] / "analysis/statistics/README.md"
+BEGIN, END = "<!-- coverage -->", "<!-- /coverage -->"
+NOISE, BLOCK = 0.03, 0.05
+"""Standard deviations of logarithms: of a run, and of what a block does to all its runs."""
+SCORE, SPREAD = 0.97, 0.06
+
+Rng = np.random.Generator
+Draw = Callable[[Rng, int], tuple[Estimate | None, float]]
+"""Generator and n -> one interval and the truth; None for a sample that gives no estimate at all."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One printed interval.
+
+    Attributes:
+        what: The quantity and the population that is drawn from.
+        where: Where the program prints it.
+        draw: One sample.
+        repetitions: Samples per cell.
+        level: Nominal coverage.
+    """
+
+    what: str
+    where: str
+    draw: Draw
+    repetitions: int = 2000
+    level: float = 0.95
+
+
+def scores(rng: Rng, n: int, failed: float) -> np.ndarray:
+    """Scores near 1, a share of which is 0."""
+    drawn = np.clip(rng.normal(SCORE, SPREAD, n), 0, 1.2)
+    drawn[rng.random(n) < failed] = 0
+    return drawn
+
+
+def times(rng: Rng, n: int, mean: float, failed: float) -> tuple[np.ndarray, np.ndarray]:
+    """Times to the target and whether it was reached within the budget of 1."""
+    drawn = mean * rng.lognormal(-0.06, 0.35, n)
+    drawn[rng.random(n) < failed] = np.inf
+    return np.minimum(drawn, 1.0), drawn <= 1
+
+
+def targets(rng: Rng, n: int, mean: float, failed: float) -> Targets:
+    """The same as the analysis has them; times are exact."""
+    ends, reached = times(rng, n, mean, failed)
+    return Targets(times=ends, since=ends, reached=reached, failed=np.zeros(n, dtype=bool))
+
+
+def population(mean: float, failed: float) -> np.ndarray:
+    return times(np.random.default_rng(1), 1_000_000, mean, failed)[0]
+
+
+def logs(rng: Rng, n: int, *effects: float) -> tuple[dict[int, float], ...]:
+    """Mean logarithms by block of cells with these true logarithms, which share the effect of the block."""
+    shared = rng.normal(0, BLOCK, n)
+    return tuple(dict(enumerate(effect + shared + rng.normal(0, NOISE, n))) for effect in effects)
+
+
+def mean(failed: float) -> Draw:
+    return lambda rng, n: (statistics.mean_interval(scores(rng, n, failed)), SCORE * (1 - failed))
+
+
+def difference(failed: float) -> Draw:
+    def draw(rng: Rng, n: int) -> tuple[Estimate, float]:
+        first, second = scores(rng, n, failed), scores(rng, n, 0)
+        return statistics.difference_of_means(first, second), -SCORE * failed
+
+    return draw
+
+
+def lower(failed: float) -> Draw:
+    def draw(rng: Rng, n: int) -> tuple[Estimate, float]:
+        first, second = scores(rng, n, failed), scores(rng, n, 0)
+        return statistics.difference_of_means(first, second, side="lower"), -SCORE * failed
+
+    return draw
+
+
+def interquartile(failed: float) -> Draw:
+    truth = float(stats.trim_mean(scores(np.random.default_rng(1), 1_000_000, failed), 0.25))
+    return lambda rng, n: (statistics.iqm_interval(scores(rng, n, failed), rng=rng, num_resamples=500), truth)
+
+
+def censored_ratio(failed: float) -> Draw:
+    truth = float(population(0.6, failed).mean() / population(0.3, failed).mean())
+
+    def draw(rng: Rng, n: int) -> tuple[Estimate, float]:
+        slow, fast = times(rng, n, 0.6, failed), times(rng, n, 0.3, failed)
+        found = statistics.ratio_of_restricted_means(*slow, *fast, horizon=1.0, rng=rng, num_resamples=500)
+        return found, truth
+
+    return draw
+
+
+def censored_mean(failed: float) -> Draw:
+    truth = float(population(0.6, failed).mean())
+    return lambda rng, n: (restricted(targets(rng, n, 0.6, failed), 1.0, rng=rng, level=0.95), truth)
+
+
+def censored_median(failed: float) -> Draw:
+    truth = float(np.median(population(0.6, failed)))
+
+    def draw(rng: Rng, n: int) -> tuple[Estimate | None, float]:
+        ends, reached = times(rng, n, 0.6, failed)
+        low, high = _median_interval(ends, ends, reached, rng, 500)
+        known = not np.isnan(low)
+        ends_known = (low, high) if known else (-np.inf, np.inf)
+        return Estimate(value=max(ends_known[0], 0.0) if known else 0.0, low=ends_known[0], high=ends_known[1],
+                        n=n, level=0.95, method=""), truth  # fmt: skip
+
+    return draw
+
+
+def solved(rng: Rng, n: int) -> tuple[Estimate, float]:
+    share = rng.uniform(0.5, 1.0)
+    return statistics.rate_interval(int(rng.binomial(n, share)), n), share
+
+
+def speed_up(rng: Rng, n: int) -> tuple[Estimate, float]:
+    return contrast(logs(rng, n, 0.0, 1.0), (1.0, -1.0)), -1.0
+
+
+def unpaired(rng: Rng, n: int) -> tuple[Estimate, float]:
+    first, second = ({(side, block): value for block, value in logs(rng, n, 0.0)[0].items()} for side in (0, 1))
+    return contrast((first, second), (1.0, -1.0)), 0.0
+
+
+def decomposed(rng: Rng, n: int) -> tuple[Estimate, float]:
+    return contrast(logs(rng, n, 0.0, 0.5, 0.4, 1.0), (-0.5, 0.5, -0.5, 0.5)), 0.55
+
+
+def trend(rng: Rng, n: int) -> tuple[Estimate, float]:
+    # The difference of two cells' fractions within each block, as `efficiency.karp_flatt_trend` takes it.
+    reference, small, large = (np.array(list(each.values())) for each in logs(rng, n, 0.0, -1.2, -2.0))
+    values = (np.exp(large - reference) - 1 / 16) / (1 - 1 / 16) - (np.exp(small - reference) - 1 / 4) / (1 - 1 / 4)
+    truth = (np.exp(-2.0) - 1 / 16) / (1 - 1 / 16) - (np.exp(-1.2) - 1 / 4) / (1 - 1 / 4)
+    return mean_of(values, level=0.95, method=""), float(truth) + NOISE**2 * (
+        np.exp(-2) * 16 / 15 - np.exp(-1.2) * 4 / 3
+    )
+
+
+def rate(rng: Rng, n: int) -> tuple[Estimate, float]:
+    seconds = np.exp(rng.normal(0, np.hypot(NOISE, BLOCK), n))
+    truth = 1000 / float(np.exp((NOISE**2 + BLOCK**2) / 2))
+    return ratio_of_totals(np.full(n, 1000.0), seconds, range(n)), truth
+
+
+def share(rng: Rng, n: int) -> tuple[Estimate, float]:
+    shared = np.exp(rng.normal(0, BLOCK, n))
+    one, rest = (each * shared * np.exp(rng.normal(0, NOISE, n)) for each in (0.3, 0.7))
+    return ratio_of_totals(one, one + rest, range(n)), 0.3
+
+
+def goodput(rng: Rng, n: int) -> tuple[Estimate, float]:
+    speed, truth = rate(rng, n)
+    steps, expected = censored_ratio_of_ten(rng, n)
+    return product_of(speed, steps), truth * expected
+
+
+def drift(rng: Rng, n: int) -> tuple[Estimate, float]:
+    return slope(np.arange(n), 0.01 * np.arange(n) + rng.normal(0, NOISE, n), level=0.95), 0.01
+
+
+def model_error(rng: Rng, n: int) -> tuple[Estimate, float]:
+    return _median(np.abs(rng.normal(0, 0.05, n)), rng, 0.95, 500), float(0.05 * stats.norm.ppf(0.75))
+
+
+def in_blocks(rng: Rng, scales: np.ndarray, rates: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    blocks = np.repeat(np.arange(n), scales.size)
+    noise = rng.normal(0, NOISE, blocks.size) + rng.normal(0, BLOCK, n)[blocks]
+    return np.tile(scales, n), np.tile(rates, n) * np.exp(noise), blocks
+
+
+def amdahl(of: Callable[[models.AmdahlFit], Estimate | None], truth: float) -> Draw:
+    scales = np.array([1, 2, 4, 8, 16, 32.0])
+
+    def draw(rng: Rng, n: int) -> tuple[Estimate | None, float]:
+        where, rates, blocks = in_blocks(rng, scales, 1000 / (0.1 + 0.9 / scales), n)
+        return of(models.fit_amdahl(where, rates, blocks=blocks)), truth
+
+    return draw
+
+
+USL = (1000, 0.05, 0.0005)
+
+
+def usl(of: Callable[[models.USLFit], Estimate | None], truth: float) -> Draw:
+    scales = np.array([1, 2, 4, 8, 16, 24, 32, 46.0])
+
+    def draw(rng: Rng, n: int) -> tuple[Estimate | None, float]:
+        where, rates, blocks = in_blocks(rng, scales, models.usl_throughput(USL, scales), n)
+        return of(models.fit_usl(where, rates, blocks=blocks)), truth
+
+    return draw
+
+
+def slowed(seen: models.Observations, rng: Rng, n: int) -> models.Observations:
+    """Runs of `planted`, cell by cell n runs, with what each block does to all of them."""
+    blocks = np.tile(np.arange(n), len(seen) // n)
+    factor = np.exp(rng.normal(0, BLOCK, n))[blocks]
+    named = {name: getattr(seen, name) * factor for name in seen.__slots__ if name.endswith("_s")}
+    from dataclasses import replace
+
+    return replace(seen, block=blocks, **named)
+
+
+def prediction(rng: Rng, n: int) -> tuple[Estimate, float]:
+    seen = slowed(planted(rng, cells=grid((1, 2, 4, 8, 16), step_wait_s=0.0), runs=n), rng, n)
+    target = grid((46,), ((4, 4000, 256, 4),), step_wait_s=0.0)
+    truth = phase_times(vector(TRUTH), design(target))["iteration"][0]
+    fit = models.fit_iteration_time(seen, rng=rng, num_resamples=300)
+    return fit.predict(target)[0].iteration_time_s, float(truth)
+
+
+def ceiling(rng: Rng, n: int) -> tuple[Estimate | None, float]:
+    seen = slowed(planted(rng, cells=grid((1, 2, 4, 8, 16), step_wait_s=0.0), runs=n), rng, n)
+    fit = models.fit_iteration_time(seen, rng=rng, num_resamples=300)
+    truth = 1 / (4 * (9e-4 / 256 + 1.6e-6) + 8e-6 + 2e-6 + 1e-6)
+    return models.throughput_ceiling(fit, grid((46,), ((4, 4000, 256, 4),)))[0], truth
+
+
+def bound(rng: Rng, n: int) -> tuple[Estimate, float]:
+    cells = grid((8,), ((4, 4000, 256, 4),), step_wait_s=0.0)
+    true = phase_times(vector(TRUTH), design(cells))
+    seen = slowed(planted(rng, cells=cells, runs=n), rng, n)
+    found = models.verdict(seen, level=0.9).most_env_steps_per_s
+    return found, 4000 / float(true["iteration"][0] - true["slowest_runner"][0])
+
+
+def critical(rng: Rng, n: int) -> tuple[Estimate | None, float]:
+    batches = np.repeat([1000.0, 2000.0, 4000.0, 8000.0, 16000.0], n)
+    steps = 200_000.0 * (1 + batches / 6000) * np.exp(rng.normal(-(0.15**2) / 2, 0.15, batches.size))
+    found = models.fit_critical_batch(batches, steps, np.ones(steps.size, dtype=bool), rng=rng, num_resamples=300)
+    return found.critical_batch, 6000.0
+
+
+censored_ratio_of_ten = censored_ratio(0.1)
+PEAK = models.usl_peak(USL)
+ROWS = (
+    Row("mean score, no run fails", "T11, score figure, `evaluate`", mean(0.0)),
+    Row("mean score, 10 % of runs fail", "the same", mean(0.1)),
+    Row("difference of means, none fails", "certificate", difference(0.0)),
+    Row("difference of means, 10 % of one fail", "the same", difference(0.1)),
+    Row("lower bound of a difference, none fails", "certificate", lower(0.0)),
+    Row("lower bound, 10 % of the first fail", "the same", lower(0.1)),
+    Row("interquartile mean, none fails", "bands of return curves, T11", interquartile(0.0), 1000),
+    Row("interquartile mean, 20 % fail", "the same", interquartile(0.2), 1000),
+    Row("share solved, true share 0.5 to 1", "T11, `evaluate`", solved),
+    Row("ratio of times to target, none fails", "T8, certificate", censored_ratio(0.0), 1000),
+    Row("ratio of times to target, 20 % fail", "the same", censored_ratio(0.2), 1000),
+    Row("steps to target, 20 % fail", "T8", censored_mean(0.2), 1000),
+    Row("median steps to target, 20 % fail", "figure of times to target", censored_median(0.2), 1000),
+    Row("goodput, 10 % fail", "T8", goodput, 1000),
+    Row("speed-up, paired by block", "T2, T3, T7, efficiencies, Karp-Flatt", speed_up),
+    Row("ratio without a common block", "the same", unpaired),
+    Row("part of a decomposed ratio", "T7", decomposed),
+    Row("change of the Karp-Flatt fraction", "T2", trend),
+    Row("throughput, total over total", "T2, T4, T8", rate),
+    Row("share of a phase, POP factors", "T5, T6", share),
+    Row("drift per block", "T2", drift),
+    Row("Amdahl, serial fraction", "T9, throughput figure", amdahl(lambda fit: fit.serial_fraction, 0.1), 500),
+    Row("Amdahl, X1", "`AmdahlFit`", amdahl(lambda fit: fit.single_runner_throughput, 1000), 500),
+    Row("Amdahl, most throughput", "T9", amdahl(lambda fit: fit.limit, 10_000), 500),
+    Row("USL, contention", "T9, throughput figure", usl(lambda fit: fit.contention, USL[1]), 500),
+    Row("USL, coherency", "the same", usl(lambda fit: fit.coherency, USL[2]), 500),
+    Row("USL, place of the peak", "the same", usl(lambda fit: fit.peak, PEAK), 500),
+    Row("model, iteration time at 46 runners", "T10", prediction, 200, 0.9),
+    Row("model, ceiling", "T10", ceiling, 200, 0.9),
+    Row("more than any number of runners gives", "T10, first sentence", bound, 1000, 0.9),
+    Row("critical batch, five batches", "T10", critical, 300, 0.9),
+    Row("median error of a model over n cells", "T9", model_error, 1000),
+)
+
+
+def cell(row: Row, n: int, *, repetitions: int | None = None) -> float | None:
+    """Return the coverage in percent; None where most samples have no interval."""
+    rng = np.random.default_rng([n, *row.what.encode()])
+    held = known = 0
+    count = repetitions or row.repetitions
+    for number in range(count):
+        found, truth = row.draw(rng, n)
+        if found is not None and found.has_interval:
+            known += 1
+            held += found.low <= truth <= found.high
+        elif number == 9 and not known:
+            return None
+    return float(100 * held / known) if 2 * known > count else None
+
+
+def table(results: dict[str, dict[int, float | None]]) -> str:
+    """Return the Markdown table."""
+    lines = [
+        f"| interval | printed in | nominal | {' | '.join(f'n = {n}' for n in SIZES)} | ± |",
+        "| --- " * 9 + "| --- |",
+    ]
+    for row in ROWS:
+        found = [results[row.what][n] for n in SIZES]
+        error = 196 * np.sqrt(row.level * (1 - row.level) / row.repetitions)
+        cells = " | ".join("none" if each is None else f"{each:.0f}" for each in found)
+        lines.append(f"| {row.what} | {row.where} | {row.level:.0%} | {cells} | {error:.1f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Simulate every cell, print the table, and write it into the page on request."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put the table into analysis/statistics/README.md")
+    write = parser.parse_args().write
+    results: dict[str, dict[int, float | None]] = {}
+    for row in ROWS:
+        results[row.what] = {n: cell(row, n) for n in SIZES}
+        print(row.what, results[row.what], flush=True)
+    text = table(results)
+    print(text)
+    if write:
+        page = PAGE.read_text(encoding="utf-8")
+        before, after = page.split(BEGIN)[0], page.split(END)[1]
+        PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
