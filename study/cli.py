@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from study.console import SteadyConsole
+from study.console import write as write_text
 from study.errors import ExitCode, Fault, SpaceError, StudyError
 from study.evaluating.options import WithFilm, evaluate
 from study.launch.options import launch
@@ -44,7 +46,8 @@ def run(
     space: Space,
     address: Address = None,
     tracking_uri: Annotated[
-        str | None, typer.Option(help="MLflow: sqlite:///mlflow.db (default), http://…, postgresql://…")
+        str | None,
+        typer.Option(help="MLflow: http://…, postgresql://…; else MLFLOW_TRACKING_URI, else sqlite:///mlflow.db."),
     ] = None,
     optuna_storage: Annotated[
         str | None, typer.Option(help="Show the search to a team there too, e.g. postgresql://…; see the README.")
@@ -123,7 +126,7 @@ def schema(
     """Print the JSON Schema of space files, for editors."""
     from study.space.reference import field_reference, json_schema
 
-    sys.stdout.write(field_reference() if markdown else json_schema())
+    write_text(field_reference() if markdown else json_schema())
 
 
 @app.command()
@@ -191,7 +194,7 @@ def export(
     if format_ not in writers:
         law = f"one of {', '.join(writers)}, got '{format_}'."
         raise SpaceError("command line", [Fault(place="--format", law=law, fix="Choose one of them.")])
-    sys.stdout.write(writers[format_](StudyFolder(study), scale))
+    write_text(writers[format_](StudyFolder(study), scale))
 
 
 @app.command()
@@ -277,15 +280,18 @@ def report(
     format_: Annotated[str, typer.Option("--format", help="Some of html, md, csv, tex.")] = "html,md,csv,tex",
     open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder; by default `report` in the study's folder.")] = None,
+    attach: Annotated[
+        bool, typer.Option("--attach", help="Give the files to the MLflow that the study was started with, too.")
+    ] = False,
     tracking_uri: Annotated[
-        str | None, typer.Option(help="MLflow whose run of the study gets the files, instead of the study's own.")
+        str | None, typer.Option(help="MLflow whose run of the study gets them; also MLFLOW_TRACKING_URI.")
     ] = None,
     name: Annotated[str | None, typer.Option("--study", help="Study or experiment in MLflow, by name or id.")] = None,
 ) -> None:
-    """Write the report of a study: one HTML page, tables and figures; attach it to the study's MLflow run."""
+    """Write the report of a study: one HTML page, tables and figures; on request attach it to the MLflow run."""
     from study.reporting import open_page, print_report, report_study
 
-    written = report_study(study, study=name, formats=format_, out=out, tracking_uri=tracking_uri)
+    written = report_study(study, study=name, formats=format_, out=out, tracking_uri=tracking_uri, attach=attach)
     print_report(console, written)
     if open_:
         open_page(written)
@@ -309,7 +315,7 @@ def replay(
     result = replay_study(
         records, target=target, small=small, num_replays=replays, seed=seed, complete_seeds_only=complete_seeds_only
     )
-    sys.stdout.write(to_markdown(result))
+    write_text(to_markdown(result))
 
 
 def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) -> None:
@@ -334,8 +340,6 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
 
 def _again() -> str:
     """Return the command line of this process, ready to be resumed."""
-    import shlex
-
     from study.tracking.tracking_uri import mask_credentials
 
     script = sys.argv[0]
@@ -369,14 +373,15 @@ def _print_end(result: Any, again: str) -> None:
     if result.mirror.behind:
         console.print(
             f"\nMLflow is {result.mirror.behind} records behind ({result.mirror.reason or 'it is slow'}); "
-            f"catch up with: python -m study sync {result.folder.path}",
+            f"catch up with: python -m study sync {shlex.quote(str(result.folder.path))}",
+            markup=False,
             soft_wrap=True,
         )
     uri = mask_credentials(identity.tracking_uri)
     cursor = CursorFile.of(result.folder, identity.tracking_uri).read()
     page = f"/#/experiments/{cursor.experiment_id}/runs" if cursor else ""
     server = uri if uri.startswith("http") else "http://127.0.0.1:5000"
-    command = "" if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}\nthen open "
+    command = "" if uri.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(uri)}\nthen open "
     console.print(
         f"\nCompare the trials in MLflow: {command}{server}{page}\n"
         f"and unfold the run '{identity.name}' with its [+]: one run per trial.",
@@ -387,7 +392,7 @@ def _print_end(result: Any, again: str) -> None:
     if result.tensorboard is not None:
         console.print(
             "\nTheir curves in TensorBoard: pip install tensorboard && tensorboard --logdir "
-            f"{result.folder.tensorboard}",
+            f"{shlex.quote(str(result.folder.tensorboard))}",
             soft_wrap=True,
             highlight=False,
             markup=False,
@@ -408,7 +413,7 @@ def _guarded(command: Callable[[], None]) -> NoReturn:
         sys.exit(ExitCode.MISTAKE)
     except Exception:  # noqa: BLE001 (the edge of the program: said, with its traceback)
         errors.print("A fault of this program; nothing recorded is lost. Please report it with these lines:")
-        traceback.print_exc()
+        write_text(traceback.format_exc(), error=True)
         sys.exit(ExitCode.UNEXPECTED)
     sys.exit(ExitCode.FINISHED)
 

@@ -262,7 +262,7 @@ def print_result(console: Console, rows: Iterable[TrialRow], best: Mapping[int, 
         if any(row.timing == timing for row in rows):
             console.print(f"{timing}: {meaning}", soft_wrap=True)
     if best:
-        console.print("\n[bold]Best setting of each scale[/bold] (single trials: n=1, no interval)")
+        console.print("\n[bold]Best setting of each scale[/bold] (single trials: n=1, no interval)", markup=True)
     tuned = _varied(rows)
     for scale, row in best.items():
         values = ", ".join(f"{name} {_value(row.setting[name])}" for name in tuned)
@@ -294,7 +294,8 @@ def print_plan(console: Console, plan: Plan, *, name: str) -> None:
     about = "up to " if any(slot.stage for slot in plan.slots) else ""
     console.print(
         f"[bold]{name}[/bold]: {about}{plan.num_trials} trials, about {duration(plan.hours * 3600)} here, "
-        f"{plan.hours * plan.cluster.capacity:.1f} CPU-hours"
+        f"{plan.hours * plan.cluster.capacity:.1f} CPU-hours",
+        markup=True,
     )
     nodes = ", ".join(
         f"{node.address} ({node.num_cpus} CPUs in Ray, {node.physical_cpus} cores, {node.memory_mb / 1024:.0f} GB)"
@@ -366,7 +367,8 @@ def print_stages(console: Console, rows: Iterable[TrialRow], *, table_file: str)
 def print_front(console: Console, rows: Iterable[TrialRow]) -> None:
     """Print the trials of each scale that no other one beats in both return and cost."""
     console.print(
-        "\n[bold]Return against cost[/bold]: trials that no other beats in both (single trials: n=1, no interval)"
+        "\n[bold]Return against cost[/bold]: trials that no other beats in both (single trials: n=1, no interval)",
+        markup=True,
     )
     for scale, front in pareto_front(rows).items():
         for row in front:
@@ -395,7 +397,7 @@ def print_certificate(console: Console, certificate: Mapping[str, Any], *, page:
         page: Path of the whole certificate.
     """
     verdict = certificate["verdict"]
-    console.print(f"\n[bold]Verdict: {verdict['sentence']}[/bold]", highlight=False, soft_wrap=True)
+    console.print(f"\n[bold]Verdict: {verdict['sentence']}[/bold]", highlight=False, soft_wrap=True, markup=True)
     words = {True: "kept      ", False: "BROKEN    ", None: "not judged"}
     for check in verdict["checks"].values():
         console.print(f"  {words[check['passed']]} {check['law']}", highlight=False, soft_wrap=True, markup=False)

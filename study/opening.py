@@ -1,9 +1,10 @@
 """A new study or a resumed one: what a person asked for against what is in the folder. Imports no engine."""
 
+import shlex
 import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,16 @@ from study.space.spec import StudySpec, digest_of
 from study.tracking.folder import FORMAT, StudyFolder, StudyIdentity
 from study.tracking.records import read_lines
 from study.tracking.state import check_files
-from study.tracking.tracking_uri import absolute_uri, check_optuna_storage, check_tracking_uri, mask_credentials
-
-DEFAULT_TRACKING_URI = "sqlite:///mlflow.db"
+from study.tracking.tracking_uri import (
+    DEFAULT_TRACKING_URI,
+    absolute_uri,
+    asked_uri,
+    check_asked_uri,
+    check_optuna_storage,
+    check_tracking_uri,
+    mask_credentials,
+)
+from study.tracking.trust import is_made_here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +36,7 @@ class RunOptions:
     address: str | None = None
     """None for `RAY_ADDRESS` or a private Ray; `local`, `auto` or host:port."""
     tracking_uri: str | None = None
-    """MLflow; None for `sqlite:///mlflow.db`, or on a resume for what the study began with."""
+    """MLflow; None for `MLFLOW_TRACKING_URI` or `sqlite:///mlflow.db`, or on a resume for what the study began with."""
     optuna_storage: str | None = None
     """Database that shows the ended trials to `optuna-dashboard`; None for none, or on a resume for the study's own."""
     tensorboard: bool = False
@@ -84,7 +92,7 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
         study_id=uuid.uuid4().hex[:12],
         name=options.name,
         created=time.time(),
-        tracking_uri=check_tracking_uri(options.tracking_uri or DEFAULT_TRACKING_URI),
+        tracking_uri=check_asked_uri(options.tracking_uri),
         space=options.space,
         spec=spec.to_json(),
         digest=spec.digest(),
@@ -95,8 +103,12 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
 def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) -> StudyIdentity:
     """Return the identity of the study in `folder`, which must be the one asked for.
 
+    A study that was not started here (received, copied, moved) goes on in the MLflow and the Optuna storage that the
+    person names: those that are named by its folder alone are not contacted.
+
     Raises:
-        RecordError: It was started with another space, or mirrors to another MLflow.
+        RecordError: It was started with another space, or mirrors to another MLflow, or nobody named its MLflow.
+        TrackingError: The MLflow that was named for a study from elsewhere does not answer.
     """
     identity = folder.identity()
     if not _is_sound(identity):
@@ -111,21 +123,59 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
             f"{different}. Fix: repeat the options of its first start (they are noted at the top of "
             f"{folder.space_file}), or start a new study with --name."
         )
+    if not is_made_here(folder.identity_file):
+        return _taken_over(folder, identity, options)
     # Not probed: an outage does not stop a resume.
     if options.tracking_uri is not None and absolute_uri(options.tracking_uri) != identity.tracking_uri:
         raise RecordError(
             f"--tracking-uri: a study keeps the one it began with ({mask_credentials(identity.tracking_uri)}), got "
             f"{mask_credentials(options.tracking_uri)}. Fix: drop the option; "
-            f"`python -m study sync {folder.path} --tracking-uri …` makes a copy elsewhere."
+            f"`python -m study sync {shlex.quote(str(folder.path))} --tracking-uri …` makes a copy elsewhere."
         )
     storage = options.optuna_storage
     if storage is not None and absolute_uri(storage) != identity.optuna_storage:
         own = mask_credentials(identity.optuna_storage or "none: the journal in its folder alone")
         raise RecordError(
             f"--optuna-storage: a study keeps the one it began with ({own}), got {mask_credentials(storage)}. "
-            f"Fix: drop the option; `python -m study sync {folder.path} --optuna-storage …` makes a copy elsewhere."
+            f"Fix: drop the option; `python -m study sync {shlex.quote(str(folder.path))} --optuna-storage …` makes a "
+            "copy elsewhere."
         )
     return identity
+
+
+def _taken_over(folder: StudyFolder, identity: StudyIdentity, options: RunOptions) -> StudyIdentity:
+    storage = None if options.optuna_storage is None else check_optuna_storage(options.optuna_storage)
+    named = absolute_uri(asked_uri(options.tracking_uri) or DEFAULT_TRACKING_URI)
+    if named != identity.tracking_uri:  # else the same command was used as for the first start
+        if options.tracking_uri is None:
+            raise RecordError(
+                f"{folder.path}: a study that was started elsewhere, moved or copied goes on in an MLflow that you "
+                f"name, got one named by its folder alone ({mask_credentials(identity.tracking_uri)}). "
+                "Fix: add --tracking-uri with that address if you trust it, or with another one."
+            )
+        named = check_tracking_uri(options.tracking_uri)
+    return replace(identity, tracking_uri=named, optuna_storage=storage)
+
+
+def write_identity(
+    folder: StudyFolder, identity: StudyIdentity, options: RunOptions, *, resumed: bool, note: Callable[[str], None]
+) -> None:
+    """Write a new study's identity, or that of one from elsewhere which now goes on here, into a locked folder.
+
+    Raises:
+        RecordError: The folder cannot be written.
+    """
+    if not resumed:
+        folder.create(identity, options.space_text)
+    elif not is_made_here(folder.identity_file):
+        if (storage := folder.identity().optuna_storage) is not None and storage != identity.optuna_storage:
+            note(f"Optuna's storage {mask_credentials(storage)} is named by the study's folder alone: not used.")
+        try:
+            folder.rewrite(identity)
+        except OSError as error:
+            raise RecordError(
+                f"{folder.path}: must be writable ({error.strerror}). Fix: check its permissions."
+            ) from error
 
 
 def _is_sound(identity: StudyIdentity) -> bool:

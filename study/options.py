@@ -9,6 +9,7 @@ import typer
 from study.errors import Fault, SpaceError
 from study.protocol.stages import STAGES, Stage
 from study.space.spec import StudySpec, load_space
+from study.tracking.folder import NAME
 
 Space = Annotated[str, typer.Option("--space", help="Space file: a path, or the name of one in search_spaces/.")]
 Address = Annotated[
@@ -72,7 +73,7 @@ def checked_name(name: str) -> str:
     Raises:
         SpaceError: It cannot be one.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+    if not NAME.fullmatch(name):
         law = f"letters, digits, '.', '_' and '-' only, got '{name}'."
         raise SpaceError("command line", [Fault(place="--name", law=law, fix="Choose another name.")])
     return name

@@ -15,7 +15,9 @@ from analysis.load import StudyData, open_study
 from analysis.report import Report, find_clip, make_report, parse_formats, write
 from analysis.report.writing import PAGE
 from study.errors import AnalysisError, StudyError
-from study.tracking.folder import StudyFolder
+from study.tracking.folder import NAME, StudyFolder
+from study.tracking.mlflow_report import ARTIFACTS, NOT_ASKED, asked_place
+from study.tracking.mlflow_report import attach as attach_files
 from study.tracking.tracking_uri import mask_credentials
 
 if TYPE_CHECKING:
@@ -53,29 +55,37 @@ def report_study(
     formats: str,
     out: Path | None = None,
     tracking_uri: str | None = None,
+    attach: bool = False,
 ) -> Written:
-    """Write the report of a study and attach it to the study's MLflow run.
+    """Write the report of a study, and attach it to the study's MLflow run where the person asks for that.
 
     Args:
         source: A study folder, or a tracking URI.
         study: Name of the study, where `source` is a tracking URI.
         formats: What to write, such as "html,csv".
         out: Folder; by default `report` in the study's folder.
-        tracking_uri: MLflow that gets the report; by default the study's own.
+        tracking_uri: MLflow that gets the report; by default `MLFLOW_TRACKING_URI`, else none but a `source`.
+        attach: Whether the MLflow that a study of this user's own was started with gets it.
 
     Raises:
         StudyError: There is no such study, it cannot be read, or the folder cannot be written.
     """
     chosen = parse_formats(formats)
-    data = open_study(source, study=study)
     folder = None if "://" in source else StudyFolder(Path(source))
+    place = asked_place(folder, tracking_uri, attach=attach) if folder else tracking_uri or source
+    data = open_study(source, study=study)
     if out is None:
-        out = folder.path / FOLDER if folder else STUDIES / re.sub(r"[^\w.-]+", "_", data.name) / FOLDER
+        out = folder.path / FOLDER if folder else folder_of_experiment(data.name)
     clip = None if folder is None else find_clip(folder.path, str(data.sheet.get("study_id")))
     report = make_report(data, importance=_importance(folder, data.kind), clip=clip)
     files = write(report, out, chosen)
-    attached = _attach(data, files, out, tracking_uri or _own_uri(folder, source))
+    attached = _attach(data, files, out, place)
     return Written(report=report, out=out, files=files, attached=attached)
+
+
+def folder_of_experiment(name: str) -> Path:
+    """Return the folder for the report of an experiment in MLflow, whose name may be anything, such as `..`."""
+    return STUDIES / ("_" + re.sub(r"[^\w.-]+", "_", name) if not NAME.fullmatch(name) else name) / FOLDER
 
 
 def print_report(console: "Console", written: Written) -> None:
@@ -129,23 +139,14 @@ def _proposed(rows: "Sequence[TrialRow]") -> Counter[int]:
     return Counter(row.num_env_runners for row in rows if row.ended and row.proposed)
 
 
-def _own_uri(folder: StudyFolder | None, source: str) -> str | None:
-    """Return the MLflow that a study is in; None for a packed one, which is mirrored to nowhere."""
-    if folder is None:
-        return source
-    return None if folder.records.suffix == ".xz" else folder.identity().tracking_uri
-
-
 def _attach(data: StudyData, files: Sequence[Path], out: Path, uri: str | None) -> str:
     study_id = data.sheet.get("study_id")
     if uri is None:
-        return "Not attached to MLflow: a packed study is in none. Name one with --tracking-uri."
+        return NOT_ASKED
     if not study_id:
         return "Not attached to MLflow: the experiment was not written by this project, so it has no run of a study."
-    from study.tracking.mlflow_report import ARTIFACTS, attach
-
     try:
-        run_id = attach(files, out, tracking_uri=uri, name=data.name, study_id=str(study_id))
+        run_id = attach_files(files, out, tracking_uri=uri, name=data.name, study_id=str(study_id))
     except StudyError as error:
         return f"Not attached to MLflow: {error}"
     return f"Attached to MLflow: {ARTIFACTS}/ of run {run_id} at {mask_credentials(uri)}"

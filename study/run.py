@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
@@ -14,7 +15,15 @@ from study.cluster.shipping import own_modules, runtime_env
 from study.conductor import Conductor
 from study.display import Display, PlainDisplay
 from study.errors import ExitCode, RecordError, TrackingError
-from study.opening import RunOptions, forget_unstarted, is_resumed, name_taken, new_identity, resumed_identity
+from study.opening import (
+    RunOptions,
+    forget_unstarted,
+    is_resumed,
+    name_taken,
+    new_identity,
+    resumed_identity,
+    write_identity,
+)
 from study.planning.needs import execution_of
 from study.planning.plan import deal_slots, make_plan
 from study.planning.shape import ClusterShape
@@ -116,8 +125,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
             stack.push(lambda kind, error, trace: forget_unstarted(folder, error))
         if options.tensorboard:
             folder.make_tensorboard()  # before the identity: what was asked for outlives a kill in between
-        if not resumed:
-            folder.create(identity, options.space_text)
+        write_identity(folder, identity, options, resumed=resumed, note=display.note)
         session = _Session(spec, folder, identity, options, display, address, spaces)
         return session.run(stack, insist_on_mlflow=not resumed)
 
@@ -255,7 +263,7 @@ class _Session:
         if not report.drained:
             self._display.note(
                 f"{mirror.name} lacks up to {report.behind} {unit} ({report.reason or 'it is slow'}); "
-                f"catch up with: python -m study sync {self._folder.path}"
+                f"catch up with: python -m study sync {shlex.quote(str(self._folder.path))}"
             )
         return report
 

@@ -14,7 +14,8 @@ from study.tracking.mlflow_mirror import reason_of
 from study.tracking.mlflow_mirror import sync as sync_mlflow
 from study.tracking.packing import unpacked
 from study.tracking.state import check_files
-from study.tracking.tracking_uri import check_optuna_storage, check_tracking_uri, mask_credentials
+from study.tracking.tracking_uri import asked_uri, check_optuna_storage, check_tracking_uri, mask_credentials
+from study.tracking.trust import is_made_here
 
 TIMEOUT_S = 30.0
 """Seconds for which a place may be away."""
@@ -31,7 +32,7 @@ def sync_study(
 ) -> list[str]:
     """Bring MLflow, and Optuna's storage and event files where the study has them, up to date with the records.
 
-    Where places are named, only those.
+    Where places are named, only those. What only the folder names is contacted for a study of this user's own.
 
     Args:
         folder: The study.
@@ -46,11 +47,21 @@ def sync_study(
     Raises:
         StudyError: A place does not answer, or the records cannot be trusted; the others have got what they lacked.
     """
-    storage = optuna_storage or folder.identity().optuna_storage
+    identity = folder.identity()
     check_files(unpacked(folder))
+    named = tracking_uri is not None or optuna_storage is not None or tensorboard
+    if not named and not is_made_here(folder.identity_file):
+        tracking_uri = asked_uri(None)
+        if tracking_uri is None:
+            raise TrackingError(
+                f"{folder.path}: a study that was started elsewhere, moved or copied is shown where you say, got an "
+                f"MLflow named by its folder alone ({mask_credentials(identity.tracking_uri)}). "
+                "Fix: add --tracking-uri with that address if you trust it, or with another one."
+            )
+        named = True
+    storage = optuna_storage or identity.optuna_storage
     said: list[str] = []
     failed: list[StudyError] = []
-    named = tracking_uri is not None or optuna_storage is not None or tensorboard
     if tracking_uri is not None or not named:
         try:
             uri = None if tracking_uri is None else check_tracking_uri(tracking_uri)

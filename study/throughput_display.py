@@ -1,5 +1,6 @@
 """What a person sees of a throughput study: its plan, and at the end a line for each cell. Imports rich, no engine."""
 
+import shlex
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ def print_throughput_plan(console: Console, plan: Plan, spec: StudySpec, *, name
         f"[bold]{name}[/bold]: {len(cells)} cells in {blocks} blocks, {plan.num_trials} short trials, about "
         f"{duration(plan.hours * 3600)} here",
         highlight=False,
+        markup=True,
     )
     table = _table_of_cells(cells)
     for column in ("runs", "CPUs each", "memory each", "training each"):
@@ -107,7 +109,7 @@ def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow]
         console.print(f"failed: {reason}", soft_wrap=True, highlight=False, markup=False)
     _print_engine(console, spec, engines_in_words(row.engine for row in rows))
     console.print(f"\nn = {len(rows)} trials. All columns: {table}", soft_wrap=True)
-    report = f"Speed-up, efficiency and models: python -m study report {folder}"
+    report = f"Speed-up, efficiency and models: python -m study report {shlex.quote(folder)}"
     console.print(report, soft_wrap=True, highlight=False, markup=False)
 
 

@@ -5,6 +5,7 @@ Pages of runs carry the latest value of every metric; a history is asked for one
 
 import json
 import os
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -19,20 +20,16 @@ from mlflow.exceptions import MlflowException
 
 from study.errors import TrackingError
 from study.tracking.mlflow_mirror import reason_of
-from study.tracking.tracking_uri import check_tracking_uri, mask_credentials, sqlite_path
+from study.tracking.tracking_uri import CLIENT_SETTINGS, check_tracking_uri, mask_credentials, sqlite_path
 
 _PAGE = 1000
 """Runs per page of a search."""
 HISTORIES_UP_TO = 300
 """Runs up to which metric histories are read without being asked for: some 3 ms for each metric of each."""
-_SETTINGS = {
-    # MLflow's own defaults wait four minutes for a server that is away.
+_SETTINGS = CLIENT_SETTINGS | {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": "10",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
 """Environment of MLflow's client; what the person has set wins."""
 
@@ -156,7 +153,7 @@ class Store:
             if "out-of-date database schema" in str(error):
                 raise TrackingError(
                     f"tracking URI {self.shown}: the database must have this MLflow's tables, got those of another "
-                    f"version. Fix: back it up, then run `mlflow db upgrade {self.shown}`."
+                    f"version. Fix: back it up, then run `mlflow db upgrade {shlex.quote(self.shown)}`."
                 ) from error
             raise self._unanswered(error) from error
         except Exception as error:  # databases and proxies raise every kind

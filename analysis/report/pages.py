@@ -9,6 +9,7 @@ from analysis.figures.figure import Figure
 from analysis.report.clip import Clip
 from analysis.report.content import LEARNING, Report
 from analysis.tables.table import Table
+from study.harmless import markdown
 
 CLIP = "clip"
 """Name of the film, and of its picture, beside the figures."""
@@ -97,8 +98,8 @@ def _clip(clip: Clip | None, folder: str) -> Iterator[str]:
 
 
 def _line(text: str) -> str:
-    """Return `text` on one line; what Markdown would take for HTML stays text."""
-    return " ".join(text.split()).replace("<", "&lt;")
+    """Return `text` on one line; what Markdown would take for HTML or a link stays text."""
+    return markdown(" ".join(text.split()))
 
 
 def _alt(text: str) -> str:

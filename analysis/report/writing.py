@@ -8,7 +8,10 @@ from analysis.report.content import Report
 from analysis.report.formats import Format
 from analysis.report.pages import CLIP, to_html, to_markdown
 from analysis.tables.table import Table
+from analysis.tables.writers import frame_to_csv
 from study.errors import AnalysisError
+from study.harmless import printable
+from study.tracking.files import below, write_below
 
 PAGE, TEXT = "report.html", "report.md"
 TABLES, FIGURES = "tables", "figures"
@@ -27,23 +30,21 @@ def write(report: Report, out: Path, formats: Sequence[Format] = get_args(Format
 
     Raises:
         AnalysisError: The folder cannot be written.
+        RecordError: A link is in the place of one of the files or of a folder of theirs.
     """
     files: list[Path] = []
 
     def put(name: str, content: str | bytes) -> None:
-        path = out / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        files.append(path)
+        files.append(write_below(out, name, printable(content) if isinstance(content, str) else content))
 
     try:
         _write(report, formats, put)
         if report.clip is None or not report.clip.film:
             for suffix in (".mp4", ".gif", ".png"):
-                (out / FIGURES / f"{CLIP}{suffix}").unlink(missing_ok=True)
+                below(out, f"{FIGURES}/{CLIP}{suffix}").unlink(missing_ok=True)
         for figure in report.figures:
             for suffix in ("svg", "png", "pdf", "csv") if not figure.drawn else ():
-                (out / FIGURES / f"{figure.key}.{suffix}").unlink(missing_ok=True)
+                below(out, f"{FIGURES}/{figure.key}.{suffix}").unlink(missing_ok=True)
     except OSError as error:
         raise AnalysisError(
             f"{out}: the folder of the report must be writable, got {error.strerror or error}. "
@@ -69,6 +70,6 @@ def _write(report: Report, formats: Sequence[Format], put: Callable[[str, str | 
         put(f"{FIGURES}/{figure.key}.svg", figure.to_svg())
         put(f"{FIGURES}/{figure.key}.png", figure.to_png())
         if "csv" in formats:
-            put(f"{FIGURES}/{figure.key}.csv", figure.frame.to_csv(index=False, lineterminator="\n"))
+            put(f"{FIGURES}/{figure.key}.csv", frame_to_csv(figure.frame))
         if "tex" in formats:
             put(f"{FIGURES}/{figure.key}.pdf", figure.to_pdf())

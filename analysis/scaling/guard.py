@@ -4,7 +4,6 @@ Efficiency compares times of equal work. Where the work changed with the runners
 runners' doing alone, and nothing in the two runs tells how much of it is.
 """
 
-import shlex
 from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
@@ -47,7 +46,7 @@ def refusals(
         space: Space file for commands; by default named like the study.
     """
     study = as_text(measured, "study")
-    run = Rerun(space=shlex.quote(space) if space else f"{study or '<space>'}.yaml", study=study or "<study>")
+    run = Rerun(space=space or f"{study or 'SPACE'}.yaml", study=study or "STUDY")
     present = cells_of(measured)
     scales = sorted({cell.num_env_runners for cell in present})
     if len(scales) < 2:

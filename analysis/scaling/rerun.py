@@ -18,7 +18,7 @@ class Rerun:
     """How to run cells of a study."""
 
     space: str
-    """Space file that the study came from, as a shell takes it."""
+    """Space file that the study came from."""
     study: str
     """Its name."""
 
@@ -49,7 +49,7 @@ class Rerun:
         sets += [f"{SETTINGS[name]}={_yaml(each)}" for name, each in values]
         sets += ["search.sampler=grid"]
         words = ["python", "run_study.py", "--space", self.space, "--name", f"{self.study}{suffix}"]
-        return " ".join([*words, *(word for each in sets for word in ("--set", _quoted(each)))])
+        return shlex.join([*words, *(word for each in sets for word in ("--set", each))])
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
@@ -59,7 +59,3 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 def _yaml(values: Sequence[Any]) -> str:
     """Return one value, or a list of them, as YAML understands it."""
     return orjson.dumps(values[0] if len(values) == 1 else list(values)).decode()
-
-
-def _quoted(text: str) -> str:
-    return f"'{text}'" if "[" in text else shlex.quote(text)

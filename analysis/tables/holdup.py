@@ -1,6 +1,7 @@
 """T11: the hold-up certificate as a table of its arms and laws. A view of study.certificate; reads files, no engine."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def hold_up(data: StudyData, results: Results) -> Table:
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         damage = (
             f"No certificate. certificate.json must be one, got a damaged file ({type(error).__name__}: {error}). "
-            f"Fix: python -m study certificate write {data.source}"
+            f"Fix: python -m study certificate write {shlex.quote(data.source)}"
         )
         return without_rows("T11", TITLE, damage, definitions=SAID, n_failed=failed)
 

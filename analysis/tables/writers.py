@@ -2,11 +2,13 @@
 
 import csv
 from collections.abc import Sequence
+from typing import Literal
 
 import pandas as pd
 
 from analysis.tables.cells import Cell, cells, more_rows
 from analysis.tables.table import Table
+from study.harmless import csv_cell, markdown
 
 
 def to_csv(table: Table) -> str:
@@ -18,13 +20,22 @@ def to_csv(table: Table) -> str:
     said += [f"engine: {table.engine}"] if table.engine else []
     said += [*table.notes, *table.definitions]
     said += [f"{column.name} [{column.unit or 'text'}]: {column.meaning}" for column in table.columns]
-    head = "".join(f"# {one_line(text)}\n" for text in said)
+    head = "".join(f"# {csv_cell(one_line(text))}\n" for text in said)
     if not len(table.frame.columns):
         return head
     texts: pd.DataFrame = table.frame.select_dtypes("string")
     marked = any(texts[name].str.contains("#", regex=False).fillna(False).any() for name in texts)
-    quoting = csv.QUOTE_NONNUMERIC if marked else csv.QUOTE_MINIMAL
-    return head + table.frame.to_csv(index=False, lineterminator="\n", quoting=quoting)
+    return head + frame_to_csv(table.frame, quoting=csv.QUOTE_NONNUMERIC if marked else csv.QUOTE_MINIMAL)
+
+
+def frame_to_csv(frame: pd.DataFrame, *, quoting: Literal[0, 2] = csv.QUOTE_MINIMAL) -> str:
+    """Return a frame as CSV in which no text is a formula; see `study.harmless.csv_cell`."""
+    safe = frame.rename(columns=lambda name: csv_cell(str(name)))
+    for place, kind in enumerate(frame.dtypes):
+        if not pd.api.types.is_numeric_dtype(kind):
+            values = frame.iloc[:, place].map(lambda value: csv_cell(value) if isinstance(value, str) else value)
+            safe.isetitem(place, values.to_numpy())
+    return safe.to_csv(index=False, lineterminator="\n", quoting=quoting)
 
 
 def to_markdown(table: Table) -> str:
@@ -37,7 +48,7 @@ def to_markdown(table: Table) -> str:
     if not table.empty:
         meanings = [f"{column.heading}: {column.meaning}" for column in table.columns if column.meaning]
         parts.append(_bullets("Columns", meanings))
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return markdown("\n\n".join(part for part in parts if part)) + "\n"
 
 
 def one_line(text: str) -> str:

@@ -11,7 +11,9 @@ from study.certificate.diagnosis import Diagnosis
 from study.certificate.page import page
 from study.certificate.verdict import Comparisons, Verdict
 from study.errors import RecordError
-from study.tracking.folder import StudyFolder, write_atomically
+from study.harmless import markdown, printable
+from study.tracking.files import write_atomically
+from study.tracking.folder import StudyFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,7 @@ class Certificate:
 
     def to_markdown(self) -> str:
         """Return the certificate as one page."""
-        return page(self.to_json())
+        return markdown(printable(page(self.to_json())))
 
     def write(self, folder: StudyFolder) -> None:
         """Write `certificate.json` and `certificate.md` into the study folder.

@@ -1,6 +1,7 @@
 """The winner for use elsewhere: a plain RLlib script, and a space file of this project. Text; imports no engine."""
 
 import io
+import keyword
 import pprint
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -107,6 +108,12 @@ def _check_rllib_can(spec: StudySpec) -> None:
     lacking = [name for name in asked["environment"] if name not in plain]
     lacking += [name for name in ("conv_net",) if name in asked["model"]]
     lacking += ["standardization: none"] if spec.standardization == "none" else []
+    words = [word for section, arguments in spec.rllib.items() for word in (section, *arguments)]
+    if foreign := [word for word in words if not word.isidentifier() or keyword.iskeyword(word)]:
+        raise AnalysisError(
+            f"export: names under `rllib:` become names in the script, got {foreign[0]!r}. "
+            "Fix: do not run what this study's folder says: it was made by hand."
+        )
     if lacking:
         raise AnalysisError(
             f"export: a script of RLlib alone must do what was trained, and RLlib lacks {', '.join(lacking)}. "

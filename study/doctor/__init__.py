@@ -42,9 +42,10 @@ def diagnose(
 def gather(*, address: str | None, tracking_uri: str | None, out: Path, spec: StudySpec | None) -> "Surroundings":
     """Return the facts that `judge` rests on; arguments as of `diagnose`."""
     from study.doctor.asking import find_surroundings
-    from study.opening import DEFAULT_TRACKING_URI
+    from study.tracking.tracking_uri import DEFAULT_TRACKING_URI, asked_uri
 
-    return find_surroundings(address=address, tracking_uri=tracking_uri or DEFAULT_TRACKING_URI, out=out, spec=spec)
+    uri = asked_uri(tracking_uri) or DEFAULT_TRACKING_URI
+    return find_surroundings(address=address, tracking_uri=uri, out=out, spec=spec)
 
 
 def judge(around: "Surroundings") -> Iterator[Finding]:

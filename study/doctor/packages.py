@@ -1,5 +1,6 @@
 """Whether every node runs the same code as the driver, and none with known holes. Judges facts."""
 
+import shlex
 from importlib import metadata
 
 from packaging.requirements import Requirement
@@ -59,7 +60,7 @@ def holes(node: NodeReport, around: Surroundings) -> Verdict:
     if found:
         return fail(
             "; ".join(text for text, _ in found),
-            f"pip install {' '.join(repr(fix) for _, fix in found)}, on every node.",
+            f"pip install {' '.join(shlex.quote(fix) for _, fix in found)}, on every node.",
         )
     return ok("none in " + ", ".join(f"{name} {versions[name]}" for name in FLOORS if name in versions))
 

@@ -1,6 +1,7 @@
 """Whether Ray is there, of one version, asks for a token, and belongs to us. Judges facts; imports no Ray."""
 
 import os
+import shlex
 
 from study.doctor.finding import Check, Verdict, fail, ok, refused, warn
 from study.doctor.surroundings import NodeReport, Surroundings, by_value, on_every_node, plural, told
@@ -129,7 +130,8 @@ def token_file(node: NodeReport, around: Surroundings) -> Verdict | None:
     if facts["token_readers"]:
         return fail(
             f"{facts['token_readers']} can read {facts['token_file']}, and with it run code in your Ray",
-            f"chmod 600 {facts['token_file']}, and make a new token (`ray get-auth-token --generate`).",
+            f"chmod 600 {shlex.quote(str(facts['token_file']))}, and make a new token "
+            "(`ray get-auth-token --generate`).",
         )
     return ok(f"only you can read {facts['token_file']}")
 

@@ -7,6 +7,7 @@ quota speaks up only then.
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import socket
 import stat
@@ -115,12 +116,12 @@ def trusted(around: Surroundings) -> Verdict:
     if (exposed := open_place(place)) is not None:
         return warn(
             f"everybody may write to {exposed}: a study below it could be exchanged, and is not resumed",
-            f"chmod o-w '{exposed}'.",
+            f"chmod o-w {shlex.quote(str(exposed))}.",
         )
     if group_may_write(status) and not status.st_mode & stat.S_ISVTX:
         return warn(
             f"its group may write to {place}: a study that you resume from there could be somebody else's",
-            f"chmod g-w '{place}'.",
+            f"chmod g-w {shlex.quote(str(place))}.",
         )
     return ok(f"nobody else may replace what is in {place}")
 

@@ -18,14 +18,8 @@ from study.doctor.probe import filesystem_of
 from study.doctor.storage import nearest
 from study.doctor.surroundings import Surroundings
 from study.errors import TrackingError
-from study.tracking.tracking_uri import absolute_uri, check_tracking_uri, mask_credentials, sqlite_path
+from study.tracking.tracking_uri import CLIENT_SETTINGS, absolute_uri, check_tracking_uri, mask_credentials, sqlite_path
 
-CLIENT = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-}
-"""MLflow's client would try for four minutes."""
 TIMEOUT_S = 10.0
 
 
@@ -53,7 +47,7 @@ def api(around: Surroundings) -> Verdict | None:
         return None
     if not uri.startswith("http"):
         return _database(uri)
-    with environment(CLIENT):
+    with environment(CLIENT_SETTINGS):
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
@@ -120,7 +114,7 @@ def server_version(around: Surroundings) -> Verdict | None:
     uri = _usable(around.tracking_uri)
     if uri is None or not uri.startswith("http"):
         return None
-    with environment(CLIENT):
+    with environment(CLIENT_SETTINGS):
         from mlflow.exceptions import MlflowException
         from mlflow.tracking._tracking_service.utils import get_default_host_creds
         from mlflow.utils.rest_utils import http_request

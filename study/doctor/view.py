@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from study.console import SteadyConsole
 from study.doctor import all_checks, gather, judge
 from study.doctor.finding import LEVELS, Finding
 from study.errors import ExitCode
@@ -90,6 +91,6 @@ def print_summary(console: Console, findings: Sequence[Finding]) -> None:
 @contextlib.contextmanager
 def working() -> Iterator[None]:
     """Show in a terminal that something is going on; not on standard output, which may be for programs."""
-    console = Console(stderr=True)
+    console = SteadyConsole(stderr=True)
     with console.status("Asking every node") if console.is_terminal else contextlib.nullcontext():
         yield

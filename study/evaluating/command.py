@@ -1,18 +1,21 @@
 """`python -m study evaluate`: plays a policy, films it, tells MLflow. Imports RLlib and torch last."""
 
+import shlex
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from study.errors import Fault, SpaceError, StudyError
+from study.errors import Fault, RecordError, SpaceError, StudyError
 from study.evaluating.film import BEST, EPISODES, Facts, best_suffix, check_target
 from study.evaluating.showing import Shown, show
 from study.evaluating.subject import Subject, find_subject, random_subject
 from study.evaluating.summary import Summary, summarise
 from study.space.spec import StudySpec
+from study.tracking.mlflow_report import NOT_ASKED, asked_place, attach
 from study.tracking.tracking_uri import mask_credentials
+from study.tracking.trust import is_made_here
 
 if TYPE_CHECKING:
     from study.trial.envs.environments import Spaces
@@ -33,6 +36,8 @@ class Asked:
         seed: First seed of the episodes; None is the space's.
         video: Where the film goes; an empty text is the study's own place for it, None is no film.
         render: Whether to open a window.
+        attach: Whether the MLflow that the study was started with gets the film.
+        tracking_uri: MLflow that gets it instead.
     """
 
     path: Path
@@ -44,6 +49,8 @@ class Asked:
     seed: int | None = None
     video: str | None = None
     render: bool = False
+    attach: bool = False
+    tracking_uri: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +92,9 @@ def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda 
     """
     subject = _subject(asked)
     subject.check_owner()
+    _check_own_code(subject)
+    if subject.study is not None:
+        asked_place(subject.study, asked.tracking_uri, attach=asked.attach)  # refuse before anything is played
     spec = _as_asked(subject.spec, asked)
     film = None if asked.video is None else _target(subject, asked.video)
     if film is not None:
@@ -143,6 +153,24 @@ def _subject(asked: Asked) -> Subject:
     return random_subject(asked.path)
 
 
+def _check_own_code(subject: Subject) -> None:
+    """Refuse to import a module because a folder from elsewhere names it.
+
+    Raises:
+        RecordError: The study's environment is in a module, and the study was not started here.
+    """
+    if subject.study is None or is_made_here(subject.study.identity_file):
+        return
+    named = {subject.spec.environment.id, subject.spec.evaluated_environment.id}
+    if modules := sorted(each for each in named if ":" in each):
+        policy = subject.checkpoint or f"{subject.study.checkpoints}/trial_…"
+        raise RecordError(
+            f"{subject.study.path}: a module must not be imported because a folder that was received, moved or copied "
+            f"names it, got {modules[0]!r}. Fix: read that module, then name the policy and a space of your own: "
+            f"python -m study evaluate {shlex.quote(str(policy))} --space SPACE."
+        )
+
+
 def _play(subject: Subject, spec: StudySpec, spaces: "Spaces", *, keep_actions: int) -> "EvaluationResult":
     from study.trial.evaluation import evaluate, evaluate_random
 
@@ -191,7 +219,7 @@ def _keep(subject: Subject, spec: StudySpec, asked: Asked, shown: Shown, film: P
     study = subject.study
     if study is None or film.parent.resolve() != study.clips.resolve():
         return ""
-    identity = study.identity()
+    identity, uri = study.identity(), asked_place(study, asked.tracking_uri, attach=asked.attach)
     facts = Facts(
         file=film.name,
         study_id=identity.study_id,
@@ -203,9 +231,9 @@ def _keep(subject: Subject, spec: StudySpec, asked: Asked, shown: Shown, film: P
         shots=shown.shots,
     )
     files = [film, *([shown.poster] if shown.poster else []), facts.write(film)]
-    from study.tracking.mlflow_report import attach
-
-    uri, folder = identity.tracking_uri, study.clips.name
+    if uri is None:
+        return NOT_ASKED
+    folder = study.clips.name
     try:
         run_id = attach(files, film.parent, tracking_uri=uri, name=identity.name, study_id=identity.study_id, to=folder)
     except StudyError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from study.errors import Fault, RecordError, SpaceError
-from study.tracking.folder import write_atomically
+from study.tracking.files import write_atomically
 
 if TYPE_CHECKING:
     from study.trial.envs.frames import Frame

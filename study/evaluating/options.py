@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperCommand
 
+from study.console import SteadyConsole, write
 from study.errors import Fault, SpaceError
 
 FORMATS = ("text", "json")
@@ -70,6 +70,10 @@ def evaluate(
         ),
     ] = None,
     render: Annotated[bool, typer.Option("--render", help="Show the first 3 episodes in a window.")] = False,
+    attach: Annotated[
+        bool, typer.Option("--attach", help="Give the film to the MLflow that the study was started with.")
+    ] = False,
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow that gets the film instead.")] = None,
     format_: Annotated[str, typer.Option("--format", help="text; json: all returns, for programs.")] = "text",
 ) -> None:
     """Play a recorded policy, or a random one: its return over episodes, a film of it, a window.
@@ -82,7 +86,7 @@ def evaluate(
     from study.evaluating.command import Asked, Evaluated, evaluate_policy
     from study.evaluating.view import print_film, print_numbers, to_json
 
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = SteadyConsole(width=None if sys.stdout.isatty() else 140)
 
     def tell(evaluated: Evaluated) -> None:
         if format_ == "text":
@@ -98,9 +102,11 @@ def evaluate(
         seed=seed,
         video=video,
         render=render,
+        attach=attach,
+        tracking_uri=tracking_uri,
     )
     evaluated = evaluate_policy(asked, told=tell)
     if format_ == "json":
-        sys.stdout.write(to_json(evaluated))
+        write(to_json(evaluated))
     elif evaluated.film is not None:
         print_film(console, evaluated.film, evaluated.attached)

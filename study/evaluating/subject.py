@@ -10,6 +10,7 @@ from study.space.laws import smallest
 from study.space.parameters import SCALE, Value
 from study.space.space_file import find_space
 from study.space.spec import StudySpec, load_space, load_unscored
+from study.tracking.files import check_plain_tree
 from study.tracking.folder import StudyFolder
 from study.tracking.ledger import Ledger, TrialRow, best_per_scale
 from study.tracking.state import ledger_of
@@ -64,6 +65,7 @@ class Subject:
                 f"{self.checkpoint}: must hold the policy ({STATE_FILE}), got none; a packed study has no policies. "
                 "Fix: evaluate the study that it was packed from, or restore the folder from a backup."
             )
+        check_plain_tree(self.checkpoint)
         for folder in (*((self.study.path,) if self.study else ()), self.checkpoint):
             check_own(folder, way_out=_WAY_OUT)
 

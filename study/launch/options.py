@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
+from study.console import SteadyConsole
 from study.launch import option_checks as checks
 from study.options import Seed, Set, Trials, checked_name, checked_stage, load, seconds
 from study.protocol.stages import STAGES
 from study.space.space_file import find_space
+from study.tracking.tracking_uri import asked_uri
 
 Kind = Literal["slurm", "oar", "pbs", "ssh", "ray-up", "kuberay"]
 
@@ -133,7 +134,7 @@ def launch(
         checked_stage(until, spec)
     more: list[str] = []
     passed = {
-        "--tracking-uri": tracking_uri,
+        "--tracking-uri": asked_uri(tracking_uri),
         "--optuna-storage": optuna_storage,
         "--until": until,
         "--seed": seed,
@@ -146,7 +147,7 @@ def launch(
         more += ["--set", change]
     walltime_s = int(seconds(walltime or "1h", "--walltime"))
     checks.check_walltime(kind, walltime_s)
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = SteadyConsole(width=None if sys.stdout.isatty() else 140)
     listed = tuple(each.strip() for each in (hosts or "").split(",") if each.strip())
     on_nodes = out if kind == "ssh" else here / out
     folder = (out if kind == "ssh" else on_nodes).resolve() / f"{name}.launch"

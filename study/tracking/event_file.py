@@ -51,7 +51,7 @@ class EventFile:
         """
         if self._missing or (complete and len(self._left) > self._end):
             make = 0 if self._end else os.O_CREAT  # one that was removed meanwhile lacks its beginning
-            file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | make, 0o600)
+            file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | make, 0o600)
             with os.fdopen(file, "wb") as stream:
                 stream.seek(self._end)
                 stream.write(self._missing)

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -16,13 +17,17 @@ from study.space.plain import unfit
 from study.space.space_file import Source
 from study.space.spec import StudySpec, parse_space
 from study.tracking import lock
+from study.tracking.files import check_plain, write_atomically
 from study.tracking.shapes import misfit
-from study.tracking.trust import check_own
+from study.tracking.trust import SIGNATURE, check_own, sign
 
 FORMAT = 1
 """Version of the folder's layout."""
 MAX_IDENTITY = 1_000_000
 """Bytes of `study.json`; a space has at most a tenth."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Names of studies: they become folders, MLflow experiments and words of command lines."""
+_STUDY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +170,7 @@ class StudyFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            check_plain(self.path)
             ours = (*lock.NAMES, "space.yaml")
             foreign = [
                 entry.name
@@ -183,6 +189,8 @@ class StudyFolder:
                 f"{self.path}: a new study needs an empty folder, got one with {', '.join(sorted(foreign)[:5])}. "
                 f"Fix: {lost}choose another --name or --out."
             )
+        if self.path.stat().st_mode & 0o077:  # it was there before
+            self.path.chmod(0o700)
 
     def make_tensorboard(self) -> None:
         """Make the folder of event files, if it is not there: from now on whoever runs the study keeps them.
@@ -205,12 +213,21 @@ class StudyFolder:
             RecordError: The folder cannot be written.
         """
         try:
-            self.space_file.write_text(space_text)
-            write_atomically(self.identity_file, json.dumps(identity.to_json(), indent=1))
+            write_atomically(self.space_file, space_text)
+            self.rewrite(identity)
         except OSError as error:
             raise RecordError(
                 f"{self.path}: must be writable ({error.strerror}). Fix: choose another folder with --out."
             ) from error
+
+    def rewrite(self, identity: StudyIdentity) -> None:
+        """Write the identity, and the signature that says that this user did.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
+        write_atomically(self.identity_file, json.dumps(identity.to_json(), indent=1))
+        sign(self.identity_file)
 
     def forget(self) -> None:
         """Remove the files of a study that recorded nothing, and the folder if nothing else is in it."""
@@ -222,6 +239,7 @@ class StudyFolder:
             "mirror.json",
             "mirror.log",
             "trials.csv",
+            SIGNATURE,
         )
         for name in (*names, ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock", *lock.NAMES):
             (self.path / name).unlink(missing_ok=True)
@@ -232,12 +250,13 @@ class StudyFolder:
                 folder.rmdir()
 
     def identity(self) -> StudyIdentity:
-        """Read the study's identity.
+        """Read the study's identity. Every command on a study begins with it, and so with the check of its files.
 
         Raises:
-            RecordError: The file is missing or damaged.
+            RecordError: The file is missing or damaged, or the folder holds links, pipes or the like.
         """
         file = self.identity_file
+        check_plain(self.path)
         fix = "Fix: restore it from a backup, or start a new study with --name."
         try:
             content = json.loads(_small_text(file))
@@ -246,6 +265,9 @@ class StudyFolder:
             identity = StudyIdentity(**content)
             if (wrong := next((law for _, law, _ in unfit(identity.spec)), None)) is not None:
                 raise ValueError(f"spec: {wrong}")
+            for field, rule in (("name", NAME), ("study_id", _STUDY_ID)):
+                if not rule.fullmatch(value := content[field]):
+                    raise ValueError(f"{field} {value[:100]!r}")
         except FileNotFoundError as error:
             way_out = "restore it from a backup" if self.records.exists() else "check --out and --name"
             raise RecordError(f"{self.path}: no study here (study.json is missing). Fix: {way_out}.") from error
@@ -323,18 +345,3 @@ def _small_text(file: Path) -> str:
     if len(raw) > MAX_IDENTITY:
         raise ValueError(f"more than {MAX_IDENTITY} bytes")
     return raw.decode()
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text`: a reader, or a kill, sees the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -234,7 +235,8 @@ def _refusal(folder: Path, who: str) -> RecordError:
 def _uncertain(path: Path, theirs: Owner, mine: Owner) -> RecordError:
     return RecordError(
         f"{path.parent}: one driver at a time may work on a study, got another driver, {theirs}; from {mine.host} "
-        f"nobody can tell whether it is at work. Fix: look there, as by `ssh {theirs.host} ps -fp {theirs.pid}`; "
+        f"nobody can tell whether it is at work. Fix: look there, as by "
+        f"`ssh -- {shlex.quote(theirs.host)} ps -fp {theirs.pid}`; "
         f"if it is gone, remove {path} and run the same command again."
     )
 

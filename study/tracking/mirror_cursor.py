@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Self
 
 from study.errors import RecordError
-from study.tracking.folder import StudyFolder, write_atomically
+from study.tracking.files import write_atomically
+from study.tracking.folder import StudyFolder
 from study.tracking.shapes import misfit
 from study.tracking.tracking_uri import mask_credentials
 

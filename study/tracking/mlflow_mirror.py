@@ -11,7 +11,7 @@ from study.errors import StudyError, TrackingError
 from study.tracking.folder import StudyFolder
 from study.tracking.lock import at_work
 from study.tracking.mirror_cursor import CursorFile
-from study.tracking.tracking_uri import check_tracking_uri, mask_credentials
+from study.tracking.tracking_uri import CLIENT_SETTINGS, check_tracking_uri, mask_credentials
 
 if TYPE_CHECKING:
     from study.tracking.mirror import Mirror
@@ -22,18 +22,6 @@ _PAUSE_S = 1.0
 """Seconds between two attempts at an MLflow that does not answer."""
 _LONGEST_REASON = 300
 """Characters."""
-
-_SETTINGS = {
-    # MLflow's own defaults wait four minutes for a server that is away. Here a failure shows at once, and the
-    # mirror decides when to try again.
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": "10",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "MLFLOW_LOGGING_LEVEL": "WARNING",
-}
-"""Environment of MLflow's client; what the person has set wins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +65,7 @@ def sync(folder: StudyFolder, *, tracking_uri: str | None = None, timeout_s: flo
 
 def open_mirror(folder: StudyFolder, file: CursorFile) -> "Mirror":
     """Import MLflow with short time-outs and return a mirror; the caller holds `file.lock`."""
-    for name, value in _SETTINGS.items():
+    for name, value in CLIENT_SETTINGS.items():
         os.environ.setdefault(name, value)
     from study.tracking.mirror import Mirror
 

@@ -6,24 +6,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.errors import TrackingError
+from study.tracking.folder import StudyFolder
 from study.tracking.mirror_content import ROLE, STUDY_ID
 from study.tracking.mlflow_mirror import reason_of
-from study.tracking.tracking_uri import check_tracking_uri, mask_credentials, sqlite_path
+from study.tracking.tracking_uri import CLIENT_SETTINGS, asked_uri, check_tracking_uri, mask_credentials, sqlite_path
+from study.tracking.trust import is_made_here
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 ARTIFACTS = "report"
 """Folder among the run's artifacts."""
-_SETTINGS = {
-    # MLflow's own defaults wait four minutes for a server that is away; a report does not depend on it.
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": "10",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_LOGGING_LEVEL": "WARNING",
-}
-"""Environment of MLflow's client; what the person has set wins."""
+NOT_ASKED = "Not attached to MLflow: add --attach for the MLflow that the study was started with, or --tracking-uri."
+
+
+def asked_place(folder: StudyFolder, tracking_uri: str | None, *, attach: bool) -> str | None:
+    """Return the MLflow that the person asked a command on a study to write to; None where they asked for none.
+
+    Args:
+        folder: The study.
+        tracking_uri: As the command line names it.
+        attach: Whether the one that the study was started with is meant.
+
+    Raises:
+        TrackingError: The folder alone names that one: the study was not started here.
+        RecordError: There is no study.
+    """
+    if (named := asked_uri(tracking_uri)) is not None or not attach:
+        return named
+    identity = folder.identity()
+    if not is_made_here(folder.identity_file):
+        raise TrackingError(
+            f"--attach: the study must have been started here, got one that was received, moved or copied; its "
+            f"MLflow ({mask_credentials(identity.tracking_uri)}) is named by its folder alone. "
+            "Fix: name one with --tracking-uri."
+        )
+    return identity.tracking_uri
 
 
 def attach(
@@ -49,7 +67,7 @@ def attach(
     where = f"tracking URI {mask_credentials(uri)}"
     if (database := sqlite_path(uri)) is not None and not database.exists():
         raise TrackingError(f"{where}: must hold the study, got no such file. Fix: python -m study sync.")
-    for key, value in _SETTINGS.items():
+    for key, value in CLIENT_SETTINGS.items():
         os.environ.setdefault(key, value)
     from mlflow import MlflowClient
 

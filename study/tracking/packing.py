@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from study.errors import RecordError
+from study.tracking.files import write_atomically
 from study.tracking.folder import StudyFolder
 from study.tracking.records import Iteration, StudyOpened, open_records, read_lines
 from study.tracking.state import fold_lines
@@ -48,8 +49,8 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
     packed = StudyFolder(target)
     packed.prepare()
     published = replace(identity, tracking_uri=PUBLISHED_URI, optuna_storage=None, space=Path(identity.space).name)
-    packed.identity_file.write_text(json.dumps(published.to_json(), indent=1))
-    packed.space_file.write_text(space)
+    write_atomically(packed.identity_file, json.dumps(published.to_json(), indent=1))
+    write_atomically(packed.space_file, space)
     file = packed.packed_results if results_only else packed.packed_records
     with open_records(folder.records) as source, lzma.open(file, "wb", preset=9) as sink:
         kept = 0
@@ -67,6 +68,8 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
 
 def _space_of(folder: StudyFolder) -> str:
     try:
+        if folder.space_file.stat().st_nlink > 1:  # the name of a private file, perhaps
+            raise OSError(0, "it is also known by another name, a hard link")
         return folder.space_file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(

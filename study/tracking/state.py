@@ -15,6 +15,8 @@ from study.tracking.folder import StudyFolder
 from study.tracking.ledger import Ledger
 from study.tracking.mirror_cursor import CursorFile
 from study.tracking.records import Line, read_lines
+from study.tracking.table import read_table
+from study.tracking.trust import SIGNATURE
 
 FILES = (
     "study.json",
@@ -29,6 +31,7 @@ FILES = (
     ".mirror.lock",
     ".optuna-mirror.lock",
     ".tensorboard-mirror.lock",
+    SIGNATURE,
     *lock.NAMES,
 )
 """Files that a driver and its mirrors read, write or replace."""
@@ -119,8 +122,7 @@ def _witnesses(folder: StudyFolder, ledger: Ledger) -> Iterator[tuple[str, list[
 def _ended_in(table: Path) -> set[int]:
     """Return the trials that the table of trials shows as ended; none where it is damaged and proves nothing."""
     try:
-        with table.open(newline="") as file:
-            return {int(row["trial"]) for row in csv.DictReader(file) if row["status"] in _ENDED}
+        return {int(row["trial"]) for row in read_table(table) if row["status"] in _ENDED}
     except (OSError, ValueError, LookupError, TypeError, csv.Error):
         return set()
 
@@ -140,6 +142,8 @@ def _fault_of(file: Path) -> str:
             return ""
         if not file.is_file():
             return f"{file.name} must be a file"
+        if file.stat().st_nlink > 1:  # what is written to it would be in another file too
+            return f"{file.name} must have one name, got a hard link to it (replace it by a copy)"
     except OSError as error:
         return f"{file.name} must be a file ({error.strerror})"
     if not os.access(file, os.R_OK | os.W_OK, effective_ids=_EFFECTIVE):

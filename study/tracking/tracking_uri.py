@@ -9,10 +9,26 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from study.errors import TrackingError
 
+DEFAULT_TRACKING_URI = "sqlite:///mlflow.db"
+VARIABLE = "MLFLOW_TRACKING_URI"
+"""By which MLflow's users name their server once for all."""
+CLIENT_SETTINGS = {
+    # MLflow's own defaults wait four minutes for a server that is away. Here a failure shows at once.
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": "10",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    # A redirect takes the person's credentials, some kinds of which travel in other headers, to an unnamed host.
+    "MLFLOW_ALLOW_HTTP_REDIRECTS": "false",
+}
+"""Environment of MLflow's client; what the person has set wins."""
 _SERVERS = ("http", "https")
 _DATABASES = ("postgresql", "mysql", "mssql")
 _OPTUNA_DATABASES = ("postgresql", "mysql", "mariadb")
@@ -29,6 +45,25 @@ _PROBE = "/api/2.0/mlflow/experiments/search"
 _LARGEST_ANSWER = 1_000_000
 """Bytes; one experiment has far fewer."""
 _DATABASE_FIX = "Fix: name a database file, such as sqlite:///mlflow.db."
+
+
+def asked_uri(given: str | None) -> str | None:
+    """Return the MLflow that the person named: on the command line, else in the environment, else None."""
+    return given or os.environ.get(VARIABLE) or None
+
+
+def check_asked_uri(given: str | None) -> str:
+    """Return the absolute form of the MLflow that the person named, or of the default, after a look at it.
+
+    Raises:
+        TrackingError: Nothing usable is there; says why and what to do.
+    """
+    try:
+        return check_tracking_uri(asked_uri(given) or DEFAULT_TRACKING_URI)
+    except TrackingError as error:
+        if given is None and asked_uri(None) is not None:
+            raise TrackingError(f"{VARIABLE} (environment): {error}") from error
+        raise
 
 
 def check_tracking_uri(uri: str, timeout_s: float = 3.0) -> str:
@@ -88,14 +123,38 @@ def sqlite_path(uri: str) -> Path | None:
     return Path(match[1]) if match and match[1] != ":memory:" else None
 
 
-def mask_credentials(text: str) -> str:
-    """Return `text` with the user and password of every URL replaced by `***`.
+_URL = re.compile(r"://(?=[^/])[^\s'\"<>]++")
+"""What follows the scheme of a URL that names a host."""
+_PLAIN_HOST = re.compile(r"(?:[\w.-]+|\[[\w:.%]+\])?(?::\d+)?(?=[/?#])")
+_OF_A_DATABASE = re.compile(r"(?:postgres\w*|mysql|mariadb|mssql|oracle)(?:\+\w+)?$", re.IGNORECASE)
+_SECRET_VALUE = re.compile(
+    r"(?<![\w.-])(?=[\w.-]*?(?:pass|pwd|secret|token|credential|signature|api_?key|access_?key|private_?key))"
+    r"([\w.-]++(?:['\"]?\s{0,3}(?:=|%3D)\s{0,3}|['\"]\s{0,3}:\s{0,3}))"
+    r"(?:\{[^{}]{1,200}\}|\"[^\"]{0,200}\"|'[^']{0,200}'|(?:(?!%3B|%26)[^&;\s'\"])+)",
+    re.IGNORECASE,
+)
+"""A name that speaks of a secret, and its value, which may be in braces (ODBC) or in quotes."""
+_HEADER = re.compile(r"\b(Bearer|Basic) +(?=[\w.~+/-]*[0-9=])[\w.~+/=-]{12,}+")
 
-    A database's password may hold what should have been written as %2F or %40, and may stand in the query.
+
+def mask_credentials(text: str) -> str:
+    """Return `text` without passwords and tokens: `***` stands for each.
+
+    Masked are what stands before the last @ of a URL (a password may hold what should have been written as %2F or %40;
+    only after a mere host and port, an @ is one of the path); the value of every name that speaks of a secret, in
+    queries, ODBC strings and assignments; and the credentials of an HTTP header. Takes a time proportional to the
+    length of the text.
     """
-    text = re.sub(r"((?:postgres\w*|mysql|mariadb|mssql|oracle)(?:\+\w+)?)://[^\s'\"]*@", r"\1://***@", text)
-    text = re.sub(r"([?&]\w*password=)[^&\s'\"]+", r"\1***", text)
-    return re.sub(r"://[^/@\s'\"]+@", "://***@", text)
+    text = _URL.sub(_without_user, text)
+    return _HEADER.sub(r"\1 ***", _SECRET_VALUE.sub(r"\1***", text))
+
+
+def _without_user(url: re.Match[str]) -> str:
+    before, at, host = url[0].rpartition("@")
+    scheme = url.string[max(url.start() - 40, 0) : url.start()]
+    if not at or (_PLAIN_HOST.match(before, 3) and not _OF_A_DATABASE.search(scheme)):
+        return url[0]
+    return f"://***@{host}"
 
 
 def check_optuna_storage(uri: str) -> str:
@@ -159,11 +218,12 @@ def _probe(uri: str, timeout_s: float) -> None:
     )
     where = f"tracking URI {mask_credentials(uri)}"
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+        with _opener().open(request, timeout=timeout_s) as answer:
             body = answer.read(_LARGEST_ANSWER)
     except urllib.error.HTTPError as error:
         with error:
-            _refuse_status(where, error.code, error.read(500).decode(errors="replace"))
+            body_begins = error.read(500).decode(errors="replace")
+            _refuse_status(where, error.code, body_begins, error.headers.get("Location"))
         return
     except ssl.SSLError:
         return
@@ -183,10 +243,27 @@ def _probe(uri: str, timeout_s: float) -> None:
         _refuse_stranger(where, f"an answer that begins {body[:60]!r}")
 
 
-def _refuse_status(where: str, status: int, body: str) -> None:
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Treats a redirect as an error: it would take the credentials to a host that nobody named."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow nothing."""
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(_NoRedirect)
+
+
+def _refuse_status(where: str, status: int, body: str, location: str | None) -> None:
     """Turn an HTTP error status into a message; 401 and 429 show a server that is alive."""
     if status in (401, 429):
         return
+    if 300 <= status < 400:
+        raise TrackingError(
+            f"{where}: must be the address of the server itself, got a redirect (HTTP {status}) to "
+            f"{mask_credentials(location or 'nowhere')}, which is not followed with your credentials. "
+            "Fix: name that address, without /api/…, if it is the one that you mean."
+        )
     if status == 403 and "Host header" in body:
         raise TrackingError(
             f"{where}: the server must accept this host name, got HTTP 403 ({body.strip()[:200]}). "

@@ -50,7 +50,7 @@ SPACE = spec(execution="real")
 TRUTH = ("study.json", "records.jsonl")
 """What cannot be made again."""
 DERIVED = (
-    *("space.yaml", "optuna.journal", "mirror.json", "mirror.log", "trials.csv", "driver.json"),
+    *("space.yaml", "optuna.journal", "mirror.json", "mirror.log", "trials.csv", "driver.json", ".made_here"),
     *(".lock", ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
 )
 

