@@ -17,6 +17,7 @@ from study.certificate.record_laws import broken_laws, cell_of, confirmation_is_
 from study.errors import RecordError
 from study.protocol.stages import STAGES
 from study.space.spec import StudySpec
+from study.tracking.files import below
 from study.tracking.folder import StudyFolder, StudyIdentity
 from study.tracking.ledger import Ledger
 from study.tracking.records import Line, open_records, read_lines
@@ -54,6 +55,8 @@ def verify(path: str | Path) -> None:
     file = StudyFolder(given).certificate if given.is_dir() else given
     fix = "Fix: write it again from the records with `python -m study certificate write`."
     try:
+        if below(file.parent, file.name).exists() and not file.is_file():
+            raise RecordError(f"{file}: must be a file, got something else. {fix}")
         written = json.loads(file.read_text())
     except FileNotFoundError as error:
         raise RecordError(f"{file}: no certificate here. {fix}") from error

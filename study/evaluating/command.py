@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from study.errors import Fault, RecordError, SpaceError, StudyError
+from study.errors import Fault, SpaceError, StudyError
 from study.evaluating.film import BEST, EPISODES, Facts, best_suffix, check_target
 from study.evaluating.showing import Shown, show
 from study.evaluating.subject import Subject, find_subject, random_subject
 from study.evaluating.summary import Summary, summarise
 from study.space.spec import StudySpec
+from study.tracking.folder import StudyFolder
 from study.tracking.mlflow_report import NOT_ASKED, asked_place, attach
 from study.tracking.tracking_uri import mask_credentials
-from study.tracking.trust import is_made_here
+from study.tracking.trust import check_modules
 
 if TYPE_CHECKING:
     from study.trial.envs.environments import Spaces
@@ -92,7 +93,7 @@ def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda 
     """
     subject = _subject(asked)
     subject.check_owner()
-    _check_own_code(subject)
+    _check_own_code(subject, asked.path)
     if subject.study is not None:
         asked_place(subject.study, asked.tracking_uri, attach=asked.attach)  # refuse before anything is played
     spec = _as_asked(subject.spec, asked)
@@ -153,21 +154,21 @@ def _subject(asked: Asked) -> Subject:
     return random_subject(asked.path)
 
 
-def _check_own_code(subject: Subject) -> None:
+def _check_own_code(subject: Subject, path: Path) -> None:
     """Refuse to import a module because a folder from elsewhere names it.
 
     Raises:
         RecordError: The study's environment is in a module, and the study was not started here.
     """
-    if subject.study is None or is_made_here(subject.study.identity_file):
-        return
-    named = {subject.spec.environment.id, subject.spec.evaluated_environment.id}
-    if modules := sorted(each for each in named if ":" in each):
-        policy = subject.checkpoint or f"{subject.study.checkpoints}/trial_…"
-        raise RecordError(
-            f"{subject.study.path}: a module must not be imported because a folder that was received, moved or copied "
-            f"names it, got {modules[0]!r}. Fix: read that module, then name the policy and a space of your own: "
-            f"python -m study evaluate {shlex.quote(str(policy))} --space SPACE."
+    study = subject.study or (StudyFolder(path) if subject.random and StudyFolder(path).exists() else None)
+    if study is not None:
+        policy = subject.checkpoint or f"{study.checkpoints}/trial_…"
+        way_out = (
+            "name the policy and a space of your own: "
+            f"python -m study evaluate {shlex.quote(str(policy))} --space SPACE"
+        )
+        check_modules(
+            study.identity_file, (subject.spec.environment.id, subject.spec.evaluated_environment.id), way_out
         )
 
 

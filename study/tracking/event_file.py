@@ -28,7 +28,7 @@ class EventFile:
     def __init__(self, path: Path) -> None:
         """Take up what an earlier writer left at `path`; a missing file is made by the first `write`."""
         self._path = path
-        self._left = path.read_bytes() if path.exists() else b""
+        self._left = path.read_bytes() if path.is_file() else b""
         self._end = 0
         """Bytes of the content that the file has."""
         self._missing = bytearray()
@@ -51,7 +51,7 @@ class EventFile:
         """
         if self._missing or (complete and len(self._left) > self._end):
             make = 0 if self._end else os.O_CREAT  # one that was removed meanwhile lacks its beginning
-            file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | make, 0o600)
+            file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | make, 0o600)
             with os.fdopen(file, "wb") as stream:
                 stream.seek(self._end)
                 stream.write(self._missing)

@@ -48,6 +48,17 @@ def check_plain_tree(folder: Path) -> None:
             check_plain_tree(Path(entry.path))
 
 
+def check_size(file: Path, largest: int) -> None:
+    """Refuse a file of more than `largest` bytes; a missing one has none.
+
+    Raises:
+        RecordError: It has more.
+    """
+    size = file.stat().st_size if file.exists() else 0
+    if size > largest:
+        raise RecordError(f"{file}: must have at most {largest:,} bytes, got {size:,}. Fix: remove it.")
+
+
 def below(root: Path, name: str) -> Path:
     """Return `root/name`, which no link on the way leads elsewhere.
 

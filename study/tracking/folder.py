@@ -17,7 +17,7 @@ from study.space.plain import unfit
 from study.space.space_file import Source
 from study.space.spec import StudySpec, parse_space
 from study.tracking import lock
-from study.tracking.files import check_plain, write_atomically
+from study.tracking.files import check_plain, check_size, write_atomically
 from study.tracking.shapes import misfit
 from study.tracking.trust import SIGNATURE, check_own, sign
 
@@ -27,6 +27,8 @@ MAX_IDENTITY = 1_000_000
 """Bytes of `study.json`; a space has at most a tenth."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Names of studies: they become folders, MLflow experiments and words of command lines."""
+_LARGEST = {"space.yaml": 1_000_000, **dict.fromkeys(("mirror.json", "certificate.json", "certificate.md"), 64_000_000)}
+"""Bytes of files that are read at once: a sparse one of a terabyte fits any archive, and no memory."""
 _STUDY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -257,6 +259,8 @@ class StudyFolder:
         """
         file = self.identity_file
         check_plain(self.path)
+        for name, largest in _LARGEST.items():
+            check_size(self.path / name, largest)
         fix = "Fix: restore it from a backup, or start a new study with --name."
         try:
             content = json.loads(_small_text(file))
@@ -265,9 +269,7 @@ class StudyFolder:
             identity = StudyIdentity(**content)
             if (wrong := next((law for _, law, _ in unfit(identity.spec)), None)) is not None:
                 raise ValueError(f"spec: {wrong}")
-            for field, rule in (("name", NAME), ("study_id", _STUDY_ID)):
-                if not rule.fullmatch(value := content[field]):
-                    raise ValueError(f"{field} {value[:100]!r}")
+            _check_names(identity)
         except FileNotFoundError as error:
             way_out = "restore it from a backup" if self.records.exists() else "check --out and --name"
             raise RecordError(f"{self.path}: no study here (study.json is missing). Fix: {way_out}.") from error
@@ -299,6 +301,13 @@ class StudyFolder:
         """
         with lock.held(self.path):
             yield
+
+
+def _check_names(identity: StudyIdentity) -> None:
+    """Refuse names that are no names: they become folders, words of command lines and parts of MLflow's queries."""
+    for field, rule, value in (("name", NAME, identity.name), ("study_id", _STUDY_ID, identity.study_id)):
+        if not rule.fullmatch(value):
+            raise ValueError(f"{field} {value[:100]!r}")
 
 
 def unpack_policy(archive: bytes, folder: Path) -> None:

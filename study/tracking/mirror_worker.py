@@ -22,6 +22,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from study.errors import RecordError
+from study.harmless import printable
 from study.tracking.folder import StudyFolder
 from study.tracking.mirror_target import TARGETS, AnyMirror, Target
 from study.tracking.mlflow_mirror import reason_of
@@ -144,11 +145,11 @@ class Worker:
 
 
 class _WithoutCredentials(logging.Formatter):
-    """Masks passwords: MLflow's exceptions, and so their tracebacks, name the whole URI."""
+    """Masks passwords and control characters: MLflow's exceptions name the whole URI, and quote a server."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, or the lines of a traceback."""
-        return mask_credentials(super().format(record))
+        return printable(mask_credentials(super().format(record)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -16,7 +16,7 @@ import pwd
 import secrets
 import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from study.errors import RecordError
@@ -66,6 +66,25 @@ def is_made_here(identity_file: Path) -> bool:
         return False
     expected = _signature(identity_file) if left.isascii() else None
     return expected is not None and hmac.compare_digest(left, expected)
+
+
+def check_modules(identity_file: Path, ids: Iterable[str], way_out: str) -> None:
+    """Refuse environments that are imported from a module because a folder from elsewhere names it.
+
+    Args:
+        identity_file: Of the study.
+        ids: Of its environments; `module:Class` imports the module.
+        way_out: What to do after reading the module.
+
+    Raises:
+        RecordError: There is such an environment, and the study was not started here.
+    """
+    imported = next((each for each in ids if ":" in each), None)
+    if imported is not None and not is_made_here(identity_file):
+        raise RecordError(
+            f"{identity_file.parent}: a module must not be imported because a folder that was received, moved or "
+            f"copied names it, got {imported!r}. Fix: read that module, then {way_out}."
+        )
 
 
 def _signature(identity_file: Path) -> str | None:

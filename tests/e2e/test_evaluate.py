@@ -100,8 +100,8 @@ def test_a_checkpoint_elsewhere_plays_with_its_space(folder, recorded, place, tm
 
 @pytest.fixture(scope="module")
 def filmed(folder, place):
-    """The command with a bare --video, as a person types it."""
-    done = run(study("evaluate", folder, "--video"), place)
+    """The command with a bare --video, whose film MLflow gets."""
+    done = run(study("evaluate", folder, "--video", "--attach"), place)
     assert done.returncode == 0, done.stderr
     return done
 

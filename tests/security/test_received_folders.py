@@ -23,7 +23,7 @@ from analysis.report import make_report, write
 from analysis.scaling.rerun import Rerun
 from analysis.status import StatusReader
 from study.certificate import export
-from study.certificate.making import make_certificate
+from study.certificate.making import make_certificate, verify
 from study.console import SteadyConsole
 from study.errors import RecordError, StudyError, TrackingError
 from study.evaluating.command import Asked, evaluate_policy
@@ -200,6 +200,24 @@ def test_a_private_file_known_by_a_second_name_is_neither_published_nor_written_
         check_files(study)
 
 
+@pytest.mark.parametrize("name", ["space.yaml", "mirror.json", "certificate.json"])
+def test_a_file_that_would_fill_the_memory_is_not_read(study, name):
+    with (study.path / name).open("wb") as file:
+        file.truncate(10**12)
+    with pytest.raises(RecordError, match="must have at most"):
+        report_study(str(study.path), formats="csv")
+
+
+def test_verifying_a_certificate_waits_for_no_pipe_and_follows_no_link(study, tmp_path):
+    os.mkfifo(study.certificate)
+    with pytest.raises(RecordError, match="must be a file"):
+        verify(study.path)
+    study.certificate.unlink()
+    study.certificate.symlink_to(tmp_path)
+    with pytest.raises(RecordError, match="symbolic link"):
+        verify(study.path)
+
+
 def test_writing_replaces_a_link_and_is_not_misled_by_one_in_the_draft_s_place(tmp_path):
     outside = tmp_path / "outside"
     outside.write_text("private")
@@ -340,6 +358,8 @@ def test_a_module_that_only_a_folder_names_is_not_imported(received, tmp_path, m
     monkeypatch.setattr("study.evaluating.subject.Subject.check_owner", lambda self: None)
     with pytest.raises(RecordError, match=r"must not be imported.*attack:Env.*--space SPACE"):
         evaluate_policy(Asked(path=received.path, trial=0))
+    with pytest.raises(RecordError, match=r"must not be imported.*attack:Env"):
+        evaluate_policy(Asked(path=received.path, random=True))
 
 
 @pytest.mark.parametrize("credentials", [{"MLFLOW_TRACKING_TOKEN": TOKEN}, {}])

@@ -41,6 +41,7 @@ from study.tracking.owner import Owner
 from study.tracking.packing import pack, unpacked
 from study.tracking.records import KINDS, RecordLog, TrialEnded, read_lines
 from study.tracking.table import write_table
+from study.tracking.trust import SIGNATURE, sign
 from tests import holdup
 from tests.spaces import spec
 from tests.unit.test_conductor import CLUSTER, Session, optuna_trials
@@ -50,7 +51,7 @@ SPACE = spec(execution="real")
 TRUTH = ("study.json", "records.jsonl")
 """What cannot be made again."""
 DERIVED = (
-    *("space.yaml", "optuna.journal", "mirror.json", "mirror.log", "trials.csv", "driver.json", ".made_here"),
+    *("space.yaml", "optuna.journal", "mirror.json", "mirror.log", "trials.csv", "driver.json"),
     *(".lock", ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
 )
 
@@ -101,7 +102,7 @@ def whole(tmp_path_factory):
     (path / "driver.json").write_text(gone.to_text())
     for name in (".lock", ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"):
         (path / name).touch()
-    assert {file.name for file in path.iterdir()} == {*TRUTH, *DERIVED, "checkpoints"}
+    assert {file.name for file in path.iterdir()} == {*TRUTH, *DERIVED, SIGNATURE, "checkpoints"}
     return path
 
 
@@ -122,6 +123,7 @@ def copied(source, target):
     for file in source.rglob("*"):
         (target / file.relative_to(source)).chmod(file.stat().st_mode)
     target.chmod(0o700)
+    sign(target / "study.json")  # as if it had been started there
     return target
 
 
@@ -546,6 +548,7 @@ def test_a_sync_sends_all_or_names_the_file(study, empty_database, name, damage,
     identity = json.loads((study / "study.json").read_text())
     uri = f"sqlite:///{study.parent}/mlflow.db"
     (study / "study.json").write_text(json.dumps(identity | {"tracking_uri": uri}))
+    sign(study / "study.json")
     damage_file(study, name, damage)
     said, error = told(lambda: sync_study(StudyFolder(study)))
     if refused:
