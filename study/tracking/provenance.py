@@ -3,6 +3,7 @@
 The result goes into the records and into MLflow, so it holds JSON values only.
 """
 
+import hashlib
 import os
 import platform
 import re
@@ -41,6 +42,7 @@ def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str,
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "git": _git(_CHECKOUT),
+        "constraints": _constraints(_CHECKOUT / "constraints.txt"),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
         "hostname": socket.gethostname(),
         "platform": platform.platform(),
@@ -76,6 +78,23 @@ def _run_git(checkout: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip()
+
+
+def _constraints(file: Path) -> dict[str, Any] | None:
+    """Return the digest of the tested set and what is installed in other versions; None without the file.
+
+    `installed` says whether every package of the set that is installed has the version of the set; a package of the
+    set that is not installed, such as one of the tests, is no difference.
+    """
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return None
+    pinned = dict(line.split("==", 1) for line in content.decode().splitlines() if "==" in line and line[0] != "#")
+    found = {name: _version(name) for name in pinned}
+    # A build's own label, as in 2.13.0+cpu, is no other version.
+    others = {name: has for name, has in found.items() if has is not None and has.partition("+")[0] != pinned[name]}
+    return {"sha256": hashlib.sha256(content).hexdigest(), "installed": not others, "others": others}
 
 
 def _version(package: str) -> str | None:
