@@ -207,6 +207,7 @@ class Conductor:
             variant=slot.variant,
             scale=slot.num_env_runners if needs.num_env_runners != slot.num_env_runners else None,
             predicted_cpu_s=self._stages.predicted_cpu_s(slot, setting) if self._stages else None,
+            first_episode=slot.first_episode,
         )
         if self._stages is not None:
             self._stages.check_seed(started)

@@ -341,6 +341,7 @@ def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: D
             "setting": started.setting,
             "seed": started.seed,
             "iterations": started.iterations,
+            "first_episode": started.first_episode,
             "execution": started.execution,
             "trial": started.trial,
             "attempt": started.attempt,

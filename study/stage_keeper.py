@@ -91,8 +91,10 @@ class StageKeeper:
         """Refuse a test seed for a setting that is not frozen: what it was chosen by must never judge it.
 
         Raises:
-            RecordError: The seed belongs to the confirmation, and the setting is not on record as frozen.
+            RecordError: The seed belongs to the confirmation, and the setting is not on record as frozen; or the trial
+                would play evaluation episodes of the confirmation that are not its own.
         """
+        self._check_episodes(started)
         frozen = self._ledger.frozen
         if started.seed not in self._test_seeds:
             return
@@ -101,6 +103,26 @@ class StageKeeper:
             raise RecordError(
                 f"trial {started.trial}: test seed {started.seed} is for settings that are frozen, got "
                 f"{started.digest} in stage {started.stage}. Fix: this is a fault of this program; please report it."
+            )
+
+    def _check_episodes(self, started: TrialStarted) -> None:
+        """Refuse evaluation episodes that another trial has played to a run of the confirmation."""
+        decisions, size = self._ledger.decisions, self._spec.evaluation.episodes
+        if not decisions or decisions[0].protocol < 3:
+            return
+        first = started.first_episode
+        others = (row.first_episode for row in self._ledger.rows.values() if row.trial != started.trial)
+        if started.stage == "confirm":
+            law, kept = (
+                "a run of the confirmation plays new episodes",
+                all(abs(first - each) >= size for each in others),
+            )
+        else:
+            law, kept = "only runs of the confirmation play others than the first episodes", first == 0
+        if not kept:
+            raise RecordError(
+                f"trial {started.trial} ({started.stage}): {law}, got {first} to {first + size - 1}. "
+                "Fix: this is a fault of this program; please report it."
             )
 
     def predicted_cpu_s(self, slot: Slot, setting: Mapping[str, Value]) -> float | None:

@@ -188,6 +188,7 @@ def _trial(
         digest=digest_of(rule),
         variant=request.variant,
         scale=scale if runners != scale else None,
+        first_episode=request.first_episode,
     )
     yield TrialBuilt(
         trial=number,

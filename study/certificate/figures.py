@@ -27,6 +27,7 @@ from study.certificate.verdict import Arm, Arms, Run, Verdict, censored, compare
 from study.errors import RecordError
 from study.protocol import machine
 from study.protocol.baselines import BEST_SMALL, WINNER, WINNER_STOCK
+from study.protocol.choosing import REUSED
 from study.protocol.stages import STAGES
 from study.space.holdup import SeedsSpec
 from study.space.parameters import Value
@@ -138,10 +139,12 @@ class Maker:
     def _verdict(self) -> Verdict:
         holdup = self._holdup
         judged = (holdup.target_scale, *holdup.unseen_scales)
+        names = (BEST_SMALL, WINNER) if self._protocol >= 3 else (BEST_SMALL,)
+        small = (self._arms.get((name, holdup.small_scale)) for name in names)
         return judge(
             Arms(
                 winner={scale: self._arms[WINNER, scale] for scale in judged},
-                best_small=self._arms[BEST_SMALL, holdup.small_scale],
+                references=tuple(arm for arm in small if arm is not None),
                 naive_growth=self._arms.get(("naive_growth", holdup.target_scale)),
             ),
             target=holdup.target_scale,
@@ -149,7 +152,12 @@ class Maker:
             solved_share=holdup.solved_share,
             env_steps=self._spec.budget.env_steps,
             rng=self._rng("verdict"),
+            **({} if self._protocol >= 3 else {"least_measured": 2}),
         )
+
+    @property
+    def _protocol(self) -> int:
+        return self._ledger.decisions[0].protocol
 
     def _baselines(self) -> list[Arm]:
         others = (WINNER, WINNER_STOCK, BEST_SMALL)
@@ -332,8 +340,32 @@ class Maker:
             )
 
     def _notes_on_the_course(self) -> Iterator[str]:
-        if (version := self._ledger.decisions[0].protocol) not in machine.PROTOCOLS:
+        version, size = self._protocol, self._spec.evaluation.episodes
+        yield f"The study follows version {version} of the protocol."
+        if version not in machine.PROTOCOLS:
             yield f"The decisions are of version {version} of the protocol and were not taken again by this one."
+        elif version < 3:
+            yield (
+                f"All its trials play the same {size} evaluation episodes, those that the choice rests on too. The "
+                "intervals hold the spread between runs alone: for other episodes they are too narrow."
+            )
+        else:
+            yield (
+                f"Every run of the confirmation plays {size} evaluation episodes of its own, which no other trial "
+                "plays: intervals over runs hold the spread between runs and between episodes."
+            )
+        for each in self._ledger.decisions:
+            for name, trials in each.evidence.get(REUSED, {}).items():
+                numbers = ", ".join(map(str, trials))
+                yield f"`{name}` was not run again on {len(trials)} seeds: trials {numbers} ran the same before."
+        commits = [
+            f"{(git.get('commit') or 'unknown')[:12]}{' with changes' if git.get('dirty') else ''}"
+            for line in self._lines
+            if isinstance(line.record, StudyOpened)
+            for git in (line.record.provenance.get("git") or {},)
+        ]
+        if len(different := dict.fromkeys(commits)) > 1:
+            yield f"The study ran under {len(different)} commits, not under one: {', '.join(different)}."
         hours = self._cpu_hours()
         budget, spent = self._holdup.cpu_hours, sum(hours[stage] for stage in STAGES if stage != "measure")
         if budget is not None and spent > budget:
@@ -351,7 +383,10 @@ class Maker:
             f"{count} seeds without a failure still allow failures in up to {1 - most:.0%} of runs (95 %): rare ones "
             "cannot be excluded."
         )
-        if self._groups[WINNER, target][0].row.digest == self._groups[BEST_SMALL, small][0].row.digest:
+        best = self._groups.get((BEST_SMALL, small))
+        if best is None:
+            yield f"The winner is also the best setting at {small} runners: it is its own reference there, in one arm."
+        elif self._groups[WINNER, target][0].row.digest == best[0].row.digest:
             yield (
                 f"The winner is also the best setting at {small} runners; the arms `{WINNER}` and `{BEST_SMALL}` there "
                 "are the same runs twice, equal to the last digit, and no replication."

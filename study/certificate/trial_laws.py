@@ -269,6 +269,7 @@ class _Walk:
             "anchor": request.name,
             "variant": request.variant,
             "iterations": request.iterations,
+            "first_episode": request.first_episode,
             "digest": digest_of(record.rule),
         }
         if request.setting is not None:

@@ -186,6 +186,7 @@ def _play(subject: Subject, spec: StudySpec, spaces: "Spaces", *, keep_actions: 
         normalize_actions=policy.normalize_actions,
         clip_actions=policy.clip_actions,
         keep_actions=keep_actions,
+        first_episode=subject.first_episode,
     )
 
 

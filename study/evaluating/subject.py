@@ -35,6 +35,7 @@ class Subject:
         trial: Its number in the study.
         chosen_among: Finished trials that it is the best of; 0 where a person named it.
         recorded: Return of each episode of the trial's final evaluation; None where that is not known.
+        first_episode: Number of the first evaluation episode that its trial played.
     """
 
     title: str
@@ -46,6 +47,7 @@ class Subject:
     trial: int | None = None
     chosen_among: int = 0
     recorded: tuple[float, ...] | None = None
+    first_episode: int = 0
 
     @property
     def random(self) -> bool:
@@ -206,6 +208,7 @@ def _of_trial(study: StudyFolder, spec: StudySpec, row: TrialRow, *, chosen_amon
         trial=row.trial,
         chosen_among=chosen_among,
         recorded=tuple(last.returns) if last is not None and last.progress >= 1 else None,
+        first_episode=row.first_episode,
     )
 
 

@@ -86,6 +86,7 @@ def to_json(evaluated: "Evaluated") -> str:
         "environment": evaluated.spec.environment.id,
         "deterministic": not evaluated.stochastic,
         "seed": evaluated.spec.evaluation.seed,
+        "first_episode": subject.first_episode,
         "as_recorded": evaluated.as_recorded,
         **evaluated.summary.to_json(),
         "suggested_floor": suggested_floor(evaluated.summary.mean) if subject.random else None,
@@ -97,7 +98,8 @@ def to_json(evaluated: "Evaluated") -> str:
 def _episodes(evaluated: "Evaluated") -> str:
     spec, n = evaluated.spec, len(evaluated.summary.returns)
     how = "random" if evaluated.subject.random else "drawn" if evaluated.stochastic else "greedy"
-    return f"{n:,} {how} episode{'s' if n != 1 else ''} of {spec.environment.id}, seed {spec.evaluation.seed}\n"
+    first = f" from episode {number:,} on" if (number := evaluated.subject.first_episode) else ""
+    return f"{n:,} {how} episode{'s' if n != 1 else ''} of {spec.environment.id}, seed {spec.evaluation.seed}{first}\n"
 
 
 def _lines(summary: "Summary") -> Iterator[tuple[str, str]]:

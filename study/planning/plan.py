@@ -52,6 +52,8 @@ class Slot:
     """Trials of one group run side by side, and nothing else does meanwhile."""
     num_learners: int | None = None
     """Learner processes; None for the space's."""
+    first_episode: int = 0
+    """Number of the first evaluation episode that it plays."""
 
 
 def deal_slots(spec: StudySpec) -> tuple[Slot, ...]:
@@ -298,6 +300,7 @@ def slots_of(requests: Sequence[Request]) -> tuple[Slot, ...]:
                 variant=request.variant,
                 group=request.group,
                 num_learners=request.num_learners,
+                first_episode=request.first_episode,
             )
         )
         if request.setting is None:

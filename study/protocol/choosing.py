@@ -16,6 +16,9 @@ from study.search.merit import merit
 from study.space.rules import resolve
 from study.tracking.ledger import TrialRow
 
+REUSED = "reused"
+"""In the evidence of a decision: baseline -> finished trials that stand for it, since they ran what it would run."""
+
 
 def search(known: Evidence, number: int) -> Outcome:
     """Ask for a round of proposals; the first one begins with the baselines."""
@@ -120,34 +123,51 @@ def baselines(known: Evidence) -> Outcome:
     candidates = dict.fromkeys([*last.evidence["small"], *last.kept])
     at_small = {digest: mean(known.on_rank_seeds(digest, small_scale).values()) for digest in candidates}
     best_small = selection.best(at_small, known.costs([small_scale]), 1)[0]
-    requests = [
-        Request(stage="stress", num_env_runners=target, seed=seed, setting=setting, name=name)
-        for seed, (name, setting) in itertools.product(
-            holdup.rank_seeds.seeds[: holdup.stress.num_seeds], _rivals(known, winner, best_small).items()
-        )
-    ]
+    requests: list[Request] = []
+    reused: dict[str, list[int]] = {}
+    seeds = holdup.rank_seeds.seeds[: holdup.stress.num_seeds]
+    for seed, (name, setting) in itertools.product(seeds, rivals(known, winner, best_small).items()):
+        if (trial := _run_already(known, setting, seed)) is None:
+            requests.append(Request(stage="stress", num_env_runners=target, seed=seed, setting=setting, name=name))
+        else:
+            reused.setdefault(name, []).append(trial)
     evidence = {
         "means": {digest: {str(scale): value for scale, value in each.items()} for digest, each in means.items()},
         "holds": holds,
         "at_small": at_small,
         BEST_SMALL: best_small,
-    }
+    } | ({REUSED: reused} if reused else {})
     dropped = [digest for digest in last.kept if digest != winner]
     return Outcome(requests=requests, kept=[winner], dropped=dropped, evidence=evidence)
 
 
-def _rivals(known: Evidence, winner: str, best_small: str) -> dict[str, Setting]:
+def _run_already(known: Evidence, setting: Setting, seed: int) -> int | None:
+    """Return the trial of race or stress that ran a setting's numbers on a seed at the target scale, if there is one.
+
+    Training is deterministic, so that the same numbers on the same seed would give the same run to the last digit.
+    """
+    target = known.holdup.target_scale
+    numbers = resolve(setting, target)
+    alike = (
+        row.trial
+        for row in known.whole(("race", "stress"))
+        if row.num_env_runners == target and row.seed == seed and resolve(row.rule, target) == numbers
+    )
+    return next(alike, None) if known.protocol >= 3 else None
+
+
+def rivals(known: Evidence, winner: str, best_small: str) -> dict[str, Setting]:
     """Return the baselines by name, without those that are the winner, or each other, at the target scale."""
     holdup = known.holdup
     every = fixed_baselines(holdup) | scaled_baselines(known.settings[best_small], holdup.small_scale)
     seen = [resolve(known.settings[winner], holdup.target_scale)]
-    rivals = {}
+    different = {}
     for name, setting in every.items():
         numbers = resolve(setting, holdup.target_scale)
         if numbers not in seen:
-            rivals[name] = setting
+            different[name] = setting
             seen.append(numbers)
-    return rivals
+    return different
 
 
 def _ranked(known: Evidence, looks: Scores, scales: Sequence[int]) -> tuple[list[str], dict[str, Any]]:

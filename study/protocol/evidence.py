@@ -42,7 +42,7 @@ class Evidence:
         holdup: Its section on stages.
         decisions: The decisions so far.
         settings: Digest -> complete setting, of everything that was run.
-        protocol: Version of the protocol that decides; the first one counted a run again on the same seed as another.
+        protocol: Version of the protocol that decides, see `study.protocol.machine`.
         large: The searched scales above the small one: those at which a setting has to hold up.
         pooled_sd: Spread between seeds, pooled over settings with several looks; None before there are any.
     """

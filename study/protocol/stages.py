@@ -50,6 +50,8 @@ class Request:
     """Whether Optuna is told of it: a look at a setting that the sampler proposed."""
     num_learners: int | None = None
     """Learner processes; None for the space's."""
+    first_episode: int = 0
+    """Number of the first evaluation episode that it plays."""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values, without defaults."""

@@ -64,6 +64,8 @@ class TrialRow:
     """Runners that the trial stands for, where they are not those of its setting."""
     predicted_cpu_s: float | None = None
     """CPU-seconds of training by the cost model of a hold-up study's calibration."""
+    first_episode: int = 0
+    """Number of the first evaluation episode that it plays."""
     ended_at: float | None = None
     """Seconds since the epoch."""
     last_seen: float = 0.0
@@ -392,6 +394,7 @@ def _row(record: TrialStarted, moment: float) -> TrialRow:
         variant=record.variant,
         scale=record.scale,
         predicted_cpu_s=record.predicted_cpu_s,
+        first_episode=record.first_episode,
         started=moment,
         last_seen=moment,
     )

@@ -99,6 +99,9 @@ class TrialStarted(Record):
     """Runners that the trial stands for, where it is not `setting`'s: one stock runner with the lanes of 46."""
     predicted_cpu_s: float | None = None
     """In a hold-up study: CPU-seconds of training by the cost model of the calibration; a prediction."""
+    first_episode: int = 0
+    """Number of the first evaluation episode that the trial plays: above 0 in a confirmation of version 3 or later of
+    the protocol, in which every run plays episodes that no other trial plays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Greedy evaluation in the main process, outside every training time. Imports RLlib's module API and torch.
 
-Episode e always plays evaluation seed e, side by side with others. Actions are chosen and scaled as RLlib's
+Episode e always plays evaluation seed e, side by side with others; a trial plays episodes from 0 on, one of a
+hold-up study's confirmation from a number of its own. Actions are chosen and scaled as RLlib's
 own connectors do with `explore=False`; nothing here draws from a random generator of the training. Asked to, a policy
 draws its actions instead, as in the training; the noise then belongs to the episode and its step alone. So do the
 actions of a random policy, which learnt nothing and needs no module.
@@ -73,6 +74,7 @@ def evaluate(
     normalize_actions: bool = True,
     clip_actions: bool = False,
     keep_actions: int = 0,
+    first_episode: int = 0,
 ) -> EvaluationResult:
     """Play `spec.evaluation.episodes` episodes on the fixed evaluation seeds, greedily or as `stochastic` there says.
 
@@ -82,6 +84,7 @@ def evaluate(
         normalize_actions: Whether the policy's actions in [-1, 1] are scaled to the bounds (RLlib's default).
         clip_actions: Whether actions are clipped to the bounds when they are not scaled.
         keep_actions: Episodes, from the first, whose actions are returned.
+        first_episode: Number of the first episode, which chooses the seeds.
 
     Raises:
         TrialError: A reward or an output of the policy is not finite, the environment raised, or the
@@ -94,7 +97,7 @@ def evaluate(
             return _drawing(module, space, scale, spec.evaluation.seed)
         return _greedy(module, scale)
 
-    return _evaluate(policy_in, spec, keep_actions)
+    return _evaluate(policy_in, spec, keep_actions, first_episode)
 
 
 def evaluate_random(spec: StudySpec, *, keep_actions: int = 0) -> EvaluationResult:
@@ -113,16 +116,18 @@ def evaluate_random(spec: StudySpec, *, keep_actions: int = 0) -> EvaluationResu
     return _evaluate(lambda space: _random(space, spec.evaluation.seed), spec, keep_actions)
 
 
-def _evaluate(policy_in: Callable[[gymnasium.Space], Policy], spec: StudySpec, keep_actions: int) -> EvaluationResult:
+def _evaluate(
+    policy_in: Callable[[gymnasium.Space], Policy], spec: StudySpec, keep_actions: int, first_episode: int = 0
+) -> EvaluationResult:
     """Play the evaluation episodes with the policy that `policy_in` makes for their action space."""
     timeout_s, episodes = spec.resources.sample_timeout_s, spec.evaluation.episodes
     started = time.perf_counter()
-    seeds = evaluation_seeds(spec.evaluation.seed, episodes)
+    seeds = evaluation_seeds(spec.evaluation.seed, episodes, first_episode=first_episode)
 
     def play() -> list[_Outcome]:
         lanes = [_Lane(spec, keep_actions) for _ in range(min(MAX_LANES, episodes))]
         try:
-            return _play(policy_in(lanes[0].env.action_space), lanes, seeds)
+            return _play(policy_in(lanes[0].env.action_space), lanes, seeds, first_episode)
         finally:
             for lane in lanes:
                 lane.env.close()
@@ -144,7 +149,7 @@ def _evaluate(policy_in: Callable[[gymnasium.Space], Policy], spec: StudySpec, k
     )
 
 
-def _play(policy: Policy, lanes: Sequence["_Lane"], seeds: Sequence[int]) -> list[_Outcome]:
+def _play(policy: Policy, lanes: Sequence["_Lane"], seeds: Sequence[int], first_episode: int) -> list[_Outcome]:
     """Return the outcome of each seed; a lane whose episode ended takes the next seed."""
     outcomes: dict[int, _Outcome] = {}
     waiting = iter(enumerate(seeds))
@@ -153,7 +158,7 @@ def _play(policy: Policy, lanes: Sequence["_Lane"], seeds: Sequence[int]) -> lis
         lane.start(episode, seed)
         active.append(lane)
     while active:
-        places = [(lane.episode, lane.steps) for lane in active]
+        places = [(first_episode + lane.episode, lane.steps) for lane in active]
         # As the sampler's arrays in training: many an environment declares float32 and returns float64, which no
         # network takes.
         observations = np.stack([lane.observation for lane in active], dtype=np.float32, casting="unsafe")

@@ -54,6 +54,8 @@ class TrialConfig:
     """Name of the group of trials that are timed side by side, and how many they are; None for a trial by itself."""
     driver: tuple[str, int] | None = None
     """Host and process of the driver."""
+    first_episode: int = 0
+    """Number of the first evaluation episode."""
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any]) -> "TrialConfig":
@@ -69,6 +71,7 @@ class TrialConfig:
             attempt=config["attempt"],
             company=config.get("company"),
             driver=None if driver is None else (driver[0], driver[1]),
+            first_episode=config.get("first_episode", 0),
         )
 
 
@@ -224,6 +227,7 @@ class TrialRun:
             self._config.spec,
             normalize_actions=bool(config.normalize_actions),
             clip_actions=bool(config.clip_actions),
+            first_episode=self._config.first_episode,
         )
         return _fields(
             Evaluation(

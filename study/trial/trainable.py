@@ -26,8 +26,8 @@ class StudyTrial(Trainable):
     """One trial of a study.
 
     Its configuration holds JSON values only: `spec` (`StudySpec.to_json()`, or the same as text), `setting` (every
-    parameter with its value), `seed`, `iterations` (or None), `execution`, `trial`, `attempt`. Each result has
-    `records`, `progress`, `done` and `policy` (see `TrialRun.advance`).
+    parameter with its value), `seed`, `iterations` (or None), `execution`, `trial`, `attempt`, `first_episode`. Each
+    result has `records`, `progress`, `done` and `policy` (see `TrialRun.advance`).
     """
 
     _run: "TrialRun | None" = None

@@ -38,7 +38,7 @@ def verdict(winner, small, *, naive=None, unseen=UNSEEN, **laws) -> Verdict:
     winners = (
         winner if isinstance(winner, dict) else {TARGET: winner} | {scale: moved(winner, scale) for scale in unseen}
     )
-    arms = Arms(winner=winners, best_small=small, naive_growth=naive)
+    arms = Arms(winner=winners, references=small if isinstance(small, tuple) else (small,), naive_growth=naive)
     return judge(arms, **{**LAWS, **laws}, rng=np.random.default_rng(0))
 
 

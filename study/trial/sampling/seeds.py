@@ -37,13 +37,13 @@ def lane_seed(seed: int, runner_index: int, env_index: int) -> int:
     return _seed(seed, _TRAINING, runner_index * _LANES_PER_RUNNER + env_index)
 
 
-def evaluation_seeds(first_seed: int, episodes: int) -> tuple[int, ...]:
-    """Return the environment seeds of the evaluation episodes, shape (episodes,).
+def evaluation_seeds(first_seed: int, episodes: int, *, first_episode: int = 0) -> tuple[int, ...]:
+    """Return the environment seeds of evaluation episodes from `first_episode` on, shape (episodes,).
 
-    Episode e has the same seed however many episodes there are. The seeds lie in [2^29, 2^30), where no
-    training lane's seed can be.
+    Episode e has the same seed however many episodes there are, and no two of the 2^29 episodes have the same one. The
+    seeds lie in [2^29, 2^30), where no training lane's seed can be.
     """
-    return tuple(_seed(first_seed, _EVALUATION, episode) for episode in range(episodes))
+    return tuple(_seed(first_seed, _EVALUATION, first_episode + number) for number in range(episodes))
 
 
 def noise_seed(seed: int, runner_index: int) -> int:
