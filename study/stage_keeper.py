@@ -113,12 +113,10 @@ class StageKeeper:
         first = started.first_episode
         others = (row.first_episode for row in self._ledger.rows.values() if row.trial != started.trial)
         if started.stage == "confirm":
-            law, kept = (
-                "a run of the confirmation plays new episodes",
-                all(abs(first - each) >= size for each in others),
-            )
+            law = "a run of the confirmation plays episodes that no other trial plays"
+            kept = all(abs(first - each) >= size for each in others)
         else:
-            law, kept = "only runs of the confirmation play others than the first episodes", first == 0
+            law, kept = "only runs of the confirmation play other episodes than the first ones", first == 0
         if not kept:
             raise RecordError(
                 f"trial {started.trial} ({started.stage}): {law}, got {first} to {first + size - 1}. "

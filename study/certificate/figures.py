@@ -23,7 +23,17 @@ from study.certificate.content import (
     Session,
 )
 from study.certificate.diagnosis import TrialHistory, diagnose, histories
-from study.certificate.verdict import Arm, Arms, Run, Verdict, censored, compare, judge, num_solved_needed
+from study.certificate.verdict import (
+    LEAST_MEASURED,
+    Arm,
+    Arms,
+    Run,
+    Verdict,
+    censored,
+    compare,
+    judge,
+    num_solved_needed,
+)
 from study.errors import RecordError
 from study.protocol import machine
 from study.protocol.baselines import BEST_SMALL, WINNER, WINNER_STOCK
@@ -37,9 +47,10 @@ from study.tracking.folder import StudyIdentity
 from study.tracking.ledger import TrialRow, fold
 from study.tracking.records import Evaluation, Iteration, Line, StudyOpened, TrialStarted
 
-FORMAT = 2
-"""Version of the certificate's content. In 2 the intervals of times to the target hold the time between evaluations,
-and clocks are compared up to the end of the shortest run: other figures of the same records than in 1."""
+FORMAT = 3
+"""Version of the certificate's content. From 2 on the intervals of times to the target hold the time between
+evaluations, and clocks are compared up to the end of the shortest run. From 3 on the notes name the version of the
+protocol, what was not run again, and the commits where there are several."""
 MACHINE = ("time", "git", "versions", "platform", "cpu_model", "physical_cpus", "usable_cpus", "memory_mb", "scheduler")
 """What the certificate takes of a session's provenance; the command line and the environment hold paths."""
 _ROUNDING = 1e-9
@@ -152,7 +163,7 @@ class Maker:
             solved_share=holdup.solved_share,
             env_steps=self._spec.budget.env_steps,
             rng=self._rng("verdict"),
-            **({} if self._protocol >= 3 else {"least_measured": 2}),
+            least_measured=LEAST_MEASURED if self._protocol >= 3 else 2,
         )
 
     @property

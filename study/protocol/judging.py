@@ -13,7 +13,6 @@ from study.protocol.choosing import REUSED, rivals
 from study.protocol.evidence import Evidence, Outcome, mean
 from study.protocol.phases import shares
 from study.protocol.stages import SHARED, Request, digest_of
-from study.protocol.variants import spec_of
 from study.search.merit import merit
 from study.space.parameters import SCALE, Value
 from study.space.rules import overlay, resolve
@@ -96,16 +95,8 @@ def _chosen(known: Evidence) -> tuple[Setting, Setting]:
 
 
 def stock(known: Evidence) -> Outcome:
-    """Ask for the winner under RLlib's own runner and learner; a study that runs these anyway has its runs already."""
+    """Ask for the winner under RLlib's own runner and learner."""
     holdup, (winner, _) = known.holdup, _chosen(known)
-    seeds = holdup.test_seeds.seeds[: holdup.confirm.num_seeds_stock]
-    if known.protocol >= 3 and spec_of(known.spec, "stock") == known.spec:
-        runs = [
-            row.trial
-            for row in known.whole(("confirm",))
-            if row.anchor == WINNER and row.num_env_runners == holdup.target_scale and row.seed in seeds
-        ]
-        return Outcome(evidence={REUSED: {WINNER_STOCK: runs}})
     requests = [
         Request(
             stage="confirm",
@@ -115,7 +106,7 @@ def stock(known: Evidence) -> Outcome:
             name=WINNER_STOCK,
             variant="stock",
         )
-        for seed in seeds
+        for seed in holdup.test_seeds.seeds[: holdup.confirm.num_seeds_stock]
     ]
     return Outcome(requests=_with_own_episodes(known, requests, after=len(known.decisions[-1].requests)))
 

@@ -123,7 +123,9 @@ def test_arms_that_never_reach_the_target_are_censored_at_the_budget(certificate
 
 
 def test_the_verdict_rests_on_the_arms(records: list[Record], certificate: Certificate) -> None:
-    winner, small = (np.array(list(finals(records, *arm).values())) / 500 for arm in (("winner", 6), ("best_small", 2)))
+    # The planted winner is the best at two runners too: one arm, and its own reference there.
+    assert "best_small@2" not in certificate.arms
+    winner, small = (np.array(list(finals(records, "winner", scale).values())) / 500 for scale in (6, 2))
     checks = {check.name: check for check in certificate.verdict.checks}
     kept = checks["score_kept@6"].value
     assert kept is not None
@@ -528,7 +530,7 @@ def test_an_interrupted_trial_that_was_resumed_is_sound(touched: StudyFolder, re
     [
         ("calibrate", "at the stage calibrate"),
         ("race 1", "at the stage race"),
-        ("confirm", r"at the stage confirm \(42 of 42 trials\)"),
+        ("confirm", r"at the stage confirm \(34 of 34 trials\)"),
     ],
 )
 def test_a_study_that_is_not_confirmed_is_told_how_to_go_on(

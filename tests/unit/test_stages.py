@@ -11,12 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from study.certificate.record_laws import _retaken
+from study.certificate.record_laws import _own_episodes, _retaken
 from study.conductor import Conductor
 from study.display import print_front, print_importance, print_plan, print_stages
 from study.errors import RecordError
 from study.planning.plan import make_plan
 from study.protocol import machine
+from study.protocol.choosing import REUSED
 from study.protocol.evidence import Evidence
 from study.protocol.machine import PROTOCOL, opening
 from study.protocol.phases import num_later, phases
@@ -24,11 +25,14 @@ from study.protocol.stages import SHARED, STAGES, Request, digest_of
 from study.protocol.variants import spec_of
 from study.search.importance import importance_per_scale
 from study.search.optuna_study import OptunaStudy
+from study.stage_keeper import StageKeeper
 from study.tracking.folder import StudyFolder
 from study.tracking.ledger import fold
 from study.tracking.records import RecordLog, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines
+from study.trial.sampling.seeds import evaluation_seeds, lane_seed
+from tests import holdup
 from tests.spaces import spec
-from tests.unit.test_conductor import CLUSTER, optuna_trials, records
+from tests.unit.test_conductor import CLUSTER, ROOMY, optuna_trials, records
 
 HOLDUP = {
     "target_scale": 8,
@@ -163,7 +167,7 @@ def test_the_confirmation_is_on_test_seeds_and_on_scales_that_nothing_else_ran(t
         assert row.num_env_runners in (2, 6, 8) or row.stage == "confirm"
     confirmed = Counter((row.anchor, row.num_env_runners) for row in rows if row.stage == "confirm")
     assert all(confirmed["winner", scale] == 5 for scale in (2, 4, 8, 12))
-    assert confirmed["best_small", 2] == 5
+    assert ("best_small", 2) not in confirmed  # the winner is the best there too, and no run is made twice
     assert confirmed["naive_growth", 8] == 5
 
 
@@ -303,17 +307,122 @@ def test_where_a_space_has_few_settings_no_look_is_counted_twice(tmp_path):
             assert len(merits) == len({seed for each, at, seed in looks if (each, at) == (digest, scale)})
 
 
-def test_a_study_of_the_first_protocol_goes_on_by_it_and_is_checked_by_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine.decide, "__kwdefaults__", {**machine.decide.__kwdefaults__, "protocol": 1})
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_study_of_an_earlier_protocol_goes_on_by_it_and_is_checked_by_it(version, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine.decide, "__kwdefaults__", {**machine.decide.__kwdefaults__, "protocol": version})
     Drive(tmp_path, few_settings()).run(most=30)
     monkeypatch.undo()
     drive = Drive(tmp_path, few_settings())
     assert drive.run().reason == "complete"
     ledger = drive.conductor.ledger
-    assert {each.protocol for each in ledger.decisions} == {1}
+    assert {each.protocol for each in ledger.decisions} == {version}
+    assert {row.first_episode for row in ledger.rows.values()} == {0}
     assert not list(_retaken(ledger, drive.spec))
-    newer = replace(ledger, decisions=[replace(each, protocol=2) for each in ledger.decisions])
+    newer = replace(ledger, decisions=[replace(each, protocol=version + 1) for each in ledger.decisions])
     assert any("got another one" in said for said in _retaken(newer, drive.spec))
+
+
+def seeds_played(row, spec):
+    """The environment seeds of a trial's evaluations and of its training, each as a set."""
+    size, lanes = spec.evaluation.episodes, range(row.setting["num_envs_per_env_runner"])
+    evaluated = evaluation_seeds(spec.evaluation.seed, size, first_episode=row.first_episode)
+    runners = range(1, row.setting["num_env_runners"] + 1)
+    return set(evaluated), {lane_seed(row.seed, runner, lane) for runner in runners for lane in lanes}
+
+
+def ledger_of(spec, outcome=holdup.outcome, *, until=None):
+    written = holdup.study_records(spec, outcome, until=until)
+    return fold((record, holdup.BEGUN + number) for number, record in enumerate(written))
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    episodes=st.integers(1, 40),
+    evaluation_seed=st.integers(0, 2**28 - 1),
+    num_seeds_stock=st.integers(0, 5),
+    best_at_small=st.floats(-3.6, -2.4),
+)
+def test_the_confirmation_meets_no_seed_that_was_played_before(
+    episodes, evaluation_seed, num_seeds_stock, best_at_small
+):
+    """Neither an evaluation episode nor a training seed; and no two of its runs play the same episodes."""
+
+    def outcome(request, rule):
+        best = best_at_small if request.num_env_runners == 2 else -3
+        return 480 - 100 * abs(math.log10(rule["lr"]) - best) - request.seed % 7
+
+    confirm = {**holdup.HOLDUP["confirm"], "num_seeds_stock": num_seeds_stock}
+    own_spec = holdup.holdup_spec(
+        evaluation__episodes=episodes,
+        evaluation__seed=evaluation_seed,
+        holdup={**holdup.HOLDUP, "confirm": confirm, "measure": None},
+    )
+    ledger = ledger_of(own_spec, outcome)
+    rows = list(ledger.rows.values())
+    before, confirmed = ([row for row in rows if (row.stage == "confirm") is judged] for judged in (False, True))
+    assert not {row.seed for row in before} & {row.seed for row in confirmed}
+    earlier = set().union(*(seeds_played(row, own_spec)[0] for row in before))
+    own = [seed for row in confirmed for seed in seeds_played(row, own_spec)[0]]
+    assert len(earlier) == episodes
+    assert len(own) == len(set(own)) == episodes * len(confirmed)
+    assert not earlier & set(own)
+    trained = set().union(*(seeds_played(row, own_spec)[1] for row in rows))
+    assert not trained & (earlier | set(own))
+    assert not list(_own_episodes(ledger, episodes))
+    assert not list(_retaken(ledger, own_spec))
+
+
+def test_episodes_that_were_played_before_are_refused_to_the_confirmation():
+    own_spec = holdup.holdup_spec()
+    ledger, size = ledger_of(own_spec, until="confirm"), own_spec.evaluation.episodes
+    keeper = StageKeeper(own_spec, make_plan(own_spec, ROOMY), ledger, print)
+    last = [record for record in holdup.study_records(own_spec, until="confirm") if isinstance(record, TrialStarted)][
+        -1
+    ]
+    keeper.check_seed(replace(last, attempt=2))  # after a kill it plays its own again
+    for first in (0, size - 1, last.first_episode + 1):
+        with pytest.raises(RecordError, match="plays episodes that no other trial plays"):
+            keeper.check_seed(replace(last, trial=last.trial + 1, first_episode=first))
+    with pytest.raises(RecordError, match="other episodes than the first ones"):
+        keeper.check_seed(replace(last, trial=last.trial + 1, stage="stress", seed=101, first_episode=1000 * size))
+    assert not list(_own_episodes(ledger, size))
+    ledger.rows[last.trial].first_episode = 0
+    assert any("must play episodes of its own" in said for said in _own_episodes(ledger, size))
+    ledger.rows[last.trial].first_episode = 1000 * size
+    assert any("first_episode must be" in said for said in _own_episodes(ledger, size))
+
+
+def test_no_trial_runs_again_what_another_one_ran():
+    raced = set()
+
+    def outcome(request, rule):
+        """The worse finalist at the large scales is the best at the small one."""
+        miss = 50 * abs(math.log10(rule["lr"]) + 3)
+        if request.stage == "race":
+            raced.add(digest_of(rule))
+        if request.num_env_runners == 2:
+            return 400 + miss if digest_of(rule) in raced else 300
+        return 480 - miss
+
+    own_spec = holdup.holdup_spec(holdup={**holdup.HOLDUP, "stress": {"num_settings": 2, "num_seeds": 2}})
+    ledger = ledger_of(own_spec, outcome)
+    ran = Counter(
+        (tuple(sorted(row.setting.items())), row.seed, row.variant)
+        for row in ledger.rows.values()
+        if row.stage in ("race", "stress", "confirm")
+    )
+    assert max(ran.values()) == 1
+    decision = next(each for each in ledger.decisions if each.phase == "stress")
+    # The small scale's best ran on both rank seeds at the target scale, and with its batch grown it is the same there.
+    assert set(decision.evidence[REUSED]) == {"best_small_batch_grown"}
+    trials = [ledger.rows[trial] for trial in decision.evidence[REUSED]["best_small_batch_grown"]]
+    assert [row.seed for row in trials] == [101, 102]
+    assert {row.digest for row in trials} == {decision.evidence["best_small"]}
+    assert "best_small_batch_grown" not in {request.get("name") for request in decision.requests}
+    following = next(each for each in ledger.decisions if each.phase == "baselines")
+    mean = sum(row.summary["score"] for row in trials) / 2
+    assert following.evidence["baselines"]["best_small_batch_grown"] == pytest.approx(mean)
+    assert not list(_retaken(ledger, own_spec))
 
 
 def test_a_baseline_takes_no_look_from_a_setting_that_was_proposed(tmp_path):

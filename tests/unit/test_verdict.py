@@ -3,12 +3,27 @@
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from study.certificate.verdict import Arm, Arms, Check, Run, Verdict, compare, judge, num_solved_needed
+from study.certificate.verdict import (
+    LEAST_MEASURED,
+    Arm,
+    Arms,
+    Check,
+    Run,
+    Verdict,
+    _clock,
+    compare,
+    judge,
+    num_solved_needed,
+)
 from study.errors import AnalysisError
+
+PAGE = Path(__file__).parents[2] / "study" / "protocol" / "README.md"
 
 TARGET, SMALL, UNSEEN, BUDGET = 46, 10, (23, 64), 500_000
 LAWS = {"target": TARGET, "tolerance": 0.05, "solved_share": 0.95, "env_steps": BUDGET}
@@ -208,8 +223,111 @@ def test_nobody_counts_as_still_without_the_target_at_a_time_that_was_not_watche
     ends = [Run(seed=seed, score=1.0, solved=True, wall_time_s=100.0, timing="measured") for seed in range(9)]
     last = Run(seed=9, score=1.0, solved=True, wall_time_s=1000.0, time_to_target_s=900.0, timing="measured")
     small = Arm(name="small", scale=SMALL, runs=(*ends, last))
-    found = check(verdict(clocked([80.0, 90.0, 85.0, 95.0], TARGET), small), "clock@46")
+    found = check(verdict(clocked([80.0, 90.0, 85.0, 95.0, 87.5], TARGET), small), "clock@46")
     assert found.value.value == pytest.approx(100 / 87.5)
+
+
+def test_the_winner_is_held_against_the_better_of_the_arms_at_the_small_scale():
+    best, own = arm([0.97] * 19 + [0.98], SMALL, name="best_small"), arm(GOOD, SMALL)
+    alone, both = (verdict(arm(GOOD), given) for given in (best, (best, own)))
+    assert check(alone, "score_kept@46").value.value == pytest.approx(1.0 - 0.9705)
+    assert check(both, "score_kept@46").value.value == pytest.approx(0.0)
+    assert check(both, "score_kept@46").note == "against winner, the harder one to match"
+    failing = arm([0.9] * 10 + [0.91] * 10)
+    assert check(verdict(failing, best), "score_kept@46").passed is False
+    assert check(verdict(arm([0.93] * 10 + [0.94] * 10), best), "score_kept@46").passed
+    assert check(verdict(arm([0.93] * 10 + [0.94] * 10), (best, own)), "score_kept@46").passed is False
+
+
+def test_the_clock_is_held_against_the_faster_arm_and_needs_five_runs_of_each():
+    slow, fast = clocked([400.0] * 10, SMALL, name="best_small"), clocked([100.0, 102.0] * 5, SMALL)
+    winner = clocked([100.0, 101.0] * 5, TARGET)
+    assert verdict(winner, slow).clock
+    assert verdict(winner, (slow, fast)).clock is False
+    few = verdict(clocked([100.0] * 4, TARGET), slow)
+    assert few.clock is None
+    assert check(few, "clock@46").note == ("clock not measured: 10 measured runs at 10, 4 at 46; 5 of each are needed")
+    # One arm of five runs and one of four: what is not measured against each is not measured.
+    assert verdict(winner, (slow, clocked([400.0] * 4, SMALL))).clock is None
+
+
+def share_said_to_be_faster(num_runs, studies, *, seed=0):
+    """Return how often the clock says that the target scale is faster though both arms are alike; times are exact."""
+    rng = np.random.default_rng([seed, num_runs])
+    said = 0
+    for _ in range(studies):
+        both = [
+            Arm(
+                name=name,
+                scale=scale,
+                runs=tuple(
+                    replace(run, time_to_target_s=float(time), time_before_target_s=None, wall_time_s=10_000.0)
+                    for run, time in zip(clocked([1.0] * num_runs, scale).runs, times, strict=True)
+                ),
+            )
+            for name, scale, times in (
+                ("winner", TARGET, rng.normal(300, 30, num_runs)),
+                ("best_small", SMALL, rng.normal(300, 30, num_runs)),
+            )
+        ]
+        said += bool(_clock(*both, rng, num_runs).passed)
+    return said / studies
+
+
+FALSELY_FASTER = {2: 0.19, 3: 0.057, 4: 0.030, 5: 0.011, 6: 0.011, 10: 0.023}
+"""Runs an arm -> share of studies that say "faster" where both arms are alike; 0.025 is what the interval promises."""
+
+
+def test_two_runs_say_faster_too_often_and_five_do_not():
+    assert share_said_to_be_faster(2, 100, seed=7) > 0.08
+    assert share_said_to_be_faster(LEAST_MEASURED, 60, seed=7) <= 0.1
+
+
+@pytest.mark.heavy
+def test_fewer_than_five_runs_say_faster_too_often():
+    for num_runs, expected in FALSELY_FASTER.items():
+        found = share_said_to_be_faster(num_runs, 1000, seed=7)
+        assert found == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / 1000) + 0.004), num_runs
+
+
+@pytest.mark.parametrize(
+    ("num_seeds", "num_scales", "expected"), [(20, 1, 0.392), (20, 3, 0.060), (5, 1, 0.590), (5, 3, 0.206)]
+)
+def test_the_rule_on_solved_seeds_lets_this_many_settings_pass_that_miss_in_a_tenth_of_runs(
+    num_seeds, num_scales, expected
+):
+    missed = num_seeds - num_solved_needed(num_seeds, LAWS["solved_share"])
+    assert stats.binom.cdf(missed, num_seeds, 0.1) ** num_scales == pytest.approx(expected, abs=0.001)
+
+
+LET_PASS = {(20, 3): (0.06, 0.00), (20, 1): (0.40, 0.11), (5, 3): (0.12, 0.13), (5, 1): (0.45, 0.45)}
+"""Test seeds, scales -> share of studies in which a setting passes all rules of learning though a tenth of its runs
+miss the target (first number) or fail (second one); standard deviation between runs 0.03. As the
+protocol's page says."""
+
+
+def share_let_pass(num_seeds, num_scales, *, misses, fails, studies):
+    rng = np.random.default_rng([num_seeds, num_scales, round(100 * misses)])
+    passed = 0
+    for _ in range(studies):
+        winners = {}
+        for scale in (TARGET, *UNSEEN)[:num_scales]:
+            scores = seeds_of(rng, num_seeds, fails=fails, loss=0, sd=0.03)
+            reached = rng.random(num_seeds) >= misses
+            solved = [score is not None and bool(hit) for score, hit in zip(scores, reached, strict=True)]
+            winners[scale] = arm(scores, scale, solved=solved)
+        passed += verdict(winners, arm(seeds_of(rng, num_seeds, fails=0, loss=0, sd=0.03), SMALL)).learning
+    return passed / studies
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize(("num_seeds", "num_scales"), LET_PASS)
+def test_what_the_rules_let_pass_is_what_the_page_says(num_seeds, num_scales):
+    misses, fails = LET_PASS[num_seeds, num_scales]
+    for rates, expected in (({"misses": 0.1, "fails": 0.0}, misses), ({"misses": 0.0, "fails": 0.1}, fails)):
+        assert share_let_pass(num_seeds, num_scales, studies=500, **rates) == pytest.approx(expected, abs=0.07)
+    row = f"| {num_seeds} | {num_scales} | {misses:.0%} | {fails:.0%} |".replace("%", " %")
+    assert row in PAGE.read_text()
 
 
 def test_steps_are_saved_only_if_they_are_wherever_between_two_evaluations_the_runs_got_there():
