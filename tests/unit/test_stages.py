@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from study.certificate.record_laws import _own_episodes, _retaken
+from study.certificate.record_laws import _retaken, broken_laws
+from study.certificate.trial_laws import Study
 from study.conductor import Conductor
 from study.display import print_front, print_importance, print_plan, print_stages
 from study.errors import RecordError
@@ -28,7 +29,7 @@ from study.search.optuna_study import OptunaStudy
 from study.stage_keeper import StageKeeper
 from study.tracking.folder import StudyFolder
 from study.tracking.ledger import fold
-from study.tracking.records import RecordLog, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines
+from study.tracking.records import Line, RecordLog, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines
 from study.trial.sampling.seeds import evaluation_seeds, lane_seed
 from tests import holdup
 from tests.spaces import spec
@@ -307,6 +308,12 @@ def test_where_a_space_has_few_settings_no_look_is_counted_twice(tmp_path):
             assert len(merits) == len({seed for each, at, seed in looks if (each, at) == (digest, scale)})
 
 
+def retaken_otherwise(lines, spec):
+    """What is different where the protocol takes the decisions of the records again."""
+    rows = fold((line.record, line.time) for line in lines).rows
+    return list(_retaken(Study(lines, spec), rows, complete=True))
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_study_of_an_earlier_protocol_goes_on_by_it_and_is_checked_by_it(version, tmp_path, monkeypatch):
     monkeypatch.setattr(machine.decide, "__kwdefaults__", {**machine.decide.__kwdefaults__, "protocol": version})
@@ -317,9 +324,13 @@ def test_a_study_of_an_earlier_protocol_goes_on_by_it_and_is_checked_by_it(versi
     ledger = drive.conductor.ledger
     assert {each.protocol for each in ledger.decisions} == {version}
     assert {row.first_episode for row in ledger.rows.values()} == {0}
-    assert not list(_retaken(ledger, drive.spec))
-    newer = replace(ledger, decisions=[replace(each, protocol=version + 1) for each in ledger.decisions])
-    assert any("got another one" in said for said in _retaken(newer, drive.spec))
+    lines = list(read_lines(drive.folder.records))
+    assert not retaken_otherwise(lines, drive.spec)
+    newer = [
+        replace(line, record=replace(line.record, protocol=version + 1)) if is_decision(line) else line
+        for line in lines
+    ]
+    assert any("got another one" in said for said in retaken_otherwise(newer, drive.spec))
 
 
 def seeds_played(row, spec):
@@ -330,9 +341,15 @@ def seeds_played(row, spec):
     return set(evaluated), {lane_seed(row.seed, runner, lane) for runner in runners for lane in lanes}
 
 
-def ledger_of(spec, outcome=holdup.outcome, *, until=None):
+def lines_of(spec, outcome=holdup.outcome, *, until=None):
     written = holdup.study_records(spec, outcome, until=until)
-    return fold((record, holdup.BEGUN + number) for number, record in enumerate(written))
+    return [
+        Line(record=record, time=holdup.BEGUN + number, seq=number, end=number) for number, record in enumerate(written)
+    ]
+
+
+def folded(lines):
+    return fold((line.record, line.time) for line in lines)
 
 
 @settings(max_examples=10, deadline=None)
@@ -357,8 +374,8 @@ def test_the_confirmation_meets_no_seed_that_was_played_before(
         evaluation__seed=evaluation_seed,
         holdup={**holdup.HOLDUP, "confirm": confirm, "measure": None},
     )
-    ledger = ledger_of(own_spec, outcome)
-    rows = list(ledger.rows.values())
+    lines = lines_of(own_spec, outcome)
+    rows = list(folded(lines).rows.values())
     before, confirmed = ([row for row in rows if (row.stage == "confirm") is judged] for judged in (False, True))
     assert not {row.seed for row in before} & {row.seed for row in confirmed}
     earlier = set().union(*(seeds_played(row, own_spec)[0] for row in before))
@@ -368,28 +385,34 @@ def test_the_confirmation_meets_no_seed_that_was_played_before(
     assert not earlier & set(own)
     trained = set().union(*(seeds_played(row, own_spec)[1] for row in rows))
     assert not trained & (earlier | set(own))
-    assert not list(_own_episodes(ledger, episodes))
-    assert not list(_retaken(ledger, own_spec))
+    assert not retaken_otherwise(lines, own_spec)
 
 
 def test_episodes_that_were_played_before_are_refused_to_the_confirmation():
     own_spec = holdup.holdup_spec()
-    ledger, size = ledger_of(own_spec, until="confirm"), own_spec.evaluation.episodes
-    keeper = StageKeeper(own_spec, make_plan(own_spec, ROOMY), ledger, print)
-    last = [record for record in holdup.study_records(own_spec, until="confirm") if isinstance(record, TrialStarted)][
-        -1
-    ]
+    lines, size = lines_of(own_spec, until="confirm"), own_spec.evaluation.episodes
+    keeper = StageKeeper(own_spec, make_plan(own_spec, ROOMY), folded(lines), print)
+    last = next(line.record for line in reversed(lines) if isinstance(line.record, TrialStarted))
     keeper.check_seed(replace(last, attempt=2))  # after a kill it plays its own again
     for first in (0, size - 1, last.first_episode + 1):
         with pytest.raises(RecordError, match="plays episodes that no other trial plays"):
             keeper.check_seed(replace(last, trial=last.trial + 1, first_episode=first))
     with pytest.raises(RecordError, match="other episodes than the first ones"):
         keeper.check_seed(replace(last, trial=last.trial + 1, stage="stress", seed=101, first_episode=1000 * size))
-    assert not list(_own_episodes(ledger, size))
-    ledger.rows[last.trial].first_episode = 0
-    assert any("must play episodes of its own" in said for said in _own_episodes(ledger, size))
-    ledger.rows[last.trial].first_episode = 1000 * size
-    assert any("first_episode must be" in said for said in _own_episodes(ledger, size))
+
+
+def test_records_of_other_episodes_than_those_asked_for_are_named():
+    own_spec = holdup.holdup_spec()
+    lines = lines_of(own_spec)
+    assert not list(broken_laws(lines, own_spec))
+    at, line = next(
+        (at, line)
+        for at, line in enumerate(lines)
+        if isinstance(line.record, TrialStarted) and line.record.stage == "confirm"
+    )
+    lines[at] = replace(line, record=replace(line.record, first_episode=0))
+    (said,) = broken_laws(lines, own_spec)
+    assert f"first_episode must be {line.record.first_episode}, as it was asked for, got 0" in said
 
 
 def test_no_trial_runs_again_what_another_one_ran():
@@ -405,7 +428,8 @@ def test_no_trial_runs_again_what_another_one_ran():
         return 480 - miss
 
     own_spec = holdup.holdup_spec(holdup={**holdup.HOLDUP, "stress": {"num_settings": 2, "num_seeds": 2}})
-    ledger = ledger_of(own_spec, outcome)
+    lines = lines_of(own_spec, outcome)
+    ledger = folded(lines)
     ran = Counter(
         (tuple(sorted(row.setting.items())), row.seed, row.variant)
         for row in ledger.rows.values()
@@ -422,7 +446,7 @@ def test_no_trial_runs_again_what_another_one_ran():
     following = next(each for each in ledger.decisions if each.phase == "baselines")
     mean = sum(row.summary["score"] for row in trials) / 2
     assert following.evidence["baselines"]["best_small_batch_grown"] == pytest.approx(mean)
-    assert not list(_retaken(ledger, own_spec))
+    assert not retaken_otherwise(lines, own_spec)
 
 
 def test_a_baseline_takes_no_look_from_a_setting_that_was_proposed(tmp_path):
