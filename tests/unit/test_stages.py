@@ -327,7 +327,9 @@ def test_a_study_of_an_earlier_protocol_goes_on_by_it_and_is_checked_by_it(versi
     lines = list(read_lines(drive.folder.records))
     assert not retaken_otherwise(lines, drive.spec)
     newer = [
-        replace(line, record=replace(line.record, protocol=version + 1)) if is_decision(line) else line
+        replace(line, record=replace(line.record, protocol=version + 1))
+        if isinstance(line.record, StageDecided)
+        else line
         for line in lines
     ]
     assert any("got another one" in said for said in retaken_otherwise(newer, drive.spec))
