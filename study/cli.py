@@ -16,7 +16,21 @@ from study.console import write as write_text
 from study.errors import ExitCode, Fault, SpaceError, StudyError
 from study.evaluating.options import WithFilm, evaluate
 from study.launch.options import launch
-from study.options import Address, Seed, Set, Space, Trials, as_run, checked_name, checked_stage, load, seconds
+from study.options import (
+    Address,
+    Seed,
+    Set,
+    Space,
+    SpaceArgument,
+    Trials,
+    as_run,
+    checked_name,
+    checked_stage,
+    load,
+    one_space,
+    seconds,
+    with_lines,
+)
 from study.protocol.stages import STAGES
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
@@ -32,8 +46,21 @@ console = SteadyConsole(width=None if sys.stdout.isatty() else 140)
 errors = SteadyConsole(stderr=True, width=None if sys.stderr.isatty() else 140)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(version("runner-scaling-study"))
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+]
+
+
 @app.callback()
-def _main() -> None:
+def _main(version: Version = False) -> None:
     pass
 
 
@@ -43,7 +70,8 @@ app.command(cls=WithFilm)(evaluate)
 
 @app.command()
 def run(
-    space: Space,
+    space_argument: SpaceArgument = None,
+    space: Space = None,
     address: Address = None,
     tracking_uri: Annotated[
         str | None,
@@ -72,16 +100,20 @@ def run(
     set_: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of Ray and of the trials.")] = False,
+    version: Version = False,
 ) -> None:
     """Run a study, or continue one.
 
-    Exit codes: 0 all trials ended well, 1 some failed, 2 a mistake in the call, 75 stopped and resumable.
+    Exit codes: 0 all trials ended well, 1 some failed, 2 a mistake in the call, 69 Ray did not start on the hosts of a
+    job, 70 a fault of this program, 75 stopped and resumable.
     """
+    space = one_space(space_argument, space)
     spec = load(space, set_, seed, trials)
     name = checked_name(name or find_space(space).stem)
     last = None if until is None else checked_stage(until, spec)
     if dry_run:
-        _print_plan(spec, address, name, space)
+        with with_lines(space, set_):
+            _print_plan(spec, address, name, space)
         return
     from study.display import make_display
     from study.opening import RunOptions
@@ -105,7 +137,8 @@ def run(
     )
     again = _again()
     try:
-        result = run_study(spec, options, display=make_display(console))
+        with with_lines(space, set_):
+            result = run_study(spec, options, display=make_display(console))
     except KeyboardInterrupt:  # here, since typer makes exit code 130 of it
         errors.print(f"Ended at once. Nothing recorded is lost. Resume with: {again}", markup=False, soft_wrap=True)
         raise typer.Exit(ExitCode.STOPPED) from None
@@ -114,9 +147,18 @@ def run(
 
 
 @app.command()
-def plan(space: Space, address: Address = None, seed: Seed = None, trials: Trials = None, set_: Set = None) -> None:
+def plan(
+    space_argument: SpaceArgument = None,
+    space: Space = None,
+    address: Address = None,
+    seed: Seed = None,
+    trials: Trials = None,
+    set_: Set = None,
+) -> None:
     """Print what a study would run and what each trial needs; the same as `run --dry-run`."""
-    _print_plan(load(space, set_, seed, trials), address, find_space(space).stem, space)
+    space = one_space(space_argument, space)
+    with with_lines(space, set_):
+        _print_plan(load(space, set_, seed, trials), address, find_space(space).stem, space)
 
 
 @app.command()
@@ -326,12 +368,16 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
     from study.throughput_display import print_throughput_plan
     from study.trial.envs.environments import probe_study
 
-    probe_study(spec, source)
+    spaces = probe_study(spec, source)
     if (joined := resolve_address(address)) is None:
         shape = private_shape(spec)
     else:
         with joined_ray(joined) as shape:
             pass
+    if spec.rllib:  # only then is RLlib imported
+        from study.run import check_overrides
+
+        check_overrides(spec, spaces, shape)
     if spec.kind == "throughput":
         print_throughput_plan(console, make_plan(spec, shape), spec, name=name)
     else:

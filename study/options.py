@@ -1,6 +1,9 @@
 """Options that several commands share, and what they mean for a space. Imports no engine."""
 
+import contextlib
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -8,10 +11,13 @@ import typer
 
 from study.errors import Fault, SpaceError
 from study.protocol.stages import STAGES, Stage
+from study.space.space_file import read_space
 from study.space.spec import StudySpec, load_space
 from study.tracking.folder import NAME
 
-Space = Annotated[str, typer.Option("--space", help="Space file: a path, or the name of one in search_spaces/.")]
+_SPACE = "Space file: a path, or the name of one in search_spaces/."
+Space = Annotated[str | None, typer.Option("--space", help=_SPACE)]
+SpaceArgument = Annotated[str | None, typer.Argument(metavar="[SPACE]", help="The same as --space.")]
 Address = Annotated[
     str | None,
     typer.Option(
@@ -19,7 +25,10 @@ Address = Annotated[
     ),
 ]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Replace a value of the space: dotted.key=value. May be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Replace a value of the space, by its dotted key. May be repeated."
+    ),
 ]
 Seed = Annotated[
     int | None,
@@ -28,6 +37,33 @@ Seed = Annotated[
 Trials = Annotated[
     int | None, typer.Option(min=1, help="Number of trials; with --resume extends the study. Not for hold-up studies.")
 ]
+
+
+def one_space(argument: str | None, option: str | None) -> str:
+    """Return the space that the command line names, by its place or by `--space`.
+
+    Raises:
+        SpaceError: It names none, or two.
+    """
+    if argument is not None and option is not None and argument != option:
+        law, fix = f"must be named once, got '{argument}' and '{option}'.", "Drop one of the two."
+    elif (space := option or argument) is not None:
+        return space
+    else:
+        law, fix = "must be given, got none.", "Name a file, or one of search_spaces/: --space quickstart.yaml."
+    raise SpaceError("command line", [Fault(place="--space", law=law, fix=fix)])
+
+
+@contextlib.contextmanager
+def with_lines(space: str, given: list[str] | None) -> Iterator[None]:
+    """Let faults that are found after the space was read name their line in it."""
+    source = read_space(space, overrides=given or [])
+    try:
+        yield
+    except SpaceError as error:
+        faults = [replace(each, line=each.line or source.line_of(each.place)) for each in error.faults]
+        name = source.name if error.source == "space" else error.source
+        raise SpaceError(name, faults) from error
 
 
 def load(space: str, given: list[str] | None, seed: int | None, trials: int | None) -> StudySpec:
@@ -104,6 +140,9 @@ def seconds(text: str, place: str) -> float:
     words = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip())
     match = clock or words
     parts = [float(part or 0) for part in match.groups()] if match else []
+    if re.fullmatch(r"\d+(\.\d+)?", text.strip()) and float(text) > 0:
+        law, fix = f"needs a unit, got '{text}'.", f"Write {text}s, {text}m or {text}h."
+        raise SpaceError("command line", [Fault(place=place, law=law, fix=fix)])
     if not any(parts):
         law = f"a duration above zero, got '{text}'."
         raise SpaceError("command line", [Fault(place=place, law=law, fix="Write 45s, 30m, 2h, 1h30m or 2:00:00.")])

@@ -114,7 +114,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
     if shape is not None:
         make_plan(spec, shape)  # refuse before anything is written
     if spec.rllib:
-        for fallback in _check_overrides(spec, spaces, shape):
+        for fallback in check_overrides(spec, spaces, shape):
             display.note(fallback)
     if not resumed:
         folder.prepare()
@@ -150,7 +150,7 @@ def take_up(spec: StudySpec, folder: StudyFolder, identity: StudyIdentity) -> tu
     return spec, ledger, OptunaStudy(spec, study_id=identity.study_id, journal=folder.optuna_journal, rows=ledger.rows)
 
 
-def _check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | None) -> list[str]:
+def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | None) -> list[str]:
     """Let RLlib check `rllib:` here, once, instead of in every trial; only then does the driver import RLlib.
 
     Returns one line for each of our components that RLlib's own will have to stand in for.
@@ -220,7 +220,7 @@ class _Session:
             self._signals.install()
             plan = make_plan(self._spec, shape, ledger.decisions)
             if self._spec.rllib and self._address is not None:
-                _check_overrides(self._spec, self._spaces, shape)  # anew: only now is it known what is emulated
+                check_overrides(self._spec, self._spaces, shape)  # anew: only now is it known what is emulated
             self._await_mirrors(insist=insist_on_mlflow)
             conductor = Conductor(
                 spec=self._spec,

@@ -19,7 +19,7 @@ class WithFilm(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put an empty name behind a `--video` that has none."""
         given: list[str] = []
-        for word, following in zip(args, [*args[1:], "-"], strict=True):
+        for word, following in zip(args, [*args[1:], "-"], strict=False):
             given.append(word)
             if word == "--video" and (following.startswith("-") or Path(following).is_dir()):
                 given.append("")
@@ -28,17 +28,20 @@ class WithFilm(TyperCommand):
 
 def evaluate(
     path: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             metavar="STUDY|CHECKPOINT|SPACE",
             help="Folder of a study: its best policy; or of a checkpoint: that one. With --random a space or a study.",
         ),
-    ],
+    ] = None,
     trial: Annotated[
         int | None, typer.Option(min=0, help="Policy of this trial of the study, not of its best.")
     ] = None,
     space: Annotated[
-        str | None, typer.Option(help="Space of a checkpoint outside of a study: a path, or a name in search_spaces/.")
+        str | None,
+        typer.Option(
+            help="Space of a checkpoint outside of a study, or with --random: a path, or a name in search_spaces/."
+        ),
     ] = None,
     episodes: Annotated[int | None, typer.Option(min=1, help="Episodes to play; by default as the space says.")] = None,
     stochastic: Annotated[
@@ -83,6 +86,11 @@ def evaluate(
     if format_ not in FORMATS:
         law = f"one of {', '.join(FORMATS)}, got '{format_}'."
         raise SpaceError("command line", [Fault(place="--format", law=law, fix="Choose one of them.")])
+    if path is None and random and space is not None:
+        path, space = Path(space), None
+    if path is None:
+        law, fix = "must be given, got none.", "Name the folder of a study, such as studies/quickstart."
+        raise SpaceError("command line", [Fault(place="STUDY", law=law, fix=fix)])
     from study.evaluating.command import Asked, Evaluated, evaluate_policy
     from study.evaluating.view import print_film, print_numbers, to_json
 

@@ -9,7 +9,7 @@ import typer
 
 from study.console import SteadyConsole
 from study.launch import option_checks as checks
-from study.options import Seed, Set, Trials, checked_name, checked_stage, load, seconds
+from study.options import Seed, Set, Space, SpaceArgument, Trials, checked_name, checked_stage, load, one_space, seconds
 from study.protocol.stages import STAGES
 from study.space.space_file import find_space
 from study.tracking.tracking_uri import asked_uri
@@ -20,7 +20,8 @@ Kind = Literal["slurm", "oar", "pbs", "ssh", "ray-up", "kuberay"]
 def launch(
     context: typer.Context,
     kind: Annotated[Kind, typer.Argument(help="What starts the job.")],
-    space: Annotated[str, typer.Argument(help="Space file: a path, or the name of one in search_spaces/.")],
+    space_argument: SpaceArgument = None,
+    space: Space = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="Nodes to ask for; 1 by default.")] = None,
     cpus_per_node: Annotated[
         int | None, typer.Option(min=1, help="CPUs of each for Ray; by default whole nodes, or all that ssh finds.")
@@ -105,6 +106,9 @@ def launch(
         "--cpus-per-node": cpus_per_node,
     }
     passed_on = tuple(context.args)
+    if space is not None and space_argument is not None and space_argument.startswith("-"):
+        passed_on, space_argument = (space_argument, *passed_on), None  # the first option behind `--`
+    space = one_space(space_argument, space)
     checks.check_kind(kind, {option: value for option, value in given.items() if value}, passed_on)
     here = Path.cwd() if workdir is None else workdir
     checks.check_text(

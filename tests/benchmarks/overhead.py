@@ -105,7 +105,7 @@ def main() -> None:
     ratios, studies, bares = [], [], []
     with tempfile.TemporaryDirectory(prefix="overhead-") as base:
         space = Path(base) / "space.yaml"
-        space.write_text((ROOT / "search_spaces" / "quickstart.yaml").read_text())
+        space.write_text(Path(__file__).with_name("acrobot.yaml").read_text())
         text = space.read_text().replace("num_env_runners: [1, 2, 4]", "num_env_runners: [1]")
         lines = [
             f"  env_steps: {options.env_steps}" if line.strip().startswith("env_steps:")

@@ -175,7 +175,7 @@ def main() -> None:
     from tests.benchmarks.timing import Spread, alternated, machine, versions
 
     about = machine()
-    spec = load_space(str(ROOT / "search_spaces" / "quickstart.yaml")).to_json()
+    spec = load_space(Path(__file__).with_name("acrobot.yaml")).to_json()
     arguments: dict[str, Any] = {"stock": 1, "real": spec, "emulated": spec}
     table: dict[str, dict[str, Any]] = {}
     for num_runners in options.runners:

@@ -91,7 +91,16 @@ def test_procgen_without_its_library_names_the_package(place):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--time-budget", "soon"], ("--time-budget",)),
+        (["--time-budget", "soon"], ("--time-budget: a duration above zero, got 'soon'.",)),
+        (["--time-budget", "5"], ("--time-budget: needs a unit, got '5'. Fix: Write 5s, 5m or 5h.",)),
+        (["--set", "lr=0.1"], ("lr: unknown key. Fix: Did you mean 'parameters.lr'?",)),
+        (["--set", "budget.env_steps=1M"], ("1 problem", "budget.env_steps: ", "Fix: Write 1000000.")),
+        (["--set", "environment.id=ALE/Pong-v5"], ("Fix: Run `pip install 'ale-py'`",)),
+        (
+            ["--set", "rllib.trainin.lr_=0.1"],
+            ("1 problem", "rllib.trainin: must be a method of PPOConfig", "'training'"),
+        ),
+        (["other.yaml"], ("--space: must be named once, got 'other.yaml' and 'space.yaml'.",)),
         (["--name", "a/b"], ("--name",)),
         (["--set", "budget"], ("--set",)),
         (["--trials", "0"], ("--trials",)),
@@ -112,6 +121,30 @@ def test_a_wrong_option_is_refused(place, options, words):
         return
     refused(run(command("--space", "space.yaml", *options), place), *words)
     assert not (place / "studies").exists()
+
+
+def test_a_misspelt_key_of_rllib_is_found_by_a_dry_run_with_its_line(place):
+    text = SPACE + "rllib:\n  training:\n    shufle_batch_per_epoch: false\n"
+    (place / "space.yaml").write_text(text)
+    done = run(command("space.yaml", "--dry-run"), place)
+    line = text.splitlines().index("    shufle_batch_per_epoch: false") + 1
+    refused(done, f"rllib.training.shufle_batch_per_epoch (line {line}): ", "Did you mean 'shuffle_batch_per_epoch'?")
+    assert done.stderr.startswith("space.yaml: 1 problem")
+
+
+def test_a_space_is_named_by_its_place_or_by_an_option(place):
+    by_option, by_place = (run([*command(*words), "--dry-run"], place) for words in (("--space", "space"), ("space",)))
+    assert by_option.returncode == by_place.returncode == 0, by_place.stderr
+    assert by_option.stdout == by_place.stdout
+    launched = study("launch", "slurm", "--print", "--nodes", "2")
+    shown = [
+        run([*launched, *words, "--", "--account=rl", "-pcpu"], place) for words in (("--space", "space"), ("space",))
+    ]
+    assert shown[0].returncode == shown[1].returncode == 0, shown[0].stderr
+    assert shown[0].stdout == shown[1].stdout
+    assert "#SBATCH --account=rl" in shown[0].stdout
+    refused(run(launched, place), "--space: must be given, got none. Fix: Name a file")
+    refused(run(study("evaluate"), place), "STUDY: must be given")
 
 
 def test_an_address_where_something_else_answers(place):

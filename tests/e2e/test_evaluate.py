@@ -161,7 +161,7 @@ WRONG = [
     (["{folder}", "--episodes", "2", "--render"], "--render: a window needs a display, got none"),
     (["{checkpoint}"], "--space: is needed for a checkpoint outside of a study"),
     (["{checkpoint}", "--space", "space.yaml", "--video"], "--video: needs the name of a file"),
-    (["{checkpoint}", "--space", "quickstart.yaml"], "the policy must fit Acrobot-v1 and the network of the space"),
+    (["{checkpoint}", "--space", "acrobot_table.yaml"], "the policy must fit Acrobot-v1 and the network of the space"),
 ]
 
 

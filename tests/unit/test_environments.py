@@ -4,6 +4,7 @@ import sys
 import time
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, flatten
@@ -14,7 +15,7 @@ from study.space.spec import EnvironmentSpec
 from study.trial.envs.environments import EnvFactory, Spaces, check_network, env_factory, make_env, probe, probe_study
 from study.trial.envs.envpool_envs import EnvPoolLanes
 from study.trial.envs.lane_envs import GymnasiumLanes, make_lane_envs
-from study.trial.envs.observations import PoolObservations, Unusable
+from study.trial.envs.observations import PoolObservations, Unusable, observed
 from tests.spaces import spec
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
@@ -172,7 +173,14 @@ def test_what_cannot_be_a_module_is_said_to_be_none(env_id: str) -> None:
 @pytest.mark.parametrize(
     ("env_id", "fix"),
     [
-        ("ALE/Pong-v5", "install the package that registers ALE/…"),
+        ("Nowhere/Maze-v0", "install the package that registers Nowhere/…"),
+        ("ALE/Pong-v5", "Run `pip install 'ale-py'` on every node, and write ale_py:ALE/Pong-v5, which imports"),
+        ("ale_py:ALE/Pong-v5", "'ale_py'. Fix: Run `pip install 'ale-py'` on every node."),
+        ("PongNoFrameskip-v4", "Run `pip install 'ale-py'`"),
+        ("MiniGrid-Empty-5x5-v0", "write minigrid:MiniGrid-Empty-5x5-v0"),
+        ("dm_control/cheetah-run-v0", "Run `pip install 'shimmy[dm-control]'`"),
+        ("FetchReach-v4", "gymnasium-robotics"),
+        ("highway-v0", "highway-env"),
         ("Pong-v5", "Use an id of Gymnasium"),  # no more like Ant-v5 than any other
         ("procgen-coinrun-v0", "Did you mean 'procgen:coinrun'?"),
         ("Procgen:CoinRun", "Did you mean 'procgen:coinrun'?"),
@@ -444,3 +452,14 @@ def test_convolutions_are_asked_for_where_rllib_has_none(shape, filters, words):
     else:
         with pytest.raises(SpaceError, match=words):
             check_network(model, spaces, "space")
+
+
+class Words(gymnasium.Space[str]):
+    """A space of somebody's own that says nothing of its size."""
+
+
+def test_observations_of_an_unknown_kind_are_refused_in_words() -> None:
+    env = gymnasium.make("CartPole-v1")
+    env.observation_space = gymnasium.spaces.Dict({"image": env.observation_space, "mission": Words()})
+    with pytest.raises(Unusable, match="observations must be arrays of a fixed size"):
+        observed(env)

@@ -232,7 +232,7 @@ def test_a_checkpoint_alone_needs_its_space(tmp_path):
     with pytest.raises(SpaceError, match=r"--trial: belongs to a study, got 3 with a checkpoint\. Fix:"):
         find_subject(tmp_path, trial=3, space="quickstart.yaml")
     subject = find_subject(tmp_path, space="quickstart.yaml")
-    assert (subject.spec.environment.id, subject.setting["num_env_runners"]) == ("Acrobot-v1", 1)
+    assert (subject.spec.environment.id, subject.setting["num_env_runners"]) == ("CartPole-v1", 1)
 
 
 # --- a random policy -------------------------------------------------------------------------------------------
@@ -248,14 +248,16 @@ search: {num_trials: 2}
 def test_a_random_policy_plays_in_a_space_or_in_a_study_s(folder):
     in_study, in_space = random_subject(folder.path), random_subject(Path("quickstart.yaml"))
     assert (in_study.title, in_study.random, in_study.spec) == ("demo: random policy", True, spec())
-    assert (in_space.title, in_space.spec.environment.id) == ("quickstart.yaml: random policy", "Acrobot-v1")
+    assert (in_space.title, in_space.spec.environment.id) == ("quickstart.yaml: random policy", "CartPole-v1")
     in_study.check_owner()  # nothing of a random policy can be another's
 
 
 def test_a_floor_may_be_measured_before_a_space_has_one(tmp_path):
     file = tmp_path / "new.yaml"
     file.write_text(UNSCORED)
-    with pytest.raises(SpaceError, match=r"environment\.floor .*must be given\. Fix: .* --random` measures it"):
+    with pytest.raises(
+        SpaceError, match=r"environment\.floor .*must be given: the return that scores 0\. Fix: .* --random`"
+    ):
         load_space(file)
     assert random_subject(file).spec.environment.floor is None
     file.write_text(UNSCORED.replace("CartPole-v1", "CartPole-v1, floor: 9, reference: 3, target: 5"))

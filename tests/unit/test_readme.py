@@ -2,16 +2,27 @@
 
 import re
 import shlex
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from study import cli
+from study.errors import ExitCode
+from study.evaluating.subject import random_subject
+from study.options import checked_stage, load, one_space, seconds
+from study.planning.plan import make_plan
+from study.planning.shape import ClusterShape, NodeShape
 from study.protocol.phases import expected_trials
+from study.search.distributions import runnable
+from study.space.laws import smallest
 from study.space.reference import field_reference
-from study.space.space_file import SHIPPED
-from study.space.spec import load_space
+from study.space.space_file import SHIPPED, read_text
+from study.space.spec import load_space, parse_space
+from study.tracking.mirror_content import trial_params
+from study.tracking.records import TrialStarted
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -22,11 +33,21 @@ FOLDERS = (
     *(f"study/{path.parent.name}" for path in ROOT.glob("study/*/README.md")),
 )
 PAGES = {"README.md": README} | {f"{folder}/README.md": (ROOT / folder / "README.md").read_text() for folder in FOLDERS}
-EXAMPLES = [
-    line
-    for text in PAGES.values()
-    for line in re.findall(r"^python (?:run_study\.py|-m study) .*$", text, re.MULTILINE)
-]
+SPACES = {file.name: file.read_text() for file in SHIPPED.glob("*.yaml")}
+PROGRAM = r"python (?:run_study\.py|-m study)"
+EXAMPLES = sorted(
+    {line for text in PAGES.values() for line in re.findall(rf"^{PROGRAM} .*$", text, re.MULTILINE)}
+    | {
+        line.strip()
+        for text in SPACES.values()
+        for line in re.findall(rf"{PROGRAM} [^`\n]*", re.sub(r"\\\n# *", "", text))
+        if "…" not in line
+    }
+)
+"""Commands as a person would type them: those of the pages, and those of the first lines of the spaces."""
+MENTIONS = sorted({line for text in PAGES.values() for line in re.findall(rf"`({PROGRAM} [^\n`]*)`", text)})
+"""Commands in a sentence, which may leave out what the reader has to put in."""
+LARGE = ClusterShape(nodes=(NodeShape(address="n", num_cpus=200, physical_cpus=200, memory_mb=256_000, num_gpus=8),))
 
 
 def test_the_field_reference_is_the_schema():
@@ -47,14 +68,72 @@ def test_every_shipped_space_is_named():
         assert f"`{file.name}`" in README
 
 
-@pytest.mark.parametrize("line", sorted(set(EXAMPLES)))
-def test_every_option_in_an_example_exists(line):
-    words = [word for word in shlex.split(line.split("#")[0].split(">")[0])[1:] if word not in ("-m",)]
-    name = "run" if words[0] == "run_study.py" else words[1]
-    help_text = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, [name, "--help"]).output
-    for word in words:
-        if word.startswith("--"):
-            assert word in help_text, word
+def command_of(line):
+    """Return the command that a line means, and its words."""
+    words = shlex.split(re.split(r" #| > |-->", line)[0])[1:]
+    words = ["run", *words[1:]] if words[0] == "run_study.py" else words[2:]
+    command = get_command(cli.app)
+    while getattr(command, "commands", None) and words:
+        command, *words = command.commands[words[0]], *words[1:]
+    return command, words
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_every_command_of_a_page_is_understood_and_can_be_planned(line):
+    command, words = command_of(line)
+    given = command.make_context(command.name, words).params
+    if given.get("time_budget"):
+        assert seconds(given["time_budget"], "--time-budget") > 0
+    if given.get("random"):
+        assert random_subject(given["path"]).random
+    elif (given.get("space") or given.get("space_argument")) is not None:
+        space = one_space(given.get("space_argument"), given.get("space"))
+        spec = load(space, given.get("set_"), given.get("seed"), given.get("trials"))
+        assert make_plan(spec, LARGE).num_trials > 0
+        assert given.get("until") is None or checked_stage(given["until"], spec)
+
+
+@pytest.mark.parametrize("line", MENTIONS)
+def test_every_command_of_a_sentence_exists(line):
+    command, words = command_of(line)
+    assert not getattr(command, "commands", None), line
+    known = {option for parameter in command.params for option in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= known
+
+
+def test_every_space_names_the_command_that_runs_it():
+    for name, text in SPACES.items():
+        assert f"python run_study.py --space {name}" in text.partition("\ndescription:")[0]
+
+
+def test_the_first_space_of_the_readme_is_the_shipped_one():
+    block = README.split("```yaml")[1].split("```")[0]
+    shipped = load_space("quickstart.yaml")
+    assert parse_space(read_text(block, name="README.md")).digest() == shipped.digest()
+    assert shipped.given_parameters == {"num_env_runners", "train_batch_size", "lr"}
+
+
+def test_trials_of_the_hold_up_space_show_the_names_that_its_rules_stand_for():
+    spec = load_space("scaling.yaml")
+    assert {"train_batch_size"}.isdisjoint(spec.given_parameters)
+    lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
+    setting = runnable(spec, {**lowest, "num_env_runners": 46})
+    started = TrialStarted(
+        trial=0,
+        attempt=1,
+        seed=1,
+        setting=setting,
+        proposed={},
+        iterations=None,
+        anchor=None,
+        optuna_number=None,
+        num_cpus=1,
+        rule=lowest,
+        stage="search",
+    )
+    shown = trial_params(started, spec)
+    expected = {"num_env_runners": 46, "train_batch_size": 46 * lowest["steps_per_env_runner"], "lr": lowest["lr"]}
+    assert {name: float(shown[name]) for name in expected} == expected
 
 
 def test_the_files_of_the_picture_exist():
@@ -98,3 +177,16 @@ def test_the_figures_of_speed_are_those_of_the_benchmarks():
 def test_the_test_command_is_what_ci_runs():
     assert "pip install -e '.[test]' && pytest" in README
     assert "pip install -q -e '.[test]' && pytest" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_help_of_run_names_every_exit_code():
+    text = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["run", "--help"]).output
+    said = text.split("Exit codes:")[1].split("Options")[0]
+    assert [int(number) for number in re.findall(r"(\d+)\s+[a-zA-Z]", said)] == [int(code) for code in ExitCode]
+    assert all(re.search(rf"\b{code.value}\b", README.split("Exit codes:")[1][:400]) for code in ExitCode)
+
+
+@pytest.mark.parametrize("words", [["--version"], ["run", "--version"]])
+def test_the_version_is_that_of_the_package(words):
+    result = CliRunner().invoke(cli.app, words)
+    assert (result.exit_code, result.output.strip()) == (0, metadata.version("runner-scaling-study"))

@@ -189,7 +189,6 @@ DIGESTS = {
     "acrobot_table": "638f81c971438049",
     "acrobot_workers": "f65ef171e783c093",
     "holdup_small": "03cf4cb69ece58ec",
-    "quickstart": "9a8b57d4b6e7181e",
     "scaling": "80de7b425b5c505c",
     "waiting": "1e6b827fec7c66f6",
 }

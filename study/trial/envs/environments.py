@@ -25,7 +25,7 @@ from study.trial.envs.envpool_envs import EnvPoolEnv
 from study.trial.envs.lane_checks import LaneError, checked_reward
 from study.trial.envs.layers import StepLoad, layered
 from study.trial.envs.observations import Unusable, observed
-from study.trial.envs.plugins import load_plugins_for
+from study.trial.envs.plugins import load_plugins_for, package_of
 from study.trial.failures import described
 
 ID, KWARGS = "environment.id", "environment.kwargs"
@@ -152,7 +152,7 @@ def _find(env_id: str) -> Any:
         if module_name == missing or module_name.startswith(f"{missing}."):
             fix = "Check the spelling; it is imported from the directory in which the study was started."
             law = f"the module must exist, got '{module_name}'."
-            raise Unusable(ID, law, _procgen_meant(env_id) or fix) from error
+            raise Unusable(ID, law, package_of(env_id) or _procgen_meant(env_id) or fix) from error
         law = f"module '{module_name}' needs '{missing}', which is not installed."
         raise Unusable(ID, law, f"Install {missing} on every node.") from error
     if hasattr(module, name):
@@ -170,6 +170,8 @@ def _check_registered(env_id: str) -> None:
         gymnasium.spec(env_id)
     except gymnasium_error.Error as error:
         law = f"no such environment, got '{env_id}'."
+        if (install := package_of(env_id)) is not None:
+            raise Unusable(ID, law, install) from error
         if isinstance(error, gymnasium_error.NamespaceNotFound):
             namespace = env_id.partition("/")[0]
             fix = f"Check the spelling, or install the package that registers {namespace}/…, on every node."

@@ -45,7 +45,7 @@ def observed(env: gymnasium.Env) -> gymnasium.Env:
     if is_image(space):
         return _Image(env)
     if not (isinstance(space, Box) and (len(space.shape) == 1 or _is_block(space))):
-        if not space.is_np_flattenable:
+        if not _flattens(space):
             raise _no_array(space)
         env = FlattenObservation(env)
     if env.observation_space.dtype != np.float32:
@@ -60,6 +60,13 @@ def is_image(space: gymnasium.Space) -> bool:
 
 def _is_block(space: Box) -> bool:
     return len(space.shape) == 3 and np.issubdtype(space.dtype, np.floating)
+
+
+def _flattens(space: gymnasium.Space) -> bool:
+    try:
+        return bool(space.is_np_flattenable)
+    except NotImplementedError:  # a space of somebody's own, such as the texts of MiniGrid
+        return False
 
 
 def _no_array(space: gymnasium.Space) -> Unusable:
