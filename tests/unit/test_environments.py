@@ -175,7 +175,7 @@ def test_what_cannot_be_a_module_is_said_to_be_none(env_id: str) -> None:
     [
         ("Nowhere/Maze-v0", "install the package that registers Nowhere/…"),
         ("ALE/Pong-v5", "Run `pip install 'ale-py'` on every node, and write ale_py:ALE/Pong-v5, which imports"),
-        ("ale_py:ALE/Pong-v5", "'ale_py'. Fix: Run `pip install 'ale-py'` on every node."),
+        ("ale_py:ALE/Pong-v5", "got 'ale_py'. Run `pip install 'ale-py'` on every node."),
         ("PongNoFrameskip-v4", "Run `pip install 'ale-py'`"),
         ("MiniGrid-Empty-5x5-v0", "write minigrid:MiniGrid-Empty-5x5-v0"),
         ("dm_control/cheetah-run-v0", "Run `pip install 'shimmy[dm-control]'`"),
