@@ -27,6 +27,10 @@ from study.launch.tasks import CommandTask, Order, RayTask, parse_task
 POLL_S = 0.25
 LOOK_EVERY_S = 2.0
 """How often a node that has started is looked at."""
+MOST_STARTS = 3
+"""How often a node is started that dies before it is up: Ray's own limits, such as 15 s for the start of one of its
+Python processes, are short for a busy host or a slow file system, which the second start finds in memory.
+"""
 COMMAND_STOP_TIMEOUT_S = 60.0
 """How long a command may take to end cleanly: a study that records what it was doing, and takes down nothing."""
 
@@ -63,25 +67,35 @@ def main() -> int:
 
 
 def _run_ray(task: RayTask) -> int:
+    orders = _orders()
     try:
-        return _watch(RayNode(task))
+        for _ in range(MOST_STARTS - 1):
+            if (code := _watch(RayNode(task), orders, is_last=False)) is not None:
+                return code
+        return _watch(RayNode(task), orders, is_last=True) or 0
     finally:
         if task.remove:
             remove_marked(Path(task.remove))
 
 
-def _watch(node: RayNode) -> int:
-    orders, started = _orders(), False
+def _watch(node: RayNode, orders: "queue.Queue[Order]", *, is_last: bool) -> int | None:
+    """Watch a node to its end; return the exit code, or None where it died while it started and may be tried again."""
+    started = False
     try:
         while True:
             with contextlib.suppress(queue.Empty):
                 if orders.get(timeout=LOOK_EVERY_S if started else POLL_S).do == "stop":
                     break
-            if (reason := node.death(has_started=started)) is not None:
+            if (reason := node.death()) is not None:
+                if node.has_listened and not (started or is_last):
+                    say("again", reason=reason)
+                    node.process.kill()
+                    node.stop()
+                    return None
                 say("failed", reason=reason, logs=str(node.folder))
                 node.stop(keep_logs=True)
                 return 1
-            if not started and node.listens():
+            if not started and node.is_up():
                 started = True
                 say(
                     "started",

@@ -63,7 +63,7 @@ def launch(console: Console, asked: Launch, *, only_print: bool) -> int:
     say(f"Submitted as job {job_id}. Its log: {asked.folder}/job-{job_id}.log")
     if start := batch.foreseen_start_of(asked.job.scheduler, job_id):
         say(f"{asked.job.scheduler.upper()} foresees a start at {start}." if start != "now" else "It starts now.")
-    say(f"Watch it: python -m study status {asked.job.study} --watch")
+    say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', asked.job.study, '--watch'])}")
     if asked.job.dashboard:
         say("The ssh line for Ray's dashboard is in its log once Ray is up: its port is known then.")
     return 0

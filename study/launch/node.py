@@ -31,6 +31,10 @@ MARKER = ".study-launch"
 """File in every folder that may be removed here; it holds the name of the host that made the folder."""
 STOP_TIMEOUT_S = 40.0
 """How long `ray start --block` may take to end; it waits half a minute for a head that is gone."""
+_STARTED = b"Ray runtime started."
+"""What `ray start` of Ray 2.60 prints when it is done."""
+_NOISE = re.compile(r"^    |^  File |^Traceback|\[0x[0-9a-f]+\]|^\*\*\*|\[state-dump\]| I \d+ \d+\] ")
+"""Code of tracebacks, frames of stacks, and information in what Ray prints."""
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -68,6 +72,8 @@ class RayNode:
             self._ports.release()
             raise
         self._is_head = not task.address
+        self.has_listened = False
+        """Whether its servers ever listened: what dies after that may live at the next start."""
 
     @property
     def address(self) -> str:
@@ -84,33 +90,42 @@ class RayNode:
         names = ("gcs", "node_manager") if self._is_head else ("node_manager",)
         return all(_listens(self.ip, self._ports[name]) for name in names)
 
-    def death(self, *, has_started: bool) -> str | None:
+    def is_up(self) -> bool:
+        """Return whether Ray has started: its servers listen seconds before, and may still fail."""
+        return self.has_listened and _STARTED in self._printed()
+
+    def death(self) -> str | None:
         """Return how the node has died, with its last lines; None while it lives.
 
         `ray start` itself notices the death of a server within a second, but while it starts only after half a minute.
         """
+        listens = self.listens()
         if (code := self.process.poll()) is not None:
             what = f"`ray start` ended with code {code}"
         elif not self.folder.exists():
             what = f"somebody removed {self.folder}"
-        elif has_started and not self.listens():
+        elif self.has_listened and not listens:
             what = "a server of Ray no longer listens"
         else:
+            self.has_listened = listens
             return None
         return f"{what}: {self._last_lines()}"
 
     def _last_lines(self) -> str:
-        """Return the end of what `ray start` and Ray's servers complained of, without the code of tracebacks."""
-        self._log.seek(0)
-        texts = [self._log.read()]
+        """Return the end of what `ray start` and Ray's servers complained of."""
+        texts = [self._printed()]
         for name in ("gcs_server.err", "raylet.err"):
             with contextlib.suppress(OSError):
                 texts.append((self.folder / "r" / "session_latest" / "logs" / name).read_bytes())
         ends = []
         for text in texts:
             lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
-            ends += [line for line in lines if not line.startswith(("    ", "  File ", "Traceback"))][-6:]
+            ends += [line for line in lines if not _NOISE.search(line)][-6:]
         return "\n".join(ends)[-1500:]
+
+    def _printed(self) -> bytes:
+        self._log.seek(0)
+        return self._log.read()
 
     def stop(self, *, keep_logs: bool = False) -> None:
         """End it and its processes, and no others; remove its folder."""

@@ -6,10 +6,10 @@ import re
 import shlex
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from study.errors import Fault, SpaceError
 from study.launch.tunnels import TARGET
-from study.tracking.tracking_uri import mask_credentials
 
 BATCH = ("slurm", "oar", "pbs")
 _JOBS = (*BATCH, "ssh")
@@ -41,6 +41,8 @@ _EXAMPLES = {
     "--cpus-per-node": "--cpus-per-node 16",
 }
 _LEAST_KUBERAY_S = 60
+_PASSWORD = re.compile(r"://.*:.*@|[?&;]\w*(password|passwd|pwd|token|secret)\w*=", re.IGNORECASE | re.DOTALL)
+"""What looks like one in a URI, well-formed or not."""
 
 
 def check_kind(kind: str, given: dict[str, Any], passed_on: tuple[str, ...]) -> None:
@@ -106,11 +108,11 @@ def check_no_password(kind: str, uris: dict[str, str | None]) -> None:
         SpaceError: Names the option.
     """
     for option, uri in uris.items():
-        if uri is not None and mask_credentials(uri) != uri:
-            law = f"without a user and password, which `launch {kind}` would print and write for others to read."
+        if uri is not None and _PASSWORD.search(unquote(uri)):
+            law = f"a URI without a password, which `launch {kind}` would print and write for others to read."
             fix = (
-                "Leave them out; MLflow reads MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, PostgreSQL "
-                "PGUSER and PGPASSWORD, from the environment of Ray's head."
+                "Leave it out; MLflow reads MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, PostgreSQL "
+                "PGPASSWORD, from the environment of Ray's head (--activate, or a Secret that you add to rayjob.yaml)."
             )
             raise mistake(option, law, fix)
 

@@ -255,9 +255,17 @@ class RayCluster:
                     f"{missing}: Ray must start there within {self._job.wait_s:.0f} s. Fix: raise --wait where file "
                     "systems are slow, or copy the environment to the hosts' own disks with --stage."
                 )
+            if said.event["event"] == "again":
+                self._note(f"{said.agent.host}: Ray died while it started, and is started again. {self._why(said)}")
             if said.agent in agents and said.event["event"] in ("failed", "gone"):
                 failed.setdefault(said.agent, self._why(said))
                 self._unheard.append(said)
+
+    def _ended(self, said: Said, what: str) -> LaunchError:
+        return LaunchError(
+            f"{said.agent.host}: {what} must go on running there, got its end. {self._why(said)} Fix: look in these "
+            "last lines for what it lacked, such as memory, disk or a port, and launch again."
+        )
 
     def _why(self, said: Said) -> str:
         reason = said.event.get("reason") or f"The remote shell ended with code {said.event.get('code')}"
@@ -295,7 +303,7 @@ class RayCluster:
                     self._unheard.append(said)
                     alive.discard(said.agent)
                     if len(alive) < self._at_least():
-                        raise LaunchError(f"{said.agent.host}: Ray must go on running there. {self._why(said)}")
+                        raise self._ended(said, "a node of Ray")
         finally:
             waiter.stop()
 
@@ -314,7 +322,7 @@ class RayCluster:
         if isinstance(said, str):
             raise Stopped(said)
         if said.agent is self._head and said.agent.started and said.event["event"] in ("failed", "gone"):
-            raise LaunchError(f"{said.agent.host}: Ray's head must go on running there. {self._why(said)}")
+            raise self._ended(said, "Ray's head")
         return said
 
     def _write_address(self, agents: list[Agent]) -> None:

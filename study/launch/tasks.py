@@ -2,7 +2,7 @@
 
 supervisor -> agent    a task; then {"do": "signal", "name": "SIGTERM"} or {"do": "stop"}; the end of input is a stop
 agent -> supervisor    {"event": "started", …} · {"event": "line", "text": …} · {"event": "exited", "code": …}
-                       or {"event": "failed", "reason": …}
+                       or {"event": "failed", "reason": …}; {"event": "again", "reason": …} where Ray is started again
 """
 
 from typing import Annotated, Any, Literal

@@ -112,14 +112,38 @@ def test_half_an_environment_is_not_left_behind(tmp_path, copied):
         (here / "bin" / "python").chmod(0o755)
     # A path that is short enough for the sockets of Ray.
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="rl") as root:
-        job = LaunchJob(
-            scheduler="slurm", study="/s", run=(), workdir="/", python="python", stage=str(here), temp_root=root
-        )
-        allocation = Allocation(hosts=(Host(name="a", num_cpus=1),), job="1", ends_at=None)
-        line = RayCluster(job, tmp_path, allocation, None, queue.SimpleQueue(), print)._line(allocation.head)
+        line, _ = staging_line(root, str(here), tmp_path)
         done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30)
         assert (done.returncode == 0) == (done.stdout == "agent -u -m study.launch.agent\n") == copied
         assert [each.name for each in Path(root).iterdir()] == (["rl-1-a-env"] if copied else [])
+
+
+def staging_line(root, stage, tmp_path):
+    """Return the shell line by which a node copies its environment, and the place of the copy."""
+    job = LaunchJob(scheduler="slurm", study="/s", run=(), workdir="/", python="python", stage=stage, temp_root=root)
+    host = Host(name="a", num_cpus=1)
+    ray = RayCluster(job, tmp_path, Allocation(hosts=(host,), job="1", ends_at=None), None, queue.SimpleQueue(), print)
+    return ray._line(host), Path(ray._staged(host))
+
+
+@pytest.mark.parametrize("what", ["folder", "link", "nothing"])
+def test_an_environment_is_copied_only_into_a_folder_of_ours(tmp_path, what):
+    own = tmp_path / "env"
+    (own / "bin").mkdir(parents=True)
+    (own / "bin" / "python").write_text("#!/bin/sh\necho ours\n")
+    (own / "bin" / "python").chmod(0o755)
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="rl") as root:
+        line, copy = staging_line(root, str(own), tmp_path)
+        if what == "folder":
+            (copy / "keep").mkdir(parents=True)
+        elif what == "link":
+            (marked(tmp_path / "elsewhere") / ".staged").touch()
+            copy.symlink_to(tmp_path / "elsewhere")
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30)
+        assert (done.stdout == "ours\n") == (done.returncode == 0) == (what == "nothing"), done.stderr
+        if what == "nothing":
+            node.remove_marked(copy)
+        assert copy.exists() == (what != "nothing")
 
 
 def test_a_name_that_something_else_has_is_refused(tmp_path, block, monkeypatch):
@@ -188,6 +212,37 @@ class Started:
 
     def __init__(self, words, *, env, **_):
         Started.environment = env
+
+
+LAST_LINES = "Local node IP\nRay runtime started."
+
+
+class Living:
+    """A process that was started, and writes into its log."""
+
+    def __init__(self, words, *, stdout, **_):
+        stdout.write(b"Local node IP\n    code of a traceback\nRay runtime started.\n")
+        stdout.flush()
+
+    def poll(self):
+        return None
+
+
+def test_a_node_whose_servers_or_folder_are_gone_is_dead(monkeypatch, tmp_path):
+    monkeypatch.setattr(node.subprocess, "Popen", Living)
+    started = node.RayNode(RayTask(job="1", temp_root=str(tmp_path), environment={}, num_cpus=1))
+    try:
+        assert started.death() is None, "it has not listened yet"
+        with socket.create_server(("127.0.0.1", started._ports["gcs"])):
+            with socket.create_server(("127.0.0.1", started._ports["node_manager"])):
+                assert started.death() is None
+                assert started.is_up()
+            assert started.death() == f"a server of Ray no longer listens: {LAST_LINES}"
+        shutil.rmtree(started.folder)
+        assert started.death() == f"somebody removed {started.folder}: {LAST_LINES}"
+    finally:
+        started._ports.release()
+        started._log.close()
 
 
 def test_threads_and_the_address_of_another_ray_do_not_reach_its_workers(monkeypatch, tmp_path):

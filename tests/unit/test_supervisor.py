@@ -124,7 +124,9 @@ import json, sys, time
 task = json.loads(sys.stdin.readline())
 def say(**event):
     print(json.dumps(event), flush=True)
-if task["kind"] == "command":  # the one that waits until all have registered
+if sys.argv[1] == "mute":
+    sys.stdin.read()
+elif task["kind"] == "command":  # the one that waits until all have registered
     time.sleep(1)
     say(event="line", text="3 nodes, 12 CPUs.")
     say(event="exited", code=0)
@@ -136,6 +138,9 @@ else:
     if sys.argv[1] == "early":
         time.sleep(0.2)
         sys.exit(1)
+    if sys.argv[1] == "dying":
+        time.sleep(0.2)
+        say(event="failed", reason="a server of Ray no longer listens: its last line")
 sys.stdin.read()
 """
 
@@ -161,6 +166,21 @@ def test_workers_that_are_lost_while_the_cluster_comes_up_are_replaced_like_othe
                 heard.add(said.agent.host)
                 assert ray.replace(said.agent) == 5
         assert heard == {"early", "late"}
+    finally:
+        ray.stop()
+
+
+@pytest.mark.parametrize("other", ["mute", "steady"])
+def test_the_death_of_the_head_is_told_at_once_with_its_last_lines(tmp_path, other):
+    hosts = tuple(Host(name=name, num_cpus=4) for name in ("dying", other))
+    job = LaunchJob(scheduler="slurm", study=str(tmp_path / "s"), run=("run",), workdir="/w", python="python")
+    allocation = Allocation(hosts=hosts, job="1", ends_at=None)
+    ray = RayCluster(job, tmp_path, allocation, Local(), queue.SimpleQueue(), print)
+    try:
+        with pytest.raises(
+            LaunchError, match=r"^dying: Ray's head must go on running there, got its end\. .* its last line.*Fix: "
+        ):
+            ray.start()  # which would wait five minutes
     finally:
         ray.stop()
 
