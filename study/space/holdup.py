@@ -37,7 +37,7 @@ class CalibrateSpec(Section):
 
 
 class RaceSpec(Section):
-    """Racing the best settings of the search, at the target scale, on common seeds."""
+    """Racing the best settings of the search, at the target scale, all on the same seeds."""
 
     num_settings: int = Field(8, ge=2)
     """Settings that enter."""
@@ -107,7 +107,7 @@ class HoldUpSpec(Section):
     calibrate: CalibrateSpec = CalibrateSpec()  # type: ignore[call-arg]
     """What trials cost here, and how far seeds lie apart."""
     race: RaceSpec = RaceSpec()  # type: ignore[call-arg]
-    """Racing the best settings of the search, at the target scale, on common seeds."""
+    """Racing the best settings of the search, at the target scale, all on the same seeds."""
     stress: StressSpec = StressSpec()  # type: ignore[call-arg]
     """The finalists at every searched scale."""
     confirm: ConfirmSpec = ConfirmSpec()  # type: ignore[call-arg]
