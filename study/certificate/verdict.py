@@ -157,11 +157,12 @@ def judge(
         0.05          0 %     0 %     0 %     0 %     0 %
         0.10          0 %     0 %     0 %     0 %     0 %
 
-    So what loses 0.05 or more of its score is refused, and so is almost everything that fails, with a score of 0, in one
-    run of ten. A setting whose runs merely miss the target in one of ten passes in 6 % of studies, without unseen scales
-    in 40 %; and with five seeds even one that fails in one run of ten passes in 13 % and 45 %
-    (`test_what_the_rules_let_pass_is_what_the_page_says`, at a standard deviation of 0.03). A sound setting is refused too where seeds lie far apart: it passes in 100 % of studies at a standard deviation of
-    0.03, in 81 % at 0.05 and in 20 % at 0.1 (`test_noise_between_seeds_costs_sound_settings_their_certificate`).
+    So what loses 0.05 or more of its score is refused, and so is almost everything that fails, with a score of 0, in
+    one run of ten. A setting whose runs merely miss the target in one of ten passes in 6 % of studies, and in 40 %
+    without unseen scales; with five seeds even one that fails in one run of ten passes in 13 % and 45 %
+    (`test_what_the_rules_let_pass_is_what_the_page_says`, at a standard deviation of 0.03). A sound setting is refused
+    too where seeds lie far apart: it passes in 100 % of studies at a standard deviation of 0.03, in 81 % at 0.05 and in
+    20 % at 0.1 (`test_noise_between_seeds_costs_sound_settings_their_certificate`).
 
     **Rare failures cannot be excluded.** 20 seeds without one come up in 67 % of studies where 2 % of runs fail and in
     36 % where 5 % do; 60 seeds, over three scales, in 30 % and 5 %. A single failure among 20 breaks the law on the
