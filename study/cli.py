@@ -118,6 +118,7 @@ def run(
     from study.display import make_display
     from study.opening import RunOptions
     from study.run import run_study
+    from study.signals import leave
 
     file = find_space(space)
     options = RunOptions(
@@ -140,8 +141,9 @@ def run(
         with with_lines(space, set_):
             result = run_study(spec, options, display=make_display(console))
     except KeyboardInterrupt:  # here, since typer makes exit code 130 of it
-        errors.print(f"Ended at once. Nothing recorded is lost. Resume with: {again}", markup=False, soft_wrap=True)
-        raise typer.Exit(ExitCode.STOPPED) from None
+        then = f"Resume with: {again}" if (out / name).exists() else "Nothing was begun: start it again."
+        errors.print(f"Ended before the first trial. {then}", markup=False, soft_wrap=True)
+        leave(ExitCode.STOPPED)  # at once: what Ray registered for the end of the interpreter can wait for minutes
     _print_end(result, again)
     raise typer.Exit(result.exit_code)
 

@@ -94,9 +94,10 @@ class StudyResult:
 def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None = None) -> StudyResult:
     """Run or resume a study until its plan is complete, it is told to stop, or its time is up.
 
-    Must be called from the main thread: SIGINT, SIGTERM and SIGUSR1 end the study cleanly while it runs.
+    Must be called from the main thread: SIGINT, SIGTERM and SIGUSR1 end the study cleanly, within ten seconds.
 
     Raises:
+        KeyboardInterrupt: A signal came before the first trial: there is nothing to show.
         SpaceError: The environment cannot be made, or the name is taken.
         ClusterError: Ray cannot be reached, or a trial can never fit.
         TrackingError: MLflow, or Optuna's storage, does not answer at a first start.
@@ -118,7 +119,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
             display.note(fallback)
     if not resumed:
         folder.prepare()
-    with folder.locked(), contextlib.ExitStack() as stack:
+    with StopSignals(_close) as signals, folder.locked(), contextlib.ExitStack() as stack:
         if not resumed:
             if folder.exists():  # somebody was faster
                 raise name_taken(folder, options)
@@ -126,7 +127,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
         if options.tensorboard:
             folder.make_tensorboard()  # before the identity: what was asked for outlives a kill in between
         write_identity(folder, identity, options, resumed=resumed, note=display.note)
-        session = _Session(spec, folder, identity, options, display, address, spaces)
+        session = _Session(spec, folder, identity, options, display, address, spaces, signals)
         return session.run(stack, insist_on_mlflow=not resumed)
 
 
@@ -188,12 +189,14 @@ class _Session:
         display: Display,
         address: str | None,
         spaces: Spaces,
+        signals: StopSignals,
     ) -> None:
         self._spec, self._folder, self._identity = spec, folder, identity
         self._options, self._display, self._address, self._spaces = options, display, address, spaces
         budget = options.time_budget_s
         self._deadline = None if budget is None else time.monotonic() + budget
-        self._mirror, self._signals = MirrorProcess(), StopSignals(_close)
+        self._signals = signals
+        self._mirror = MirrorProcess()
         self._optuna_mirror, self._tensorboard_mirror = MirrorProcess(OPTUNA), MirrorProcess(TENSORBOARD)
         self._has_tensorboard = folder.tensorboard.is_dir()
         self._own_modules = own_modules(spec.environment)
@@ -205,23 +208,23 @@ class _Session:
             self._display.note(
                 f"{self._folder.optuna_journal} lacked {optuna_study.num_rebuilt} trials; rebuilt from the records."
             )
+        stack.callback(self._finish_mirrors, ABANDON_TIMEOUT_S)  # after a normal end there is nothing left to do
         self._mirror.start(self._folder, self._identity.tracking_uri)
-        stack.callback(self._mirror.finish, ABANDON_TIMEOUT_S)  # after a normal end there is nothing left to do
         if (storage := self._identity.optuna_storage) is not None:
             self._optuna_mirror.start(self._folder, storage)
-            stack.callback(self._optuna_mirror.finish, ABANDON_TIMEOUT_S)
         if self._has_tensorboard:
             self._tensorboard_mirror.start(self._folder, str(self._folder.tensorboard))
-            stack.callback(self._tensorboard_mirror.finish, ABANDON_TIMEOUT_S)
-        stack.enter_context(self._signals)
         log = stack.enter_context(RecordLog(self._folder.records))
+        if insist_on_mlflow:
+            self._await_mirrors(insist=True)  # before Ray starts: what is wrong with a place is known in seconds
         self._display.note(f"Starting Ray ({self._address or 'private'}) …")
         with self._ray() as shape, RayWatch(servers_of_ray(), self._signals.lose_ray):
             self._signals.install()
             plan = make_plan(self._spec, shape, ledger.decisions)
             if self._spec.rllib and self._address is not None:
                 check_overrides(self._spec, self._spaces, shape)  # anew: only now is it known what is emulated
-            self._await_mirrors(insist=insist_on_mlflow)
+            if not insist_on_mlflow:
+                self._await_mirrors(insist=False)
             conductor = Conductor(
                 spec=self._spec,
                 plan=plan,
@@ -244,7 +247,7 @@ class _Session:
         certificate = self._certify() if self._spec.holdup and closed.reason == "complete" else None
         rows = tuple(conductor.ledger.rows[number] for number in sorted(conductor.ledger.rows))
         patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
-        mirrored = self._mirror.finish(patience)
+        reports = self._finish_mirrors(patience)
         return StudyResult(
             folder=self._folder,
             identity=self._identity,
@@ -252,14 +255,20 @@ class _Session:
             best=best_per_scale(rows),
             closed=closed,
             certificate=certificate,
-            mirror=mirrored,
-            optuna=self._finish(self._optuna_mirror, "trials", patience) if self._identity.optuna_storage else None,
-            tensorboard=self._finish(self._tensorboard_mirror, "records", patience) if self._has_tensorboard else None,
+            mirror=reports[0],
+            optuna=self._said(self._optuna_mirror, reports[1], "trials") if self._identity.optuna_storage else None,
+            tensorboard=self._said(self._tensorboard_mirror, reports[2], "records") if self._has_tensorboard else None,
         )
 
-    def _finish(self, mirror: MirrorProcess, unit: str, patience: float) -> MirrorReport:
-        """Let a place catch up; say what it still lacks."""
-        report = mirror.finish(patience)
+    def _finish_mirrors(self, patience: float) -> list[MirrorReport]:
+        """Let all places catch up side by side, until `patience` seconds have passed or a signal wants an end."""
+        mirrors = [self._mirror, self._optuna_mirror, self._tensorboard_mirror]
+        for mirror in mirrors:
+            mirror.ask_to_finish(patience)
+        return [mirror.finish(patience, cut=lambda: self._signals.deadline) for mirror in mirrors]
+
+    def _said(self, mirror: MirrorProcess, report: MirrorReport, unit: str) -> MirrorReport:
+        """Say what a place still lacks."""
         if not report.drained:
             self._display.note(
                 f"{mirror.name} lacks up to {report.behind} {unit} ({report.reason or 'it is slow'}); "
@@ -360,7 +369,7 @@ def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: D
         run_config=tune.RunConfig(
             name="study",
             storage_path=storage,
-            stop=StudyStopper(conductor),
+            stop=StudyStopper(conductor, on_stop=callback.kill_trials),
             callbacks=[callback],
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=0),

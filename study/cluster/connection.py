@@ -136,15 +136,16 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
         folder = _session_folder() / "r"  # Ray opens its folder to everybody, ours around it stays closed
         _remove_dead_sessions(folder)
         try:
-            ray.init(
-                address="local",
-                num_cpus=num_cpus,
-                num_gpus=shape.num_gpus,  # what the plan was made for
-                include_dashboard=False,
-                log_to_driver=verbose,
-                logging_level=logging.INFO if verbose else logging.ERROR,
-                _temp_dir=str(folder),
-            )
+            with _own_signal_handlers():
+                ray.init(
+                    address="local",
+                    num_cpus=num_cpus,
+                    num_gpus=shape.num_gpus,  # what the plan was made for
+                    include_dashboard=False,
+                    log_to_driver=verbose,
+                    logging_level=logging.INFO if verbose else logging.ERROR,
+                    _temp_dir=str(folder),
+                )
             _quieten(verbose)
         except Exception as error:
             raise ClusterError(
@@ -157,6 +158,19 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
         finally:
             ray.shutdown()
             shutil.rmtree(session, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Keep Ray from replacing the handler of SIGTERM by one that ends the process with an exit code of its own."""
+    from ray._private import utils
+
+    before = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = before
 
 
 def _quieten(verbose: bool) -> None:
@@ -281,13 +295,14 @@ def connected_ray(
         import ray
 
         try:
-            ray.init(
-                address=address,
-                runtime_env=None if runtime_env is None else dict(runtime_env),
-                log_to_driver=verbose,
-                logging_level=logging.INFO if verbose else logging.ERROR,
-                namespace=f"study-{os.getpid()}",
-            )
+            with _own_signal_handlers():
+                ray.init(
+                    address=address,
+                    runtime_env=None if runtime_env is None else dict(runtime_env),
+                    log_to_driver=verbose,
+                    logging_level=logging.INFO if verbose else logging.ERROR,
+                    namespace=f"study-{os.getpid()}",
+                )
             _quieten(verbose)
         except (Exception, SystemExit) as error:  # Ray exits the process when a handshake fails
             raise ClusterError(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray.tune import Callback, Stopper
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
@@ -86,6 +87,13 @@ class StudyCallback(_Stateless, Callback):
             on_change: Called after every event that changed a row.
         """
         self._conductor, self._on_setup, self._on_change = conductor, on_setup, on_change
+        self._trials: list[Trial] = []
+
+    def kill_trials(self) -> None:
+        """End the trials that run without their leave: Tune would wait ten seconds for each iteration to end."""
+        for trial in self._trials:
+            if trial.temporary_state.ray_actor is not None:
+                ray.kill(trial.temporary_state.ray_actor)
 
     def setup(self, **info: Any) -> None:
         """Tell that Tune is about to begin."""
@@ -113,7 +121,7 @@ class StudyCallback(_Stateless, Callback):
             loss, reason = loss_of(text), reason_of(text, address=(trial.last_result or {}).get("node_ip", ""))
             if self._conductor.stop is not None:
                 # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
-                self._conductor.end(number, "interrupted", reason)
+                self._conductor.end(number, "interrupted", self._conductor.stop.detail)
             elif loss is not None:
                 self._conductor.lose(number, loss, reason)
             else:
@@ -124,15 +132,21 @@ class StudyCallback(_Stateless, Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Tell the display."""
+        self._trials = trials
         self._on_change()
 
 
 class StudyStopper(_Stateless, Stopper):
     """Stops all trials once the conductor says so."""
 
-    def __init__(self, conductor: Conductor) -> None:
-        """Wrap a conductor."""
-        self._conductor = conductor
+    def __init__(self, conductor: Conductor, *, on_stop: Callable[[], None] = lambda: None) -> None:
+        """Wrap a conductor.
+
+        Args:
+            conductor: Says when to stop.
+            on_stop: Called when a signal ends the study, which then must be over in seconds.
+        """
+        self._conductor, self._on_stop = conductor, on_stop
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Never stop a single trial: it knows its own end."""
@@ -141,7 +155,10 @@ class StudyStopper(_Stateless, Stopper):
     def stop_all(self) -> bool:
         """Return whether the study ends early; the decision that closes a stage is taken, and written, here."""
         try:
-            return self._conductor.must_stop
+            stops = self._conductor.must_stop
+            if self._conductor.stop is not None and self._conductor.stop.reason == "stopped":
+                self._on_stop()
+            return stops
         except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
             _end_early(self._conductor, error)
             return True

@@ -3,7 +3,15 @@
 import sqlalchemy
 
 from study.errors import TrackingError
-from study.tracking.tracking_uri import is_database_server, mask_credentials
+from study.tracking.tracking_uri import is_database_server, mask_credentials, with_time_limits
+
+_DRIVERS = {
+    "postgresql": "pip install 'runner-scaling-study[postgresql]'",
+    "mysql": "pip install PyMySQL, and write mysql+pymysql://…",
+    "mariadb": "pip install PyMySQL, and write mariadb+pymysql://…",
+    "mssql": "pip install pyodbc, and Microsoft's ODBC driver",
+}
+"""How to get a driver, by the name of the database in a URI."""
 
 
 def reach(uri: str, place: str) -> None:
@@ -17,18 +25,21 @@ def reach(uri: str, place: str) -> None:
         place: What the URI is called, for the message.
 
     Raises:
-        TrackingError: Python has no driver for the database, or it is not encoded in UTF8.
+        TrackingError: `uri` is none, Python has no driver for the database, or it is not encoded in UTF8.
         SQLAlchemyError: It does not answer, or knows neither user nor database.
     """
     if not is_database_server(uri):
         return
     where = f"{place} {mask_credentials(uri)}"
     try:
-        engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool)
-    except ModuleNotFoundError as error:
+        engine = sqlalchemy.create_engine(with_time_limits(uri), poolclass=sqlalchemy.pool.NullPool)
+    except (ImportError, sqlalchemy.exc.NoSuchModuleError) as error:
         raise TrackingError(
-            f"{where}: Python must have the database's driver, got none ({error}). "
-            "Fix: pip install 'runner-scaling-study[postgresql]', or the driver of your database."
+            f"{where}: Python must have the database's driver, got none ({error}). Fix: {_DRIVERS[_dialect(uri)]}."
+        ) from None
+    except (ValueError, sqlalchemy.exc.ArgumentError):  # they may quote the password
+        raise TrackingError(
+            f"{where}: must be a URI, got one that cannot be read. Fix: write {_dialect(uri)}://user@host:port/name."
         ) from None
     try:
         with engine.connect():
@@ -38,3 +49,8 @@ def reach(uri: str, place: str) -> None:
             f"{where}: the database must be encoded in UTF8, got another one. "
             "Fix: create it anew with `createdb -E UTF8 -T template0`."
         ) from None
+
+
+def _dialect(uri: str) -> str:
+    """Return the name of the database in a URI, such as `postgresql`."""
+    return uri.partition(":")[0].partition("+")[0].lower()

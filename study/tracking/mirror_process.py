@@ -6,11 +6,13 @@ process for each place. It can hang or be killed without harm to the driver: the
 
 import contextlib
 import json
+import math
 import os
 import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +29,8 @@ _LIVES = 4
 """Processes that `finish` tries: one that dies at once whenever it is started must not be started for ever."""
 _GRACE_S = 2.0
 """Seconds beyond a deadline, before the process is killed."""
+_LOOK_S = 0.2
+"""Seconds between two looks at a deadline that may have changed."""
 _SOURCES = Path(__file__).resolve().parents[2]
 
 
@@ -51,13 +55,15 @@ class MirrorProcess:
     def __init__(self, target: Target = MLFLOW) -> None:
         self._target = target
         self._child: _Child | None = None
+        self._asked = False
+        """Whether the process has been told to finish."""
         self._report = MirrorReport(behind=0, reason="")
 
     def start(self, folder: StudyFolder, uri: str) -> None:
         """Start the process; `uri` has been checked, as by `check_tracking_uri`. Returns at once."""
         if self._child is not None:
             self._child.dispose()
-        self._folder, self._uri = folder, uri
+        self._folder, self._uri, self._asked = folder, uri, False
         self._child = _Child(folder, uri, self._target)
 
     @property
@@ -80,35 +86,56 @@ class MirrorProcess:
             TrackingError: They do not exist after `timeout_s` seconds; says what the process ran into.
         """
         deadline, reason = time.monotonic() + timeout_s, f"no answer within {timeout_s:g} s"
-        while self._child is not None and (message := self._child.next_message(deadline)) is not None:
+        while self._child is not None and (message := self._child.next_message(lambda: deadline)) is not None:
             if message.get("ready"):
                 return
             reason = message.get("reason") or reason
+            if message.get("final"):
+                break
+        if "Fix:" in reason:
+            raise TrackingError(f"{reason} More is in {self._folder.mirror_log}.")
         raise TrackingError(
             f"{self._target.place} {mask_credentials(self._uri)}: {self._target.name} must accept the study, got "
             f"{reason}. Fix: see to it, or give another {self._target.option}; more is in {self._folder.mirror_log}."
         )
 
-    def finish(self, timeout_s: float = FINISH_TIMEOUT_S) -> MirrorReport:
+    def ask_to_finish(self, timeout_s: float) -> None:
+        """Tell the process to send what is left within `timeout_s` seconds; `finish` waits for it."""
+        if self._child is not None:
+            self._asked = True
+            self._child.write(json.dumps({"finish_s": timeout_s}))
+
+    def finish(
+        self, timeout_s: float = FINISH_TIMEOUT_S, *, cut: Callable[[], float] = lambda: math.inf
+    ) -> MirrorReport:
         """Let the process send what is left, for at most `timeout_s` seconds, and end it.
 
         A process that was killed, before or meanwhile, is replaced. A second call returns the same report.
+
+        Args:
+            timeout_s: How long to wait.
+            cut: Returns when to end the process in any case, on the clock of `time.monotonic`; may change meanwhile.
         """
         if self._child is None:
             return self._report
         deadline = time.monotonic() + timeout_s
         reason = f"the mirror did not end within {timeout_s:g} s"
+
+        def over() -> float:
+            return min(deadline + _GRACE_S, cut())
+
         for life in range(_LIVES):
             if life > 0:
-                self._child.dispose()
+                self._child.dispose(over())
                 self._child = _Child(self._folder, self._uri, self._target)
-            self._child.write(json.dumps({"finish_s": max(deadline - time.monotonic(), 0.0)}))
-            while (message := self._child.next_message(deadline + _GRACE_S)) is not None and "behind" not in message:
+            if life > 0 or not self._asked:
+                self._child.write(json.dumps({"finish_s": max(deadline - time.monotonic(), 0.0)}))
+            while (message := self._child.next_message(over)) is not None and "behind" not in message:
                 reason = message.get("reason", reason)
             # Silence before the deadline is the end of a killed process, which the kernel may not show as ended yet.
-            if message is not None or time.monotonic() >= deadline:
+            if message is not None or time.monotonic() >= min(deadline, cut()):
                 break
-        self._child.dispose()
+        self._child.dispose(cut())
         self._child = None
         if message is None:
             message = {"behind": self._target.count_behind(self._folder, self._uri), "reason": reason}
@@ -150,12 +177,14 @@ class _Child:
             self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
 
-    def next_message(self, deadline: float) -> dict[str, Any] | None:
-        """Return the next message; None at the deadline or when the process has ended."""
+    def next_message(self, deadline: Callable[[], float]) -> dict[str, Any] | None:
+        """Return the next message; None at the deadline, which may change meanwhile, or when the process has ended."""
         while b"\n" not in self._unread:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._messages], [], [], left)[0]:
+            left = deadline() - time.monotonic()
+            if left <= 0:
                 return None
+            if not select.select([self._messages], [], [], min(left, _LOOK_S))[0]:
+                continue
             if not (block := os.read(self._messages, 65536)):
                 return None
             self._unread += block
@@ -163,13 +192,13 @@ class _Child:
         message: dict[str, Any] = json.loads(line)
         return message
 
-    def dispose(self) -> None:
+    def dispose(self, until: float = math.inf) -> None:
         """End the process, if it does not end by itself now, and close the pipes."""
         assert self._process.stdin is not None  # opened as a pipe
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
-            self._process.wait(_GRACE_S)
+            self._process.wait(max(min(_GRACE_S, until - time.monotonic()), 0.0))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

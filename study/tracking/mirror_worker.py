@@ -2,7 +2,8 @@
 
 `python -m study.tracking.mirror_worker FOLDER --target NAME --parent-pid PID --report-fd FD`. Standard input
 carries the URI as a line and later `{"finish_s": SECONDS}`; its end means that the driver is gone. JSON lines
-go back through FD: `{"ready": true}`, `{"reason": …}` when the place is away, at last `{"behind": N, "reason": …}`.
+go back through FD: `{"ready": true}`, `{"reason": …, "final": …}` when the place is away, at last
+`{"behind": N, "reason": …}`.
 Everything else is in the records, so this process may be killed at any time.
 """
 
@@ -21,12 +22,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from study.errors import RecordError
+from study.errors import RecordError, TrackingError
 from study.harmless import printable
 from study.tracking.folder import StudyFolder
 from study.tracking.mirror_target import TARGETS, AnyMirror, Target
 from study.tracking.mlflow_mirror import reason_of
-from study.tracking.tracking_uri import mask_credentials
+from study.tracking.tracking_uri import is_database_server, mask_credentials
 
 _log = logging.getLogger("study.tracking.mirror_worker")
 
@@ -109,7 +110,8 @@ class Worker:
             self._failures += 1
             self._done = self._driver.gone
             delay = POLL_S if self._driver.finishing else min(2.0 ** (self._failures - 1), LONGEST_DELAY_S)
-            self._away(reason_of(error), delay, error)
+            final = self._mirror is None or not self._mirror.attached
+            self._away(reason_of(error), delay, error, final=final and _is_final(error, self._uri))
         else:
             if self._reason:
                 _log.info("%s answers again", self._target.name)
@@ -130,18 +132,35 @@ class Worker:
             self._mirror.close()
             self._done = True
 
-    def _away(self, reason: str, delay: float, error: Exception | None = None) -> None:
-        """Say once why nothing can be sent; the log gets the traceback of `error`, if given."""
+    def _away(self, reason: str, delay: float, error: Exception | None = None, *, final: bool = False) -> None:
+        """Say once why nothing can be sent; the log gets the traceback of `error`, if given.
+
+        Args:
+            reason: One line.
+            delay: Seconds until the next attempt.
+            error: The cause.
+            final: Whether a first start should not wait for the next attempt.
+        """
         self._delay = delay
         if reason != self._reason:
             self._reason = reason
             _log.warning("%s", reason, exc_info=error)
-            self._tell({"reason": reason})
+            self._tell({"reason": reason, "final": final})
 
     def _tell(self, message: dict[str, Any]) -> None:
         """Send one line to the driver, if it is there and listens: this process never waits for it."""
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
             os.write(self._report_fd, json.dumps(message).encode() + b"\n")
+
+
+def _is_final(error: Exception, uri: str) -> bool:
+    """Return whether a database on a server has refused us, or Python lacks its driver: waiting helps in neither case.
+
+    An SQLite database may be locked for a moment, and a tracking server was asked by the driver.
+    """
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return is_database_server(uri) and isinstance(error, TrackingError | SQLAlchemyError)
 
 
 class _WithoutCredentials(logging.Formatter):

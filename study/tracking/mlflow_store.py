@@ -55,7 +55,7 @@ class StudyStore:
         """Connect; creates the tables of a new SQLite database."""
         self._uri = tracking_uri
         self._identity = identity
-        reach(with_time_limits(tracking_uri), "tracking URI")
+        reach(tracking_uri, "tracking URI")
         self._client = MlflowClient(tracking_uri=with_time_limits(tracking_uri))
         self.restored = False
         """Whether the study had been deleted in MLflow, so that records sent meanwhile were refused."""

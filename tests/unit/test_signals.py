@@ -1,10 +1,14 @@
 """How a session ends when signals and Ray's silence meet: once, whoever comes first. No Ray."""
 
+import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
+import psutil
 import pytest
 
 from study import signals
@@ -27,48 +31,88 @@ class Left(BaseException):
     """Raised in place of leaving the process."""
 
 
-@pytest.fixture
-def ending(monkeypatch):
-    """Signals that give up at once, the times that the session was closed, and the codes that the process left with."""
-    closings, codes = [], []
+def until(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
 
-    def close(conductor):
-        closings.append(threading.current_thread().name)
-        return StudyClosed(session=1, reason="complete")
+
+@pytest.fixture
+def codes(monkeypatch):
+    """The codes that the process would have left with."""
+    codes = []
 
     def leave(code):
         codes.append(code)
         raise Left
 
-    monkeypatch.setattr(signals, "GIVE_UP_S", 0.05)
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    return codes
+
+
+@pytest.fixture
+def ending(monkeypatch, codes):
+    """Signals that give up at once, the times that the session was closed, and the codes that the process left with."""
+    closings = []
+
+    def close(conductor):
+        closings.append(threading.current_thread().name)
+        return StudyClosed(session=1, reason="complete")
+
+    monkeypatch.setattr(signals, "GIVE_UP_S", 0.05)
+    monkeypatch.setattr(signals, "ANSWER_S", 60.0)
     with StopSignals(close) as stopping:
         stopping.tell(Course())
         yield stopping, closings, codes
 
 
 def test_where_ray_does_not_come_back_the_end_is_recorded_and_the_process_leaves(ending):
-    stopping, closings, codes = ending
+    _, closings, codes = ending
     signal.raise_signal(signal.SIGTERM)
-    stopping._watchdog.join(5)
+    until(lambda: codes)
     assert (len(closings), codes) == (1, [75])
 
 
-def test_a_signal_after_the_end_changes_nothing(ending, capsys):
+def test_a_signal_is_learnt_of_where_somebody_else_handles_it(ending):
+    """Ray and Tune install handlers of their own."""
+    stopping, _, codes = ending
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.raise_signal(signal.SIGTERM)
+    until(lambda: codes)
+    assert stopping._conductor.stop == Stop(reason="stopped", detail="received SIGTERM")
+
+
+def test_a_signal_after_the_end_changes_nothing_but_hurries_the_mirrors(ending, capsys):
     stopping, closings, codes = ending
     closed = stopping.close(Course())
+    assert stopping.deadline == math.inf
     signal.raise_signal(signal.SIGTERM)
+    until(lambda: stopping.deadline < time.monotonic() + 60)
     time.sleep(0.3)
     assert (closed.reason, len(closings), codes) == ("complete", 1, [])
     assert "has ended and is being written. Again to end at once." in capsys.readouterr().err
 
 
+def test_a_second_signal_ends_the_process_at_once(ending, monkeypatch):
+    stopping, closings, codes = ending
+    monkeypatch.setattr(signals, "GIVE_UP_S", 60.0)
+    signal.raise_signal(signal.SIGTERM)
+    until(lambda: stopping._received)
+    signal.raise_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert codes == [], "a signal that was forwarded twice is one"
+    monkeypatch.setattr(signals, "IMPATIENT_S", 0.0)
+    signal.raise_signal(signal.SIGTERM)
+    until(lambda: codes)
+    assert (codes, closings) == ([75], [])
+
+
 def test_a_watchdog_that_fires_while_the_end_is_recorded_leaves_it_alone(ending):
     stopping, closings, codes = ending
-    course = Course()
-    stopping.close(course)
-    stopping._give_up(course)
+    stopping.close(Course())
+    stopping._give_up()
     assert (len(closings), codes) == (1, [])
 
 
@@ -80,17 +124,51 @@ def test_ray_that_is_lost_after_the_end_changes_nothing(ending):
     assert (len(closings), codes) == (1, [])
 
 
-def test_an_end_that_cannot_be_recorded_does_not_keep_the_process(monkeypatch):
-    codes = []
-
-    def leave(code):
-        codes.append(code)
-        raise Left
-
+def test_an_end_that_cannot_be_recorded_does_not_keep_the_process(codes):
     def close(conductor):
         raise BrokenPipeError
 
-    monkeypatch.setattr(os, "_exit", leave)
+    stopping = StopSignals(close)
+    stopping.tell(Course())
     with pytest.raises(Left):
-        StopSignals(close)._give_up(Course())
+        stopping._give_up()
     assert codes == [75]
+
+
+@pytest.mark.parametrize("number", StopSignals.NUMBERS)
+def test_before_the_first_trial_the_main_thread_is_interrupted_once(codes, number):
+    with StopSignals(lambda conductor: StudyClosed(session=1, reason="complete")) as stopping:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+        until(lambda: stopping._received)
+        signal.raise_signal(number)  # while what was begun is taken down
+        course = Course()
+        stopping.tell(course)  # where somebody else has swallowed the interruption
+        assert course.stop.detail == f"received {number.name}"
+
+
+STUCK = """
+import subprocess, time
+from study import signals
+signals.ANSWER_S = 1.0
+signals.GIVE_UP_S = 0.5
+with signals.StopSignals(None):
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
+    while True:
+        try:
+            print(child.pid, flush=True)
+            time.sleep(600)
+        except KeyboardInterrupt:
+            pass
+"""
+
+
+def test_a_main_thread_that_never_comes_back_does_not_keep_the_process_nor_its_children():
+    process = subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = int(process.stdout.readline())
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert "Received SIGTERM; ending before the first trial" in said
+    assert "did not end in time" in said
+    until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
