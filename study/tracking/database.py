@@ -7,8 +7,8 @@ from study.tracking.tracking_uri import is_database_server, mask_credentials, wi
 
 _DRIVERS = {
     "postgresql": "pip install 'runner-scaling-study[postgresql]'",
-    "mysql": "pip install PyMySQL, and write mysql+pymysql://…",
-    "mariadb": "pip install PyMySQL, and write mariadb+pymysql://…",
+    "mysql": "pip install PyMySQL, and begin the URI with mysql+pymysql",
+    "mariadb": "pip install PyMySQL, and begin the URI with mariadb+pymysql",
     "mssql": "pip install pyodbc, and Microsoft's ODBC driver",
 }
 """How to get a driver, by the name of the database in a URI."""
@@ -39,7 +39,7 @@ def reach(uri: str, place: str) -> None:
         ) from None
     except (ValueError, sqlalchemy.exc.ArgumentError):  # they may quote the password
         raise TrackingError(
-            f"{where}: must be a URI, got one that cannot be read. Fix: write {_dialect(uri)}://user@host:port/name."
+            f"{where}: must be a URI, got one that cannot be read. Fix: write {_dialect(uri)}://HOST:PORT/NAME, the port as a number."
         ) from None
     try:
         with engine.connect():

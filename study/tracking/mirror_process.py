@@ -92,11 +92,11 @@ class MirrorProcess:
             reason = message.get("reason") or reason
             if message.get("final"):
                 break
-        if "Fix:" in reason:
-            raise TrackingError(f"{reason} More is in {self._folder.mirror_log}.")
+        if "Fix:" in reason:  # a message of ours, whole
+            raise TrackingError(reason)
         raise TrackingError(
             f"{self._target.place} {mask_credentials(self._uri)}: {self._target.name} must accept the study, got "
-            f"{reason}. Fix: see to it, or give another {self._target.option}; more is in {self._folder.mirror_log}."
+            f"{reason}. Fix: start or correct it, or give another {self._target.option}."
         )
 
     def ask_to_finish(self, timeout_s: float) -> None:

@@ -147,6 +147,26 @@ def test_a_space_is_named_by_its_place_or_by_an_option(place):
     refused(run(study("evaluate"), place), "STUDY: must be given")
 
 
+@pytest.mark.minutes
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--tracking-uri", "mysql://me:s3cr@127.0.0.1/runs"], ("tracking URI mysql://***@127.0.0.1/runs", "MySQLdb")),
+        (["--optuna-storage", "postgresql+nobody://127.0.0.1/runs"], ("Optuna storage", "nobody", "[postgresql]")),
+        (["--tracking-uri", "postgresql://me:s3cr@127.0.0.1:9/runs"], ("tracking URI", "onnection refused")),
+        (["--optuna-storage", "postgresql://me:s3cr@127.0.0.1:9/runs"], ("Optuna storage", "onnection refused")),
+        (["--tracking-uri", "postgresql://127.0.0.1:port/runs"], ("the port as a number",)),
+    ],
+)
+def test_a_database_that_cannot_work_is_told_before_ray_starts(place, options, words):
+    done = run(command("--space", "space.yaml", *options), place)
+    refused(done, *words)
+    assert done.stderr.count("Fix:") == 1
+    assert "Starting Ray" not in done.stdout + done.stderr
+    assert "s3cr" not in done.stdout + done.stderr
+    assert not (place / "studies").exists()
+
+
 def test_an_address_where_something_else_answers(place):
     port = free_port()
     server = subprocess.Popen(

@@ -435,7 +435,7 @@ def test_finish_beside_a_dead_server_is_bounded_and_says_how_far_behind(tmp_path
     append(folder, opened(), closed())
     mirror = MirrorProcess()
     mirror.start(folder, "http://127.0.0.1:9")
-    with pytest.raises(TrackingError, match=r"must accept the study, got .*refused.*mirror\.log"):
+    with pytest.raises(TrackingError, match=r"must accept the study, got .*refused.*Fix: start or correct it"):
         mirror.wait_ready(6)
     begin = time.monotonic()
     report = mirror.finish(1)
