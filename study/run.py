@@ -41,7 +41,7 @@ from study.tracking.mirror_process import MirrorProcess, MirrorReport
 from study.tracking.mirror_target import OPTUNA, TENSORBOARD
 from study.tracking.packing import unpacked
 from study.tracking.provenance import provenance
-from study.tracking.records import RecordLog, StudyClosed, TrialStarted
+from study.tracking.records import RecordLog, StudyClosed, TrialStarted, read_lines
 from study.tracking.state import check_not_cut, ledger_of
 from study.tracking.tracking_uri import is_probed
 from study.trial.envs.environments import Spaces, probe_study
@@ -208,7 +208,7 @@ class _Session:
             self._display.note(
                 f"{self._folder.optuna_journal} lacked {optuna_study.num_rebuilt} trials; rebuilt from the records."
             )
-        stack.callback(self._finish_mirrors, ABANDON_TIMEOUT_S)  # after a normal end there is nothing left to do
+        stack.callback(self._abandon_mirrors)  # after a normal end there is nothing left to do
         self._mirror.start(self._folder, self._identity.tracking_uri)
         if (storage := self._identity.optuna_storage) is not None:
             self._optuna_mirror.start(self._folder, storage)
@@ -266,6 +266,11 @@ class _Session:
         for mirror in mirrors:
             mirror.ask_to_finish(patience)
         return [mirror.finish(patience, cut=lambda: self._signals.deadline) for mirror in mirrors]
+
+    def _abandon_mirrors(self) -> None:
+        """End the mirrors of a session that was broken off; where nothing was recorded, nothing waits to be sent."""
+        anything = next(read_lines(self._folder.records), None) is not None
+        self._finish_mirrors(ABANDON_TIMEOUT_S if anything else 0.0)
 
     def _said(self, mirror: MirrorProcess, report: MirrorReport, unit: str) -> MirrorReport:
         """Say what a place still lacks."""

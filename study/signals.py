@@ -21,9 +21,9 @@ from study.conductor import Conductor
 from study.errors import ExitCode
 from study.tracking.records import StudyClosed
 
-ANSWER_S = 9.0
+ANSWER_S = 8.0
 """Seconds from the first signal to the end of the process: SLURM sends SIGKILL after 30 s, others after 10 s."""
-GIVE_UP_S = 6.0
+GIVE_UP_S = 5.0
 """Seconds that Tune and Ray have to end by themselves. A signal to the whole process group ends Ray too, and then Tune
 waits a minute for it."""
 _LAST_S = 1.5
