@@ -367,6 +367,7 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
     from study.cluster.connection import joined_ray, private_shape
     from study.display import print_plan
     from study.planning.plan import make_plan
+    from study.planning.remarks import remarks
     from study.throughput_display import print_throughput_plan
     from study.trial.envs.environments import probe_study
 
@@ -380,10 +381,13 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
         from study.run import check_overrides
 
         check_overrides(spec, spaces, shape)
+    made = make_plan(spec, shape)
     if spec.kind == "throughput":
-        print_throughput_plan(console, make_plan(spec, shape), spec, name=name)
+        print_throughput_plan(console, made, spec, name=name)
     else:
-        print_plan(console, make_plan(spec, shape), name=name)
+        print_plan(console, made, name=name)
+    for remark in remarks(spec, made):
+        console.print(remark, markup=False, highlight=False, soft_wrap=True)
 
 
 def _again() -> str:

@@ -188,7 +188,12 @@ def _is_sound(identity: StudyIdentity) -> bool:
 def _differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> Iterator[str]:
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
-        if f"{place}.{key}" in ("search.num_trials", ".description", "holdup.cpu_hours"):  # these may change
+        if f"{place}.{key}" in (
+            "search.num_trials",
+            ".description",
+            "holdup.cpu_hours",
+            "budget.allow_larger_batch",
+        ):  # these may change
             continue
         if isinstance(before, dict) and isinstance(after, dict):
             yield from _differences(before, after, key if not place else f"{place}.{key}")

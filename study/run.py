@@ -26,6 +26,7 @@ from study.opening import (
 )
 from study.planning.needs import execution_of
 from study.planning.plan import deal_slots, make_plan
+from study.planning.remarks import remarks
 from study.planning.shape import ClusterShape
 from study.protocol.stages import THROUGHPUT, Variant
 from study.protocol.variants import spec_of
@@ -221,6 +222,8 @@ class _Session:
         with self._ray() as shape, RayWatch(servers_of_ray(), self._signals.lose_ray):
             self._signals.install()
             plan = make_plan(self._spec, shape, ledger.decisions)
+            for remark in remarks(self._spec, plan):
+                self._display.note(remark)
             if self._spec.rllib and self._address is not None:
                 check_overrides(self._spec, self._spaces, shape)  # anew: only now is it known what is emulated
             if not insist_on_mlflow:

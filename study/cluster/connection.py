@@ -100,6 +100,7 @@ def local_shape(*, at_least: int = 0) -> ClusterShape:
         physical_cpus=here.num_cores,
         memory_mb=here.memory_mb,
         num_gpus=here.num_gpus,
+        niceness=here.niceness,
     )
     return ClusterShape(nodes=(node,))
 
@@ -386,6 +387,7 @@ def read_shape() -> ClusterShape:
                 physical_cpus=here.num_cores,
                 memory_mb=here.memory_mb,
                 num_gpus=node["Resources"].get("GPU", 0),
+                niceness=here.niceness,
             )
             for node, here in zip(nodes, answers, strict=True)
         )

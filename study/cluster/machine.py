@@ -20,6 +20,8 @@ class Machine:
     num_cores: int
     memory_mb: int
     num_gpus: int
+    niceness: int = 0
+    """Nice value of the process that looked: a worker of Ray's, or the driver of a private one."""
 
 
 def machine() -> Machine:
@@ -32,7 +34,9 @@ def machine() -> Machine:
     if (quota := cpu_quota()) is not None:
         cores = min(cores, max(int(quota), 1))
     memory = min([psutil.virtual_memory().total, *(limit for _, limit, _ in memory_limits())])
-    return Machine(num_cores=cores, memory_mb=memory // 2**20, num_gpus=_count_gpus())
+    return Machine(
+        num_cores=cores, memory_mb=memory // 2**20, num_gpus=_count_gpus(), niceness=os.getpriority(os.PRIO_PROCESS, 0)
+    )
 
 
 def cores_behind(cpus: Iterable[int]) -> int:

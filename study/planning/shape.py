@@ -22,6 +22,8 @@ class NodeShape:
     """Memory of the machine, or of its container."""
     num_gpus: float = 0
     """GPUs that Ray hands out there."""
+    niceness: int = 0
+    """Nice value of the processes of trials: above 0 every other program goes before them."""
 
     @property
     def capacity(self) -> int:

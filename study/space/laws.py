@@ -99,13 +99,21 @@ def contains(domain: Domain, value: Value) -> bool:
     return value == domain
 
 
-def broken_laws(spec: "StudySpec", line_of: Callable[[str], int | None]) -> Iterator[Fault]:
-    """Yield a fault for every law between keys that `spec` breaks."""
+def broken_laws(spec: "StudySpec", line_of: Callable[[str], int | None], *, asked: bool = False) -> Iterator[Fault]:
+    """Yield a fault for every law between keys that `spec` breaks.
+
+    Args:
+        spec: The space.
+        line_of: Place -> its line in the file.
+        asked: Whether a person asks for this study now; False for studies on record.
+    """
     if len(spec.scales) > MAX_SCALES:
         law, place = f"at most {MAX_SCALES} scales, got {len(spec.scales)}.", f"parameters.{SCALE}"
         yield Fault(place=place, law=law, fix="List fewer.", line=line_of(place))
         return
     laws = _THROUGHPUT_LAWS if spec.kind == "throughput" else _LAWS
+    if asked:
+        laws = (*laws, _larger_batch)
     for place, law, fix in (broken for law_of in laws for broken in law_of(spec)):
         yield Fault(place=place, law=law, fix=fix, line=line_of(place))
 
@@ -386,6 +394,25 @@ def _budget(spec: "StudySpec") -> Broken:
     if smallest(fraction) < 1 and budget.env_steps is None:
         law = "a learning rate falls over budget.env_steps, got none."
         yield f"parameters.{END_FRACTION}", law, "Add budget.env_steps, or remove it."
+
+
+def larger_batches(spec: "StudySpec") -> dict[int, int]:
+    """Return scale -> its largest train batch, where that has more steps than the whole budget of a trial."""
+    steps, scales = spec.budget.env_steps, (*spec.scales, *(spec.holdup.unseen_scales if spec.holdup else ()))
+    batches = {scale: int(largest(batch_domain(spec, scale))) for scale in scales}
+    return {scale: batch for scale, batch in batches.items() if steps is not None and batch > steps}
+
+
+def _larger_batch(spec: "StudySpec") -> Broken:
+    """A trial whose first batch uses up its budget learns from random actions alone."""
+    batches = larger_batches(spec)
+    if batches and not spec.budget.allow_larger_batch:
+        scale, batch = max(batches.items())
+        got = (
+            "the largest train batch must fit into it, or a trial ends after one batch: "
+            f"got {spec.budget.env_steps:,} steps and a batch of {batch:,} at {scale} runners."
+        )
+        yield "budget.env_steps", got, f"Raise it to {batch} or more, lower the batch, or set allow_larger_batch: true."
 
 
 def _objective(spec: "StudySpec") -> Broken:

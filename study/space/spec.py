@@ -104,6 +104,8 @@ class BudgetSpec(Section):
     """Training iterations; a list makes it an axis, dealt evenly like the scale."""
     time_s: float | None = Field(None, gt=0)
     """Seconds of training time: evaluation and start-up do not count."""
+    allow_larger_batch: bool = False
+    """Let a train batch be larger than `env_steps`: such a trial trains once, on more steps than the budget has."""
 
 
 class AnchorSpec(Section):
@@ -364,6 +366,7 @@ _LATER = (
         ("environment", name)
         for name in ("step_cpu_ms", "action_repeat", "frame_stack", "normalize_observations", "normalize_rewards")
     ),
+    ("budget", "allow_larger_batch"),
     ("model", "conv_net"),
     ("evaluation", "kwargs"),
     ("evaluation", "stochastic"),
@@ -385,6 +388,7 @@ def digest_of(content: Mapping[str, Any]) -> str:
     identity: dict[str, Any] = copy.deepcopy(dict(content))
     identity.pop("description")
     identity["search"].pop("num_trials")
+    identity["budget"].pop("allow_larger_batch", None)  # it lets the study start, and changes no trial
     if identity.get("holdup") is not None:
         identity["holdup"].pop("cpu_hours")  # a resume may raise it
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
@@ -401,7 +405,7 @@ def load_space(path: str | Path, *, overrides: Sequence[str] = ()) -> StudySpec:
         SpaceError: The file is missing, is not a plain YAML mapping, or breaks a law of the schema.
             Carries all faults found.
     """
-    return parse_space(read_space(path, overrides=overrides))
+    return parse_space(read_space(path, overrides=overrides), asked=True)
 
 
 def load_unscored(path: str | Path) -> StudySpec:
@@ -409,12 +413,13 @@ def load_unscored(path: str | Path) -> StudySpec:
     return parse_space(read_space(path), scored=False)
 
 
-def parse_space(source: Source, *, scored: bool = True) -> StudySpec:
+def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> StudySpec:
     """Validate the content of a space file.
 
     Args:
         source: The content.
         scored: Whether the returns that give a score its meaning must be there, and in order.
+        asked: Whether a person asks for this study now. What is refused only then was allowed to studies on record.
 
     Raises:
         SpaceError: With every fault found.
@@ -434,7 +439,8 @@ def parse_space(source: Source, *, scored: bool = True) -> StudySpec:
         spec = _without(source, faults)
     if spec is not None:
         told = told.union((fault.place for fault in faults), () if scored else _SCORING)
-        faults += [fault for fault in broken_laws(spec, source.line_of) if not is_told(fault.place, told)]
+        found = broken_laws(spec, source.line_of, asked=asked)
+        faults += [fault for fault in found if not is_told(fault.place, told)]
     if faults or spec is None:
         raise SpaceError(source.name, sorted(faults, key=lambda fault: fault.line or 0))
     return spec

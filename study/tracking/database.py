@@ -39,7 +39,8 @@ def reach(uri: str, place: str) -> None:
         ) from None
     except (ValueError, sqlalchemy.exc.ArgumentError):  # they may quote the password
         raise TrackingError(
-            f"{where}: must be a URI, got one that cannot be read. Fix: write {_dialect(uri)}://HOST:PORT/NAME, the port as a number."
+            f"{where}: must be a URI, got one that cannot be read. "
+            f"Fix: write {_dialect(uri)}://HOST:PORT/NAME, the port as a number."
         ) from None
     try:
         with engine.connect():

@@ -1,0 +1,78 @@
+"""What is said of a plan before it runs. No Ray."""
+
+import pytest
+
+from study.errors import SpaceError
+from study.planning.plan import make_plan
+from study.planning.remarks import remarks
+from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.space.space_file import Source
+from study.space.spec import parse_space
+from tests.spaces import spec
+
+
+def said(space, *, cpus=2, cores=2, address=LOCAL, niceness=0):
+    node = NodeShape(address=address, num_cpus=cpus, physical_cpus=cores, memory_mb=64_000, niceness=niceness)
+    return list(remarks(space, make_plan(space, ClusterShape(nodes=(node,)))))
+
+
+def test_a_plan_that_fits_needs_no_remark():
+    assert said(spec(), cpus=5, cores=5) == []
+
+
+def test_what_is_emulated_says_how_many_cpus_are_missing():
+    (line,) = said(spec())
+    assert line.startswith(
+        "Emulated: trials of 2 and 4 runners. Real runners would need up to 5 CPUs, there are 2 cores."
+    )
+    assert "--address" in line
+
+
+def test_emulation_that_was_asked_for_is_no_news():
+    assert said(spec(execution="emulated")) == []
+
+
+def test_more_processes_than_cores_say_how_many_share_one():
+    (line,) = said(spec(execution="real", parameters__num_env_runners=[1, 4, 59]), cpus=60)
+    assert line.startswith(
+        "Oversubscribed: trials of 4 and 59 runners. They have up to 60 processes on 2 cores; 30 share"
+    )
+    assert "--set execution=emulated" in line
+
+
+def test_a_ray_that_claims_more_cpus_than_there_are_is_told_with_the_option():
+    emulated, node = said(spec(), cpus=50, address="10.0.0.1")
+    assert emulated.startswith("Emulated: trials of 2 and 4 runners.")
+    assert node.startswith("10.0.0.1: Ray hands out 50 CPUs, there are 2 cores.")
+    assert node.endswith("--num-cpus=2.")
+
+
+@pytest.mark.parametrize(("address", "way"), [(LOCAL, "without `nice`"), ("10.0.0.1", "RAY_worker_niceness=0")])
+def test_niceness_is_told_with_the_way_out(address, way):
+    (line,) = said(spec(), cpus=5, cores=5, address=address, niceness=15)
+    assert "at nice 15" in line
+    assert way in line
+
+
+LARGER = {"parameters__train_batch_size": {"low": 64, "high": 5000}, "budget__env_steps": 4000}
+
+
+def asked(space):
+    return parse_space(Source(name="space.yaml", content=space.to_json()), asked=True)
+
+
+def test_a_batch_larger_than_the_whole_budget_is_refused_unless_asked_for():
+    with pytest.raises(SpaceError, match=r"budget\.env_steps.*got 4,000 steps and a batch of 5,000.*Raise it to 5000"):
+        asked(spec(**LARGER))
+    allowed = asked(spec(**LARGER, budget__allow_larger_batch=True))
+    (line,) = said(allowed, cpus=5, cores=5)
+    assert "a train batch of up to 5,000 steps" in line
+    assert "of 4,000 steps in all" in line
+
+
+def test_a_study_on_record_stays_what_it_was():
+    """The rule came later, and its way out changes no trial."""
+    before, allowed = spec(**LARGER), spec(**LARGER, budget__allow_larger_batch=True)
+    assert parse_space(Source(name="study.json", content=before.to_json())) == before
+    assert "allow_larger_batch" not in before.to_json()["budget"]
+    assert before.digest() == allowed.digest()
