@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from study.console import SteadyConsole
+from study.console import SteadyConsole, say
 from study.console import write as write_text
 from study.errors import ExitCode, Fault, SpaceError, StudyError
 from study.evaluating.options import WithFilm, evaluate
@@ -387,7 +387,7 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
     else:
         print_plan(console, made, name=name)
     for remark in remarks(spec, made):
-        console.print(remark, markup=False, highlight=False, soft_wrap=True)
+        say(console, remark)
 
 
 def _again() -> str:
@@ -405,6 +405,7 @@ def _again() -> str:
 def _print_end(result: Any, again: str) -> None:
     from study.display import print_certificate, print_front, print_result, print_stages
     from study.throughput_display import print_throughput
+    from study.tracking.cautions import cautions
     from study.tracking.mirror_cursor import CursorFile
     from study.tracking.tracking_uri import mask_credentials
 
@@ -418,6 +419,8 @@ def _print_end(result: Any, again: str) -> None:
         print_stages(console, result.rows, table_file=str(result.folder.table))
     else:
         print_result(console, result.rows, result.best, table_file=str(result.folder.table))
+    for caution in cautions(spec, result.rows):
+        say(console, f"\n{caution}")
     if result.objective == "return_and_cpu_s":
         print_front(console, result.rows)
     if result.certificate is not None:

@@ -42,3 +42,8 @@ def write(text: str, *, error: bool = False) -> None:
     stream = sys.stderr if error else sys.stdout
     stream.write(printable(text))
     stream.flush()
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line, which a terminal shows wrapped at words; in a file it stays one line. Not for commands to copy."""
+    console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)

@@ -2,9 +2,10 @@
 
 import contextlib
 import itertools
+import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console, Group
@@ -14,10 +15,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from study.console import SteadyConsole
+from study.console import SteadyConsole, say
 from study.engine import engines_in_words
 from study.planning.plan import Plan
-from study.planning.timing import PRESSURE_LIMIT
+from study.planning.timing import PRESSURE_LIMIT, count
 from study.protocol.stages import STAGES
 from study.search.front import pareto_front
 from study.tracking.ledger import TrialRow
@@ -141,7 +142,8 @@ class LiveDisplay:
         table = _trial_table(running + ended[::-1][: max(MAX_ROWS - len(running), 3)], width=self._console.width)
         done = sum(row.ended for row in rows) + sum(row.progress for row in running)
         bar = ProgressBar(total=conductor.plan.num_trials, completed=done, width=60)
-        return Group(Text(_headline(conductor)), Padding(bar, (0, 0)), table)
+        # The last line stays empty: a terminal echoes ^C there, which at the end of a full line would begin another.
+        return Group(Text(_headline(conductor)), Padding(bar, (0, 0)), table, Text(""))
 
 
 def _headline(conductor: "Conductor") -> str:
@@ -149,30 +151,53 @@ def _headline(conductor: "Conductor") -> str:
     ended = counts["finished"] + counts["failed"]
     rows = list(conductor.ledger.rows.values())  # a copy: the event loop may add a row meanwhile
     running = [row for row in rows if row.status == "running"]
-    rate = sum(row.env_steps_per_s() or 0.0 for row in running)
-    finals = [row.summary.get("final_return") for row in rows if row.status == "finished"]
-    best = max((final for final in finals if final is not None), default=None)
     phase = conductor.phase
     parts = [f"{phase}: {ended} of about {total} trials ended" if phase else f"{ended} of {total} trials ended"]
-    parts += [f"{len(running)} running", f"{rate:,.0f} env steps/s"]
+    parts += _at_work(running)
     if counts["failed"]:
         parts.append(f"{counts['failed']} failed")
-    if best is not None:
-        parts.append(f"best return {best:.1f}")
-    if (eta := eta_s(conductor)) is not None:
-        parts.append(f"about {duration(eta)} left")
+    finals = {row.trial: row.summary.get("final_return") for row in rows if row.status == "finished"}
+    known = {trial: final for trial, final in finals.items() if final is not None}
+    if known:
+        best = max(known, key=known.__getitem__)
+        cut = " (of episodes that did not end)" if conductor.ledger.rows[best].all_cut else ""
+        parts.append(f"best return {known[best]:.1f}{cut}")
     if conductor.stop is not None:
         parts.append(f"stopping: {conductor.stop.detail}")
+    elif (eta := eta_s(conductor)) is not None:
+        parts.append(f"about {duration(eta)} left")
     return " · ".join(parts)
 
 
+def _at_work(running: Sequence[TrialRow]) -> Iterator[str]:
+    """Yield what the running trials do; one that has no processes yet has no rate either."""
+    training = [row for row in running if row.timing is not None]
+    starting = [row for row in running if row.timing is None]
+    if training:
+        yield f"{len(training)} running"
+    runners = sum(row.num_env_runners for row in starting if row.execution == "real")
+    if runners:
+        yield f"waiting for {count(runners, 'runner')}"
+    elif starting:
+        yield f"starting {count(len(starting), 'trial')}"
+    rates = [rate for row in training if (rate := row.env_steps_per_s()) is not None]
+    if rates:
+        yield f"{sum(rates):,.0f} env steps/s"
+
+
 def eta_s(conductor: "Conductor") -> float | None:
-    """Return the seconds that the rest should take at the pace so far; None before there is one."""
-    opened = [row for row in list(conductor.ledger.rows.values()) if row.started >= conductor.opened_at]
-    work = sum(1.0 if row.ended else row.progress for row in opened)
-    left = _num_left(conductor) + sum(1 - row.progress for row in opened if row.status == "running")
-    elapsed = time.time() - conductor.opened_at
-    return left * elapsed / work if work > 0.1 else None
+    """Return the seconds that the rest should take; None before a trial has finished.
+
+    The median duration of the trials that finished, start-up included, for each that is left, at as many at a time as
+    run now. Neither Ray's start nor that of the trials that run now counts as pace.
+    """
+    rows = list(conductor.ledger.rows.values())
+    durations = [row.duration_s for row in rows if row.status == "finished" and row.duration_s is not None]
+    if not durations:
+        return None
+    running = [row for row in rows if row.status == "running"]
+    left = _num_left(conductor) + sum(1 - row.progress for row in running)
+    return left * statistics.median(durations) / max(len(running), 1)
 
 
 def _num_left(conductor: "Conductor") -> int:
@@ -195,11 +220,11 @@ def _number(value: float | None, form: str) -> str:
 def _line(row: TrialRow) -> str:
     setting = row.setting
     what = (
-        f"trial {row.trial}: {row.num_env_runners} runners, batch {setting['train_batch_size']}, "
+        f"trial {row.trial}: {count(row.num_env_runners, 'runner')}, batch {setting['train_batch_size']}, "
         f"lr {setting['lr']:.2g}, seed {row.seed}"
     )
     if row.stage == "throughput":
-        what = f"trial {row.trial}: block {row.seed}, {row.num_env_runners} runners, {row.anchor}"
+        what = f"trial {row.trial}: block {row.seed}, {count(row.num_env_runners, 'runner')}, {row.anchor}"
     match row.status:
         case "running":
             return f"{what}: started" + (f" again (attempt {row.attempt})" if row.attempt > 1 else "")
@@ -256,21 +281,21 @@ def print_result(console: Console, rows: Iterable[TrialRow], best: Mapping[int, 
     console.print(_trial_table(rows, width=console.width))
     failed = sum(row.status == "failed" for row in rows)
     engine = engines_in_words(row.engine for row in rows)
-    counts = f"n = {len(rows)} trials, {failed} failed. Engine: {engine}."
-    console.print(f"\n{counts} All columns: {table_file}", soft_wrap=True)
+    counts = f"n = {count(len(rows), 'trial')}, {failed} failed. Engine: {engine}."
+    say(console, f"\n{counts} All columns: {table_file}")
     for timing, meaning in TIMING_NOTES.items():
         if any(row.timing == timing for row in rows):
-            console.print(f"{timing}: {meaning}", soft_wrap=True)
+            say(console, f"{timing}: {meaning}")
     if best:
         console.print("\n[bold]Best setting of each scale[/bold] (single trials: n=1, no interval)", markup=True)
     tuned = _varied(rows)
     for scale, row in best.items():
         values = ", ".join(f"{name} {_value(row.setting[name])}" for name in tuned)
-        console.print(
-            f"  {scale:>3} runners: return {_number(row.summary.get('final_return'), '.1f')}, "
+        cut = ", every episode cut at the limit" if row.all_cut else ""
+        say(
+            console,
+            f"  {count(scale, 'runner'):>11}: return {_number(row.summary.get('final_return'), '.1f')}{cut}, "
             f"score {_number(row.summary.get('score'), '.2f')} (trial {row.trial}: {values})",
-            highlight=False,
-            soft_wrap=True,
         )
 
 
@@ -294,7 +319,7 @@ def print_plan(console: Console, plan: Plan, *, name: str) -> None:
     about = "up to " if any(slot.stage for slot in plan.slots) else ""
     console.print(
         f"[bold]{name}[/bold]: {about}{plan.num_trials} trials, about {duration(plan.hours * 3600)} here, "
-        f"{plan.hours * plan.cluster.capacity:.1f} CPU-hours",
+        f"{_cpu_hours(plan.hours * plan.cluster.capacity)}",
         markup=True,
     )
     nodes = ", ".join(
@@ -329,6 +354,11 @@ def print_plan(console: Console, plan: Plan, *, name: str) -> None:
     console.print("Times are guesses, good to a factor of three, from figures of a 2-core machine.")
 
 
+def _cpu_hours(hours: float) -> str:
+    """Return CPU-hours with two digits that say something."""
+    return f"{hours:.1f} CPU-hours" if hours >= 0.95 else f"{hours:.2g} CPU-hours"
+
+
 def print_importance(console: Console, importance: Mapping[int, Mapping[str, float]], *, fewest: int) -> None:
     """Print the importance of each parameter, a column per scale."""
     if not importance:
@@ -337,7 +367,7 @@ def print_importance(console: Console, importance: Mapping[int, Mapping[str, flo
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("parameter")
     for scale in importance:
-        table.add_column(f"{scale} runners", justify="right")
+        table.add_column(count(scale, "runner"), justify="right")
     names = list(dict.fromkeys(name for each in importance.values() for name in each))
     for name in names:
         table.add_row(name, *(f"{each.get(name, 0.0):.2f}" for each in importance.values()))
@@ -359,9 +389,9 @@ def print_stages(console: Console, rows: Iterable[TrialRow], *, table_file: str)
             finals = [row.summary.get("final_return") for row in here if row.iterations is None]
             best = max((final for final in finals if final is not None), default=None)
             failed = str(sum(row.status == "failed" for row in here))
-            table.add_row(stage, str(len(here)), failed, f"{spent:.2f}", _number(best, ".1f"))
+            table.add_row(stage, str(len(here)), failed, _cpu_hours(spent).split()[0], _number(best, ".1f"))
     console.print(table)
-    console.print(f"\nAll trials with all columns: {table_file}", soft_wrap=True)
+    say(console, f"\nAll trials with all columns: {table_file}")
 
 
 def print_front(console: Console, rows: Iterable[TrialRow]) -> None:
@@ -373,11 +403,11 @@ def print_front(console: Console, rows: Iterable[TrialRow]) -> None:
     for scale, front in pareto_front(rows).items():
         for row in front:
             final, cost = row.summary.get("final_return"), row.summary.get("cpu_s_spent")
-            console.print(
-                f"  {scale:>3} runners: return {_number(final, '.1f')} for {_number(cost, ',.0f')} CPU-seconds of "
-                f"training (trial {row.trial}, {row.timing})",
-                highlight=False,
-                soft_wrap=True,
+            cut = ", every episode cut at the limit," if row.all_cut else ""
+            say(
+                console,
+                f"  {count(scale, 'runner'):>11}: return {_number(final, '.1f')}{cut} for {_number(cost, ',.0f')} "
+                f"CPU-seconds of training (trial {row.trial}, {row.timing})",
             )
 
 

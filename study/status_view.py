@@ -132,14 +132,15 @@ def _best(best: tuple[Best, ...], width: int) -> RenderableType:
     for each in best:
         table.add_row(
             str(each.num_env_runners),
-            "-" if each.final_return is None else f"{each.final_return:.1f}",
+            "-" if each.final_return is None else f"{each.final_return:.1f}{'*' if each.all_cut else ''}",
             "-" if each.score is None else f"{each.score:.2f}",
             str(each.num_finished),
             str(each.trial),
             ", ".join(f"{name} {_value(value)}" for name, value in each.setting.items()),
         )
     caveat = Text("The luckiest single trial of each scale (n=1, no interval): a candidate, not a result.", style="dim")
-    return Group(table, caveat)
+    cut = [Text("* every episode of its last evaluation was cut at the limit.")] if any(b.all_cut for b in best) else []
+    return Group(table, *cut, caveat)
 
 
 def _value(value: float) -> str:

@@ -84,7 +84,7 @@ def pressures(rows: Sequence[TrialRow]) -> tuple[Pressure, ...]:
     """Return the CPU pressure of the trials that tell it."""
     known = ((row, row.mean_cpu_pressure()) for row in rows)
     return tuple(
-        Pressure(trial=row.trial, share=share, own_cores=row.timing != "oversubscribed" and not row.provisional)
+        Pressure(trial=row.trial, share=share, own_cores=row.timing in ("measured", "tainted") and not row.provisional)
         for row, share in known
         if share is not None
     )
@@ -112,6 +112,7 @@ def advice(
     mirror: Mirror | None,
     pressure: Sequence[Pressure],
     resume: str,
+    cautions: Sequence[str] = (),
 ) -> Iterator[Advice]:
     """Yield what a person should know or do, the gravest first."""
     if driver == "gone":
@@ -132,6 +133,7 @@ def advice(
     if left:
         then = "" if driver == "packed" else "; a resume runs them again"
         yield Advice(text=f"{_trials(len(left))} {'was' if len(left) == 1 else 'were'} interrupted{then}.")
+    yield from (Advice(text=text) for text in cautions)
     yield from _clocks(rows, timings)
     foreign = [each for each in pressure if each.own_cores and each.share >= PRESSURE_LIMIT]
     if foreign:

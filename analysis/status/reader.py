@@ -14,10 +14,11 @@ from typing import get_args
 from analysis.status import health
 from analysis.status.values import Best, RunningTrial, Status, TimeLeft
 from study.engine import engines_in_words
-from study.errors import RecordError
+from study.errors import RecordError, SpaceError
 from study.protocol.stages import STAGES, THROUGHPUT
 from study.space.parameters import SCALE, Value
-from study.tracking.folder import StudyFolder
+from study.tracking.cautions import cautions
+from study.tracking.folder import StudyFolder, StudyIdentity
 from study.tracking.ledger import Ledger, TrialRow, best_per_scale
 from study.tracking.records import Line, StudyOpened, Timing, read_lines
 
@@ -164,10 +165,18 @@ def _status(reader: StatusReader, driver: health.Driver, moment: float, problems
                 mirror=mirror,
                 pressure=pressure,
                 resume=health.resume_command(folder, identity),
+                cautions=_cautions(identity, rows),
             )
         ),
         problems=problems,
     )
+
+
+def _cautions(identity: StudyIdentity, rows: Sequence[TrialRow]) -> Sequence[str]:
+    try:
+        return tuple(cautions(identity.parse(), rows))
+    except SpaceError:  # of a newer version: the rest can still be told
+        return ()
 
 
 def _state(ledger: Ledger, driver: health.Driver) -> str:
@@ -238,6 +247,7 @@ def _best(rows: Sequence[TrialRow]) -> tuple[Best, ...]:
             final_return=row.summary.get("final_return"),
             num_finished=finished[scale],
             setting={name: row.setting[name] for name in varied if name in row.setting},
+            all_cut=row.all_cut,
         )
         for scale, row in best_per_scale(full).items()
     )

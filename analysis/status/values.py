@@ -41,6 +41,8 @@ class Best:
     """Full trials finished at this scale: the more, the more their best flatters."""
     setting: Mapping[str, Value]
     """The parameters that differ between trials, without the scale."""
+    all_cut: bool
+    """Whether no episode of its last evaluation came to its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

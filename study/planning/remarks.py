@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from study.planning.needs import num_cpus
 from study.planning.plan import Plan
 from study.planning.shape import LOCAL, NodeShape
+from study.planning.timing import count
 from study.space.laws import larger_batches
 from study.space.spec import StudySpec
 
@@ -14,7 +15,7 @@ CROWDED = 4
 
 def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     """Yield a line for each thing that the times, or the learning, of the planned trials will suffer from."""
-    cores = f"{plan.cluster.capacity} core{'' if plan.cluster.capacity == 1 else 's'}"
+    cores = count(plan.cluster.capacity, "core")
     needed = {scale.num_env_runners: scale for scale in (*plan.scales, *(cell.needs for cell in plan.cells.values()))}
     emulated = sorted(scale for scale, needs in needed.items() if needs.execution == "emulated")
     if emulated and spec.execution == "auto":

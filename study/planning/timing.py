@@ -46,8 +46,8 @@ def label_at_start(
         beside: CPUs that other trials of its group reserve at the same time.
     """
     if execution == "emulated":
-        inside = _count(num_sampling_processes(spec, num_env_runners, execution), "process", "processes")
-        return Label(timing="emulated", reason=f"lanes of {_count(num_env_runners, 'runner')} stepped in {inside}")
+        inside = count(num_sampling_processes(spec, num_env_runners, execution), "process", "processes")
+        return Label(timing="emulated", reason=f"lanes of {count(num_env_runners, 'runner')} stepped in {inside}")
     reserved, capacity = num_cpus(spec, num_env_runners, execution) + beside, cluster.capacity
     shared = _shared_cores(cluster, reserved, processes_per_node)
     if not shared:
@@ -59,8 +59,8 @@ def label_at_start(
 
 def label_of_folded(num_env_runners: int, stands_for: int) -> Label:
     """Return the label of a trial whose few runner processes step the lanes of `stands_for` runners."""
-    inside = _count(num_env_runners, "stock runner")
-    return Label(timing="emulated", reason=f"lanes of {_count(stands_for, 'runner')} stepped in {inside}")
+    inside = count(num_env_runners, "stock runner")
+    return Label(timing="emulated", reason=f"lanes of {count(stands_for, 'runner')} stepped in {inside}")
 
 
 def _shared_cores(cluster: ClusterShape, reserved: int, processes_per_node: Mapping[str, int] | None) -> str:
@@ -107,9 +107,9 @@ def label_at_end(
         return label
     losses = ["the trial failed"] if failed else []
     losses += [f"a {lost} of the trial died"] if lost else []
-    losses += [f"{_count(num_lost_runners, 'runner')} lost"] if num_lost_runners > 0 else []
-    losses += [f"{_count(num_restarts, 'runner')} restarted"] if num_restarts > 0 else []
-    losses += [f"{_count(num_dropped_samples, 'sample')} dropped"] if num_dropped_samples > 0 else []
+    losses += [f"{count(num_lost_runners, 'runner')} lost"] if num_lost_runners > 0 else []
+    losses += [f"{count(num_restarts, 'runner')} restarted"] if num_restarts > 0 else []
+    losses += [f"{count(num_dropped_samples, 'sample')} dropped"] if num_dropped_samples > 0 else []
     # Where processes share cores because their environments wait, the pressure tells whether any of them had to wait
     # for one, whoever held it.
     calm = label.provisional and cpu_pressure is not None and cpu_pressure < PRESSURE_LIMIT
@@ -124,5 +124,6 @@ def label_at_end(
     return Label(timing=timing, reason=f"{label.reason}; CPU pressure {cpu_pressure:.1%}")
 
 
-def _count(number: int, one: str, many: str = "") -> str:
+def count(number: int, one: str, many: str = "") -> str:
+    """Return `1 runner`, `2 runners`."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"

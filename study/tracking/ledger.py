@@ -130,6 +130,12 @@ class TrialRow:
         return None if self.ended_at is None else self.ended_at - self.started
 
     @property
+    def all_cut(self) -> bool:
+        """Whether no episode of the last evaluation came to its end."""
+        last = self.last_evaluation
+        return last is not None and last.num_cut >= len(last.returns) > 0
+
+    @property
     def num_env_runners(self) -> int:
         """The scale."""
         return int(self.setting[SCALE]) if self.scale is None else self.scale

@@ -214,7 +214,8 @@ def _staged_params(record: TrialStarted) -> dict[str, Any]:
 
 
 def ended_tags(record: TrialEnded) -> dict[str, str]:
-    """Return the outcome, and the timing label that stays."""
+    """Return the outcome, the timing label that stays, and evaluation episodes that did not end by themselves."""
+    cut = record.summary.get("num_cut")
     return without_empty(
         {
             "status": record.status,
@@ -222,6 +223,7 @@ def ended_tags(record: TrialEnded) -> dict[str, str]:
             "checkpoint": record.checkpoint or "",
             "timing": record.timing or "",
             "timing_reason": record.timing_reason,
+            "episodes_cut": f"{cut:.0f} of {record.summary.get('num_eval_episodes') or cut:.0f}" if cut else "",
         }
     )
 

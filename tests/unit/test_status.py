@@ -179,7 +179,7 @@ def test_pressure_is_foreign_only_where_every_process_has_a_core(at_work):
     synthetic.append(
         at_work,
         synthetic.started(1),
-        replace(synthetic.built(1), timing="emulated"),
+        replace(synthetic.built(1), timing="measured"),
         *(replace(record, trial=1) for record in pressed),
     )
     advice = [each.text for each in read_status(at_work.path).advice if "other programs" in each.text]
