@@ -218,9 +218,11 @@ class _Session:
         log = stack.enter_context(RecordLog(self._folder.records))
         if insist_on_mlflow:
             self._await_mirrors(insist=True)  # before Ray starts: what is wrong with a place is known in seconds
+        self._signals.check()
         self._display.note(f"Starting Ray ({self._address or 'private'}) …")
         with self._ray() as shape, RayWatch(servers_of_ray(), self._signals.lose_ray):
             self._signals.install()
+            self._signals.check()
             plan = make_plan(self._spec, shape, ledger.decisions)
             for remark in remarks(self._spec, plan):
                 self._display.note(remark)

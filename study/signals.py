@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -74,6 +74,15 @@ class StopSignals:
         """Interrupt the main thread where no conductor can end the session; `_listen` does the rest."""
         if self._conductor is None and self._closed is None and not self._interrupted:
             self._interrupted = True
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Interrupt once more where the first interruption was swallowed, as by a destructor or a callback.
+
+        Raises:
+            KeyboardInterrupt: A signal came.
+        """
+        if self._received is not None:
             raise KeyboardInterrupt
 
     def _listen(self, pipe: int) -> None:
@@ -150,7 +159,7 @@ class StopSignals:
                 signal.signal(number, self._handle)
 
     def __enter__(self) -> "StopSignals":
-        self._children_before = _children()
+        self._children_before = _children(os.getpid())
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.getsignal(number) for number in self.NUMBERS}
             self._pipe = os.pipe()
@@ -183,19 +192,26 @@ def _say(text: str) -> None:
 
 
 def leave(code: ExitCode, *, spared: Collection[int] = ()) -> NoReturn:
-    """End this process at once, and what it has started: the servers of a private Ray, mirrors."""
+    """End this process at once, and what it has started: the processes of a private Ray, mirrors."""
     try:
-        for child in _children() - set(spared):
-            with contextlib.suppress(OSError):
-                os.kill(child, signal.SIGKILL)
+        _kill(_children(os.getpid()) - set(spared))
     finally:
         os._exit(code)
 
 
-def _children() -> set[int]:
-    """Return the ids of this process's children, as the kernel lists them: to look at all processes takes seconds."""
+def _kill(processes: Iterable[int]) -> None:
+    """Kill processes and all below them, each before its children can notice that it is gone."""
+    for process in processes:
+        below = _children(process)
+        with contextlib.suppress(OSError):
+            os.kill(process, signal.SIGKILL)
+        _kill(below)
+
+
+def _children(process: int) -> set[int]:
+    """Return the ids of a process's children, as the kernel lists them: to look at all processes takes seconds."""
     texts = []
-    for file in Path("/proc/self/task").glob("*/children"):
+    for file in Path(f"/proc/{process}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended, or the kernel does not tell
             texts.append(file.read_text())
     return {int(word) for text in texts for word in text.split()}
