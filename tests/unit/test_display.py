@@ -3,22 +3,27 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from study.display import print_plan, print_result
+from study.conductor import Stop
+from study.display import LiveDisplay, _cpu_hours, _headline, eta_s, print_plan, print_result
 from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.tracking.cautions import cautions
 from study.tracking.ledger import Ledger, best_per_scale
+from study.tracking.records import Evaluation
 from tests import synthetic
 from tests.spaces import spec
 
 SMALL = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=5, physical_cpus=2, memory_mb=24_000),))
 
 
-def printed(show, *values, width, **options):
-    console = Console(width=width, force_terminal=False, record=True, quiet=False)
+def printed(show, *values, width, terminal=False, **options):
+    console = Console(width=width, force_terminal=terminal, color_system=None, record=True, quiet=False)
     with console.capture() as capture:
         show(console, *values, **options)
     return capture.get()
@@ -85,3 +90,99 @@ def test_a_log_that_cannot_be_written_does_not_end_the_study(where):
     os.close(write)
     assert done.stdout == "still there\n"
     assert done.returncode == 0 or where == "a full disk"  # Python itself minds what it cannot flush
+
+
+def course(*records, num_trials=4, num_left=0, stop=None):
+    """Return what the display asks of a conductor, after records that were written a minute apart."""
+    ledger = Ledger()
+    for minute, record in enumerate(records):
+        ledger.apply(record, 60.0 * minute)
+    plan, space = SimpleNamespace(num_trials=num_trials), spec()
+    return SimpleNamespace(ledger=ledger, plan=plan, spec=space, phase="", stop=stop, num_left=num_left)
+
+
+def started(trial, runners, execution="real"):
+    return synthetic.started(trial, runners=runners, execution=execution)
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ([], []),
+        ([started(0, 12)], ["waiting for 12 runners"]),
+        ([started(0, 1)], ["waiting for 1 runner"]),
+        ([started(0, 12), started(1, 1)], ["waiting for 13 runners"]),
+        ([started(trial, 46, "emulated") for trial in range(3)], ["starting 3 trials"]),
+        ([started(0, 2), synthetic.built(0), started(1, 12)], ["1 running", "waiting for 12 runners"]),
+    ],
+)
+def test_what_is_waited_for_stands_where_there_is_no_rate_yet(records, words):
+    assert _headline(course(*records)).split(" · ") == ["0 of 4 trials ended", *words]
+
+
+def test_neither_rays_start_nor_that_of_a_trial_is_pace():
+    begun = course(started(0, 2), synthetic.built(0), synthetic.iteration(0, 1), num_left=3)
+    begun.ledger.rows[0].progress = 0.2
+    assert eta_s(begun) is None
+    whole = course(*synthetic.whole_trial(0), num_left=3)
+    assert eta_s(whole) == pytest.approx(3 * whole.ledger.rows[0].duration_s)
+    assert "left" in _headline(whole)
+
+
+def test_a_study_that_stops_has_no_time_left():
+    text = _headline(
+        course(*synthetic.whole_trial(0), num_left=3, stop=Stop(reason="stopped", detail="received SIGINT"))
+    )
+    assert text.endswith("stopping: received SIGINT")
+    assert "left" not in text
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_terminal_echoes_control_c_on_a_line_of_its_own(width):
+    console = Console(width=width, force_terminal=True)
+    view = LiveDisplay(console)._view(course(started(0, 12)))
+    with console.capture() as capture:
+        console.print(view)
+    assert capture.get().split("\n")[-2].strip() == ""
+
+
+def never_ending(trial=0, final=100.0, iterations=None):
+    """Return the row of a finished trial whose last evaluation was cut in every episode."""
+    ledger = Ledger()
+    for record in synthetic.whole_trial(trial):
+        if isinstance(record, Evaluation):
+            record = replace(record, num_cut=len(record.returns))
+        ledger.apply(record, 0.0)
+    row = ledger.rows[trial]
+    row.setting["minibatch_size"], row.summary["final_return"], row.iterations = 64, final, iterations
+    return row
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_best_of_episodes_that_never_end_says_so_and_no_word_is_cut(width):
+    row = never_ending()
+    text = printed(print_result, [row], best_per_scale([row]), width=width, terminal=True, table_file="trials.csv")
+    assert "every episode cut at the limit" in " ".join(text.split())
+    whole = printed(print_result, [row], best_per_scale([row]), width=400, table_file="trials.csv")
+    assert set(text.split()) == set(whole.split())
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_episodes_that_never_end_and_studies_that_learnt_nothing_are_told():
+    (cut,) = cautions(spec(), [never_ending(0), never_ending(1)])
+    assert cut.startswith("Episodes that never end: in 2 of 2 finished trials every episode of the last evaluation")
+    assert "evaluation.max_episode_steps=10000" in cut
+    _, nothing = cautions(spec(), [never_ending(0, final=1.0), never_ending(1, final=24.0)])
+    assert nothing.startswith("Nothing was learnt: no return of 2 finished trials is further than 5% of the way")
+    assert "the floor (0) to the reference (500)" in nothing
+    assert len(list(cautions(spec(), [never_ending(0, final=1.0), never_ending(1, final=26.0)]))) == 1
+    assert len(list(cautions(spec(), [never_ending(0, final=1.0)]))) == 1, "one setting is not the study"
+
+
+def test_few_cpu_hours_are_not_none():
+    assert [_cpu_hours(hours) for hours in (0.034, 0.5, 1.04, 12.3)] == [
+        "0.034 CPU-hours",
+        "0.5 CPU-hours",
+        "1.0 CPU-hours",
+        "12.3 CPU-hours",
+    ]
