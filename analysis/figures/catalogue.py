@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SEED = 20_261_121
 """Of the resamples behind the bands, so that the same records make the same bytes."""
-NOT_COMPUTED = "Nobody computed it. Fix: `python -m study report` does, for the folder of a study."
+NOT_COMPUTED = "Nobody computed it. Fix: run `python -m study report STUDY`, with the folder of the study."
 Result = TypeVar("Result")
 Maker = tuple[str, str, Callable[[], Figure]]
 

@@ -14,7 +14,7 @@ from analysis.scaling.decomposition import cells_of, decompose_measured, missing
 from analysis.scaling.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, replaced, text_of
 from analysis.scaling.rerun import Rerun
 from analysis.scaling.results import Cell, Kind, Refusal
-from analysis.scaling.selection import as_text
+from analysis.scaling.selection import as_text, texts
 
 MOST_COMPARED = 40
 """Workloads per scale, those with the most runs, among which the most alike pair is looked for."""
@@ -43,10 +43,11 @@ def refusals(
         growing: Fields that may grow with the scale in weak scaling.
         excluded: Reason -> runs that were not selected.
         level: Nominal coverage of intervals.
-        space: Space file for commands; by default named like the study.
+        space: Space file for commands; None: there are none.
     """
     study = as_text(measured, "study")
-    run = Rerun(space=space or f"{study or 'SPACE'}.yaml", study=study or "STUDY")
+    stages = sorted(set(texts(measured, "stage")) - {""})
+    run = Rerun(space=space, study=study or "study", stage=", ".join(stages) or None)
     present = cells_of(measured)
     scales = sorted({cell.num_env_runners for cell in present})
     if len(scales) < 2:
@@ -136,7 +137,7 @@ def _refusal(
         return _weak_refusal(first, second, difference, start, run)
     missing = missing_cells(present, first, second)
     if missing:
-        lacking = " and ".join(f"{cell.num_env_runners} runners at {_workload(cell, difference)}" for cell in missing)
+        lacking = " and ".join(f"{cell.runners} at {_workload(cell, difference)}" for cell in missing)
         reason = f"{start} The effect of the runners cannot be told from the workload's without {lacking}."
         command = run.command((first, second))
         return Refusal(

@@ -21,9 +21,14 @@ class Cell:
     """Measured runs."""
 
     @property
+    def runners(self) -> str:
+        """In words, such as `16 runners`."""
+        return f"{self.num_env_runners} runner{'' if self.num_env_runners == 1 else 's'}"
+
+    @property
     def name(self) -> str:
         """In words, such as `16 runners, batch 2,000`."""
-        runners = f"{self.num_env_runners} runner{'' if self.num_env_runners == 1 else 's'}"
+        runners = self.runners
         return runners if self.train_batch_size is None else f"{runners}, batch {self.train_batch_size:,}"
 
 

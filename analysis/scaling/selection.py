@@ -30,6 +30,7 @@ NEEDED = (
 KEPT = (
     *NEEDED,
     "study",
+    "stage",
     "trial",
     "started",
     "ended",

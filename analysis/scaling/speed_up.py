@@ -35,7 +35,7 @@ def strong_scaling(
         runs: One row per trial (`analysis.load`).
         reference: n_ref; by default the smallest scale of each group.
         level: Nominal coverage of the intervals, in (0, 1).
-        space: Space file for commands that would run missing cells; by default named like the study.
+        space: Space file for commands that would run missing cells; None: no commands.
 
     Returns:
         The groups, largest first; refusals where scales have no workload in common, where the extremes of a complete
@@ -66,7 +66,7 @@ def weak_scaling(
         runs: One row per trial (`analysis.load`).
         reference: n_ref; by default the smallest scale of each group.
         level: Nominal coverage of the intervals, in (0, 1).
-        space: Space file for commands that would run missing cells; by default named like the study.
+        space: Space file for commands that would run missing cells; None: no commands.
         minibatch: `fixed`, or `grown` with the batch.
 
     Raises:

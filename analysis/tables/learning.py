@@ -9,7 +9,7 @@ from analysis.statistics import Estimate
 from analysis.tables import definitions as words
 from analysis.tables.cells import in_words, overlap
 from analysis.tables.results import Results, left_out, of_engine
-from analysis.tables.scaling_tables import FIRST_COMMAND
+from analysis.tables.scaling_tables import THROUGHPUT_COMMAND
 from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
 
 MOST_NAMED = 6
@@ -63,7 +63,7 @@ def trials_against_runners(data: StudyData, results: Results) -> Table:
         why = (
             found
             if isinstance(found, str)
-            else f"No allocation cells: no trials ran side by side. Run: {FIRST_COMMAND}"
+            else f"No allocation cells: no trials ran side by side. Run: {THROUGHPUT_COMMAND}"
         )
         return without_rows("T4", title, why, definitions=said, n_failed=results.num_failed)
     frame, columns = _frame(found, _ALLOCATION, named=len({row.label for row in found}) > 1)
@@ -108,8 +108,8 @@ def steps_to_target(data: StudyData, results: Results) -> Table:
     rows = [row for group in found.groups for row in group.rows]
     if not rows:
         why = (
-            "No steps to target: no full trial ended on an environment with a target. Run one that learns: python "
-            "run_study.py --space quickstart.yaml"
+            "No steps to target: no setting has several ended runs of which one reached a target. A study with such "
+            "runs: python run_study.py --space cartpole_ppo.yaml"
         )
         excluded = left_out(found.excluded)
         return without_rows("T8", title, why, definitions=said, n_failed=found.n_failed, excluded=excluded)

@@ -10,7 +10,8 @@ from analysis.tables.cells import in_words
 from analysis.tables.results import Results, left_out, of_engine
 from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
 
-FIRST_COMMAND = "python run_study.py --space throughput.yaml"
+THROUGHPUT_COMMAND = "python run_study.py --space throughput.yaml"
+FIRST_COMMAND = f"{THROUGHPUT_COMMAND} (on fewer than 47 CPUs: python run_study.py --space waiting.yaml)"
 """What measures a study that has no measured rows of equal workload."""
 MOST_REFUSALS = 12
 """Refusals that a table tells; of the rest, how many there are."""

@@ -53,7 +53,8 @@ def verify(path: str | Path) -> None:
     """
     given = Path(path)
     file = StudyFolder(given).certificate if given.is_dir() else given
-    fix = "Fix: write it again from the records with `python -m study certificate write`."
+    again = f"python -m study certificate write {shlex.quote(str(file.parent))}"
+    fix = f"Fix: write it again from the records with `{again}`."
     try:
         if below(file.parent, file.name).exists() and not file.is_file():
             raise RecordError(f"{file}: must be a file, got something else. {fix}")

@@ -44,6 +44,9 @@ def asked_place(folder: StudyFolder, tracking_uri: str | None, *, attach: bool) 
     return identity.tracking_uri
 
 
+_FIX = "Fix: send it there first, by `python -m study sync STUDY --tracking-uri URI`."
+
+
 def attach(
     files: Iterable[Path], root: Path, *, tracking_uri: str, name: str, study_id: str, to: str = ARTIFACTS
 ) -> str:
@@ -66,7 +69,7 @@ def attach(
     uri = check_tracking_uri(tracking_uri)
     where = f"tracking URI {mask_credentials(uri)}"
     if (database := sqlite_path(uri)) is not None and not database.exists():
-        raise TrackingError(f"{where}: must hold the study, got no such file. Fix: python -m study sync.")
+        raise TrackingError(f"{where}: must hold the study, got no such file. {_FIX}")
     for key, value in CLIENT_SETTINGS.items():
         os.environ.setdefault(key, value)
     from mlflow import MlflowClient
@@ -75,9 +78,7 @@ def attach(
     try:
         run_id = _parent(client, name, study_id)
         if run_id is None:
-            raise TrackingError(
-                f"{where}: must hold the study {name!r} ({study_id}), got none. Fix: python -m study sync."
-            )
+            raise TrackingError(f"{where}: must hold the study {name!r} ({study_id}), got none. {_FIX}")
         for file in files:
             inner = file.relative_to(root).parent.as_posix()
             client.log_artifact(run_id, str(file), to if inner == "." else f"{to}/{inner}")

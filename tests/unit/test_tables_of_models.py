@@ -11,6 +11,7 @@ from analysis.figures.catalogue import all_figures
 from analysis.models import leave_one_scale_out
 from analysis.tables import Results, all_tables, model_comparison, recommendation
 from analysis.tables.model_results import _steps_by_batch, merged, on_cell_means, thinned
+from analysis.tables.scaling_tables import FIRST_COMMAND
 from tests.unit.tables_data import amdahl, frame, run, study
 
 ALPHA, BETA, COLLECT_STEP, COLLECT_RUNNER = 1e-3, 2e-4, 2e-6, 1e-4
@@ -167,7 +168,7 @@ def test_without_measured_runs_there_is_no_recommendation_but_a_command():
     rows = [run(index, runners=n, timing="emulated") for index, n in enumerate((1, 2))]
     table = recommendation(study(rows))
     assert table.empty
-    assert table.conclusion.endswith("Measure first: python run_study.py --space throughput.yaml")
+    assert table.conclusion.endswith(f"Measure first: {FIRST_COMMAND}")
     assert dict(table.excluded) == {"timing is emulated": 2}
 
 

@@ -92,7 +92,7 @@ def test_scaling_all_times_leaves_the_speed_up_unchanged():
 
 
 def test_confounded_cells_get_a_refusal_with_the_differing_field_and_the_command():
-    data = study(confounded())
+    data = study(confounded(), sheet={"space": "lunarlander_nodes.yaml"})
     table, parts = strong_scaling(data), decomposition(data)
     assert table.empty
     assert table.conclusion.startswith("Efficiency is refused. 1 runner, batch 2,000 against 2 runners, batch 4,000")

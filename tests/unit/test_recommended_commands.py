@@ -1,0 +1,184 @@
+"""Every command that a page, a space, a notebook or the program itself recommends is one that the command line takes.
+
+Each is parsed by the real commands, without running them; the space of a `run` is loaded with what the command changes.
+"""
+
+import ast
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import typer.main
+
+from analysis import load, scaling
+from analysis.tables import all_tables
+from study import cli
+from study.options import load as load_options
+from study.space.cells import cells_of
+from study.space.parameters import SCALE
+from study.space.space_file import SHIPPED
+from tests.planted import Truth, planted_runs
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "analysis"
+START = re.compile(r"python3? (?:-m study|run_study\.py)(?=[ `'\"]|$)")
+PAGES = sorted(
+    path for path in ROOT.rglob("*.md") if not {".venv", ".git", "node_modules", "testbed"} & set(path.parts)
+)
+PLACEHOLDER = "STUDY"
+"""Stands for what the program fills in."""
+
+
+def commands_in(text):
+    """Return the commands of a text: in code blocks to the end of the line, in a sentence to the closing quote."""
+    text = re.sub(r"\\\n\s*#?\s*", "", text.replace("-->", ""))
+    found = []
+    for line in text.splitlines():
+        for match in START.finditer(line):
+            quote = line[match.start() - 1] if match.start() and line[match.start() - 1] in "`'\"" else ""
+            rest = line[match.start() :]
+            rest = rest.split(quote)[0] if quote else re.split(r"(?:\s#| > | \| | \(|\)|: --|; |\.$|\. )", rest)[0]
+            found.append(rest.strip())
+    return found
+
+
+def texts_of(tree):
+    """Yield the texts of a module, docstrings included; a value that is filled in is a placeholder."""
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (str(p.value) if isinstance(p, ast.Constant) else PLACEHOLDER for p in node.values)
+            yield "".join(parts)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            yield node.value
+
+
+def check(line):
+    """Let the real command line take a command's arguments, and the space reader what it changes; return the command.
+
+    Raises:
+        click.ClickException: The command line refuses it.
+        SpaceError: The space refuses the changes.
+    """
+    words = shlex.split(line)
+    words = ["run", *words[2:]] if words[1] == "run_study.py" else words[3:]
+    command = typer.main.get_command(cli.app)
+    context = command.make_context("study", list(words))
+    while hasattr(command, "resolve_command"):
+        name, command, words = command.resolve_command(context, words)
+        context = command.make_context(name, list(words), parent=context)
+    given = context.params
+    space = given.get("space")
+    if context.info_name == "run" and ((SHIPPED / space).exists() or Path(space).exists()):
+        return load_options(space, given["set_"], given["seed"], given["trials"])
+    return None
+
+
+def is_name(line):
+    """Return whether it names a command and recommends none: it has no argument, or dots in place of them."""
+    words = shlex.split(line)
+    if words[3:4] == ["certificate"]:
+        words = words[1:]  # a command of a group
+    return len(words) <= (2 if "run_study" in line else 4) or "…" in words or line.endswith("launch slurm")
+
+
+def of_pages():
+    found = {}
+    for path in PAGES:
+        for line in commands_in(path.read_text()):
+            found.setdefault(line, path.name)
+    for path in sorted(SHIPPED.glob("*.yaml")):
+        for line in commands_in(re.sub(r"(?m)^#", "", path.read_text())):
+            found.setdefault(line, path.name)
+    for path in sorted(EXAMPLES.glob("*.ipynb")):
+        for cell in json.loads(path.read_text())["cells"]:
+            if cell["cell_type"] == "markdown":
+                for line in commands_in("".join(cell["source"])):
+                    found.setdefault(line, path.name)
+    return sorted(line for line in found if not is_name(line))
+
+
+def of_the_program():
+    found = set()
+    for folder in ("study", "analysis"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for text in texts_of(ast.parse(path.read_text())):
+                found |= {line for line in commands_in(text) if not is_name(line)}
+    return sorted(found)
+
+
+@pytest.mark.parametrize("line", of_pages())
+def test_a_command_of_a_page_a_space_or_a_notebook_is_taken(line):
+    check(line)
+
+
+@pytest.mark.parametrize("line", of_the_program())
+def test_a_command_in_a_text_of_the_program_is_taken(line):
+    check(line)
+
+
+@pytest.mark.parametrize("name", ["example_throughput", "example_study", "example_coinrun"])
+def test_the_commands_of_a_report_are_taken(name):
+    text = " \n".join(
+        sentence
+        for table in all_tables(load.from_folder(EXAMPLES / name))
+        for sentence in (table.conclusion, *table.notes)
+    )
+    for line in commands_in(text):
+        check(line)
+
+
+def refused(first, second):
+    """Return the refusal to compare two cells of the recorded example, and the space that its command runs."""
+    data = load.from_folder(EXAMPLES / "example_throughput")
+    runs = data.runs
+    kept = [
+        ((runs[list(cell)] == pd.Series(cell)).all(axis=1) & (runs["num_epochs"] == cell.get("num_epochs", 4)))
+        for cell in (first, second)
+    ]
+    (refusal,) = scaling.strong_scaling(runs[kept[0] | kept[1]], space=data.space_file).refusals
+    return refusal, check(refusal.command)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({SCALE: 2, "train_batch_size": 384}, {SCALE: 8, "train_batch_size": 768}),
+        (
+            {SCALE: 4, "train_batch_size": 192, "num_epochs": 4},
+            {SCALE: 8, "train_batch_size": 384, "num_epochs": 48, "minibatch_size": 48},
+        ),
+    ],
+)
+def test_the_guard_s_command_runs_the_missing_cells_of_the_recorded_throughput_study(first, second):
+    refusal, space = refused(first, second)
+    assert refusal.missing
+    cells = {
+        (cell.num_env_runners, cell.setting["train_batch_size"], cell.setting["num_epochs"]) for cell in cells_of(space)
+    }
+    for one in (first, second):
+        for scale in (first[SCALE], second[SCALE]):
+            assert (scale, one["train_batch_size"], one.get("num_epochs", 4)) in cells
+    assert space.throughput.allocation is None
+
+
+def test_the_guard_s_command_is_quoted_and_fixes_what_a_search_tunes():
+    runs = planted_runs(Truth(cells=((16, 2000), (32, 8000))), np.random.default_rng(0)).assign(study="x; touch PWN")
+    (refusal,) = scaling.strong_scaling(runs, space="quickstart.yaml").refusals
+    assert shlex.split(refusal.command)[5] == "x; touch PWN_missing"
+    space = check(refusal.command)
+    assert sorted(space.scales) == [16, 32]
+    assert space.domain("train_batch_size").choices == [2000, 8000]
+    assert set(space.fixed) >= {"lr", "minibatch_size", "num_epochs"}
+
+
+def test_runs_that_no_command_repeats_get_none():
+    runs = planted_runs(Truth(cells=((16, 2000), (32, 8000))), np.random.default_rng(0))
+    for stage, space in (("measure", "scaling.yaml"), (None, None)):
+        (refusal,) = scaling.strong_scaling(runs.assign(stage=stage), space=space).refusals
+        assert refusal.missing
+        assert refusal.command == ""
