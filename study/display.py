@@ -281,7 +281,9 @@ def print_result(console: Console, rows: Iterable[TrialRow], best: Mapping[int, 
     console.print(_trial_table(rows, width=console.width))
     failed = sum(row.status == "failed" for row in rows)
     engine = engines_in_words(row.engine for row in rows)
-    counts = f"n = {count(len(rows), 'trial')}, {failed} failed. Engine: {engine}."
+    interrupted = sum(row.status == "interrupted" for row in rows)
+    also = f", {interrupted} interrupted" if interrupted else ""
+    counts = f"n = {count(len(rows), 'trial')}, {failed} failed{also}. Engine: {engine}."
     say(console, f"\n{counts} All columns: {table_file}")
     for timing, meaning in TIMING_NOTES.items():
         if any(row.timing == timing for row in rows):

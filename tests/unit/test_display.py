@@ -70,6 +70,18 @@ def test_what_times_are_not_worth_is_said_below_the_table(timing, words):
     assert [note[: len(words)] for note in notes] == ([words] if words else [])
 
 
+def test_interrupted_trials_are_counted():
+    ledger = Ledger()
+    for record in synthetic.whole_trial(0):
+        ledger.apply(record, 0.0)
+    row = ledger.rows[0]
+    row.setting["minibatch_size"] = 64
+    assert "n = 1 trial, 0 failed. " in printed(print_result, [row], {}, width=120, table_file="trials.csv")
+    row.status = "interrupted"
+    text = printed(print_result, [row], {}, width=120, table_file="trials.csv")
+    assert "n = 1 trial, 0 failed, 1 interrupted. " in text
+
+
 QUIET = """
 import sys
 from study.console import SteadyConsole
