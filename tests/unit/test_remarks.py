@@ -3,6 +3,7 @@
 import pytest
 
 from study.errors import SpaceError
+from study.planning.needs import memory_mb
 from study.planning.plan import make_plan
 from study.planning.remarks import remarks
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
@@ -76,3 +77,12 @@ def test_a_study_on_record_stays_what_it_was():
     assert parse_space(Source(name="study.json", content=before.to_json())) == before
     assert "allow_larger_batch" not in before.to_json()["budget"]
     assert before.digest() == allowed.digest()
+
+
+@pytest.mark.parametrize(("changes", "kb_per_step"), [({}, 1.2), ({"model__conv_net": "nature"}, 50)])
+def test_the_memory_of_a_trial_holds_its_largest_batch(changes, kb_per_step):
+    small, large = (
+        spec(**changes, parameters__train_batch_size={"low": 200, "high": high}) for high in (1_000, 1_001_000)
+    )
+    grown = memory_mb(large, 2, "real") - memory_mb(small, 2, "real")
+    assert grown == pytest.approx(1_000_000 * kb_per_step / 1024, abs=1)
