@@ -219,7 +219,7 @@ def verify(
     from study.certificate.making import verify as verify_certificate
 
     verify_certificate(path)
-    console.print(f"{path}: every figure follows from the records.", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"{path}: every figure follows from the records.")
 
 
 @app.command()
@@ -263,7 +263,7 @@ def pack(
         make_certificate(packed).write(packed)
     size = packed.records.stat().st_size
     said = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
-    console.print(f"{packed.records}: {said}.", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"{packed.records}: {said}.")
 
 
 @app.command()
@@ -411,7 +411,7 @@ def _print_end(result: Any, again: str) -> None:
 
     closed, identity = result.closed, result.identity
     detail = f" ({closed.detail})" if closed.detail else ""
-    console.print(f"\n{identity.name}: {closed.reason}{detail}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"\n{identity.name}: {closed.reason}{detail}")
     staged, spec = any(row.stage for row in result.rows), identity.parse()
     if spec.kind == "throughput":
         print_throughput(console, spec, result.rows, folder=str(result.folder.path), table=str(result.folder.table))
@@ -464,7 +464,7 @@ def _guarded(command: Callable[[], None]) -> NoReturn:
     try:
         command()
     except StudyError as error:
-        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        say(errors, str(error))
         sys.exit(ExitCode.MISTAKE)
     except Exception:  # noqa: BLE001 (the edge of the program: said, with its traceback)
         errors.print("A fault of this program; nothing recorded is lost. Please report it with these lines:")

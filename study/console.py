@@ -45,5 +45,7 @@ def write(text: str, *, error: bool = False) -> None:
 
 
 def say(console: Console, text: str) -> None:
-    """Print a line, which a terminal shows wrapped at words; in a file it stays one line. Not for commands to copy."""
-    console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    """Print lines, wrapped at words on a terminal; in a file, and where they hold a command, they stay whole."""
+    for line in text.split("\n"):
+        whole = not console.is_terminal or "python " in line
+        console.print(line, markup=False, highlight=False, soft_wrap=whole)

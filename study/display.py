@@ -328,7 +328,7 @@ def print_plan(console: Console, plan: Plan, *, name: str) -> None:
         f"{node.address} ({node.num_cpus} CPUs in Ray, {node.physical_cpus} cores, {node.memory_mb / 1024:.0f} GB)"
         for node in plan.cluster.nodes
     )
-    console.print(f"Cluster: {nodes}", soft_wrap=True, highlight=False)
+    say(console, f"Cluster: {nodes}")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("runners", "trials"):
         table.add_column(column, justify="right")
@@ -432,7 +432,7 @@ def print_certificate(console: Console, certificate: Mapping[str, Any], *, page:
     console.print(f"\n[bold]Verdict: {verdict['sentence']}[/bold]", highlight=False, soft_wrap=True, markup=True)
     words = {True: "kept      ", False: "BROKEN    ", None: "not judged"}
     for check in verdict["checks"].values():
-        console.print(f"  {words[check['passed']]} {check['law']}", highlight=False, soft_wrap=True, markup=False)
+        say(console, f"  {words[check['passed']]} {check['law']}")
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("arm, on test seeds", no_wrap=True)
     for name in ("n", "failed", "solved"):
@@ -444,4 +444,4 @@ def print_certificate(console: Console, certificate: Mapping[str, Any], *, page:
         table.add_row(name, str(arm["n"]), str(arm["n_failed"]), f"{arm['solved']}/{arm['n']}", *shown)
     console.print()
     console.print(table)
-    console.print(f"\nIntervals, diagnosis and everything else: {page}", soft_wrap=True, highlight=False, markup=False)
+    say(console, f"\nIntervals, diagnosis and everything else: {page}")

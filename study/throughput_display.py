@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from study.console import say
 from study.display import duration
 from study.engine import engine_of_space, engines_in_words, other_engine
 from study.planning.plan import Plan
-from study.planning.timing import PRESSURE_LIMIT
+from study.planning.timing import PRESSURE_LIMIT, count
 from study.space.cells import ANCHOR, Cell, cells_of
 from study.space.spec import StudySpec
 from study.tracking.ledger import PHASES, TrialRow
@@ -51,22 +52,22 @@ def print_throughput_plan(console: Console, plan: Plan, spec: StudySpec, *, name
             needs.label.timing + ("*" if needs.label.provisional else ""),
         )
     console.print(table)
-    console.print(
+    say(
+        console,
         "Each block runs every cell once in random order, the base cell (anchor) at its beginning and at its end; one "
         "trial at a time, but those of a divided allocation side by side.",
-        soft_wrap=True,
     )
     labels = Counter(each.needs.label.timing for each in plan.cells.values())
     if any(each.needs.label.provisional for each in plan.cells.values()):
         console.print(f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}.")
     if labels["oversubscribed"]:
-        console.print(
+        say(
+            console,
             f"oversubscribed: {labels['oversubscribed']} of {len(cells)} cells have more processes than cores; they "
             "run, and their times say nothing about scaling.",
-            soft_wrap=True,
         )
     if labels["emulated"]:
-        console.print("emulated: no clock; these times say nothing about real runners.", soft_wrap=True)
+        say(console, "emulated: no clock; these times say nothing about real runners.")
     console.print("Times are guesses, good to a factor of three, from figures of a 2-core machine.")
     _print_engine(console, spec, engine_of_space(spec))
 
@@ -98,17 +99,17 @@ def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow]
         counts = str(len(here)), str(failed)
         shown.add_row(*_words(cell, cells), *counts, rate, Text(spread), _limit(here), _labels(here))
     console.print(shown)
-    console.print(
+    say(
+        console,
         "env steps/s, and the phase that takes most of an iteration: medians, of measured runs where there are any; of "
         "a divided allocation, the steps of all its trials together.",
-        soft_wrap=True,
     )
     for reason in dict.fromkeys(row.timing_reason for row in rows if row.timing in ("oversubscribed", "tainted")):
-        console.print(f"not measured: {reason}", soft_wrap=True, highlight=False, markup=False)
+        say(console, f"not measured: {reason}")
     for reason in dict.fromkeys(row.reason for row in rows if row.status == "failed"):
-        console.print(f"failed: {reason}", soft_wrap=True, highlight=False, markup=False)
+        say(console, f"failed: {reason}")
     _print_engine(console, spec, engines_in_words(row.engine for row in rows))
-    console.print(f"\nn = {len(rows)} trials. All columns: {table}", soft_wrap=True)
+    say(console, f"\nn = {count(len(rows), 'trial')}. All columns: {table}")
     report = f"Speed-up, efficiency and models: python -m study report {shlex.quote(folder)}"
     console.print(report, soft_wrap=True, highlight=False, markup=False)
 

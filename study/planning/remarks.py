@@ -23,7 +23,7 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
         yield (
             f"Emulated: trials of {_listed(emulated)} runners. Real runners would need up to {reserved} CPUs, there "
             f"are {cores}. They learn as with real runners; their times say nothing about real runners. "
-            "To change it: run where the CPUs are (--address, or python -m study launch), or --set execution=real."
+            "To change it: run where the CPUs are (--address, or the command `launch`), or --set execution=real."
         )
     crowded = {scale: needs for scale, needs in needed.items() if _is_crowded(needs.execution, needs.label.timing)}
     crowded = {scale: needs for scale, needs in crowded.items() if needs.num_cpus > plan.cluster.capacity}
@@ -34,7 +34,7 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
         yield (
             f"Oversubscribed: trials of {_listed(sorted(crowded))} runners. They have up to {most} processes on {cores}"
             f"{slow if most >= CROWDED * plan.cluster.capacity else ''}. Their times say nothing about scaling. "
-            f"To change it: {ways}fewer runners, or run where the CPUs are (--address, or python -m study launch)."
+            f"To change it: {ways}fewer runners, or run where the CPUs are (--address, or the command `launch`)."
         )
     for node in plan.cluster.nodes:
         yield from _of_node(node)

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from study.conductor import Stop
+from study.console import say
 from study.display import LiveDisplay, _cpu_hours, _headline, eta_s, print_plan, print_result
 from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
@@ -198,3 +199,12 @@ def test_few_cpu_hours_are_not_none():
         "1.0 CPU-hours",
         "12.3 CPU-hours",
     ]
+
+
+def test_a_sentence_is_wrapped_at_words_on_a_terminal_alone_and_a_command_nowhere():
+    sentence, command = "unbroken " * 20, "Resume with: python -m study " + "x" * 100
+    for terminal, lines in ((True, 3), (False, 1)):
+        text = printed(say, sentence.strip(), width=80, terminal=terminal)
+        assert len(text.splitlines()) == lines
+        assert set(text.split()) == {"unbroken"}
+        assert printed(say, command, width=80, terminal=terminal).splitlines() == [command]
