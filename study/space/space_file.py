@@ -83,6 +83,9 @@ def find_space(path: str | Path, *, place: str = "--space") -> Path:
     shipped = sorted(file.name for file in SHIPPED.glob("*.yaml"))
     near = difflib.get_close_matches(given.with_suffix(".yaml").name, shipped, n=1)
     fix = f"Did you mean '{near[0]}'?" if near else f"Give a path, or one of: {', '.join(shipped)}."
+    with contextlib.suppress(OSError):
+        if (given / "space.yaml").is_file():
+            fix = f"Of that study it is {given / 'space.yaml'}; with --name {given.name} --resume the study goes on."
     raise SpaceError(str(path), [Fault(place=place, law=f"no such file, got '{path}'.", fix=fix)])
 
 

@@ -429,6 +429,13 @@ def test_values_that_would_fail_later_are_refused_now(changes, place):
     assert place in faults(**changes)
 
 
+def test_the_folder_of_a_study_is_answered_with_its_space(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "space.yaml").write_text(PLAIN)
+    with pytest.raises(SpaceError, match=r"mine/space\.yaml; with --name mine --resume"):
+        load_space(tmp_path / "mine")
+
+
 @pytest.mark.parametrize("name", ["", ".", "x" * 300])
 def test_a_name_that_is_no_file_is_an_ordinary_error(name):
     with pytest.raises(SpaceError):

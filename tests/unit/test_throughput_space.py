@@ -43,6 +43,15 @@ def test_cells_are_the_cross_products_around_the_base_each_once():
     assert "steps_per_env_runner" not in cells["n=4 k=1 B=800 m=100 E=4"].setting
 
 
+def test_a_range_in_a_grid_stands_for_a_list():
+    grids = {
+        "strong": {"num_env_runners": {"low": 1, "high": 6}},
+        "many": {"num_epochs": {"low": 2, "high": 8, "step": 3}},
+    }
+    axes = throughput_spec(throughput__grids=grids).throughput.axes()
+    assert axes == {"strong": {"num_env_runners": [1, 2, 4, 6]}, "many": {"num_epochs": [2, 5, 8]}}
+
+
 def test_the_undivided_allocation_is_the_grid_s_cell_but_never_the_anchor():
     small = {"num_env_runners": 4, "trials": [1, 2]}
     names = {cell.name: cell.grids for cell in cells_of(throughput_spec(throughput__allocation=small))}
