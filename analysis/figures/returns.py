@@ -75,7 +75,8 @@ def return_curves(
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     bands = "Lines: interquartile mean over runs of one setting; bands: 95 % interval, by bootstrap from "
     bands += f"{FEWEST_RUNS} runs on, Student's t below"
-    bands += "; one run has no band." if (frame["n"] == 1).any() else "."
+    bands += "; one run has no band" if (frame["n"] == 1).any() else ""
+    bands += ". Bands that leave the picture are cut." if frame["n"].between(2, FEWEST_RUNS - 1).any() else "."
     rule = "For each number of runners the setting with the most runs, then the best one." if left_out else ""
     names = legend_of(runs, chosen)
     clock = "" if steps else "Training seconds of runs with a measured clock, and of failed ones."
@@ -154,6 +155,11 @@ def _paint(ax: Axes, frame: pd.DataFrame, x: tuple[str, str], divisor: float) ->
         )
         band = here.dropna(subset=["low", "high"])
         ax.fill_between(band["at"] / divisor, band["low"], band["high"], color=colour, alpha=0.14, linewidth=0)
+    # Student's t of two runs is many times as wide as the curves are apart: the picture cuts it, the frame has it.
+    low, high = float(frame["eval_return"].min()), float(frame["eval_return"].max())
+    span = max(high - low, 1e-9)
+    bottom, top = ax.get_ylim()
+    ax.set_ylim(max(bottom, low - span), min(top, high + span))
     lengths = frame.groupby("series")["at"].max()
     if lengths.max() > 5 * lengths.min():
         style.logarithmic_x(ax, float(frame["at"].min()) / divisor, float(lengths.max()) / divisor)

@@ -182,6 +182,19 @@ def _sheet(experiment: Experiment, runs: Sequence[StoredRun], frame: pd.DataFram
     }
 
 
+def _confounds(frame: pd.DataFrame) -> Iterator[str]:
+    """Yield the settings that no two numbers of runners have in common: they changed with the runners."""
+    for name in ("train_batch_size", "minibatch_size", "num_epochs", "num_envs_per_env_runner", "num_learners"):
+        known = frame.dropna(subset=[SCALE, name])
+        values = {int(scale): sorted(set(part[name].astype(float))) for scale, part in known.groupby(SCALE)}
+        every = [each for of_scale in values.values() for each in of_scale]
+        if len(values) > 1 and len(set(every)) == len(every):
+            told = "; ".join(
+                f"{scale} runners: {', '.join(f'{each:,.0f}' for each in some)}" for scale, some in values.items()
+            )
+            yield f"{name} changed with the runners ({told}): a ratio of these rates is no speed-up by runners."
+
+
 def _problems(
     found: Sequence[StoredRun],
     runs: Sequence[StoredRun],
@@ -202,6 +215,7 @@ def _problems(
     for name in (SCALE, "train_batch_size", "minibatch_size", "num_epochs", "num_learners", "seed", "num_cpus"):
         if unknown := int(frame[name].isna().sum()):
             yield f"{name} is not known of {unknown} of {len(frame)} runs: neither parameters nor configuration say it."
+    yield from _confounds(frame)
     yield from outcome_problems(frame)
     yield "final_return is NA: RLlib's returns are those of exploring episodes, see training_return in the iterations."
     if any(keys_of(frozenset(run.metrics)).first(names.METRICS[names.EVAL_RETURN]) for run in runs):

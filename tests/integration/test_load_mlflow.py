@@ -345,6 +345,18 @@ def test_runs_of_other_people_are_mapped_and_their_timers_undone(uri, join):
     assert "num_env_runners is not known" not in said
 
 
+@pytest.mark.parametrize(("batches", "confounded"), [((4000, 16_000), True), ((4000, 4000), False)])
+def test_a_batch_that_changed_with_the_runners_is_named(uri, batches, confounded):
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("theirs")
+    for runners, batch in zip((2, 8), batches, strict=True):
+        params = PARAMS | {"num_env_runners": runners, "train_batch_size": batch}
+        write_run(client, experiment, params=params, series=new_stack(runners)[0])
+    said = " ".join(load.from_mlflow(uri, "theirs").problems)
+    assert ("train_batch_size changed with the runners (2 runners: 4,000; 8 runners: 16,000)" in said) == confounded
+    assert "minibatch_size changed" not in said
+
+
 def test_gaps_failures_and_unfinished_runs_of_other_people_are_told(uri):
     client = MlflowClient(tracking_uri=uri)
     experiment = client.create_experiment("theirs")
