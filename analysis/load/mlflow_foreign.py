@@ -186,7 +186,8 @@ def _confounds(frame: pd.DataFrame) -> Iterator[str]:
     """Yield the settings that no two numbers of runners have in common: they changed with the runners."""
     for name in ("train_batch_size", "minibatch_size", "num_epochs", "num_envs_per_env_runner", "num_learners"):
         known = frame.dropna(subset=[SCALE, name])
-        values = {int(scale): sorted(set(part[name].astype(float))) for scale, part in known.groupby(SCALE)}
+        scales = known[SCALE].astype(int)
+        values = {scale: sorted(set(known[name][scales == scale].astype(float))) for scale in sorted(set(scales))}
         every = [each for of_scale in values.values() for each in of_scale]
         if len(values) > 1 and len(set(every)) == len(every):
             told = "; ".join(

@@ -5,7 +5,6 @@ paired by block (runs with the same seed) and has an interval, or says that it h
 """
 
 from analysis.scaling.allocation import allocation
-from analysis.scaling.decomposition import cells, decompose, decompositions
 from analysis.scaling.drift import anchors
 from analysis.scaling.goodput import goodput
 from analysis.scaling.phases import PHASES, phases, stragglers
@@ -50,9 +49,6 @@ __all__ = [
     "amdahl_speed_up",
     "anchors",
     "audit",
-    "cells",
-    "decompose",
-    "decompositions",
     "goodput",
     "karp_flatt",
     "phases",

@@ -5,14 +5,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 
-import numpy as np
 import pandas as pd
 
-from analysis.scaling.blocks import block_means, contrast, exponential, logarithm, ratio_of_totals, sum_of
+from analysis.scaling.blocks import block_means, contrast, exponential, ratio_of_totals
 from analysis.scaling.fingerprint import BATCH, differing, replaced, text_of
 from analysis.scaling.results import Cell, Decomposition
-from analysis.scaling.selection import select
-from analysis.scaling.targets import common_horizon, ratio_of_targets, to_target
 from analysis.statistics import Estimate
 from study.errors import AnalysisError
 
@@ -27,20 +24,8 @@ PARTS = (
 """Weights of the logs of (first scale, first workload), (second, first), (first, second), (second, second)."""
 
 
-def cells(runs: pd.DataFrame) -> tuple[Cell, ...]:
-    """Return the cells that have measured runs, by scale and batch.
-
-    Args:
-        runs: One row per trial (`analysis.load`).
-
-    Raises:
-        AnalysisError: A column is missing.
-    """
-    return cells_of(select(runs).runs)
-
-
 def cells_of(measured: pd.DataFrame) -> tuple[Cell, ...]:
-    """Return the same of runs that are selected already."""
+    """Return the cells of measured runs (`selection.select`), by scale and batch."""
     if not len(measured):
         return ()
     keys = list(zip(measured["num_env_runners"].tolist(), measured["fingerprint"].tolist(), strict=True))
@@ -68,15 +53,7 @@ def missing_cells(present: Collection[Cell], first: Cell, second: Cell) -> tuple
     return tuple(cell for cell in wanted if (cell.num_env_runners, cell.fingerprint) not in there)
 
 
-def decompose(
-    runs: pd.DataFrame,
-    first: Cell,
-    second: Cell,
-    factor: str = BATCH,
-    *,
-    level: float = 0.95,
-    rng: np.random.Generator | None = None,
-) -> Decomposition:
+def decompose(measured: pd.DataFrame, first: Cell, second: Cell, factor: str, *, level: float) -> Decomposition:
     """Return the ratio of throughputs of two cells as parallel part times workload part.
 
     The log ratio ln X(n2, B2) - ln X(n1, B1) can be walked in two orders: scale first, or workload first. Each part is
@@ -84,15 +61,11 @@ def decompose(
     interaction. Intervals are paired by block where the four cells share two blocks, see `blocks.contrast`.
 
     Args:
-        runs: One row per trial (`analysis.load`).
+        measured: Measured runs (`selection.select`).
         first: n1 runners at workload B1.
         second: n2 runners at workload B2.
-        factor: Fields of the fingerprint that may differ besides the scale, several joined by ` and `.
+        factor: Fields of the fingerprint that differ besides the scale, several joined by ` and `.
         level: Nominal coverage of the intervals, in (0, 1).
-        rng: Source of the resamples for the statistical part of time to target; without it there is none.
-
-    Returns:
-        Factors and their logarithms.
 
     Raises:
         AnalysisError: The scales are equal, the fingerprints differ in other fields than `factor` or not at all, or
@@ -101,21 +74,6 @@ def decompose(
     Source:
         Shapley, Contributions to the Theory of Games II (1953), for two players.
     """
-    measured = select(runs).runs
-    result = decompose_measured(measured, first, second, factor, level=level)
-    if rng is not None:
-        statistical = _statistical(runs, first, second, level=level, rng=rng)
-        if statistical is not None:
-            time = exponential(sum_of(result.total_log, logarithm(statistical)))
-            result = replace(result, statistical=statistical, time_to_target=time)
-            result = replace(result, sentence=_sentence(result))
-    return result
-
-
-def decompose_measured(
-    measured: pd.DataFrame, first: Cell, second: Cell, factor: str, *, level: float
-) -> Decomposition:
-    """Return the same of runs that are selected already, without a statistical part."""
     difference = differing(first.fingerprint, second.fingerprint)
     if first.num_env_runners == second.num_env_runners:
         law = "a decomposition needs two scales"
@@ -160,25 +118,12 @@ def decompose_measured(
     return replace(result, sentence=_sentence(result))
 
 
-def decompositions(runs: pd.DataFrame, *, level: float = 0.95) -> tuple[Decomposition, ...]:
-    """Return the decomposition of every complete n x batch square from the smallest scale and batch.
+def squares(present: Collection[Cell]) -> Iterator[tuple[Cell, Cell]]:
+    """Yield the corners (first, second) of every complete n x batch square from the smallest scale and batch.
 
     For workloads that differ in nothing but the batch, and each scale above the smallest: from the smallest batch at
     the smallest scale to the largest batch that both scales have.
-
-    Args:
-        runs: One row per trial (`analysis.load`).
-        level: Nominal coverage of the intervals, in (0, 1).
-
-    Raises:
-        AnalysisError: A column is missing.
     """
-    measured = select(runs).runs
-    return tuple(decompose_measured(measured, *pair, BATCH, level=level) for pair in squares(cells_of(measured)))
-
-
-def squares(present: Collection[Cell]) -> Iterator[tuple[Cell, Cell]]:
-    """Yield the corners (first, second) of every complete n x batch square, as `decompositions` says."""
     scales: dict[str, set[int]] = {}
     for cell in present:
         scales.setdefault(cell.fingerprint, set()).add(cell.num_env_runners)
@@ -208,20 +153,6 @@ def _rate(part: pd.DataFrame, level: float) -> Estimate:
     return ratio_of_totals(steps, seconds, part["block"].tolist(), level=level)
 
 
-def _statistical(
-    runs: pd.DataFrame, first: Cell, second: Cell, *, level: float, rng: np.random.Generator
-) -> Estimate | None:
-    """Return steps to target of `first` over those of `second`; None where no run of one of them reached it."""
-    parts = [_runs_of(runs, cell) for cell in (first, second)]
-    horizon = common_horizon(parts)
-    if horizon is None:
-        return None
-    one, two = (to_target(part, horizon) for part in parts)
-    if not (one.reached.any() and two.reached.any()):
-        return None
-    return ratio_of_targets(one, two, horizon, rng=rng, level=level)
-
-
 def _values(difference: Mapping[str, tuple[object, object]]) -> tuple[str, str]:
     first, second = (" and ".join(text_of(pair[side]) for pair in difference.values()) for side in (0, 1))
     return first, second
@@ -230,17 +161,11 @@ def _values(difference: Mapping[str, tuple[object, object]]) -> tuple[str, str]:
 def _sentence(split: Decomposition) -> str:
     scales = f"{split.first.num_env_runners} -> {split.second.num_env_runners}"
     change = f"{split.factor} {split.values[0]} -> {split.values[1]}"
-    text = (
+    return (
         f"{split.first.name} to {split.second.name}: {_told(split.total)}x env steps/s, of which the runners "
         f"({scales}) give {_told(split.parallel)}x and the workload ({change}) {_told(split.batch)}x; "
         f"{_n(split.total)}."
     )
-    if split.statistical is not None and split.time_to_target is not None:
-        text += (
-            f" To the target the first needs {_told(split.statistical)} times the env steps and "
-            f"{_told(split.time_to_target)} times the time of the second."
-        )
-    return text
 
 
 def _told(estimate: Estimate) -> str:

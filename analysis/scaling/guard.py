@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.scaling.decomposition import cells_of, decompose_measured, missing_cells, squares
+from analysis.scaling.decomposition import cells_of, decompose, missing_cells, squares
 from analysis.scaling.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, replaced, text_of
 from analysis.scaling.rerun import Rerun
 from analysis.scaling.results import Cell, Kind, Refusal
@@ -143,7 +143,7 @@ def _refusal(
         return Refusal(
             first=first, second=second, differing=difference, reason=reason, missing=missing, command=command
         )
-    split = decompose_measured(measured, first, second, " and ".join(difference), level=level)
+    split = decompose(measured, first, second, " and ".join(difference), level=level)
     return Refusal(
         first=first,
         second=second,

@@ -112,10 +112,6 @@ class Decomposition:
     """The speed-up at the first cell's workload: a comparison at equal fingerprint."""
     parallel_at_second: Estimate
     """The speed-up at the second cell's workload."""
-    statistical: Estimate | None = None
-    """Steps to target of the first cell over those of the second: above 1 says that the second needs fewer."""
-    time_to_target: Estimate | None = None
-    """Time to target of the first over the second: `total` times `statistical`."""
     sentence: str = ""
 
 

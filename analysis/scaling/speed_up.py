@@ -10,7 +10,7 @@ from analysis.scaling.efficiency import efficiency, karp_flatt, karp_flatt_trend
 from analysis.scaling.fingerprint import BATCH, labels
 from analysis.scaling.results import Kind, Scaling, ScalingGroup, ScalingRow
 from analysis.scaling.selection import as_int, select
-from analysis.scaling.workload import GROWING, Minibatch, workload_keys
+from analysis.scaling.workload import GROWING, workload_keys
 from analysis.statistics import Estimate
 from study.errors import AnalysisError
 
@@ -53,28 +53,23 @@ def weak_scaling(
     reference: int | None = None,
     level: float = 0.95,
     space: str | None = None,
-    minibatch: Minibatch = "fixed",
 ) -> Scaling:
     """Return weak efficiency T(n_ref) / T(n) where the batch grows with the runners, steps per runner fixed.
 
     A group holds runs with equal env steps per runner and equal fingerprints but for the batch. The workload of an
-    iteration then grows with n: at a `fixed` minibatch the learner makes n times the updates, at a `grown` one
-    (equal number of minibatches) as many, each larger. Sampling could stay at weak efficiency 1, learning on one
-    learner cannot.
+    iteration then grows with n: the learner makes n times the updates. Sampling could stay at weak efficiency 1,
+    learning on one learner cannot.
 
     Args:
         runs: One row per trial (`analysis.load`).
         reference: n_ref; by default the smallest scale of each group.
         level: Nominal coverage of the intervals, in (0, 1).
         space: Space file for commands that would run missing cells; None: no commands.
-        minibatch: `fixed`, or `grown` with the batch.
 
     Raises:
-        AnalysisError: A column is missing, no measured run has `reference` runners, or `minibatch` is unknown.
+        AnalysisError: A column is missing, or no measured run has `reference` runners.
     """
-    if minibatch not in GROWING:
-        raise AnalysisError(f"minibatch: must be one of {', '.join(GROWING)}, got {minibatch!r}. Fix: name one.")
-    return _scaling(runs, "weak", GROWING[minibatch], reference=reference, level=level, space=space)
+    return _scaling(runs, "weak", GROWING, reference=reference, level=level, space=space)
 
 
 def _scaling(

@@ -57,17 +57,14 @@ def decomposition(data: StudyData, results: Results) -> Table:
 
 
 def _parts(split: Decomposition) -> list[tuple[str, Estimate, Estimate | None]]:
-    parts: list[tuple[str, Estimate | None, Estimate | None]] = [
+    return [
         ("total", split.total, split.total_log),
         ("runners", split.parallel, split.parallel_log),
         ("workload", split.batch, split.batch_log),
         ("interaction", split.interaction, None),
         ("runners, at the first workload", split.parallel_at_first, None),
         ("runners, at the second workload", split.parallel_at_second, None),
-        ("steps to target, first / second", split.statistical, None),
-        ("time to target, first / second", split.time_to_target, None),
     ]
-    return [(name, factor, log) for name, factor, log in parts if factor is not None]
 
 
 def _rates(split: list[Decomposition]) -> list[str]:

@@ -15,8 +15,10 @@ from scipy import stats
 from analysis import scaling
 from analysis.load import open_study
 from analysis.scaling.blocks import contrast, ratio_of_totals
+from analysis.scaling.decomposition import cells_of, decompose, squares
 from analysis.scaling.efficiency import karp_flatt_trend, reading
 from analysis.scaling.fingerprint import differing, labels
+from analysis.scaling.selection import select
 from study.errors import AnalysisError
 from study.space.spec import load_space
 from tests.planted import Truth, as_frame, fingerprint, planted_folder, planted_runs
@@ -241,20 +243,6 @@ def test_weak_scaling_compares_equal_steps_per_runner():
     assert json.loads(group.fingerprint)["env_steps_per_runner"] == 256
 
 
-def test_a_minibatch_that_grows_is_weak_scaling_of_its_own_kind():
-    def cell(n, minibatch):
-        changed = fingerprint(256 * n, minibatch_times_learners=minibatch, lr=1e-4 * n)
-        return run(n, 1.0, batch=256 * n, minibatch_size=minibatch, fingerprint=changed)
-
-    frame = made(cell(1, 64), cell(2, 128), cell(4, 256))
-    assert scaling.weak_scaling(frame).groups == ()
-    group = only(scaling.weak_scaling(frame, minibatch="grown"))
-    assert [row.efficiency_n.value for row in group.rows] == pytest.approx([1, 1, 1])
-    assert [row.speed_up.value for row in group.rows] == pytest.approx([1, 2, 4])
-    with pytest.raises(AnalysisError, match="minibatch: must be one of fixed, grown"):
-        scaling.weak_scaling(frame, minibatch="both")
-
-
 def test_confounded_scales_are_refused_with_the_command_that_settles_it():
     result = scaling.strong_scaling(planted(Truth(cells=((16, 2000), (32, 8000)))), space="lunarlander_nodes.yaml")
     (refusal,) = result.refusals
@@ -327,6 +315,10 @@ def test_the_corners_of_a_complete_square_are_decomposed():
     assert "so it is no efficiency" in refusal.reason and refusal.missing == () and refusal.command == ""
 
 
+def decomposed(frame, first, second, factor="train_batch_size"):
+    return decompose(select(frame).runs, first, second, factor, level=0.95)
+
+
 def test_a_decomposition_by_hand():
     rates = {(16, 2000): 1000, (32, 2000): 1500, (16, 8000): 1600, (32, 8000): 2920}
     rows = [
@@ -335,8 +327,8 @@ def test_a_decomposition_by_hand():
         for seed, drift in ((1, 1.0), (2, 1.3))  # a block's slowness cancels
     ]
     frame = made(*rows)
-    cells = scaling.cells(frame)
-    split = scaling.decompose(frame, cells[0], cells[-1])
+    cells = cells_of(select(frame).runs)
+    split = decomposed(frame, cells[0], cells[-1])
     assert split.total.value == pytest.approx(2.92)
     assert split.parallel.value == pytest.approx(np.sqrt(1.5 * 2920 / 1600))
     assert split.batch.value == pytest.approx(np.sqrt(1.6 * 2920 / 1500))
@@ -345,29 +337,19 @@ def test_a_decomposition_by_hand():
     assert split.parallel_at_second.value == pytest.approx(2920 / 1600)
     assert split.parallel.high - split.parallel.low == pytest.approx(0, abs=1e-9)
     assert "2.92 [2.92, 2.92]x env steps/s" in split.sentence and "16 -> 32" in split.sentence
-    assert len(scaling.decompositions(frame)) == 1
+    assert list(squares(cells)) == [(cells[0], cells[-1])]
 
 
 def test_a_decomposition_that_cannot_be_made_says_why():
     frame = planted(Truth(cells=SQUARE[:3]))
-    cells = {(cell.num_env_runners, cell.train_batch_size): cell for cell in scaling.cells(frame)}
+    cells = {(cell.num_env_runners, cell.train_batch_size): cell for cell in cells_of(select(frame).runs)}
     first, large = cells[16, 2000], cells[16, 8000]
     with pytest.raises(AnalysisError, match="needs two scales"):
-        scaling.decompose(frame, first, large)
+        decomposed(frame, first, large)
     with pytest.raises(AnalysisError, match=r"needs a measured run, got none for 32 runners, batch 8,000"):
-        scaling.decompose(frame, first, replace(large, num_env_runners=32))
+        decomposed(frame, first, replace(large, num_env_runners=32))
     with pytest.raises(AnalysisError, match="must differ in lr besides the scale, got train_batch_size"):
-        scaling.decompose(frame, first, replace(large, num_env_runners=32), "lr")
-
-
-def test_time_to_target_adds_the_statistical_part():
-    frame = planted(Truth(cells=SQUARE, blocks=4, steps_noise=0.0, budget_steps=200_000, **QUIET))
-    cells = scaling.cells(frame)
-    split = scaling.decompose(frame, cells[0], cells[-1], rng=np.random.default_rng(1))
-    steps = frame.groupby(["num_env_runners", "train_batch_size"])["env_steps_to_target"].mean()
-    assert split.statistical.value == pytest.approx(steps[16, 2000] / steps[32, 8000])
-    assert split.time_to_target.value == pytest.approx(split.total.value * split.statistical.value)
-    assert "To the target the first needs" in split.sentence
+        decomposed(frame, first, replace(large, num_env_runners=32), "lr")
 
 
 def test_hardware_is_named_and_not_decomposed():
