@@ -213,8 +213,8 @@ def test_nothing_is_constructed_from_a_tag(tmp_path):
 
 
 def test_overrides_replace_and_add_values_and_name_themselves_when_wrong():
-    loaded = load_space("quickstart", overrides=["budget.env_steps=123", "parameters.gamma=0.9"])
-    assert (loaded.budget.env_steps, loaded.domain("gamma")) == (123, 0.9)
+    loaded = load_space("quickstart", overrides=["budget.env_steps=12345", "parameters.gamma=0.9"])
+    assert (loaded.budget.env_steps, loaded.domain("gamma")) == (12345, 0.9)
     with pytest.raises(SpaceError, match="--set"):
         load_space("quickstart", overrides=["budget.env_steps"])
     with pytest.raises(SpaceError) as caught:
