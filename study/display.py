@@ -17,6 +17,7 @@ from rich.text import Text
 
 from study.console import SteadyConsole, say
 from study.engine import engines_in_words
+from study.harmless import one_line
 from study.planning.plan import Plan
 from study.planning.timing import PRESSURE_LIMIT, count
 from study.protocol.stages import STAGES
@@ -235,7 +236,7 @@ def _line(row: TrialRow) -> str:
             learnt = "" if final is None else f"return {final:.1f}, "
             return f"{what}: {learnt}{rate} env steps/s ({row.timing}), {wall} s of training"
         case _:
-            return f"{what}: {row.status.upper()}, {row.reason}"
+            return f"{what}: {row.status.upper()}, {one_line(row.reason)}"
 
 
 def _trial_table(rows: Iterable[TrialRow], *, width: int) -> Table:
@@ -272,7 +273,7 @@ def _status(row: TrialRow) -> Text:
         return Text(f"running {row.progress:4.0%}" if row.timing is not None else "starting", style="cyan")
     if row.status == "finished":
         return Text("finished", style="green")
-    return Text(f"{row.status.upper()}: {row.reason}", style="red" if row.status == "failed" else "yellow")
+    return Text(f"{row.status.upper()}: {one_line(row.reason)}", style="red" if row.status == "failed" else "yellow")
 
 
 def print_result(console: Console, rows: Iterable[TrialRow], best: Mapping[int, TrialRow], *, table_file: str) -> None:

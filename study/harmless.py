@@ -21,6 +21,11 @@ def printable(text: str) -> str:
     return _COMMANDS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def one_line(text: str) -> str:
+    """Return the text without line breaks: else a reason could look like further lines of ours."""
+    return " ".join(text.split())
+
+
 def csv_cell(text: str) -> str:
     """Return the text of a CSV cell, with an apostrophe before what a spreadsheet would compute; numbers stay.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from study.errors import RecordError
+from study.harmless import one_line
 from study.planning.timing import PRESSURE_LIMIT
 from study.tracking.folder import StudyFolder, StudyIdentity
 from study.tracking.ledger import Ledger, TrialRow
@@ -126,9 +127,8 @@ def advice(
     failed = [row for row in rows if row.status == "failed"]
     if failed:
         last = max(failed, key=lambda row: row.ended_at or 0.0)
-        yield Advice(
-            text=f"{_trials(len(failed))} failed; the latest, trial {last.trial}: {last.reason or 'no reason'}"
-        )
+        why = one_line(last.reason) or "no reason"
+        yield Advice(text=f"{_trials(len(failed))} failed; the latest, trial {last.trial}: {why}")
     left = [row for row in rows if row.status == "interrupted" or (row.status == "running" and driver != "working")]
     if left:
         then = "" if driver == "packed" else "; a resume runs them again"
@@ -151,7 +151,7 @@ def _clocks(rows: Sequence[TrialRow], timings: Mapping[str, int]) -> Iterator[Ad
     for label, count in timings.items():
         if label != "measured" and count:
             reason = next((row.timing_reason for row in rows if row.timing == label and row.timing_reason), "")
-            such = f", such as: {reason}" if reason else ""
+            such = f", such as: {one_line(reason)}" if reason else ""
             yield Advice(
                 text=f"{count} of {sum(timings.values())} clocks are {label} and in no efficiency table{such}."
             )

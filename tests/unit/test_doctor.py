@@ -570,11 +570,11 @@ def test_a_folder_is_tried_and_left_as_it_was(private, tmp_path):
     ("above", "mode", "words"),
     [
         (0o755, 0o755, ["nobody else"]),
-        (0o755, 0o777, ["everybody may write to", "chmod o-w", "/studies'"]),
+        (0o755, 0o777, ["everybody may write to", "chmod o-w", "/studies"]),
         (0o755, 0o1777, ["nobody else"]),
-        (0o777, 0o755, ["everybody may write to", "chmod o-w", "/above'"]),
+        (0o777, 0o755, ["everybody may write to", "chmod o-w", "/above"]),
         (0o1777, 0o755, ["nobody else"]),
-        (0o755, 0o775, ["its group may write to", "chmod g-w", "/studies'"]),
+        (0o755, 0o775, ["its group may write to", "chmod g-w", "/studies"]),
         (0o755, 0o1775, ["nobody else"]),
         (0o775, 0o755, ["nobody else"]),  # as a project's folder is
     ],

@@ -134,7 +134,7 @@ def test_a_driver_of_another_host_is_believed_gone_only_where_its_lock_would_be_
     monkeypatch.setattr(owner, "_mount_of", lambda path: ("nfs4", ["rw", "local_lock=all"]))
     said = refusal(study)
     assert "pid 4711 on node7" in said
-    assert "`ssh node7 ps -fp 4711`" in said
+    assert "`ssh -- node7 ps -fp 4711`" in said
     assert f"remove {study / 'driver.json'}" in said
     assert "pid 4711 on node7" in lock.at_work(study)
     (study / "driver.json").unlink()
