@@ -550,3 +550,16 @@ def test_a_study_without_stages_has_no_certificate(tmp_path: Path) -> None:
     folder = holdup.write_study(tmp_path / "demo", plain_spec(), [])
     with pytest.raises(RecordError, match="needs a hold-up study"):
         make_certificate(folder)
+
+
+def test_a_change_of_commit_in_the_middle_of_a_study_is_said(tmp_path: Path) -> None:
+    opened, *others, closed = holdup.study_records(holdup.holdup_spec())
+    assert isinstance(opened, StudyOpened)
+    newer = {**holdup.PROVENANCE, "git": {"commit": "fedcba9876543210", "dirty": True}}
+    changed = [opened, replace(opened, session=2, provenance=newer), *others, replace(closed, session=2)]
+    folder = holdup.write_study(tmp_path / "demo", holdup.holdup_spec(), changed)
+    notes = make_certificate(folder).notes
+    assert "The study ran under 2 commits, not under one: abcdef012345, fedcba987654 with changes." in notes
+    assert "The study follows version 3 of the protocol." in notes
+    same = holdup.write_study(tmp_path / "same", holdup.holdup_spec(), [opened, *others, closed])
+    assert not [note for note in make_certificate(same).notes if "commits" in note]
