@@ -145,6 +145,8 @@ def run(
         errors.print(f"Ended before the first trial. {then}", markup=False, soft_wrap=True)
         leave(ExitCode.STOPPED)  # at once: what Ray registered for the end of the interpreter can wait for minutes
     _print_end(result, again)
+    if result.closed.reason == "stopped":  # in seconds: see above
+        leave(result.exit_code)
     raise typer.Exit(result.exit_code)
 
 
