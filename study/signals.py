@@ -134,14 +134,14 @@ class StopSignals:
             reason = ""
             try:
                 self._closed = self._close(conductor)
-                reason = f" ({conductor.stop.detail})" if conductor.stop and conductor.stop.reason == "error" else ""
+                reason = f" ({conductor.stop.detail})" if conductor.stop else ""
             finally:
                 self._leave(f"Ray did not end in time{reason}.")
 
     def _leave(self, why: str) -> None:
         """End this process and all that it started, whatever its main thread does."""
         try:
-            _say(f"{why} Nothing recorded is lost: run the same command with --resume-or-start.")
+            _say(f"{why}\nNothing recorded is lost: run the same command with --resume-or-start.")
         finally:
             leave(ExitCode.STOPPED, spared=self._children_before)
 
