@@ -33,8 +33,8 @@ STOP_TIMEOUT_S = 40.0
 """How long `ray start --block` may take to end; it waits half a minute for a head that is gone."""
 _STARTED = b"Ray runtime started."
 """What `ray start` of Ray 2.60 prints when it is done."""
-_NOISE = re.compile(r"^    |^  File |^Traceback|\[0x[0-9a-f]+\]|^\*\*\*|\[state-dump\]| I \d+ \d+\] ")
-"""Code of tracebacks, frames of stacks, and information in what Ray prints."""
+_NOISE = re.compile(r"^    |^\t|^  File |^Traceback|\[0x[0-9a-f]+\]|^\*\*\*|\[state-dump\]| I \d+ \d+\] ")
+"""Code of tracebacks, frames of stacks, statistics and information in what Ray prints."""
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -120,7 +120,7 @@ class RayNode:
         ends = []
         for text in texts:
             lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
-            ends += [line for line in lines if not _NOISE.search(line)][-6:]
+            ends += [line for line in lines if not _NOISE.search(line)][-8:]
         return "\n".join(ends)[-1500:]
 
     def _printed(self) -> bytes:

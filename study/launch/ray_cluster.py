@@ -262,9 +262,11 @@ class RayCluster:
                 self._unheard.append(said)
 
     def _ended(self, said: Said, what: str) -> LaunchError:
+        """Tell at once how a node ended, since taking down the others takes a while; return the error to raise."""
+        self._note(f"{said.agent.host}: {what} has ended: {self._why(said)}")
         return LaunchError(
-            f"{said.agent.host}: {what} must go on running there, got its end. {self._why(said)} Fix: look in these "
-            "last lines for what it lacked, such as memory, disk or a port, and launch again."
+            f"{said.agent.host}: {what} must go on running there, got its end. Fix: look in its last lines above for "
+            "what it lacked, such as memory, disk or a port, and launch again."
         )
 
     def _why(self, said: Said) -> str:
