@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 
 from study.errors import RecordError, TrackingError
@@ -442,6 +443,23 @@ def test_finish_beside_a_dead_server_is_bounded_and_says_how_far_behind(tmp_path
     assert time.monotonic() - begin < 6
     assert (report.behind, report.drained) == (2, False)
     assert "refused" in report.reason
+
+
+def test_a_signal_cuts_short_what_a_dead_server_would_take(tmp_path, database):
+    folder = make_folder(tmp_path / "demo", f"sqlite:///{database}")
+    append(folder, opened(), closed())
+    mirror, other = MirrorProcess(), MirrorProcess()
+    for each in (mirror, other):
+        each.start(folder, "http://127.0.0.1:9")
+        each.ask_to_finish(600)
+    pids = [mirror.pid, other.pid]
+    began = time.monotonic()
+    cut = [began + 600]
+    threading.Timer(1.0, lambda: cut.insert(0, time.monotonic())).start()
+    reports = [each.finish(600, cut=lambda: cut[0]) for each in (mirror, other)]
+    assert time.monotonic() < began + 100
+    assert [report.behind for report in reports] == [2, 2]
+    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 def test_a_mirror_waits_until_the_last_one_has_let_go(folder, database):

@@ -140,3 +140,9 @@ def test_every_outcome_has_a_status():
     assert content.STUDY_STATUS["time budget"] == "KILLED"
     assert isinstance(opened(), StudyOpened)
     assert isinstance(iteration(0, 1), Iteration)
+
+
+def test_episodes_that_were_cut_are_a_tag_of_the_trial():
+    summary = {"num_cut": 6.0, "num_eval_episodes": 8.0}
+    assert content.ended_tags(replace(ended(0), summary=summary))["episodes_cut"] == "6 of 8"
+    assert "episodes_cut" not in content.ended_tags(replace(ended(0), summary={**summary, "num_cut": 0.0}))
