@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -121,6 +122,16 @@ def stranger(monkeypatch):
 def renamed(folder: StudyFolder, **changes: str) -> None:
     content = json.loads(folder.identity_file.read_text())
     folder.identity_file.write_text(json.dumps(content | changes))
+
+
+def test_the_security_page_names_tests_that_exist():
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "study/cluster/README.md").read_text()
+    files = list((root / "tests/security").glob("test_*.py"))
+    known = {name for file in files for name in (file.stem, *re.findall(r"def (test_\w+)", file.read_text()))}
+    named = set(re.findall(r"`(test_\w+)", page))
+    assert len(named) > 15
+    assert [name for name in sorted(named) if not any(each.startswith(name) for each in known)] == []
 
 
 # --- links, pipes and other things that are no files (attacks 1 and 5) ---------------------------------------------
