@@ -22,6 +22,7 @@ from study.tracking.files import write_atomically
 STOP_TIMEOUT_S = 45.0
 REPLACE_AFTER_S = (5.0, 20.0, 60.0, 300.0)
 """How long a host is left alone after its node of Ray was lost, the first time and those after it; then for good."""
+_LOOK = "Fix: look in its last lines above for what it lacked, such as memory, disk, time or a port, and launch again."
 TOKEN_FILE, ADDRESS_FILE = "ray.token", "ray.json"
 
 
@@ -245,7 +246,8 @@ class RayCluster:
                 return up
             if len(agents) - len(failed) < wanted:
                 agent, reason = next(iter(failed.items()))
-                raise LaunchError(f"{agent.host}: Ray must start there. {reason}")
+                fix = "" if "Fix: " in reason else f" {_LOOK}"
+                raise LaunchError(f"{agent.host}: Ray must start there. {reason}{fix}")
             said = self._next()
             if said is None:
                 if len(up) >= wanted:
@@ -264,10 +266,7 @@ class RayCluster:
     def _ended(self, said: Said, what: str) -> LaunchError:
         """Tell at once how a node ended, since taking down the others takes a while; return the error to raise."""
         self._note(f"{said.agent.host}: {what} has ended: {self._why(said)}")
-        return LaunchError(
-            f"{said.agent.host}: {what} must go on running there, got its end. Fix: look in its last lines above for "
-            "what it lacked, such as memory, disk or a port, and launch again."
-        )
+        return LaunchError(f"{said.agent.host}: {what} must go on running there, got its end. {_LOOK}")
 
     def _why(self, said: Said) -> str:
         reason = said.event.get("reason") or f"The remote shell ended with code {said.event.get('code')}"

@@ -185,6 +185,18 @@ def test_the_death_of_the_head_is_told_at_once_with_its_last_lines(tmp_path, oth
         ray.stop()
 
 
+def test_a_node_that_could_not_start_is_told_with_its_reason_and_what_to_do(tmp_path):
+    hosts = tuple(Host(name=name, num_cpus=4) for name in ("head", "late"))
+    job = LaunchJob(scheduler="slurm", study=str(tmp_path / "s"), run=("run",), workdir="/w", python="python")
+    allocation = Allocation(hosts=hosts, job="1", ends_at=None)
+    ray = RayCluster(job, tmp_path, allocation, Local(), queue.SimpleQueue(), print)
+    try:
+        with pytest.raises(LaunchError, match=r"^late: Ray must start there\. its disk is full\. Fix: "):
+            ray.start()
+    finally:
+        ray.stop()
+
+
 def test_more_nodes_than_there_are_hosts_is_said(tmp_path):
     hosts = tuple(Host(name=name, num_cpus=4) for name in ("head", "steady"))
     job = LaunchJob(
