@@ -216,12 +216,38 @@ def write(study: Study) -> None:
 @certificates.command()
 def verify(
     path: Annotated[Path, typer.Argument(help="certificate.json, or the study folder that holds it.")],
+    frozen: Annotated[
+        str | None, typer.Option(help="Digest that the study printed before the first test seed ran; compared.")
+    ] = None,
+    tracking_uri: Annotated[
+        str | None, typer.Option(help="MLflow that the study was mirrored to; the digest that it holds is compared.")
+    ] = None,
+    rerun: Annotated[int, typer.Option(min=0, help="So many trials of the confirmation are trained again.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of their choice, which is printed; else a new one.")] = None,
 ) -> None:
-    """Recompute every figure of a certificate from the records beside it; exit code 2 on any difference."""
-    from study.certificate.making import verify as verify_certificate
+    """Recompute every figure of a certificate from the records beside it; exit code 2 on any difference.
 
-    verify_certificate(path)
-    say(console, f"{path}: every figure follows from the records.")
+    This finds records that contradict themselves or the certificate. It cannot find records that somebody has rewritten
+    consistently, with a certificate made from them: for that, compare the digest that was published when the settings
+    were frozen (--frozen, --tracking-uri), or train some of the runs again (--rerun), which runs the environment that
+    the study names: do so for studies of people whom you trust with that.
+    """
+    from study.certificate.making import verify as verify_certificate
+    from study.certificate.rerun import held_by_mlflow, train_again
+
+    folder = verify_certificate(path, frozen=frozen)
+    said = f"{path}: every figure follows from the records."
+    if tracking_uri is not None:
+        verify_certificate(path, frozen=held_by_mlflow(folder, tracking_uri))
+        said += " MLflow holds the same digest of the records before the first test seed."
+    say(console, said)
+    if rerun:
+        again = []
+        for run in train_again(folder, rerun, seed=seed, tell=lambda text: say(console, text)):
+            again.append(run)
+            say(console, run.sentence)
+        if not all(run.agrees for run in again):
+            raise typer.Exit(ExitCode.MISTAKE)
 
 
 @app.command()
@@ -251,7 +277,7 @@ def pack(
         bool, typer.Option("--results-only", help="Leave out training iterations: enough to replay, not to certify.")
     ] = False,
     digits: Annotated[
-        int | None, typer.Option(min=7, max=17, help="Significant digits of training iterations; 7 halve the size.")
+        int | None, typer.Option(min=7, max=7, help="Significant digits of training iterations: 7 halve the size.")
     ] = None,
 ) -> None:
     """Copy a study for publication: compressed records without paths of this machine, and its certificate."""

@@ -6,7 +6,7 @@ Order of every end: the record first, then Optuna; MLflow follows the records in
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,7 @@ class Conductor:
         provenance: dict[str, Any],
         deadline: float | None = None,
         until: Stage | None = None,
+        announce: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Open a session: end the attempts that a killed driver left.
 
@@ -92,12 +93,17 @@ class Conductor:
             provenance: Where and with what this driver runs.
             deadline: End of the time budget, on the clock of `time.monotonic`.
             until: Last stage of a hold-up study that this session runs.
+            announce: Tells the person something that they should keep.
         """
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
         self.stop: Stop | None = None
         self.opened_at = time.time()
         self._log, self._optuna = log, optuna_study
-        self._stages = None if spec.holdup is None else StageKeeper(spec, plan, ledger, self._append, until=until)
+        self._stages = (
+            None
+            if spec.holdup is None
+            else StageKeeper(spec, plan, ledger, self._append, until=until, announce=announce)
+        )
         self._queue = TrialQueue(spec, plan, ledger.rows, stages=self._stages, deadline=deadline)
         self._neighbours = Neighbours(ledger.rows)
         self._budget_checked = False
@@ -390,7 +396,7 @@ class Conductor:
 
     def _append(self, record: Record) -> TrialRow | None:
         line = self._log.append(record)
-        return self.ledger.apply(record, line.time)
+        return self.ledger.apply(line.record, line.time)
 
     def _save(self, trial: int, policy: bytes) -> str:
         """Unpack the final policy, an RLModule checkpoint, into the study folder."""

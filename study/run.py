@@ -240,6 +240,7 @@ class _Session:
                 provenance=provenance({module.name: module.digest for module in self._own_modules}),
                 deadline=self._deadline,
                 until=self._options.until,
+                announce=self._display.note,
             )
             self._signals.tell(conductor)
             alive = self._tune(conductor)

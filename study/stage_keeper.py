@@ -34,6 +34,7 @@ class StageKeeper:
         append: Callable[[Record], Any],
         *,
         until: Stage | None = None,
+        announce: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Take up a study where its records end.
 
@@ -43,10 +44,11 @@ class StageKeeper:
             ledger: The state that the records have led to.
             append: Writes a record and applies it to the ledger.
             until: Last stage to run; None runs all.
+            announce: Tells the person something that they should keep.
         """
         assert spec.holdup is not None  # else there are no stages
         self._spec, self._holdup, self._plan, self._ledger, self._append = spec, spec.holdup, plan, ledger, append
-        self._until = until
+        self._until, self._announce = until, announce
         self._test_seeds = set(self._holdup.test_seeds.seeds)
 
     @property
@@ -85,6 +87,12 @@ class StageKeeper:
         if step.frozen is not None and self._ledger.frozen is None:
             self._append(step.frozen)
         self._append(step.decision)
+        if step.frozen is not None:
+            self._announce(
+                f"Settings frozen before the first test seed: winner {step.frozen.winner}, digest of the records\n"
+                f"{decisions[-1].chain}\nGive it to somebody else: with `certificate verify --frozen DIGEST` they can "
+                "tell whether the records that the settings were chosen by are still the same."
+            )
         return list(slots_of(machine.requests_of(self._spec, decisions))[first:])
 
     def check_seed(self, started: TrialStarted) -> None:

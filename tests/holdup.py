@@ -23,6 +23,7 @@ from study.search.distributions import rounded, runnable
 from study.space.parameters import SCALE, Value
 from study.space.rules import resolve
 from study.space.spec import StudySpec
+from study.tracking.chain import following
 from study.tracking.folder import StudyFolder, StudyIdentity
 from study.tracking.ledger import Ledger
 from study.tracking.records import (
@@ -285,13 +286,16 @@ def write_study(path: Path, spec: StudySpec, records: Iterable[Record], *, name:
     return folder
 
 
-def write_records(folder: StudyFolder, records: Iterable[Record]) -> None:
-    """Replace the records of a study."""
-    lines = [
-        orjson.dumps({"schema": SCHEMA, "seq": seq, "time": BEGUN + seq, "kind": record.kind, **asdict(record)})
-        for seq, record in enumerate(records)
-    ]
-    folder.records.write_bytes(b"".join(line + b"\n" for line in lines))
+def write_records(folder: StudyFolder, records: Iterable[Record], *, chained: bool = False) -> None:
+    """Replace the records of a study; chained: as a driver writes them, each decision with the chain up to it."""
+    head, lines = "", list[bytes]()
+    for seq, record in enumerate(records):
+        if chained and isinstance(record, StageDecided):
+            record = replace(record, chain=head)
+        content = {"schema": SCHEMA, "seq": seq, "time": BEGUN + seq, "kind": record.kind, **asdict(record)}
+        lines.append(orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE))
+        head = following(head, lines[-1])
+    folder.records.write_bytes(b"".join(lines))
 
 
 def trials_of(records: Sequence[Record], **wanted: Any) -> list[int]:

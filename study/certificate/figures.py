@@ -45,7 +45,7 @@ from study.space.rules import fitted
 from study.space.spec import StudySpec
 from study.tracking.folder import StudyIdentity
 from study.tracking.ledger import TrialRow, fold
-from study.tracking.records import Evaluation, Iteration, Line, StudyOpened, TrialStarted
+from study.tracking.records import Evaluation, Iteration, Line, StageDecided, StudyOpened, TrialStarted
 
 FORMAT = 3
 """Version of the certificate's content. From 2 on the intervals of times to the target hold the time between
@@ -60,10 +60,10 @@ _ROUNDING = 1e-9
 class Maker:
     """One certificate in the making."""
 
-    def __init__(self, identity: StudyIdentity, spec: StudySpec, lines: Sequence[Line], sha256: str) -> None:
+    def __init__(self, identity: StudyIdentity, spec: StudySpec, lines: Sequence[Line], heads: Sequence[str]) -> None:
         assert spec.holdup is not None  # the caller has refused it
         self._identity, self._spec, self._holdup = identity, spec, spec.holdup
-        self._lines, self._sha256 = lines, sha256
+        self._lines, self._heads = lines, heads
         self._ledger = fold((line.record, line.time) for line in lines)
         self._histories = histories((line.record for line in lines), self._ledger.rows)
         groups: dict[tuple[str, int], list[TrialHistory]] = defaultdict(list)
@@ -90,7 +90,8 @@ class Maker:
                 "id": self._identity.study_id,
                 "space_digest": self._identity.digest,
                 "num_records": len(self._lines),
-                "records_sha256": self._sha256,
+                "chain": self._heads[-1],
+                "frozen_chain": _head_when_frozen(self._lines, self._heads),
             },
             environment=_environment(spec),
             scales={
@@ -426,6 +427,13 @@ class Maker:
 
 
 # Small parts
+
+
+def _head_when_frozen(lines: Sequence[Line], heads: Sequence[str]) -> str | None:
+    """Return the head of the hash chain before the decision that asks for the first test seeds; None without one."""
+    decided = ((at, each.record) for at, each in enumerate(lines) if isinstance(each.record, StageDecided))
+    asks = next((at for at, decision in decided if decision.opens_confirmation), None)
+    return heads[asks - 1] if asks else None
 
 
 def _arm(name: str, scale: int, trials: Sequence[TrialHistory], spec: StudySpec) -> Arm:

@@ -3,24 +3,25 @@
 Reads files; imports no engine.
 """
 
-import hashlib
 import json
 import math
 import shlex
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from study.certificate.content import Certificate
 from study.certificate.figures import FORMAT, Maker
-from study.certificate.record_laws import broken_laws, cell_of, confirmation_is_over, planned_cells
+from study.certificate.record_laws import broken_chain, broken_laws, cell_of, confirmation_is_over, planned_cells
 from study.errors import RecordError
 from study.protocol.stages import STAGES
 from study.space.spec import StudySpec
+from study.tracking.chain import heads
 from study.tracking.files import below
 from study.tracking.folder import StudyFolder, StudyIdentity
 from study.tracking.ledger import Ledger
-from study.tracking.records import Line, open_records, read_lines
+from study.tracking.records import Line, read_lines
 from study.tracking.state import fold_lines
 
 __all__ = ["Certificate", "make_certificate", "verify"]
@@ -41,15 +42,19 @@ def make_certificate(folder: StudyFolder) -> Certificate:
     return Maker(*_read(folder)).certificate()
 
 
-def verify(path: str | Path) -> None:
-    """Recompute a certificate from the records beside it.
+def verify(path: str | Path, *, frozen: str | None = None) -> StudyFolder:
+    """Recompute a certificate from the records beside it; return the study's folder.
+
+    That finds records that contradict themselves or the certificate. It does not find records that somebody rewrote
+    consistently, and a certificate written from these: for that, give the digest that somebody held, or train again.
 
     Args:
         path: `certificate.json`, or the study folder that holds it.
+        frozen: Digest of the records that was printed, and sent to MLflow, before the first test seed ran.
 
     Raises:
-        RecordError: It cannot be read, the records break a law, or figures differ: names each one by its place, as
-            it is written and as it is recomputed.
+        RecordError: It cannot be read, the records break a law or are others than those of the digest, or figures
+            differ: names each one by its place, as it is written and as it is recomputed.
     """
     given = Path(path)
     file = StudyFolder(given).certificate if given.is_dir() else given
@@ -68,6 +73,12 @@ def verify(path: str | Path) -> None:
         raise RecordError(f"{file}: this version reads format {FORMAT}, got {got!r}. {fix}")
     folder = StudyFolder(file.parent)
     certificate = Maker(*_read(folder, certified=file.name)).certificate()
+    if frozen is not None and frozen.strip().lower() != (got := certificate.study["frozen_chain"]):
+        raise RecordError(
+            f"{folder.records}: the digest of the records before the first test seed must be {frozen!r}, got {got}: "
+            "what the settings were chosen by was changed, or the digest is of another study. "
+            f"Fix: compare the id of the study, {certificate.study['id']}; restore the file from a backup."
+        )
     differing = list(_differences(written, certificate.to_json(), ""))
     page = folder.certificate_page
     if not differing and page.exists() and _text(page) != certificate.to_markdown():
@@ -77,6 +88,7 @@ def verify(path: str | Path) -> None:
         listed = differing[:AT_MOST] + [f"… and {len(differing) - AT_MOST} more"] * (len(differing) > AT_MOST)
         lines = "\n".join(f"  {line}" for line in listed)
         raise RecordError(f"{file}: must say what the records say, {count}:\n{lines}\n{fix}")
+    return folder
 
 
 def _text(page: Path) -> str | None:
@@ -114,8 +126,8 @@ def _equal(first: Any, second: Any) -> bool:
     return type(first) is type(second) and bool(first == second)
 
 
-def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, StudySpec, list[Line], str]:
-    """Return identity, spec, lines and digest of the records of a study that may be certified.
+def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, StudySpec, list[Line], list[str]]:
+    """Return identity, spec, lines and heads of the hash chain of the records of a study that may be certified.
 
     Args:
         folder: The study.
@@ -136,8 +148,9 @@ def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, S
     if spec.digest() != identity.digest:
         law = f"digest of the spec must be {spec.digest()}, got {identity.digest}"
         raise RecordError(f"{folder.identity_file}: {law}. Fix: restore the file from a backup.")
+    chain = list(islice(heads(folder.records), len(lines)))
     try:
-        broken = list(broken_laws(lines, spec))
+        broken = [*broken_chain(lines, chain), *broken_laws(lines, spec)]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise RecordError(
             f"{folder.records}: the records must obey the protocol, got some that nothing follows from "
@@ -152,9 +165,7 @@ def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, S
             "Fix: restore the file from a backup; without one, this study proves nothing and has to be run again."
         )
     _check_confirmed(folder, identity, fold_lines(lines, folder.records), certified)
-    with open_records(folder.records) as file:
-        content = file.read(lines[-1].end)
-    return identity, spec, lines, hashlib.sha256(content).hexdigest()
+    return identity, spec, lines, chain
 
 
 def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, ledger: Ledger, certified: str) -> None:

@@ -183,8 +183,17 @@ def _sources(content: Content) -> Iterator[str]:
         yield f"- Session {session['session']}: commit {commit}; {versions}; nodes {nodes}."
     study = content["study"]
     yield (
-        f"- Study {study['id']}, space digest {study['space_digest']}, {study['num_records']} records, SHA-256 "
-        f"{study['records_sha256'][:16]}…; `certificate.json` has every figure, and `verify` recomputes it."
+        f"- Study {study['id']}, space digest {study['space_digest']}, {study['num_records']} records; "
+        "`certificate.json` has every figure, and `verify` recomputes it."
+    )
+    yield (
+        f"- Hash chain over all records: {study['chain']}; over those before the first test seed: "
+        f"{study['frozen_chain']}."
+    )
+    yield (
+        "- `verify` finds records that contradict themselves. It cannot find records that somebody has rewritten "
+        "consistently: compare the chain with what was published at the time (`verify --frozen`), or train some runs "
+        "again (`verify --rerun`)."
     )
 
 

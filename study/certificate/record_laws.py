@@ -101,6 +101,24 @@ def broken_by_study(study: Study, trials: Mapping[int, Checked]) -> Iterator[str
     yield from _copied(study, trials)
 
 
+def broken_chain(lines: Sequence[Line], heads: Sequence[str]) -> Iterator[str]:
+    """Yield a message for every decision that was taken on other lines than those before it.
+
+    Args:
+        lines: All lines of the records, in their order.
+        heads: Of the hash chain after each of them.
+    """
+    begun = False
+    for at, line in enumerate(lines):
+        if not isinstance(line.record, StageDecided):
+            continue
+        head, got = heads[at - 1] if at else "", line.record.chain
+        begun = begun or got != ""
+        if begun and got != head:
+            where = f"decision {line.record.number} ({line.record.phase})"
+            yield f"{where}: chain must be {head}, of the lines before it, got {got!r}: some of them were changed."
+
+
 def _sessions(study: Study) -> Iterator[str]:
     """Drivers follow one another, and the last one says truly how the study ended."""
     number, is_open = 0, False
@@ -108,6 +126,10 @@ def _sessions(study: Study) -> Iterator[str]:
         match record := line.record:
             case StudyOpened():
                 number, is_open = number + 1, True
+                cpus = sum(node["num_cpus"] for node in record.cluster["nodes"])
+                if record.cluster.get("num_cpus") != cpus:
+                    got = record.cluster.get("num_cpus")
+                    yield f"study_opened (line {line.seq + 1}): num_cpus must be {cpus}, as its nodes have, got {got}."
                 if record.session != number:
                     yield f"study_opened (line {line.seq + 1}): session must be {number}, got {record.session}."
             case StudyClosed():
@@ -128,7 +150,7 @@ def _sessions(study: Study) -> Iterator[str]:
 def _frozen(study: Study) -> Iterator[str]:
     """The settings are frozen once, by the decision that asks for the first test seeds, and before it."""
     frozen = [line.seq for line in study.course if isinstance(line.record, SettingsFrozen)]
-    asks = next((at for at, each in enumerate(study.decisions) if each.next_stage == "confirm"), None)
+    asks = next((at for at, each in enumerate(study.decisions) if each.opens_confirmation), None)
     if asks is None:
         return
     before = study.decided[asks - 1].seq if asks else -1

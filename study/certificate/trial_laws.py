@@ -325,6 +325,9 @@ class _Walk:
             placed = Counter(str(place.get("node")) for place in record.placement)
             if placed != Counter(record.processes_per_node):
                 yield f"placement must be that of processes_per_node, got {dict(placed)}"
+            hosts = sorted({place["host"] for place in record.placement if place.get("runners")})
+            if hosts and (got := record.effective.get("hostnames", hosts)) != hosts:
+                yield f"hostnames of effective must be {hosts}, as placed, got {got}"
             if (cpus := sum(place["num_cpus"] for place in record.placement)) != row.num_cpus:
                 yield f"placement must hold the {row.num_cpus} CPUs reserved, got {cpus}"
         if session is not None:
@@ -398,6 +401,8 @@ class _Walk:
             yield f"the phases must sum to iteration_time_s={seconds}, got {total}"
         episodes, returns = metrics.get("num_episodes"), metrics.get("episode_return_sum")
         mean = returns / episodes if episodes and returns is not None else None
+        if not episodes and returns:
+            yield f"episode_return_sum must be 0 without an episode, got {returns}"
         if "training_return" in metrics and not same(mean, metrics["training_return"], least=RELATIVE):
             yield f"training_return must be {mean}, the mean over its episodes, got {metrics['training_return']}"
         slowest, usual = metrics.get("slowest_runner_time_s"), metrics.get("mean_runner_time_s")
@@ -407,6 +412,12 @@ class _Walk:
             if apart < -RELATIVE * slowest or (alone and apart > RELATIVE * slowest):
                 law = "equal to" if alone else "at least"
                 yield f"slowest_runner_time_s must be {law} mean_runner_time_s={usual}, got {slowest}"
+        for name, so_far in (
+            ("num_dropped_samples", self.row.num_dropped_samples),
+            ("num_env_runner_restarts", self.row.num_restarts),
+        ):
+            if (count := metrics.get(name)) is not None and count < so_far:  # RLlib counts from the start of the trial
+                yield f"{name} must be at least {so_far}, as before, got {count}"
         healthy, runners = metrics.get("num_healthy_env_runners"), self.row.setting[SCALE]
         if healthy is not None and (healthy > runners or (self.row.execution == "emulated" and healthy < runners)):
             yield f"num_healthy_env_runners must be {runners}, got {healthy}"

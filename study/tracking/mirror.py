@@ -20,6 +20,8 @@ from study.tracking.records import (
     Evaluation,
     Iteration,
     Line,
+    SettingsFrozen,
+    StageDecided,
     StudyClosed,
     StudyOpened,
     TrialBuilt,
@@ -178,6 +180,8 @@ class Mirror:
                 return self._wait(cursor, record, content.evaluation_points(record, time_ms), time_ms)
             case TrialEnded() as record:
                 return self._end_trial(store, cursor, record, time_ms)
+            case SettingsFrozen() | StageDecided() as record:
+                store.log(store.parent_run_id, tags=content.frozen_tags(record))
             case StudyClosed() as record:
                 self._flush(store)
                 cursor = replace(cursor, status=content.STUDY_STATUS[record.reason])

@@ -18,6 +18,8 @@ from study.tracking.records import (
     Evaluation,
     Iteration,
     Metrics,
+    SettingsFrozen,
+    StageDecided,
     StudyClosed,
     StudyOpened,
     TrialBuilt,
@@ -30,6 +32,8 @@ STUDY_ID, ROLE, TRIAL, ATTEMPT = "study.id", "study.role", "study.trial", "study
 """Tags by which a run is found again."""
 SUPERSEDED, DUPLICATE = "superseded", "duplicate"
 """Tags on deleted runs: why they were deleted."""
+FROZEN, FROZEN_CHAIN = "frozen.winner", "frozen.chain"
+"""Tags of the parent run: what was frozen before the first test seed, and the digest of the records up to then."""
 EFFECTIVE = "effective"
 """Tag with what was read back from the built algorithm, as JSON."""
 PARENT = "mlflow.parentRunId"
@@ -117,6 +121,13 @@ def opened_tags(record: StudyOpened) -> dict[str, str]:
 def closed_tags(record: StudyClosed) -> dict[str, str]:
     """Return how the driver ended."""
     return {"status": record.reason, "reason": record.detail[:_LONGEST_TAG] or _NONE}
+
+
+def frozen_tags(record: SettingsFrozen | StageDecided) -> dict[str, str]:
+    """Return what is held of a hold-up study before the first test seed; nothing for other decisions."""
+    if isinstance(record, SettingsFrozen):
+        return {FROZEN: record.winner}
+    return without_empty({FROZEN_CHAIN: record.chain}) if record.opens_confirmation else {}
 
 
 def identity_text(identity: StudyIdentity) -> str:

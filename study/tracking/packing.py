@@ -20,8 +20,12 @@ from study.tracking.records import Iteration, StudyOpened, open_records, read_li
 from study.tracking.state import fold_lines
 from study.tracking.table import write_table
 
+DIGITS = 7
+"""Significant digits of the shortest form of training iterations: the learner's single-precision numbers are whole."""
 PUBLISHED_URI = "sqlite:///mlflow.db"
 """The default; a published study is mirrored to nowhere until somebody does so."""
+_WHERE_KIND_IS = 200
+"""Bytes at the beginning of a line within which its kind stands."""
 _FOLDERS = re.compile(r"(?:[A-Za-z]:)?(?:/[^/\s=]+)*/(?=[^/\s=]*$)")
 """The folders of a path at the end of a word."""
 
@@ -34,8 +38,9 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
         target: Where the copy is made.
         results_only: Leave out the training iterations, a tenth of the size: enough for tables of results and for a
             replay, not for curves or a certificate. The other records are numbered anew.
-        digits: Significant digits that the floats of training iterations keep, >= 7; None keeps all. At 7, times are
-            exact to a microsecond or so and the learner's single-precision numbers whole, in half the size.
+        digits: Significant digits that the floats of training iterations keep: 7, or None for all. At 7, times are
+            exact to a microsecond or so and the learner's single-precision numbers whole, in half the size. Other
+            numbers are refused: the hash chain of the records would be another one.
 
     Returns:
         The copy: study.json, space.yaml, trials.csv, and records.jsonl.xz or results.jsonl.xz.
@@ -43,6 +48,8 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
     Raises:
         RecordError: There is no study, its records cannot be trusted, or the target holds something already.
     """
+    if digits not in (None, DIGITS):
+        raise RecordError(f"digits: must be {DIGITS}, got {digits}. Fix: --digits {DIGITS}, or none to keep all.")
     identity = folder.identity()
     lines, space = list(read_lines(folder.records)), _space_of(folder)
     ledger = fold_lines(lines, folder.records)
@@ -92,10 +99,11 @@ def unpacked(folder: StudyFolder) -> StudyFolder:
     return folder
 
 
-def _published(raw: bytes, *, seq: int, digits: int | None) -> bytes:
-    """Return a line with another number, without the folders of a command line, its floats cut to `digits`."""
+def _published(raw: bytes, *, seq: int | None, digits: int | None) -> bytes:
+    """Return a line without the folders of a command line, with another number, and fewer digits, where given."""
     content: dict[str, Any] = orjson.loads(raw)
-    content["seq"] = seq
+    if seq is not None:
+        content["seq"] = seq
     if content["kind"] == StudyOpened.kind:
         command = content["provenance"].get("command") or []
         content["provenance"]["command"] = [_FOLDERS.sub("", word) for word in command]
@@ -103,6 +111,14 @@ def _published(raw: bytes, *, seq: int, digits: int | None) -> bytes:
         content["wall_time_s"] = _rounded(content["wall_time_s"], digits)
         content["metrics"] = {name: _rounded(value, digits) for name, value in content["metrics"].items()}
     return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def published(raw: bytes) -> bytes:
+    """Return a line in the shortest form in which it is published: the same for the line and for its packed copy."""
+    kind = raw[:_WHERE_KIND_IS].partition(b'"kind":"')[2].partition(b'"')[0]
+    if kind == Iteration.kind.encode():
+        return _published(raw, seq=None, digits=DIGITS)
+    return _published(raw, seq=None, digits=None) if kind == StudyOpened.kind.encode() else raw
 
 
 def _rounded(value: Any, digits: int) -> Any:

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, ClassVar, Literal, Self
@@ -215,6 +215,14 @@ class StageDecided(Record):
     """Stage of those trials; None at the end of the protocol."""
     protocol: int = 1
     """Version of the protocol that took it: another one may decide otherwise on the same evidence."""
+    chain: str = ""
+    """Head of the hash chain over all lines before this one (`study.tracking.chain`); empty in lines of a time when
+    there was none."""
+
+    @property
+    def opens_confirmation(self) -> bool:
+        """Whether it asks for the first test seeds."""
+        return self.next_stage == "confirm" and self.stage != "confirm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,6 +422,8 @@ class RecordLog:
             self._next_seq, end = line.seq + 1, line.end
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._end, self._inode = end, os.fstat(self._file).st_ino
+        self._chain, self._chained = "", 0
+        """Head of the hash chain, and the bytes that are in it."""
         self.torn_bytes = max(os.fstat(self._file).st_size - end, 0)
         """Bytes of a torn last line that were cut off."""
         if self.torn_bytes:
@@ -449,9 +459,20 @@ class RecordLog:
             if self._is_closed:
                 law = f"a session that has ended must write no more, got {record.kind}"
                 raise RecordError(f"{self.path}: {law}. Fix: run the same command with --resume.")
+            if isinstance(record, StageDecided):
+                record = replace(record, chain=self._head_of_chain())
             line = self._append(record)
             self._is_closed = isinstance(record, StudyClosed)
         return line
+
+    def _head_of_chain(self) -> str:
+        """Return the head of the hash chain over all lines so far."""
+        from study.tracking.chain import heads  # which reads records
+
+        for head in heads(self.path, offset=self._chained, head=self._chain):
+            self._chain = head
+        self._chained = self._end
+        return self._chain
 
     def _append(self, record: Record) -> Line:
         self._check_alone(asking_anew=record.durable)

@@ -1,6 +1,7 @@
 """A hold-up study by the real commands: stage by stage, killed, resumed, certified, verified, exported."""
 
 import json
+import re
 import time
 
 import optuna
@@ -108,3 +109,42 @@ def test_a_hold_up_study_from_calibration_to_export(place):
     table = run(study("export", folder, "--scale", "2", "--format", "yaml"), place)
     assert "train_batch_size" in table.stdout
     assert run(study("importance", folder), place).returncode == 0
+
+
+KILLED_AFTER = (2, 7, 12, 17, 24)
+"""Ended trials at which the driver is killed: in calibration, search, race, stress and confirmation."""
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+def test_a_study_that_was_killed_five_times_verifies_against_what_was_held_and_trains_again(place):
+    folder, words = place / "studies" / "space", command("--space", "space.yaml", "--resume-or-start")
+    for ended in KILLED_AFTER:
+        with (place / "log").open("a") as log:
+            driver = start(words, place, log)
+        while not folder.exists() or sum(record.kind == "trial_ended" for record in records(folder)) < ended:
+            assert driver.poll() is None, (place / "log").read_text()
+            time.sleep(0.1)
+        kill(driver)
+    done = run(words, place, timeout=1800)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [record.session for record in records(folder) if record.kind == "study_opened"] == [1, 2, 3, 4, 5, 6]
+
+    printed = re.search(r"digest of the records\s+([0-9a-f]{64})", (place / "log").read_text() + done.stdout)
+    assert printed is not None
+    found = run(study("certificate", "verify", folder, "--frozen", printed[1]), place)
+    assert found.returncode == 0, found.stderr
+    held = run(study("certificate", "verify", folder, "--tracking-uri", "sqlite:///mlflow.db"), place)
+    assert held.returncode == 0, held.stderr
+    assert "MLflow holds the same digest" in held.stdout
+    other = run(study("certificate", "verify", folder, "--frozen", "0" * 64), place)
+    assert other.returncode == 2
+    assert "the digest of the records before the first test seed must be" in other.stderr
+
+    again = run(study("certificate", "verify", folder, "--rerun", "3", "--seed", "5"), place, timeout=1200)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "trials of the confirmation again, drawn with --seed 5: " in again.stdout
+    assert again.stdout.count("are equal to the records.") == 3
+    many = run(study("certificate", "verify", folder, "--rerun", "999"), place)
+    assert many.returncode == 2
+    assert "--rerun: must be at most the trials of the confirmation that finished" in many.stderr

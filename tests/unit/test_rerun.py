@@ -1,0 +1,100 @@
+"""Trials that were trained again: what is drawn, what is refused, and what is said of each; without an engine."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from study.certificate import rerun
+from study.certificate.rerun import prediction, train_again
+from study.errors import RecordError
+from study.tracking.folder import StudyFolder
+from study.tracking.provenance import provenance
+from study.tracking.records import Evaluation, StudyOpened, TrialStarted
+from study.trial import again
+from tests import holdup
+
+HERE = provenance({})
+
+
+def a_study(path: Path, **changes: Any) -> StudyFolder:
+    spec = holdup.holdup_spec()
+    first, *others = holdup.study_records(spec)
+    assert isinstance(first, StudyOpened)
+    there = {**HERE, **{name: value for name, value in changes.items() if name != "versions"}}
+    there["versions"] = {**HERE["versions"], **changes.get("versions", {})}
+    opened = StudyOpened(session=1, num_trials=9, cluster=first.cluster, provenance=there)
+    return holdup.write_study(path / "demo", spec, [opened, *others])
+
+
+def trained(monkeypatch: pytest.MonkeyPatch, folder: StudyFolder, shift: float) -> list[int]:
+    """Let trials come out as recorded, but for a shift of every return; return the list that gets their numbers."""
+    from study.tracking.records import read_lines
+
+    seen: list[int] = []
+    evaluations = [line.record for line in read_lines(folder.records) if isinstance(line.record, Evaluation)]
+
+    def train(spec: Any, trials: list[TrialStarted]) -> Any:
+        for started in trials:
+            seen.append(started.trial)
+            own = [each for each in evaluations if each.trial == started.trial]
+            shifted = [
+                {"progress": each.progress, "returns": [value + shift for value in each.returns]} for each in own
+            ]
+            yield shifted, ""
+
+    monkeypatch.setattr(again, "train", train)
+    return seen
+
+
+def test_equal_runs_are_said_to_be_equal_and_the_draw_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, told = a_study(tmp_path), list[str]()
+    seen = trained(monkeypatch, folder, 0.0)
+    first = list(train_again(folder, 4, seed=3, tell=told.append))
+    assert [each.trial for each in first] == seen == sorted(set(seen))
+    assert all(each.agrees for each in first)
+    assert all("all 5 evaluations, 2 episodes each, are equal to the records." in each.sentence for each in first)
+    assert told == [
+        f"Training 4 of 44 trials of the confirmation again, drawn with --seed 3: {', '.join(map(str, seen))}."
+    ]
+    assert [each.trial for each in train_again(folder, 4, seed=3)] == seen[:4]
+
+
+def test_another_outcome_on_the_same_kind_of_machine_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = a_study(tmp_path)
+    trained(monkeypatch, folder, 0.5)
+    (only,) = train_again(folder, 1, seed=0)
+    assert not only.agrees
+    assert "DIFFERS: 0 of 5 evaluations are equal" in only.sentence
+
+
+@pytest.mark.parametrize(("shift", "agrees"), [(1.0, True), (-300.0, False)])
+def test_on_another_machine_a_run_must_lie_where_its_arm_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift: float, agrees: bool
+) -> None:
+    folder = a_study(tmp_path, cpu_model="another one")
+    trained(monkeypatch, folder, shift)
+    for each in train_again(folder, 3, seed=0):
+        assert each.agrees is agrees or "winner_stock" in each.sentence  # two runs tell nothing
+        assert "another machine (CPU model another one, here " in each.sentence
+
+
+def test_too_many_trials_and_another_engine_are_refused(tmp_path: Path) -> None:
+    folder = a_study(tmp_path, versions={"ray": "1.0.0"})
+    with pytest.raises(RecordError, match="must be at most the trials of the confirmation that finished, 44, got 45"):
+        list(train_again(folder, 45))
+    with pytest.raises(RecordError, match=r"ray must have the version of the records, 1\.0\.0, got .*Fix: install ray"):
+        list(train_again(folder, 1))
+
+
+def test_another_run_of_an_arm_lies_in_the_interval_as_often_as_it_says() -> None:
+    rng, inside = np.random.default_rng(0), 0
+    for _ in range(2_000):
+        *others, one = rng.normal(0.5, 0.2, size=11)
+        low, high = prediction(list(others), 0.99)
+        inside += low <= one <= high
+    assert 0.983 <= inside / 2_000 <= 0.996
+    assert prediction([0.5, 0.5], 0.99) == (-math.inf, math.inf)
+    assert rerun.FALSE_ALARM == 0.01
