@@ -35,7 +35,6 @@ from study.certificate.verdict import (
     num_solved_needed,
 )
 from study.errors import RecordError
-from study.protocol import machine
 from study.protocol.baselines import BEST_SMALL, WINNER, WINNER_STOCK
 from study.protocol.choosing import REUSED
 from study.protocol.stages import STAGES
@@ -354,9 +353,7 @@ class Maker:
     def _notes_on_the_course(self) -> Iterator[str]:
         version, size = self._protocol, self._spec.evaluation.episodes
         yield f"The study follows version {version} of the protocol."
-        if version not in machine.PROTOCOLS:
-            yield f"The decisions are of version {version} of the protocol and were not taken again by this one."
-        elif version < 3:
+        if version < 3:
             yield (
                 f"All its trials play the same {size} evaluation episodes, those that the choice rests on too. The "
                 "intervals hold the spread between runs alone: for other episodes they are too narrow."

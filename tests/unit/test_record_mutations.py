@@ -94,6 +94,8 @@ def changes(lines: Sequence[Line], rng: random.Random, *, of_each: int) -> Itera
         found: dict[str, list[tuple[int, Any, Any]]] = defaultdict(list)
         for at in rng.sample(ats, min(len(ats), 6 * of_each)):
             for path, value in fields_of(lines[at].record):
+                if path == ("chain",):  # of what is in the file: tests/unit/test_chain.py
+                    continue
                 found[field_name(lines[at].record, path)].append((at, path, value))
         for name in sorted(found):
             for at, path, value in rng.sample(found[name], min(of_each, len(found[name]))):
