@@ -472,6 +472,9 @@ def _print_end(result: Any, again: str) -> None:
         highlight=False,
         markup=False,
     )
+    if spec.kind != "throughput":  # whose table ends with it
+        folder = shlex.quote(str(result.folder.path))
+        say(console, f"\nTables and figures on one page: python -m study report {folder}")
     if result.tensorboard is not None:
         console.print(
             "\nTheir curves in TensorBoard: pip install tensorboard && tensorboard --logdir "

@@ -133,8 +133,8 @@ def _remarks(evaluated: "Evaluated") -> Iterator[str]:
             )
     if subject.chosen_among > 1 and evaluated.spec.evaluation.seed == own:
         yield (
-            f"The best of {subject.chosen_among:,} trials on these very episodes: that flatters it. Others: "
-            f"--seed {own + 1}"
+            f"The best of {subject.chosen_among:,} trials on these very episodes, which flatters it. For episodes that "
+            f"nothing was chosen by: --seed {own + 1}"
         )
 
 

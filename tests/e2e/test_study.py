@@ -97,6 +97,7 @@ def test_a_study_runs_is_extended_and_cannot_be_mistaken_for_another(place):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "space: complete" in done.stdout
     assert f"mlflow ui --backend-store-uri {uri(place)}" in done.stdout
+    assert "python -m study report studies/space" in done.stdout
     assert_whole(place / "studies" / "space", uri(place), 4)
     rows = table(place)
     assert [row["status"] for row in rows] == ["finished"] * 4
