@@ -15,6 +15,7 @@ from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import NO_MEASURED_ROWS, ends, series, shown, whiskers
 from analysis.figures.words import counted, engine_of, listed, number, sentence, with_interval
+from analysis.models.calibration import MOST_SAID
 from analysis.scaling.selection import at_their_scale
 from analysis.statistics import Estimate, FloatArray
 
@@ -78,7 +79,11 @@ def throughput(
     frame = pd.DataFrame([*rows, *single], columns=list(COLUMNS))
     hollow = frame[frame["kind"].isin(["alone", "not measured"])]
     words = [sentence(_finding(label, here)) for label, here in cells]
-    if cells and ceiling is not None:
+    if (
+        cells
+        and ceiling is not None
+        and ceiling.value <= MOST_SAID * max(row.env_steps_per_s.value for row in cells[0][1])
+    ):
         most = with_interval(ceiling.value, ceiling.low, ceiling.high, ceiling.n, unit="env steps/s")
         words.append(f"What runners cannot shorten allows at most {most}, whatever their number (prediction).")
     if not cells:

@@ -110,22 +110,26 @@ def _ratio(above: FloatArray, below: FloatArray, *, blocks: IntArray, level: flo
     return Estimate(value=value, low=low, high=high, n=logs.size, level=level, method=_METHOD)
 
 
+MOST_SAID = 2.0
+"""Times the throughput measured up to which a bound for ever more runners is worth a sentence; T10 shows all."""
+
+
 def _sentence(bound: Bound, n: int, limit: Estimate, gain: Estimate, learning: Estimate, fixed: Estimate) -> str:
     runners = f"{n} runner" if n == 1 else f"{n} runners"
     no_more = (
-        f"however many runners are added, this batch and setting give less than {limit:,.0f} env steps/s, "
-        f"{gain:.2f} times what {n} give"
+        f"; however many runners are added, this batch and setting give less than {limit:,.0f} env steps/s, "
+        f"{gain:.2f} times what {n} give (extrapolated)"
+        if gain.value <= MOST_SAID
+        else ""
     )
     if bound == "learner-bound":
-        return f"You are learner-bound: learning takes {learning:.0%} of an iteration with {runners}; {no_more}."
+        return f"You are learner-bound: learning takes {learning:.0%} of an iteration with {runners}{no_more}."
     if bound == "overhead-bound":
         return (
             f"You are bound by the main process: what runners cannot shorten takes {fixed:.0%} of an iteration with "
-            f"{runners}, most of it outside learning; {no_more}."
+            f"{runners}, most of it outside learning{no_more}."
         )
     if bound == "runner-bound":
-        return (
-            f"More runners can still help: {fixed:.0%} of an iteration with {runners} does not get shorter; {no_more}."
-        )
+        return f"More runners can still help: {fixed:.0%} of an iteration with {runners} does not get shorter{no_more}."
     why = "one block has no interval" if not fixed.has_interval else "the interval of the fixed share holds one half"
-    return f"Undecided, {why}: {fixed:.0%} of an iteration with {runners} does not get shorter; {no_more}."
+    return f"Undecided, {why}: {fixed:.0%} of an iteration with {runners} does not get shorter{no_more}."

@@ -54,7 +54,7 @@ class ScalingRow:
     efficiency_n: Estimate
     """Per runner: S n_ref / n. In weak scaling T(ref) / T(n)."""
     efficiency_p: Estimate | None
-    """Per CPU: S P_ref / P."""
+    """Per CPU: S P_ref / P; None where environments wait, as their processes may share cores."""
     marginal: Estimate | None
     """d ln X / d ln P from the row before; None at the smallest scale and where P did not grow."""
     karp_flatt: Estimate | None

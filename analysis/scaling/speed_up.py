@@ -7,7 +7,7 @@ import pandas as pd
 from analysis.scaling import guard
 from analysis.scaling.blocks import Logs, block_means, contrast, exact, exponential, ratio_of_totals, scaled
 from analysis.scaling.efficiency import efficiency, karp_flatt, karp_flatt_trend, marginal, reading
-from analysis.scaling.fingerprint import BATCH, labels
+from analysis.scaling.fingerprint import BATCH, fields, labels
 from analysis.scaling.results import Kind, Scaling, ScalingGroup, ScalingRow
 from analysis.scaling.selection import as_int, select
 from analysis.scaling.workload import GROWING, workload_keys
@@ -202,7 +202,9 @@ def _row(kind: Kind, scale: _Scale, before: _Scale | None, base: _Scale, *, n_fa
     iterations = runs["timed_iterations"].astype(float)
     p = scale.num_env_runners / base.num_env_runners
     speed_up = _speed_up(kind, scale, base, level=level)
-    cpus = (scale.num_cpus, base.num_cpus)
+    # Environments that wait may share cores: CPUs reserved are then not CPUs used.
+    waits = any(fields(str(each)).get("environment.step_wait_ms") for each in runs["fingerprint"].unique())
+    cpus = (None, None) if waits else (scale.num_cpus, base.num_cpus)
     return ScalingRow(
         num_env_runners=scale.num_env_runners,
         num_cpus=scale.num_cpus,
@@ -219,7 +221,7 @@ def _row(kind: Kind, scale: _Scale, before: _Scale | None, base: _Scale, *, n_fa
         if cpus[0] is None or cpus[1] is None
         else efficiency(speed_up, resources=cpus[0], reference=cpus[1]),
         marginal=None
-        if before is None
+        if before is None or waits
         else marginal(scale.rates, before.rates, num_cpus=scale.num_cpus, num_cpus_before=before.num_cpus, level=level),
         karp_flatt=karp_flatt(speed_up, p) if kind == "strong" else None,
         is_reference=scale is base,

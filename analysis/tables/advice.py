@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from analysis import models
 from analysis.load import StudyData
-from analysis.scaling.results import Goodput, GoodputRow, Scaling, ScalingRow
+from analysis.scaling.results import Goodput, GoodputRow, Scaling, ScalingGroup, ScalingRow
 from analysis.statistics import Estimate
 from analysis.tables import definitions as words
 from analysis.tables.cells import in_words, overlap
@@ -23,6 +23,10 @@ from analysis.tables.table import Table, TableColumn, estimate_columns, make_fra
 TITLE = "Recommendation"
 SAID = (words.ADVICE, words.KNEE, words.LIMIT, words.CEILING, words.BEST_BATCH, words.MODEL_INTERVAL, words.INTERVAL)
 MEASURED, PREDICTED, EXTRAPOLATED = "measured", "predicted", "predicted, extrapolated"
+BOUND = "bound, extrapolated"
+"""Basis of what no number of runners exceeds: from measured phases, as if runners took no time."""
+MOST_EXTRAPOLATED = 2
+"""Times the largest measured scale up to which a prediction is said in the conclusion; beyond, it is in the table."""
 MOST_CLOSURE = 0.1
 """Median relative error on its own runs above which the iteration-time model predicts nothing here; it aims at 0.02."""
 ENOUGH = models.MARGINAL_THRESHOLD
@@ -86,29 +90,43 @@ def recommendation(data: StudyData, results: Results) -> Table:
 def _measured(results: Results, notes: list[str]) -> Iterator[Advice]:
     strong, goodput = results.strong, results.goodput
     if isinstance(strong, Scaling) and strong.groups:
-        rows = strong.groups[0].rows
+        yield _fastest(strong)
         named = f" ({strong.groups[0].label})" if len(strong.groups) > 1 else ""
-        yield from _of_scaling(rows, named)
+        yield from _of_scaling(strong.groups[0].rows, named)
     else:
         notes.append("No two scales ran equal work with a measured clock: nothing measured says how many runners.")
     if isinstance(goodput, Goodput) and goodput.groups:
         yield from _of_goodput(goodput.groups[0].rows)
 
 
-def _of_scaling(rows: tuple[ScalingRow, ...], named: str) -> Iterator[Advice]:
-    fastest = max(rows, key=lambda row: row.env_steps_per_s.value)
-    rivals = [row for row in rows if row is not fastest and overlap(row.env_steps_per_s, fastest.env_steps_per_s)]
-    apart = f"not told apart from {_and(rivals)}" if rivals else ""
-    yield Advice(
+def _fastest(strong: Scaling) -> Advice:
+    """Return the cell with the highest throughput, of all workloads that ran at several scales."""
+    cells = [(group, row) for group in strong.groups for row in group.rows]
+    group, fastest = max(cells, key=lambda cell: cell[1].env_steps_per_s.value)
+    rivals = [
+        (other, row)
+        for other, row in cells
+        if row is not fastest and overlap(row.env_steps_per_s, fastest.env_steps_per_s)
+    ]
+    several = len(strong.groups) > 1
+
+    def place(of: ScalingGroup, row: ScalingRow) -> str:
+        return f"{_runners(row.num_env_runners)}{f' ({of.label})' if several else ''}"
+
+    apart = f"not told apart from {'; '.join(place(*each) for each in rivals)} (intervals overlap)" if rivals else ""
+    return Advice(
         question="Fastest: highest throughput",
-        choice=f"{_runners(fastest.num_env_runners)}{named}",
+        choice=place(group, fastest),
         value=fastest.env_steps_per_s,
         unit="env steps/s",
         basis=MEASURED,
         note=apart,
-        said=f"Fastest of those measured: {_runners(fastest.num_env_runners)}, {in_words(fastest.env_steps_per_s)} env "
+        said=f"Fastest of those measured: {place(group, fastest)}, {in_words(fastest.env_steps_per_s)} env "
         f"steps/s{', ' + apart if apart else ''}.",
     )
+
+
+def _of_scaling(rows: tuple[ScalingRow, ...], named: str) -> Iterator[Advice]:
     known = [(row, row.efficiency_p) for row in rows if row.efficiency_p is not None]
     if known:
         cheapest, efficiency = max(known, key=lambda pair: pair[1].value)
@@ -184,8 +202,8 @@ def _verdict(found: ModelResults, notes: list[str]) -> Iterator[Advice]:
         choice=f"over the throughput {where}",
         value=verdict.most_gain,
         unit="x",
-        basis=MEASURED,
-        note="an upper bound, at this batch and setting",
+        basis=BOUND,
+        note=f"at this batch and setting, however many runners: {in_words(verdict.most_env_steps_per_s)} env steps/s",
     )
 
 
@@ -228,17 +246,20 @@ def _predicted(found: ModelResults, notes: list[str]) -> Iterator[Advice]:
             basis=_basis(limit.extrapolated),
             note=f"{in_words(limit.env_steps_per_s)} env steps/s there{why}",
             said=f"Do not go beyond n = {in_words(limit.num_env_runners, digits=1)} ({_basis(limit.extrapolated)}, "
-            f"{limit.num_env_runners.level:.0%} interval{why}).",
+            f"{limit.num_env_runners.level:.0%} interval{why})."
+            if limit.num_env_runners.value <= MOST_EXTRAPOLATED * max(found.scales)
+            else "",
         )
     if ceiling is None:
         notes.append("No throughput ceiling: the fit found no cost per env step that runners do not share.")
     else:
         yield Advice(
-            question="Ceiling of the throughput",
-            choice="whatever n is",
+            question="Ceiling of the throughput, of all batches",
+            choice="whatever n and the batch are",
             value=ceiling,
             unit="env steps/s",
-            basis=PREDICTED,
+            basis=EXTRAPOLATED,
+            note="of this minibatch, epochs and learners, by the iteration-time model",
         )
 
 

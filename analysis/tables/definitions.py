@@ -5,7 +5,10 @@ THROUGHPUT = (
     "X, throughput: env steps / wall seconds after the warm-up, total over total; a rate is never a mean of rates."
 )
 SPEED_UP = "S(n), speed-up: T(n_ref) / T(n), T the seconds per iteration, at equal workload fingerprint."
-EFFICIENCY = "E_n = S n_ref / n, efficiency per runner, and E_P = S P_ref / P, per CPU; both may exceed 1."
+EFFICIENCY = (
+    "E_n = S n_ref / n, efficiency per runner, and E_P = S P_ref / P, per CPU; both may exceed 1. "
+    "No E_P where environments wait: their processes may share cores, and CPUs reserved are then not CPUs used."
+)
 MARGINAL = "Marginal efficiency: d ln X / d ln P from the row before; 1: a CPU more gives its full share, 0: nothing."
 KARP_FLATT = (
     "e, Karp-Flatt: (1/S - 1/p) / (1 - 1/p) with p = n / n_ref. Constant: a serial part; rising: overhead; negative: "
@@ -67,14 +70,16 @@ MODEL_INTERVAL = (
 )
 ADVICE = (
     "`measured` rows rest on runs with a measured clock; `predicted` ones on the iteration-time model, `extrapolated` "
-    "where they lie outside the runs that it was fitted to."
+    "where they lie outside the runs that it was fitted to. A `bound` is what follows "
+    "from the measured phases if runners took no time. Of what lies beyond twice the "
+    "largest measured scale the conclusion says nothing."
 )
 KNEE = "Knee: the n at which sampling takes as long as learning; beyond it the learner is what an iteration waits for."
 LIMIT = (
     "Do not go beyond n: the last n before one more runner gives less than half its share, d ln X / d ln P < 0.5; at "
     "most batch / envs per runner, where every lane has one step."
 )
-CEILING = "Ceiling: 1 / [(E/L)(a/m + b/h) + c1/L + d1] env steps/s, whatever n is."
+CEILING = "Ceiling: 1 / [(E/L)(a/m + b/h) + c1/L + d1] env steps/s, whatever n and the batch are."
 BEST_BATCH = (
     "Best batch B*(n) = sqrt(c B_crit / d) of T_iter = c(n) + d(n) B and N(B) = N_min (1 + B / B_crit); N as "
     "evaluations saw it, and its interval knows nothing of the time between two."

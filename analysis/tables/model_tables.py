@@ -117,8 +117,7 @@ def _notes(found: ModelResults) -> Iterator[str]:
     if isinstance(amdahl, str):
         yield f"Amdahl: {amdahl}"
     else:
-        limit = "" if amdahl.limit is None else f", at most {in_words(amdahl.limit)} env steps/s"
-        yield f"Amdahl: serial fraction {in_words(amdahl.serial_fraction)}{limit} (a prediction)."
+        yield f"Amdahl: serial fraction {in_words(amdahl.serial_fraction)} (a prediction)."
     usl = attempt(lambda: found.usl)
     if isinstance(usl, str):
         yield f"USL: {usl}"

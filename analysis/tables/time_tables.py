@@ -156,11 +156,16 @@ def _phase_sentence(found: Phases) -> str:
 
 def _pop_sentence(found: Phases) -> str:
     row = _widest(found)
-    parts = {"load balance": row.load_balance, "transfer": row.transfer, "phase": row.phase}
+    parts = {
+        "waiting for the slowest runner": row.load_balance,
+        "collecting its samples": row.transfer,
+        "time outside sampling": row.phase,
+    }
     least = min(parts, key=lambda name: parts[name].value)
+    of = "the iteration" if least == "time outside sampling" else "sampling"
     return (
         f"At {row.num_env_runners} runners the mean runner steps environments {_percent(row.useful)} of the time; "
-        f"most is lost to {least} ({in_words(parts[least])})."
+        f"the main loss is {least} ({1 - parts[least].value:.1%} of {of})."
     )
 
 

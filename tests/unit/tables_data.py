@@ -29,7 +29,7 @@ def run(
     """Return one row of `runs`; `workload` are further entries of the fingerprint."""
     fingerprint = {
         "algorithm": "PPO",
-        "environment": {"id": "Waiting-v0", "step_wait_ms": 2.0},
+        "environment": {"id": "Waiting-v0", "step_wait_ms": 0.0},
         "train_batch_size": batch,
         "minibatch_times_learners": 128,
         "num_epochs": 4,

@@ -175,7 +175,7 @@ def test_efficiency_draws_both_efficiencies(scaling):
 
 def test_a_refused_efficiency_is_not_drawn():
     runs = planted_runs(CONFOUNDED, np.random.default_rng(1))
-    figure = efficiency(strong_scaling(runs))
+    figure = efficiency(strong_scaling(runs, space="quickstart.yaml"))
     assert not figure.drawn
     assert figure.missing.startswith("Refused.")
     assert "train_batch_size" in figure.missing

@@ -70,7 +70,7 @@ def test_the_recommendation_tells_what_is_measured_from_what_is_predicted(result
     table = recommendation(results.data, results)
     found = advice(table)
     assert found["Fastest: highest throughput", "measured"].choice.startswith("32 runners")
-    ceiling = found["Ceiling of the throughput", "predicted"]
+    ceiling = found["Ceiling of the throughput, of all batches", "predicted, extrapolated"]
     assert ceiling.value == pytest.approx(CEILING, rel=0.05)
     assert ceiling.value_low < ceiling.value < ceiling.value_high
     knee = next(row for (question, _), row in found.items() if question.startswith("Knee"))
@@ -79,7 +79,7 @@ def test_the_recommendation_tells_what_is_measured_from_what_is_predicted(result
     grid = np.arange(1, 200, 0.01)
     sampling = batch / (grid * ENVS) * (ALPHA + BETA * ENVS) + COLLECT_RUNNER * grid + COLLECT_STEP * batch
     assert knee.value == pytest.approx(grid[sampling <= learning][0], rel=0.05)
-    assert set(table.frame["basis"]) <= {"measured", "predicted", "predicted, extrapolated"}
+    assert set(table.frame["basis"]) <= {"measured", "predicted", "predicted, extrapolated", "bound, extrapolated"}
     assert table.n == 36
 
 
@@ -134,7 +134,7 @@ def test_models_are_compared_on_cells_that_they_did_not_see(results):
 
 def test_a_model_that_does_not_fit_its_own_runs_predicts_nothing():
     table = recommendation(study(amdahl()))  # learning time that shrinks with the runners
-    assert set(table.frame["basis"]) == {"measured"}
+    assert set(table.frame["basis"]) == {"measured", "bound, extrapolated"}
     assert any("does not describe these runs" in note for note in table.notes)
 
 

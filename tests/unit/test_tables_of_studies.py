@@ -15,6 +15,7 @@ from analysis.tables import (
     not_measured,
     phases,
     pop_tree,
+    recommendation,
     steps_to_target,
     strong_scaling,
     study_sheet,
@@ -69,6 +70,27 @@ def test_the_reference_row_is_no_estimate():
     first = strong_scaling(study(amdahl())).to_markdown().splitlines()[6]
     assert first.startswith("| 1 | 2 | 3,200 | 3 | 0 |")
     assert first.count("1.00 (by definition)") == 3  # S, E_n, E_P
+
+
+def test_where_environments_wait_there_is_no_efficiency_per_cpu():
+    waits = {"environment": {"id": "Waiting-v0", "step_wait_ms": 2.0}}
+    rows = [run(at, runners=n, iteration_time_s=4.0 / n, workload=waits) for at, n in enumerate((1, 2, 4))]
+    table = strong_scaling(study(rows))
+    assert column(table, "efficiency_n") == pytest.approx([1, 1, 1])
+    assert not {name for name in table.frame if name.startswith(("efficiency_p", "marginal"))}
+    assert "per CPU" not in table.conclusion
+    assert "E_P" not in recommendation(study(rows)).frame["value_unit"].tolist()
+
+
+def test_the_fastest_cell_is_looked_for_in_all_workloads():
+    rows = [run(n, runners=n, iteration_time_s=4.0 / n) for n in (1, 2, 4)]
+    rows += [run(10 + n, runners=n, batch=6_400, iteration_time_s=4.0 / n) for n in (2, 4)]
+    table = recommendation(study(rows))
+    first = table.frame.iloc[0]
+    assert first["question"] == "Fastest: highest throughput"
+    assert first["choice"] == "4 runners (train_batch_size 6,400)"
+    assert first["value"] == pytest.approx(6_400)
+    assert "Fastest of those measured: 4 runners (train_batch_size 6,400)" in table.conclusion
 
 
 def test_the_order_of_the_trials_changes_nothing():
