@@ -1,4 +1,4 @@
-"""The commands. Parses options, calls the library, prints; the only place that catches `StudyError`."""
+"""The commands. Parses options, calls the library, prints; a `StudyError` that nobody else took ends here."""
 
 import os
 import re

@@ -76,7 +76,7 @@ def _clock(data: "StudyData", results: "Results") -> Iterator[Maker]:
         if not found.groups:
             return throughput(found, data.runs)
         first = found.groups[0]
-        return throughput(found, data.runs, lines=fits(first, data.runs), ceiling=_ceiling(first, results))
+        return throughput(found, data.runs, lines=fits(found, data.runs), ceiling=_ceiling(first, results))
 
     yield "throughput", "Throughput against the number of runners", rates
     yield "efficiency", "Efficiency against the number of runners", lambda: efficiency(_known(results.strong))

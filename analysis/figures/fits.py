@@ -13,20 +13,20 @@ from analysis.tables.cells import in_words
 from study.errors import AnalysisError
 
 if TYPE_CHECKING:
-    from analysis.scaling.results import ScalingGroup
+    from analysis.scaling.results import Scaling, ScalingGroup
 
 POINTS = 60
 """Of a drawn curve."""
 
 
-def fits(group: "ScalingGroup", runs: pd.DataFrame) -> tuple[Line, ...]:
-    """Return Amdahl's law and the USL fitted to the runs of one workload.
+def fits(scaling: "Scaling", runs: pd.DataFrame) -> tuple[Line, ...]:
+    """Return Amdahl's law and the USL fitted to the runs of the first workload; none where no workload has two scales.
 
     Args:
-        group: The workload.
+        scaling: Strong scaling.
         runs: One row per trial.
     """
-    return tuple(_lines(group, runs))
+    return tuple(_lines(scaling.groups[0], runs)) if scaling.groups else ()
 
 
 def _lines(group: "ScalingGroup", runs: pd.DataFrame) -> Iterator[Line]:

@@ -1,4 +1,4 @@
-"""One study as MLflow holds it. The only file that imports MLflow; the driver imports it nowhere.
+"""One study as MLflow holds it. Imports MLflow, as few files do; the driver imports none of them.
 
 Every method may be repeated, after a kill, a time-out or a restart of the server, and leaves the same state:
 MLflow stores a point of equal key, time, step and value once, and runs are looked up by tags before creation.

@@ -140,7 +140,7 @@ def test_without_any_rate_a_figure_says_why():
 
 
 def test_fits_and_ceiling_are_drawn_as_predictions(scaling, runs):
-    lines = fits(scaling.groups[0], runs)
+    lines = fits(scaling, runs)
     assert [line.label for line in lines] == ["Amdahl fit", "USL fit"]
     assert "serial fraction" in lines[0].note
     figure = throughput(scaling, runs, lines=lines, ceiling=estimate(9000.0, 8000.0, 10000.0))
@@ -154,12 +154,12 @@ def test_fits_and_ceiling_are_drawn_as_predictions(scaling, runs):
 
 def test_runs_beside_others_of_their_cell_are_in_no_fit(scaling, runs):
     beside = runs.assign(anchor="allocation 2 x 3", timed_s=runs["timed_s"] * 5, env_steps_per_s=1.0)
-    assert fits(scaling.groups[0], pd.concat([runs, beside]))[0].note == fits(scaling.groups[0], runs)[0].note
+    assert fits(scaling, pd.concat([runs, beside]))[0].note == fits(scaling, runs)[0].note
 
 
 def test_a_law_with_too_few_scales_is_left_out():
     runs = planted_runs(Truth(cells=((2, 2048), (4, 2048))), np.random.default_rng(1))
-    assert [line.label for line in fits(strong_scaling(runs).groups[0], runs)] == ["Amdahl fit"]
+    assert [line.label for line in fits(strong_scaling(runs), runs)] == ["Amdahl fit"]
 
 
 def test_efficiency_draws_both_efficiencies(scaling):
