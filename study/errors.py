@@ -10,8 +10,8 @@
     │   └── TrialLostError          a node or process died under it: it is run again
     └── AnalysisError(ValueError)   the data do not allow the conclusion that was asked for
 
-Whoever can go on without the failed part catches `StudyError` (a mirror, a table, a doctor's check); the rest ends at the
-command line. A message reads `where: law, got value. Fix: action.`
+Whoever can go on without the failed part catches `StudyError` (a mirror, a table, a doctor's check); the rest ends
+at the command line. A message reads `where: law, got value. Fix: action.`
 """
 
 from collections.abc import Sequence
