@@ -33,7 +33,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal
 LEAST_S = 30.0
 """With less time left than this, a study is not even begun."""
 DRIVER_TIMEOUT_S = 60.0
-"""How long a driver may take to end after a signal: it gives Ray 20 s itself."""
+"""How long a driver may take to end after a signal: it ends itself within `study.signals.ANSWER_S`."""
 NEAR_THE_END_S = NOTICE_S + EARLY_S
 """A signal with less time left than this is that of the walltime."""
 MOST_RESTARTS = 3
