@@ -100,7 +100,7 @@ class Maker:
                 "unseen": list(holdup.unseen_scales),
             },
             laws={"tolerance": holdup.tolerance, "solved_share": holdup.solved_share},
-            budget=spec.budget.model_dump(mode="json"),
+            budget=spec.to_json()["budget"],
             seeds=self._seeds(),
             winner=self._winner(),
             verdict=verdict,
