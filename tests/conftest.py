@@ -1,6 +1,21 @@
-"""Hypothesis has no deadline: how long an example takes depends on what else the machine does."""
+"""What no test may take from, or leave in, the account that runs it."""
 
+import os
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
 
+# How long an example takes depends on what else the machine does.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the key of the signatures in a folder of the tests, and forget which MLflow this account uses."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        for name in [name for name in os.environ if name.startswith("MLFLOW_TRACKING_")]:
+            patched.delenv(name)
+        yield
