@@ -212,7 +212,7 @@ def _sentence(*, learning: bool, clock: Check) -> str:
 
 
 def _strictest(checks: Sequence[Check], references: Sequence[Arm]) -> Check:
-    """Return the check against the reference that is hardest to match; one that is not decided comes first.
+    """Return the check against the reference where the bound is lowest; one that is not decided comes first.
 
     The reference is the better of the arms in truth, not the one that looks better: the law is kept where it is kept
     against each of them, which needs no correction (an intersection-union test: Berger, "Multiparameter hypothesis
@@ -220,9 +220,9 @@ def _strictest(checks: Sequence[Check], references: Sequence[Arm]) -> Check:
     """
     place = min(range(len(checks)), key=lambda index: -math.inf if (v := checks[index].value) is None else v.low)
     check, name = checks[place], references[place].name
-    if len(checks) == 1:
+    if len(checks) == 1 or check.value is None:
         return check
-    note = "; ".join(part for part in (f"against {name}, the harder one to match", check.note) if part)
+    note = "; ".join(part for part in (f"against {name}, where the bound is lowest", check.note) if part)
     return replace(check, note=note)
 
 

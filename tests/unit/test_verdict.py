@@ -232,7 +232,7 @@ def test_the_winner_is_held_against_the_better_of_the_arms_at_the_small_scale():
     alone, both = (verdict(arm(GOOD), given) for given in (best, (best, own)))
     assert check(alone, "score_kept@46").value.value == pytest.approx(1.0 - 0.9705)
     assert check(both, "score_kept@46").value.value == pytest.approx(0.0)
-    assert check(both, "score_kept@46").note == "against winner, the harder one to match"
+    assert check(both, "score_kept@46").note == "against winner, where the bound is lowest"
     failing = arm([0.9] * 10 + [0.91] * 10)
     assert check(verdict(failing, best), "score_kept@46").passed is False
     assert check(verdict(arm([0.93] * 10 + [0.94] * 10), best), "score_kept@46").passed
