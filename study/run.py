@@ -34,6 +34,7 @@ from study.search.optuna_study import OptunaStudy
 from study.signals import StopSignals
 from study.space.laws import smallest
 from study.space.parameters import SCALE
+from study.space.settings import runnable
 from study.space.spec import Execution, StudySpec
 from study.space.throughput import LEARNERS
 from study.tracking.folder import StudyFolder, StudyIdentity
@@ -158,7 +159,6 @@ def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | Non
     Returns one line for each of our components that RLlib's own will have to stand in for.
     A cluster that is not joined yet says nothing: then `execution: auto` is checked as if it were real.
     """
-    from study.search.distributions import runnable
     from study.trial.algorithm import build_config
 
     slots = (

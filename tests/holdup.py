@@ -19,9 +19,9 @@ from study.protocol.machine import decide
 from study.protocol.phases import phases
 from study.protocol.stages import Request, digest_of
 from study.protocol.variants import folded, runners_of, spec_of
-from study.search.distributions import rounded, runnable
 from study.space.parameters import SCALE, Value
 from study.space.rules import resolve
+from study.space.settings import rounded, runnable
 from study.space.spec import StudySpec
 from study.tracking.chain import following
 from study.tracking.folder import StudyFolder, StudyIdentity

@@ -21,6 +21,7 @@ from study.tracking.ledger import TrialRow, fold
 from study.tracking.mirror_content import FROZEN_CHAIN, study_key
 from study.tracking.provenance import provenance
 from study.tracking.records import Evaluation, Line, StudyOpened, TrialStarted, read_lines
+from study.tracking.trust import check_modules
 
 FALSE_ALARM = 0.01
 """Chance that sound records are doubted on another kind of machine, over all trials of one call."""
@@ -72,10 +73,13 @@ def train_again(
         tell: Is told which trials these are, before the first.
 
     Raises:
-        RecordError: There are not so many, or Ray has another version than the one recorded.
+        RecordError: There are not so many, Ray has another version than the one recorded, or the environment is in a
+            module and the study was not started here.
         ClusterError: Ray does not start.
     """
     spec, lines = folder.identity().parse(), list(read_lines(folder.records))
+    modules = (spec.environment.id, spec.evaluated_environment.id)
+    check_modules(folder.identity_file, modules, "run a study of your own with it, and compare the two")
     ledger = fold((line.record, line.time) for line in lines)
     finished = [row for row in ledger.rows.values() if row.stage == "confirm" and row.status == "finished"]
     if count > len(finished):

@@ -18,9 +18,9 @@ from study.protocol import machine
 from study.protocol.cost import CostModel
 from study.protocol.stages import Request, digest_of
 from study.protocol.variants import folded, runners_of, spec_of
-from study.search.distributions import rounded, runnable
 from study.space.parameters import SCALE
 from study.space.rules import differences
+from study.space.settings import rounded, runnable
 from study.space.spec import StudySpec
 from study.tracking.ledger import PHASES, Ledger, TrialRow
 from study.tracking.records import (

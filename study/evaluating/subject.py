@@ -8,6 +8,7 @@ from study.errors import Fault, RecordError, SpaceError
 from study.protocol.variants import spec_of
 from study.space.laws import smallest
 from study.space.parameters import SCALE, Value
+from study.space.settings import runnable
 from study.space.space_file import find_space
 from study.space.spec import StudySpec, load_space, load_unscored
 from study.tracking.files import check_plain_tree
@@ -189,8 +190,6 @@ def _of_checkpoint(path: Path, space: str | None) -> Subject:
 
 def _some_setting(spec: StudySpec) -> dict[str, Value]:
     """Return a setting that trials of a space may have: which one makes no difference to how a policy acts."""
-    from study.search.distributions import runnable  # Optuna comes with it
-
     least = {name: smallest(domain) for name, domain in spec.tuned.items()}
     return runnable(spec, {**least, SCALE: spec.scales[0]})
 

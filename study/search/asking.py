@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from study.planning.plan import Slot
-from study.search.distributions import rounded, runnable
 from study.search.optuna_study import OptunaStudy
 from study.space.parameters import SCALE, Value
+from study.space.settings import rounded, runnable
 from study.space.spec import StudySpec
 
 

@@ -14,10 +14,11 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from study.errors import RecordError
 from study.search.constraints import constraint_attributes, constraints_of
-from study.search.distributions import ITERATIONS, distributions
+from study.search.distributions import distributions
 from study.search.merit import merit
 from study.search.proposals import Direction
 from study.space.parameters import SCALE, Value
+from study.space.settings import ITERATIONS
 from study.space.spec import StudySpec
 from study.tracking.ledger import TrialRow
 

@@ -25,6 +25,7 @@ from analysis.scaling.rerun import Rerun
 from analysis.status import StatusReader
 from study.certificate import export
 from study.certificate.making import make_certificate, verify
+from study.certificate.rerun import train_again
 from study.console import SteadyConsole
 from study.errors import RecordError, StudyError, TrackingError
 from study.evaluating.command import Asked, evaluate_policy
@@ -371,6 +372,8 @@ def test_a_module_that_only_a_folder_names_is_not_imported(received, tmp_path, m
         evaluate_policy(Asked(path=received.path, trial=0))
     with pytest.raises(RecordError, match=r"must not be imported.*attack:Env"):
         evaluate_policy(Asked(path=received.path, random=True))
+    with pytest.raises(RecordError, match=r"must not be imported.*attack:Env"):
+        next(train_again(received, 1))
 
 
 @pytest.mark.parametrize("credentials", [{"MLFLOW_TRACKING_TOKEN": TOKEN}, {}])

@@ -7,9 +7,9 @@ import pytest
 from study.errors import SpaceError
 from study.planning.needs import execution_of
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
-from study.search.distributions import runnable
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, RULES
+from study.space.settings import runnable
 from study.space.space_file import Source
 from study.space.spec import StudySpec, parse_space
 

@@ -8,8 +8,8 @@ from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.protocol.baselines import default_setting, fixed_baselines, scaled_baselines
 from study.protocol.stages import digest_of
-from study.search.distributions import rounded, runnable
 from study.space.rules import overlay, resolve
+from study.space.settings import rounded, runnable
 from study.space.spec import load_space
 from tests.spaces import spec
 from tests.unit.test_stages import HOLDUP, space

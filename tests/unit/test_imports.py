@@ -24,7 +24,8 @@ LOADS = [
     ("import study.tracking.mirror_process, study.tracking.tracking_uri, study.tracking.provenance", ENGINES),
     ("import study.evaluating.options, study.evaluating.film", ENGINES | {"pandas", "gymnasium"}),
     ("import study.evaluating.command, study.evaluating.view, study.trial.weights", ENGINES),
-    ("import analysis, analysis.load", ENGINES),
+    ("import study.certificate.making, study.certificate.page", ENGINES),
+    ("import analysis, analysis.load, analysis.report", ENGINES),
 ]
 
 

@@ -16,9 +16,9 @@ from study.options import checked_stage, load, one_space, seconds
 from study.planning.plan import make_plan
 from study.planning.shape import ClusterShape, NodeShape
 from study.protocol.phases import expected_trials
-from study.search.distributions import runnable
 from study.space.laws import smallest
 from study.space.reference import field_reference
+from study.space.settings import runnable
 from study.space.space_file import SHIPPED, read_text
 from study.space.spec import load_space, parse_space
 from study.tracking.mirror_content import trial_params
