@@ -326,7 +326,7 @@ def test_a_checkpoint_alone_has_a_setting_of_its_space_s_algorithm(algorithm, tm
     (tmp_path / "space.yaml").write_text(
         f"environment: {{id: CartPole-v1, floor: 0, reference: 500, target: 450}}\nalgorithm: {algorithm}\n"
         "parameters: {num_env_runners: [2, 4], lr: {low: 1.0e-4, high: 1.0e-3}}\n"
-        "budget: {env_steps: 1000}\nsearch: {num_trials: 2}\n"
+        "budget: {env_steps: 10000}\nsearch: {num_trials: 2}\n"
     )
     subject = find_subject(tmp_path, space=str(tmp_path / "space.yaml"))
     assert tuple(subject.setting) == subject.spec.parameter_names

@@ -43,7 +43,9 @@ def test_the_arms_are_those_of_the_certificate(folder, table):
 
 def test_the_verdict_is_the_conclusion_and_its_laws_are_notes(folder, table):
     verdict = make_certificate(folder).verdict
-    assert table.conclusion.startswith(f"At 6 runners the winner {verdict.sentence}. Mean score against")
+    assert table.conclusion.startswith(
+        f"Engine unknown: At 6 runners the winner {verdict.sentence}. Mean score against"
+    )
     assert ", ∞), n=16." in table.conclusion  # a lower bound: one-sided
     laws = [note for note in table.notes if note.startswith(("kept: ", "BROKEN: ", "not judged: "))]
     assert len(laws) == len(verdict.checks)

@@ -274,17 +274,17 @@ def share_said_to_be_faster(num_runs, studies, *, seed=0):
     return said / studies
 
 
-FALSELY_FASTER = {2: 0.19, 3: 0.057, 4: 0.030, 5: 0.011, 6: 0.011, 10: 0.023}
+FALSELY_FASTER = {5: 0.011, 6: 0.011, 10: 0.023}
 """Runs an arm -> share of studies that say "faster" where both arms are alike; 0.025 is what the interval promises."""
 
 
-def test_two_runs_say_faster_too_often_and_five_do_not():
-    assert share_said_to_be_faster(2, 100, seed=7) > 0.08
+def test_fewer_than_five_runs_never_say_faster_and_five_seldom_do():
+    assert share_said_to_be_faster(4, 30, seed=7) == 0  # below five runs the ratio has no interval
     assert share_said_to_be_faster(LEAST_MEASURED, 60, seed=7) <= 0.1
 
 
 @pytest.mark.heavy
-def test_fewer_than_five_runs_say_faster_too_often():
+def test_arms_that_are_alike_are_said_to_be_faster_in_as_many_studies_as_promised():
     for num_runs, expected in FALSELY_FASTER.items():
         found = share_said_to_be_faster(num_runs, 1000, seed=7)
         assert found == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / 1000) + 0.004), num_runs
