@@ -236,7 +236,7 @@ def test_a_hold_up_study_that_cannot_end_well_is_refused_with_what_would_be_enou
 
 def test_the_plan_says_what_a_trial_needs_and_how_its_times_will_be_labelled(place):
     words = command("--space", "space.yaml", "--dry-run", "--set", "parameters.num_env_runners=[1, 400]")
-    words += ["--set", "parameters.train_batch_size=4000"]
+    words += ["--set", "parameters.train_batch_size=4000", "--set", "budget.env_steps=8000"]
     done = run(words, place)
     assert done.returncode == 0, done.stderr
     assert re.search(r"400 +\d+ +emulated +1 .*emulated", done.stdout)

@@ -16,6 +16,7 @@ from study.tracking.mirror_content import identity_text
 from study.tracking.mirror_process import MirrorProcess
 from study.tracking.mirror_target import OPTUNA
 from study.tracking.packing import pack
+from study.tracking.records import TrialStarted
 from tests import holdup
 from tests.integration.mlflow_tools import wait_until
 from tests.spaces import spec
@@ -81,9 +82,13 @@ def test_the_storage_shows_what_the_journal_knows(tmp_path, storage, objective):
 
 def test_trials_that_optuna_was_not_asked_for_are_not_shown(tmp_path, storage):
     space = holdup.holdup_spec()
-    folder = holdup.write_study(tmp_path / "demo", space, holdup.study_records(space))
-    assert sync_optuna(folder, storage) == (0, 0)
-    assert shown(storage, "demo-id-demo") == []
+    records = list(holdup.study_records(space))
+    folder = holdup.write_study(tmp_path / "demo", space, records)
+    started = [record for record in records if isinstance(record, TrialStarted)]
+    asked = {record.trial for record in started if record.optuna_number is not None}
+    assert 0 < len(asked) < len(started)
+    assert sync_optuna(folder, storage) == (len(asked), len(asked))
+    assert {trial.user_attrs["trial"] for trial in shown(storage, "demo-id-demo")} == asked
 
 
 def test_a_trial_under_way_is_shown_when_it_has_ended(tmp_path, storage):

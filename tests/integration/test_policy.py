@@ -103,7 +103,7 @@ def test_a_checkpoint_alone_is_played_with_a_space_of_any_algorithm(algorithm: s
     file = tmp_path / "space.yaml"
     file.write_text(
         f"environment: {{id: CartPole-v1, floor: 0, reference: 500, target: 450}}\nalgorithm: {algorithm}\n"
-        "parameters: {num_env_runners: 1}\nbudget: {env_steps: 1000}\nsearch: {num_trials: 1}\n"
+        "parameters: {num_env_runners: 1}\nbudget: {env_steps: 4000}\nsearch: {num_trials: 1}\n"
     )
     unpack_policy(pack_policy(trained(spec())), tmp_path / "policy")
     played = evaluate_policy(Asked(path=tmp_path / "policy", space=str(file), episodes=2))
@@ -114,7 +114,7 @@ def test_a_space_whose_network_cannot_be_is_refused_before_it_is_built(tmp_path:
     file = tmp_path / "space.yaml"
     file.write_text(
         "environment: {id: 'tests.environments:Picture', floor: 0, reference: 500, target: 450}\n"
-        "parameters: {num_env_runners: 1}\nbudget: {env_steps: 1000}\nsearch: {num_trials: 1}\n"
+        "parameters: {num_env_runners: 1}\nbudget: {env_steps: 4000}\nsearch: {num_trials: 1}\n"
     )
     unpack_policy(pack_policy(trained(spec())), tmp_path / "policy")
     with pytest.raises(SpaceError, match=r"model\.conv_filters: must be given for images of shape \(4, 6, 3\)"):
