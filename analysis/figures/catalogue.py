@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
 from analysis.figures.efficiency import efficiency
 from analysis.figures.figure import Figure, absent
 from analysis.figures.fits import fits
@@ -51,7 +49,6 @@ def all_figures(
     results: "Results",
     *,
     importance: Importance | str = "",
-    rng: np.random.Generator | None = None,
 ) -> tuple[Figure, ...]:
     """Return every figure of a study.
 
@@ -59,12 +56,10 @@ def all_figures(
         data: The study.
         results: What its tables rest on.
         importance: Which parameters mattered, or why that is not known.
-        rng: Source of the resamples; by default one with a fixed seed.
     """
-    rng = rng if rng is not None else np.random.default_rng(SEED)
     makers = [*_clock(data, results)]
     if data.kind != "throughput":
-        makers += _learning(data, results, rng)
+        makers += _learning(data, results)
         title = "Which parameters mattered, per number of runners"
         makers.append(("importance", title, lambda: _importance(data, title, importance)))
     return tuple(_made(*maker) for maker in makers)
@@ -96,15 +91,15 @@ def _ceiling(group: ScalingGroup, results: "Results") -> Estimate | None:
     return verdict.most_env_steps_per_s if same and batches == {int(cells.train_batch_size[0])} else None
 
 
-def _learning(data: "StudyData", results: "Results", rng: np.random.Generator) -> Iterator[Maker]:
+def _learning(data: "StudyData", results: "Results") -> Iterator[Maker]:
     runs, spec = data.runs, data.spec
     floor = spec.environment.floor if spec is not None else None
 
     def curves() -> Figure:
-        return return_curves(runs, data.evaluations(), against="env_steps", rng=rng, floor=floor)
+        return return_curves(runs, data.evaluations(), against="env_steps", floor=floor)
 
     def clock_curves() -> Figure:
-        return return_curves(runs, data.evaluations(), against="wall_time_s", rng=rng, floor=floor)
+        return return_curves(runs, data.evaluations(), against="wall_time_s", floor=floor)
 
     yield "score", "Score against the number of runners", lambda: score(runs)
     yield "return_steps", "Return against environment steps", curves
@@ -112,9 +107,9 @@ def _learning(data: "StudyData", results: "Results", rng: np.random.Generator) -
     yield (
         "steps_to_target",
         "Environment steps to the target",
-        lambda: to_target(results.watched, quantity="env_steps", rng=rng),
+        lambda: to_target(results.watched, quantity="env_steps"),
     )
-    yield "time_to_target", "Time to the target", lambda: to_target(results.watched, quantity="time", rng=rng)
+    yield "time_to_target", "Time to the target", lambda: to_target(results.watched, quantity="time")
     yield "front", "Return against cost", lambda: cost_return_front(runs)
 
 

@@ -30,7 +30,6 @@ def return_curves(
     evaluations: pd.DataFrame,
     *,
     against: Axis,
-    rng: np.random.Generator,
     floor: float | None = None,
 ) -> Figure:
     """Return the interquartile mean of the evaluation return over runs, with 95 % bands, per number of runners.
@@ -39,7 +38,6 @@ def return_curves(
         runs: One row per trial.
         evaluations: One row per greedy evaluation: trial, env_steps, wall_time_s, eval_return.
         against: `env_steps`, or `wall_time_s` of training, which needs a measured clock.
-        rng: Source of the resamples behind the bands.
         floor: Return that a failed run counts with from its end on; None where it is not known.
     """
     steps = against == "env_steps"
@@ -67,7 +65,7 @@ def return_curves(
         curve, lost = _curve(arm, runs, known, against, floor)
         series = f"{counted(arm.num_env_runners, 'runner')}: {arm.label}"
         for at, values in curve:
-            estimate = iqm_interval(values, rng=rng)
+            estimate = iqm_interval(values)
             rows.append((series, arm.num_env_runners, at, estimate.value, *ends(estimate), estimate.n))
         if lost:
             fate = "counted at the floor from its end on" if floor is not None else "not in the band after its end"

@@ -17,7 +17,7 @@ from analysis.figures.marks import whiskers
 from analysis.figures.settings import NO_SCALE, arms, clocked, legend_of, on_which_runs, per_setting
 from analysis.figures.words import counted, engine_of, listed, number, sentence
 from analysis.scaling.targets import BEFORE, TIME_BEFORE
-from analysis.statistics import FEWEST_RUNS, BoolArray, FloatArray, median_time
+from analysis.statistics import FEWEST_RUNS, BoolArray, FloatArray, median_time, resamples
 
 Quantity = Literal["env_steps", "time"]
 COLUMNS = ("kind", "series", "num_env_runners", "value", "low", "high", "n", "n_reached")
@@ -26,13 +26,12 @@ ROUNDING = 1e-9
 """By which a product of survivals may miss one half."""
 
 
-def to_target(runs: pd.DataFrame, *, quantity: Quantity, rng: np.random.Generator, num_resamples: int = 1000) -> Figure:
+def to_target(runs: pd.DataFrame, *, quantity: Quantity, num_resamples: int = 1000) -> Figure:
     """Return the median environment steps, or training seconds, to the target per setting and number of runners.
 
     Args:
         runs: One row per trial; without `BEFORE` and `TIME_BEFORE` (`watched`) its times count as exact.
         quantity: `env_steps` holds for emulated runs too; `time` needs a measured clock.
-        rng: Source of the resamples behind the intervals.
         num_resamples: Resamples, >= 1.
     """
     steps = quantity == "env_steps"
@@ -61,7 +60,7 @@ def to_target(runs: pd.DataFrame, *, quantity: Quantity, rng: np.random.Generato
             for time, event in zip(times, reached, strict=True):
                 kind = "reached" if event else "not reached"
                 rows.append((kind, arm.label, arm.num_env_runners, float(time), np.nan, np.nan, 1, int(event)))
-            low, high = _median_interval(times, since, reached, rng, num_resamples)
+            low, high = _median_interval(times, since, reached, num_resamples)
             middle = median_time(times, reached)
             rows.append(("median", arm.label, arm.num_env_runners, middle, low, high, len(times), int(reached.sum())))
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
@@ -114,7 +113,7 @@ def _since(runs: pd.DataFrame, before: str, times: FloatArray, reached: BoolArra
 
 
 def _median_interval(
-    times: FloatArray, since: FloatArray, reached: BoolArray, rng: np.random.Generator, num_resamples: int
+    times: FloatArray, since: FloatArray, reached: BoolArray, num_resamples: int
 ) -> tuple[float, float]:
     """Return a percentile interval of the median over resampled runs; inf where it was not reached.
 
@@ -124,7 +123,9 @@ def _median_interval(
     """
     if times.size < FEWEST_RUNS:
         return np.nan, np.nan
-    picks = rng.integers(times.size, size=(num_resamples, times.size))
+    order = np.lexsort((since, reached, times))
+    times, since, reached = times[order], since[order], reached[order]
+    picks = resamples().integers(times.size, size=(num_resamples, times.size))
     low, high = (
         np.sort(_medians(ends[picks], reached[picks]))[round(share * (num_resamples - 1))]
         for ends, share in ((since, (1 - LEVEL) / 2), (times, (1 + LEVEL) / 2))

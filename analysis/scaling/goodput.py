@@ -41,9 +41,7 @@ UNKNOWN = "no fingerprint, scale or batch"
 SECONDS_PER_HOUR = 3600
 
 
-def goodput(
-    runs: pd.DataFrame, *, rng: np.random.Generator, reference: tuple[int, int] | None = None, level: float = 0.95
-) -> Goodput:
+def goodput(runs: pd.DataFrame, *, reference: tuple[int, int] | None = None, level: float = 0.95) -> Goodput:
     """Return steps, time and cost to target per batch and scale.
 
     A group learns by one setting: equal `digest` in a hold-up study, else equal fingerprint apart from the batch and
@@ -58,7 +56,6 @@ def goodput(
 
     Args:
         runs: One row per trial (`analysis.load`).
-        rng: Source of the resamples.
         reference: (runners, batch) with statistical efficiency 1; by default the smallest batch at its smallest scale.
         level: Nominal coverage of the intervals, in (0, 1).
 
@@ -90,7 +87,7 @@ def goodput(
     ended = ended[keys[ended.index].isin(ranked[:MOST_GROUPS])]
     groups: dict[str, GoodputGroup] = {}
     for key, part in ended.groupby(keys[ended.index], sort=True):
-        group = _group(part, measured[keys[measured.index] == key], rng=rng, reference=reference, level=level)
+        group = _group(part, measured[keys[measured.index] == key], reference=reference, level=level)
         if group is None:
             excluded[NO_TARGET] += len(part)
         else:
@@ -110,7 +107,7 @@ def goodput(
     )
 
 
-def restricted(targets: Targets, horizon: float, *, rng: np.random.Generator, level: float) -> Estimate | None:
+def restricted(targets: Targets, horizon: float, *, level: float) -> Estimate | None:
     """Return the restricted mean of env steps to target with its bootstrap interval; None where no run reached it.
 
     The upper end is that of the recorded times, the lower one that of the evaluations before them.
@@ -118,7 +115,6 @@ def restricted(targets: Targets, horizon: float, *, rng: np.random.Generator, le
     Args:
         targets: Of the runs of one cell.
         horizon: Where the mean is cut, env steps.
-        rng: Source of the resamples.
         level: Nominal coverage, in (0, 1).
     """
     if not targets.reached.any():
@@ -126,7 +122,7 @@ def restricted(targets: Targets, horizon: float, *, rng: np.random.Generator, le
     # The ratio to a sample that is the horizon itself has the bootstrap of the mean alone.
     ends = np.full(targets.times.size, horizon)
     whole = replace(targets, times=ends, since=ends, reached=np.ones(ends.size, dtype=bool))
-    share = ratio_of_targets(targets, whole, horizon, rng=rng, level=level)
+    share = ratio_of_targets(targets, whole, horizon, level=level)
     mean = scaled(share, horizon)
     # Equal runs: rounding must not put the value outside of its interval.
     return replace(mean, low=min(mean.low, mean.value), high=max(mean.high, mean.value), n=targets.times.size)
@@ -157,7 +153,6 @@ def _group(
     part: pd.DataFrame,
     measured: pd.DataFrame,
     *,
-    rng: np.random.Generator,
     reference: tuple[int, int] | None,
     level: float,
 ) -> GoodputGroup | None:
@@ -178,9 +173,9 @@ def _group(
         efficiency = (
             exact(1.0, n=of_cell.times.size, level=level)
             if (batch, scale) == base
-            else _statistical_efficiency(targets[base], of_cell, horizon, rng=rng, level=level)
+            else _statistical_efficiency(targets[base], of_cell, horizon, level=level)
         )
-        steps = restricted(of_cell, horizon, rng=rng, level=level)
+        steps = restricted(of_cell, horizon, level=level)
         rows.append(_row(batch, scale, of_cell, timed, steps=steps, efficiency=efficiency, level=level))
     resolution = max(of_cell.resolution for of_cell in targets.values())
     return GoodputGroup(
@@ -188,12 +183,10 @@ def _group(
     )
 
 
-def _statistical_efficiency(
-    base: Targets, cell: Targets, horizon: float, *, rng: np.random.Generator, level: float
-) -> Estimate | None:
+def _statistical_efficiency(base: Targets, cell: Targets, horizon: float, *, level: float) -> Estimate | None:
     if not (base.reached.any() and cell.reached.any()):
         return None
-    return ratio_of_targets(base, cell, horizon, rng=rng, level=level)
+    return ratio_of_targets(base, cell, horizon, level=level)
 
 
 def _row(

@@ -105,9 +105,7 @@ def to_target(runs: pd.DataFrame, horizon: float) -> Targets:
     return Targets(times=times[order], since=since[order], reached=reached[order], failed=failed[order])
 
 
-def ratio_of_targets(
-    first: Targets, second: Targets, horizon: float, *, rng: np.random.Generator, level: float
-) -> Estimate:
+def ratio_of_targets(first: Targets, second: Targets, horizon: float, *, level: float) -> Estimate:
     """Return restricted mean steps to target of `first` over those of `second`; the interval holds the resolution."""
     known = all(bool((each.since == each.times).all()) for each in (first, second))
     return ratio_of_restricted_means(
@@ -116,7 +114,6 @@ def ratio_of_targets(
         second.times,
         second.reached,
         horizon=horizon,
-        rng=rng,
         level=level,
         first_since=None if known else first.since,
         second_since=None if known else second.since,

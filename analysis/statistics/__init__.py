@@ -6,7 +6,7 @@ docstring quotes; `tests/unit/test_statistics_coverage.py` measures it.
 """
 
 from analysis.statistics.comparisons import better_with_permutation, holm
-from analysis.statistics.estimate import BOOTSTRAP, FEWEST_RUNS, NUM_RESAMPLES, TOO_FEW, Estimate
+from analysis.statistics.estimate import BOOTSTRAP, FEWEST_RUNS, NUM_RESAMPLES, TOO_FEW, Estimate, resamples
 from analysis.statistics.looks import BOUND_WIDTH, lower_bound, paired_lower_bounds, pooled_sd
 from analysis.statistics.means import (
     TRIMMED_SHARE,
@@ -43,5 +43,6 @@ __all__ = [
     "pooled_sd",
     "rate_interval",
     "ratio_of_restricted_means",
+    "resamples",
     "restricted_mean",
 ]

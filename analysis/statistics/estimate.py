@@ -14,6 +14,7 @@ from study.errors import AnalysisError
 NUM_RESAMPLES = 2_000
 """Resamples of a bootstrap: the ends of a 95 % interval then move by about 2 % of its width between two seeds."""
 BOOTSTRAP = "expanded percentile bootstrap"
+_SEED = 20_251_121
 FEWEST_RUNS = 5
 """Runs of the smallest sample below which no bootstrap interval is given.
 
@@ -66,12 +67,16 @@ def without_interval(value: float, *, n: int, level: float, method: str) -> Esti
     return Estimate(value=value, low=float("-inf"), high=float("inf"), n=n, level=level, method=method)
 
 
+def resamples() -> np.random.Generator:
+    """Return the source of every bootstrap's resamples: the same runs, sorted, have the same interval everywhere."""
+    return np.random.default_rng(_SEED)
+
+
 def bootstrap(
     value: float,
     samples: tuple[npt.NDArray[Any], ...],
     statistic: Callable[..., FloatArray],
     *,
-    rng: np.random.Generator,
     level: float,
     num_resamples: int,
 ) -> Estimate:
@@ -80,7 +85,8 @@ def bootstrap(
     The percentile bootstrap ignores that a resample varies less than the sample's source (by (n - 1) / n) and that
     the spread is itself estimated. Its tails are therefore taken at the normal probability of
     sqrt(n / (n - 1)) * t(level, n - 1), n being the runs of the smallest sample. Figures for plain percentiles and
-    BCa stand at `iqm_interval`. With fewer than `FEWEST_RUNS` runs in a sample there is no interval.
+    BCa stand at `iqm_interval`. Callers sort the samples, so that the order of runs does not matter. With fewer than
+    `FEWEST_RUNS` runs in a sample there is no interval.
 
     Source:
         Hesterberg, The American Statistician 69 (2015), section 4.3 (expanded percentile).
@@ -99,7 +105,7 @@ def bootstrap(
         n_resamples=num_resamples,
         confidence_level=float(1 - 2 * stats.norm.sf(quantile)),
         method="percentile",
-        rng=rng,
+        rng=resamples(),
     ).confidence_interval
     # Of equal runs the two ends may differ by a rounding error, in either order.
     low, high = sorted((float(interval.low), float(interval.high)))

@@ -94,11 +94,9 @@ class Results:
     @cached_property
     def goodput(self) -> Goodput | str:
         """Steps, time and cost to target, as well as the evaluations know them."""
-        import numpy as np
-
         from analysis.scaling.goodput import goodput
 
-        return attempt(lambda: goodput(self.watched, rng=np.random.default_rng(SEED)))
+        return attempt(lambda: goodput(self.watched))
 
     @cached_property
     def watched(self) -> "pd.DataFrame":

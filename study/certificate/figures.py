@@ -162,7 +162,6 @@ class Maker:
             tolerance=holdup.tolerance,
             solved_share=holdup.solved_share,
             env_steps=self._spec.budget.env_steps,
-            rng=self._rng("verdict"),
             least_measured=LEAST_MEASURED if self._protocol >= 3 else 2,
         )
 
@@ -208,7 +207,7 @@ class Maker:
             solved=arm.num_solved,
             solve_rate=rate_interval(arm.num_solved, len(rows)),
             score=mean_interval(arm.scores),
-            iqm_final_return=iqm_interval(finals, rng=self._rng(f"{place}.iqm_final_return")),
+            iqm_final_return=iqm_interval(finals),
             env_steps_to_target=restricted_mean(*censored(times, horizon), horizon=horizon) if horizon else None,
             horizon_env_steps=horizon,
             resolution_env_steps=max(
@@ -251,7 +250,7 @@ class Maker:
                 for trial, returns in zip(trials, at, strict=True)
                 if number in returns or (trial.row.status == "failed" and number > max(returns, default=0))
             ]
-            iqm = iqm_interval(values, rng=self._rng(f"{place}.curve.{number}"))
+            iqm = iqm_interval(values)
             yield f"{number}/{count}", Point(env_steps=int(np.median(steps[number])), iqm_return=iqm)
 
     # --- the study ---------------------------------------------------------------------------------------------

@@ -141,7 +141,6 @@ def judge(
     tolerance: float,
     solved_share: float,
     env_steps: int | None,
-    rng: np.random.Generator,
     least_measured: int = LEAST_MEASURED,
 ) -> Verdict:
     """Return the verdict.
@@ -176,7 +175,6 @@ def judge(
         solved_share: Share of runs that must be solved, in (0, 1].
         env_steps: Budget of a trial in environment steps; None where something else ends it. The comparison then ends
             with the shortest finished run of the two arms.
-        rng: Source of the resamples.
         least_measured: Runs with a measured clock that an arm needs at the least.
 
     Raises:
@@ -189,9 +187,9 @@ def judge(
     for scale in [target, *sorted(set(arms.winner) - {target, arms.references[0].scale})]:
         kept = [_score_kept(arms.winner[scale], small, tolerance) for small in arms.references]
         checks += [_strictest(kept, arms.references), _solved(arms.winner[scale], solved_share)]
-    checks.append(_steps_saved(arms.winner[target], arms.naive_growth, env_steps, rng))
+    checks.append(_steps_saved(arms.winner[target], arms.naive_growth, env_steps))
     learning = all(check.passed is not False for check in checks)
-    clocks = [_clock(arms.winner[target], small, rng, least_measured) for small in arms.references]
+    clocks = [_clock(arms.winner[target], small, least_measured) for small in arms.references]
     clock = _strictest(clocks, arms.references)
     return Verdict(
         checks=(*checks, clock),
@@ -257,7 +255,7 @@ def _solved(winner: Arm, solved_share: float) -> Check:
     )
 
 
-def _steps_saved(winner: Arm, naive: Arm | None, env_steps: int | None, rng: np.random.Generator) -> Check:
+def _steps_saved(winner: Arm, naive: Arm | None, env_steps: int | None) -> Check:
     name = f"steps_saved@{winner.scale}"
     law = f"env_steps_to_target, naive growth over winner at {winner.scale}: the interval lies above 1"
     if naive is None:
@@ -270,7 +268,7 @@ def _steps_saved(winner: Arm, naive: Arm | None, env_steps: int | None, rng: np.
         [[None if run.failed else getattr(run, field) for run in arm.runs] for arm in (naive, winner)]
         for field in ("env_steps_to_target", "env_steps_before_target")
     )
-    value, gap = _ratio(times, befores, horizon, rng)
+    value, gap = _ratio(times, befores, horizon)
     return Check(name=name, law=law, value=value, passed=value.low > 1, note=_of_evaluations(value, gap, "env steps"))
 
 
@@ -278,7 +276,6 @@ def _ratio(
     times: Sequence[Sequence[float | None]],
     befores: Sequence[Sequence[float | None]],
     horizon: float,
-    rng: np.random.Generator,
 ) -> tuple[Estimate, float]:
     """Return the ratio of restricted means, first sample over second, and how far apart evaluations were at most.
 
@@ -298,7 +295,6 @@ def _ratio(
         second,
         two,
         horizon=horizon,
-        rng=rng,
         level=LEVEL,
         first_since=None if exact else since[0],
         second_since=None if exact else since[1],
@@ -327,7 +323,7 @@ def censored(times: Sequence[float | None], horizon: float) -> tuple[FloatArray,
     return np.array(ends, dtype=np.float64), reached
 
 
-def _clock(winner: Arm, small: Arm, rng: np.random.Generator, least_measured: int) -> Check:
+def _clock(winner: Arm, small: Arm, least_measured: int) -> Check:
     """Compare training seconds to the target, up to the end of the shortest run: behind it nobody has watched them all.
 
     A failed run never reaches the target, whatever its label: a failure taints the label, and must not leave the
@@ -350,7 +346,7 @@ def _clock(winner: Arm, small: Arm, rng: np.random.Generator, least_measured: in
         ]
         for field in ("time_to_target_s", "time_before_target_s")
     )
-    value, gap = _ratio(times, befores, horizon, rng)
+    value, gap = _ratio(times, befores, horizon)
     left_out = len(small.runs) + len(winner.runs) - value.n
     notes = [f"{left_out} runs left out: their times are not measured"] if left_out else []
     if any(time is not None and time > horizon for sample in times for time in sample):

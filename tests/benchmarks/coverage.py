@@ -111,7 +111,7 @@ def lower(failed: float) -> Draw:
 
 def interquartile(failed: float) -> Draw:
     truth = float(stats.trim_mean(scores(np.random.default_rng(1), 1_000_000, failed), 0.25))
-    return lambda rng, n: (statistics.iqm_interval(scores(rng, n, failed), rng=rng, num_resamples=500), truth)
+    return lambda rng, n: (statistics.iqm_interval(scores(rng, n, failed), num_resamples=500), truth)
 
 
 def censored_ratio(failed: float) -> Draw:
@@ -119,7 +119,7 @@ def censored_ratio(failed: float) -> Draw:
 
     def draw(rng: Rng, n: int) -> tuple[Estimate, float]:
         slow, fast = times(rng, n, 0.6, failed), times(rng, n, 0.3, failed)
-        found = statistics.ratio_of_restricted_means(*slow, *fast, horizon=1.0, rng=rng, num_resamples=500)
+        found = statistics.ratio_of_restricted_means(*slow, *fast, horizon=1.0, num_resamples=500)
         return found, truth
 
     return draw
@@ -127,7 +127,7 @@ def censored_ratio(failed: float) -> Draw:
 
 def censored_mean(failed: float) -> Draw:
     truth = float(population(0.6, failed).mean())
-    return lambda rng, n: (restricted(targets(rng, n, 0.6, failed), 1.0, rng=rng, level=0.95), truth)
+    return lambda rng, n: (restricted(targets(rng, n, 0.6, failed), 1.0, level=0.95), truth)
 
 
 def censored_median(failed: float) -> Draw:
@@ -135,7 +135,7 @@ def censored_median(failed: float) -> Draw:
 
     def draw(rng: Rng, n: int) -> tuple[Estimate | None, float]:
         ends, reached = times(rng, n, 0.6, failed)
-        low, high = _median_interval(ends, ends, reached, rng, 500)
+        low, high = _median_interval(ends, ends, reached, 500)
         known = not np.isnan(low)
         ends_known = (low, high) if known else (-np.inf, np.inf)
         return Estimate(value=max(ends_known[0], 0.0) if known else 0.0, low=ends_known[0], high=ends_known[1],

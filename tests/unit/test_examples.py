@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.load import trials
+from analysis.figures import return_curves
+from analysis.load import open_study, trials
 from analysis.replay import replay, to_markdown
 from analysis.statistics import mean_interval
 from study.certificate.making import verify
@@ -56,6 +57,28 @@ def test_the_env_steps_saved_in_the_readme_are_those_of_the_certificate():
     )
     for arm in content["arms"].values():
         assert f"| {arm['env_steps_to_target']:,.0f} |" in section
+
+
+def test_a_quantity_has_one_interval_in_certificate_and_figure():
+    """The interquartile mean of the winner's returns, at every scale and number of environment steps that both show."""
+    data = open_study(ANALYSIS / "example_study")
+    floor = data.spec.environment.floor
+    frame = return_curves(data.runs, data.evaluations(), against="env_steps", floor=floor).frame
+    winner = frame[frame["series"].str.contains(": winner ")]
+    drawn = {(row.num_env_runners, row.at): (row.eval_return, row.low, row.high, row.n) for row in winner.itertuples()}
+    arms = json.loads(StudyFolder(ANALYSIS / "example_study").certificate.read_text())["arms"]
+    written = {}
+    for name, arm in arms.items():
+        if name.startswith("winner@"):
+            for point in arm["curve"].values():
+                each = point["iqm_return"]
+                written[int(name.partition("@")[2]), point["env_steps"]] = (
+                    *map(each.get, ("value", "low", "high", "n")),
+                )
+    both = sorted(drawn.keys() & written.keys())
+    assert len(both) >= 20
+    for place in both:
+        assert drawn[place] == pytest.approx(written[place], rel=1e-9), place
 
 
 @pytest.mark.parametrize("name", ["example_coinrun", "example_study", "example_table", "example_throughput"])

@@ -44,20 +44,15 @@ def curve(trial, returns, *, steps=100, seconds=10.0):
     ]
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(3)
-
-
-def returns_of(runs, curves, rng, **more):
+def returns_of(runs, curves, **more):
     evaluations = pd.DataFrame([row for each in curves for row in each])
-    return return_curves(as_frame(runs), evaluations, rng=rng, **({"against": "env_steps", "floor": FLOOR} | more))
+    return return_curves(as_frame(runs), evaluations, **({"against": "env_steps", "floor": FLOOR} | more))
 
 
-def test_a_curve_is_the_interquartile_mean_over_runs(rng):
+def test_a_curve_is_the_interquartile_mean_over_runs():
     finals = (10.0, 20.0, 30.0, 40.0, 90.0)
     runs = [run(trial, seed=trial) for trial in range(5)]
-    figure = returns_of(runs, [curve(trial, (1.0, finals[trial])) for trial in range(5)], rng)
+    figure = returns_of(runs, [curve(trial, (1.0, finals[trial])) for trial in range(5)])
     assert figure.frame["at"].tolist() == [100, 200]
     assert figure.frame["eval_return"].tolist() == [1.0, iqm(finals)]
     last = figure.frame.iloc[-1]
@@ -66,43 +61,44 @@ def test_a_curve_is_the_interquartile_mean_over_runs(rng):
     assert "return after 200 env steps is 30" in figure.alt
 
 
-def test_a_failed_run_counts_at_the_floor_from_its_end_on(rng):
+def test_a_failed_run_counts_at_the_floor_from_its_end_on():
     runs = [run(0), run(1, seed=2), run(2, seed=3, status="failed")]
     curves = [curve(0, (50.0, 90.0, 90.0)), curve(1, (50.0, 90.0, 90.0)), curve(2, (50.0,))]
-    figure = returns_of(runs, curves, rng)
+    figure = returns_of(runs, curves)
     at = figure.frame.set_index("at")["eval_return"]
     assert at[100] == 50
     assert at[300] == pytest.approx(iqm([90, 90, FLOOR]))
     assert figure.frame["n"].tolist()[-1] == 3
     assert "1 failed run counted at the floor" in figure.caption
-    without = returns_of(runs, curves, rng, floor=None)
+    without = returns_of(runs, curves, floor=None)
     assert without.frame["n"].max() == 2
     assert "1 failed run not in the band" in without.caption
 
 
-def test_one_run_has_no_band(rng):
-    figure = returns_of([run(0)], [curve(0, (1.0, 2.0))], rng)
+def test_one_run_has_no_band():
+    figure = returns_of([run(0)], [curve(0, (1.0, 2.0))])
     assert figure.frame[["low", "high"]].isna().all(axis=None)
     assert "no interval" in figure.alt
 
 
-def test_wall_clock_is_that_of_measured_runs_alone(rng):
+def test_wall_clock_is_that_of_measured_runs_alone():
     runs = [run(0), run(1, seed=2, timing="emulated")]
     curves = [curve(0, (1.0, 2.0), seconds=30.0), curve(1, (1.0, 9.0), seconds=1.0)]
-    figure = returns_of(runs, curves, rng, against="wall_time_s")
+    figure = returns_of(runs, curves, against="wall_time_s")
     assert figure.frame["at"].tolist() == [30.0, 60.0]
     assert figure.frame["n"].max() == 1
-    nothing = returns_of(runs[1:], curves[1:], rng, against="wall_time_s")
+    nothing = returns_of(runs[1:], curves[1:], against="wall_time_s")
     assert "not those of n runners" in nothing.missing
 
 
-def test_runs_evaluated_at_other_moments_keep_their_last_value(rng):
+def test_runs_evaluated_at_other_moments_keep_their_last_value():
     runs = [run(0), run(1, seed=2)]
-    figure = returns_of(runs, [curve(0, (10.0, 20.0), steps=100), curve(1, (0.0, 40.0), steps=150)], rng)
+    figure = returns_of(runs, [curve(0, (10.0, 20.0), steps=100), curve(1, (0.0, 40.0), steps=150)])
     assert dict(zip(figure.frame["at"], figure.frame["eval_return"], strict=True)) == {150: 5.0, 200: 10.0, 300: 30.0}
 
 
-def test_medians_of_resamples_are_kaplan_meier(rng):
+def test_medians_of_resamples_are_kaplan_meier():
+    rng = np.random.default_rng(3)
     times = rng.integers(1, 6, size=(300, 7)).astype(float)  # many ties
     reached = rng.random((300, 7)) < 0.7
     expected = [median_time(one, two) for one, two in zip(times, reached, strict=True)]
@@ -117,8 +113,8 @@ def target_runs():
     ]
 
 
-def test_runs_without_the_target_are_censored_and_drawn(rng):
-    figure = to_target(as_frame(target_runs()), quantity="env_steps", rng=rng)
+def test_runs_without_the_target_are_censored_and_drawn():
+    figure = to_target(as_frame(target_runs()), quantity="env_steps")
     lost = figure.frame[figure.frame["kind"] == "not reached"]
     assert lost["value"].tolist() == [1000, 1000]
     (middle,) = figure.frame.loc[figure.frame["kind"] == "median", "value"]
@@ -128,23 +124,23 @@ def test_runs_without_the_target_are_censored_and_drawn(rng):
 
 
 @pytest.mark.parametrize(("quantity", "factor"), [("env_steps", 1.0), ("time", 0.1)])
-def test_an_interval_holds_the_time_since_a_run_was_last_seen_below_the_target(rng, quantity, factor):
+def test_an_interval_holds_the_time_since_a_run_was_last_seen_below_the_target(quantity, factor):
     runs = as_frame(
         [run(trial, seed=trial, env_steps_to_target=300, time_to_target_s=30.0) for trial in range(4)]
         + [run(4, seed=4, env_steps_to_target=500, time_to_target_s=50.0)]
     )
     seen = pd.DataFrame([row for trial in range(5) for row in curve(trial, (0, 0, 0 if trial == 4 else 90, 90, 90))])
     seen = seen[(seen["trial"] != 4) | (seen["env_steps"] % 200 != 0)]
-    (middle,) = middles(to_target(watched(runs, seen, target=90.0), quantity=quantity, rng=rng))
+    (middle,) = middles(to_target(watched(runs, seen, target=90.0), quantity=quantity))
     assert (middle["value"], middle["low"]) == pytest.approx((300 * factor, 200 * factor))
     assert middle["high"] == pytest.approx(500 * factor)
-    (exact,) = middles(to_target(runs, quantity=quantity, rng=rng))
+    (exact,) = middles(to_target(runs, quantity=quantity))
     assert exact["low"] == pytest.approx(300 * factor)
-    (at_once,) = middles(to_target(watched(runs, seen.iloc[:0], target=90.0), quantity=quantity, rng=rng))
+    (at_once,) = middles(to_target(watched(runs, seen.iloc[:0], target=90.0), quantity=quantity))
     assert at_once["low"] == 0
 
 
-def test_a_lower_end_that_no_run_has_is_on_the_axis(rng):
+def test_a_lower_end_that_no_run_has_is_on_the_axis():
     hits = [(2, 20_000)] * 5 + [(8, 200_000)] * 5
     runs = as_frame(
         [run(at, n=n, seed=at, env_steps_to_target=hit, env_steps=250_000) for at, (n, hit) in enumerate(hits)]
@@ -152,15 +148,15 @@ def test_a_lower_end_that_no_run_has_is_on_the_axis(rng):
     seen = pd.DataFrame(
         [row for at in range(10) for row in curve(at, (0.0, 90.0 * (at < 5)) + (0.0,) * 20, steps=10_000)]
     )
-    figure = to_target(watched(runs, seen, target=90.0), quantity="env_steps", rng=rng)
+    figure = to_target(watched(runs, seen, target=90.0), quantity="env_steps")
     assert min(middle["low"] for middle in middles(figure)) == 10_000
     axes = Canvas().add_subplot()
     figure.draw(axes)
     assert axes.get_yscale() == "log" and axes.get_ylim()[0] < 10_000
     assert "the intervals hold all of it" in figure.caption and "end at 0" not in figure.caption
-    at_once = to_target(watched(runs, seen.iloc[:0], target=90.0), quantity="env_steps", rng=rng)
+    at_once = to_target(watched(runs, seen.iloc[:0], target=90.0), quantity="env_steps")
     assert "end at 0" in at_once.caption
-    assert "which is not known" in to_target(runs, quantity="env_steps", rng=rng).caption
+    assert "which is not known" in to_target(runs, quantity="env_steps").caption
 
 
 def middles(figure):
@@ -168,20 +164,20 @@ def middles(figure):
     return figure.frame[figure.frame["kind"] == "median"].to_dict("records")
 
 
-def test_a_median_that_fewer_than_half_reached_is_said_and_not_drawn(rng):
+def test_a_median_that_fewer_than_half_reached_is_said_and_not_drawn():
     runs = [run(trial, seed=trial, env_steps_to_target=100 if trial == 0 else None) for trial in range(4)]
-    figure = to_target(as_frame(runs), quantity="env_steps", rng=rng)
+    figure = to_target(as_frame(runs), quantity="env_steps")
     assert "fewer than half reached it (1 of 4 reached it)" in figure.alt
     assert np.isinf(figure.frame.loc[figure.frame["kind"] == "median", "value"]).all()
     assert figure.to_svg()
 
 
-def test_time_to_the_target_needs_a_measured_clock(rng):
+def test_time_to_the_target_needs_a_measured_clock():
     runs = [row | {"timing": "emulated", "time_to_target_s": 5.0} for row in target_runs()]
-    assert "measured clock" in to_target(as_frame(runs), quantity="time", rng=rng).missing
-    assert to_target(as_frame(runs), quantity="env_steps", rng=rng).drawn
+    assert "measured clock" in to_target(as_frame(runs), quantity="time").missing
+    assert to_target(as_frame(runs), quantity="env_steps").drawn
     never = as_frame([run(0)])
-    assert "No run reached the target" in to_target(never, quantity="env_steps", rng=rng).missing
+    assert "No run reached the target" in to_target(never, quantity="env_steps").missing
 
 
 def test_scores_are_means_with_failures_as_zero():
@@ -243,7 +239,7 @@ def test_arms_are_replicates_and_the_most_replicated_are_shown():
     assert legend_of(as_frame(runs), every) == "Setting aaaaaa: lr 0.001; setting bbbbbb: lr 0.002."
 
 
-def test_runs_of_an_unknown_scale_are_counted_and_not_drawn(rng):
+def test_runs_of_an_unknown_scale_are_counted_and_not_drawn():
     """As in other people's experiments."""
     unknown = run(9) | {"num_env_runners": None}
     figure = score(as_frame([run(0), run(1, seed=2), unknown]))
@@ -251,7 +247,7 @@ def test_runs_of_an_unknown_scale_are_counted_and_not_drawn(rng):
     assert set(figure.frame["num_env_runners"]) == {10}
     nothing = [unknown]
     assert "number of runners is not known" in score(as_frame(nothing)).missing
-    assert "known scale" in returns_of(nothing, [curve(9, [1.0, 2.0])], rng).missing
+    assert "known scale" in returns_of(nothing, [curve(9, [1.0, 2.0])]).missing
 
 
 def test_a_baseline_at_one_scale_is_shown_if_it_was_replicated():
@@ -275,10 +271,10 @@ def test_two_settings_never_share_a_name():
     assert [arm.label for arm in arms(as_frame(runs))] == ["naive", "naive #2"]
 
 
-def test_a_failed_run_without_a_clock_still_counts_against_the_time(rng):
+def test_a_failed_run_without_a_clock_still_counts_against_the_time():
     runs = [run(0, time_to_target_s=40.0), run(1, seed=2, time_to_target_s=50.0)]
     failed = run(2, seed=3, status="failed", timing="tainted", wall_time_s=None)
-    figure = to_target(as_frame([*runs, failed]), quantity="time", rng=rng)
+    figure = to_target(as_frame([*runs, failed]), quantity="time")
     assert "2 of 3 reached it" in figure.alt
     assert figure.frame.loc[figure.frame["kind"] == "not reached", "value"].tolist() == [100.0]
 
@@ -290,9 +286,7 @@ def test_without_a_digest_a_setting_is_its_parameters():
     assert [arm.label for arm in found] == ["lr 0.002", "lr 0.003"]
 
 
-@pytest.mark.parametrize(
-    "draw", [score, cost_return_front, lambda runs: to_target(runs, quantity="env_steps", rng=None)]
-)
+@pytest.mark.parametrize("draw", [score, cost_return_front, lambda runs: to_target(runs, quantity="env_steps")])
 def test_a_study_without_learning_says_so(draw):
     runs = as_frame([run(0, stage="throughput", score=None, final_return=None, cpu_s_spent=None)])
     assert draw(runs).missing.count("Fix:") == 1

@@ -93,7 +93,7 @@ LEARN = Truth(
 
 
 def goodput(frame, **options):
-    return scaling.goodput(frame, rng=np.random.default_rng(1), **options)
+    return scaling.goodput(frame, **options)
 
 
 def test_steps_time_and_cost_to_target():

@@ -92,9 +92,7 @@ def test_a_margin_of_five_hundredths_is_passed_too_often(failed, quoted):
 def iqm_coverage(n, failed, repetitions):
     rng = np.random.default_rng(n)
     truth = stats.trim_mean(scores(rng, 400_000, failed), 0.25)
-    return coverage(
-        lambda: statistics.iqm_interval(scores(rng, n, failed), rng=rng, num_resamples=500), truth, repetitions
-    )
+    return coverage(lambda: statistics.iqm_interval(scores(rng, n, failed), num_resamples=500), truth, repetitions)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
@@ -109,7 +107,7 @@ def ratio_coverage(n, failed, repetitions):
 
     def interval():
         slow, fast = times(rng, n, 0.6, failed), times(rng, n, 0.3, failed)
-        return statistics.ratio_of_restricted_means(*slow, *fast, horizon=1.0, rng=rng, num_resamples=500)
+        return statistics.ratio_of_restricted_means(*slow, *fast, horizon=1.0, num_resamples=500)
 
     return coverage(interval, truth, repetitions)
 
@@ -124,7 +122,7 @@ def test_a_ratio_known_to_a_grid_holds_the_truth():
         since = {"first_since": looks[0] - grid, "second_since": looks[1] - grid}
         for place, options in enumerate(({}, since)):
             found = statistics.ratio_of_restricted_means(
-                looks[0], looks[0] > 0, looks[1], looks[1] > 0, horizon=500_000, rng=rng, num_resamples=200, **options
+                looks[0], looks[0] > 0, looks[1], looks[1] > 0, horizon=500_000, num_resamples=200, **options
             )
             held[place] += found.low <= truth <= found.high
     assert held[0] <= 0.5 * studies

@@ -54,7 +54,7 @@ def verdict(winner, small, *, naive=None, unseen=UNSEEN, **laws) -> Verdict:
         winner if isinstance(winner, dict) else {TARGET: winner} | {scale: moved(winner, scale) for scale in unseen}
     )
     arms = Arms(winner=winners, references=small if isinstance(small, tuple) else (small,), naive_growth=naive)
-    return judge(arms, **{**LAWS, **laws}, rng=np.random.default_rng(0))
+    return judge(arms, **{**LAWS, **laws})
 
 
 def moved(one, scale):
@@ -270,7 +270,7 @@ def share_said_to_be_faster(num_runs, studies, *, seed=0):
                 ("best_small", SMALL, rng.normal(300, 30, num_runs)),
             )
         ]
-        said += bool(_clock(*both, rng, num_runs).passed)
+        said += bool(_clock(*both, num_runs).passed)
     return said / studies
 
 
