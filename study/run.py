@@ -249,6 +249,7 @@ class _Session:
             with self._ray(), RayWatch(servers_of_ray(), self._signals.lose_ray):
                 self._signals.install()
                 alive = self._tune(conductor)
+        self._signals.install()  # Ray's own code has put the default action of SIGTERM back when it shut down
         closed = self._signals.close(conductor)
         certificate = self._certify() if self._spec.holdup and closed.reason == "complete" else None
         rows = tuple(conductor.ledger.rows[number] for number in sorted(conductor.ledger.rows))

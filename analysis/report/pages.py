@@ -8,6 +8,7 @@ from markupsafe import Markup
 from analysis.figures.figure import Figure
 from analysis.report.clip import Clip
 from analysis.report.content import LEARNING, Report
+from analysis.tables.html import prose
 from analysis.tables.table import Table
 from study.harmless import markdown
 
@@ -32,13 +33,15 @@ def to_markdown(report: Report, *, figures: str = "figures") -> str:
 
 
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("analysis.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["prose"] = lambda text: Markup(prose(text))
+    return environment
 
 
 def _table(table: Table) -> Markup:

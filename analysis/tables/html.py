@@ -1,5 +1,6 @@
 """A table as HTML for people with and without a screen. Pure text; every character of the data is escaped."""
 
+import re
 from html import escape
 
 from analysis.tables.cells import Cell, cells, more_rows
@@ -16,15 +17,20 @@ def to_html(table: Table) -> str:
     parts = [f'<section class="study-table" id="{escape(table.key)}">']
     if table.empty:
         parts.append(f'<h3 id="{escape(label)}">{escape(_caption(table))}</h3>')
-    parts.append(f'<p class="conclusion">{escape(table.conclusion)}</p>')
+    parts.append(f'<p class="conclusion">{prose(table.conclusion)}</p>')
     if not table.empty:
         parts += _grid(table, label)
     parts.append(f'<p class="counts">{escape(f"{more_rows(table)} {table.counts()}".strip())}</p>')
     if table.notes:
-        parts.append(f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in table.notes)}</ul>')
+        parts.append(f'<ul class="notes">{"".join(f"<li>{prose(note)}</li>" for note in table.notes)}</ul>')
     if table.definitions or not table.empty:
         parts.append(_definitions(table))
     return "\n".join([*parts, "</section>"]) + "\n"
+
+
+def prose(text: str) -> str:
+    """Return a sentence, escaped, with what stands between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _grid(table: Table, label: str) -> list[str]:
@@ -58,8 +64,8 @@ def _cell(cell: Cell, number: bool, *, tag: str = "td") -> str:
 
 
 def _definitions(table: Table) -> str:
-    entries = [f"<dt>{escape(column.heading)}</dt><dd>{escape(column.meaning)}</dd>" for column in table.columns]
-    lines = "".join(f"<li>{escape(text)}</li>" for text in table.definitions)
+    entries = [f"<dt>{escape(column.heading)}</dt><dd>{prose(column.meaning)}</dd>" for column in table.columns]
+    lines = "".join(f"<li>{prose(text)}</li>" for text in table.definitions)
     listed = f"<ul>{lines}</ul>" if lines else ""
     columns = f"<dl>{''.join(entries)}</dl>" if entries and not table.empty else ""
     return f"<details><summary>What the columns of {escape(table.key)} mean</summary>{listed}{columns}</details>"

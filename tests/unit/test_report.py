@@ -15,6 +15,7 @@ from analysis.report import build, make_report, parse_formats, to_html, to_markd
 from analysis.report.acknowledgement import GRID5000, acknowledgement
 from analysis.report.limits import limits
 from analysis.tables import Results, Table, TableColumn, without_rows
+from analysis.tables.html import prose
 from study.errors import AnalysisError
 from tests.planted import Truth, as_frame, planted_folder
 
@@ -295,3 +296,8 @@ def test_without_any_table_the_page_says_so():
     page = to_html(build(data(problems=("All is lost.",)), [], []))
     assert "No table allows a conclusion" in page
     assert "All is lost." in page
+
+
+def test_names_between_backticks_are_code_and_everything_is_escaped():
+    assert prose("`measured` or <b>`x<y`</b>") == "<code>measured</code> or &lt;b&gt;<code>x&lt;y</code>&lt;/b&gt;"
+    assert prose("one ` alone") == "one ` alone"
