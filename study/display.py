@@ -18,7 +18,7 @@ from rich.text import Text
 from study.console import SteadyConsole, say
 from study.engine import engines_in_words
 from study.harmless import one_line
-from study.planning.plan import Plan
+from study.planning.plan import Plan, in_cpu_hours
 from study.planning.timing import PRESSURE_LIMIT, count
 from study.protocol.stages import STAGES
 from study.search.front import pareto_front
@@ -322,7 +322,7 @@ def print_plan(console: Console, plan: Plan, *, name: str) -> None:
     about = "up to " if any(slot.stage for slot in plan.slots) else ""
     console.print(
         f"[bold]{name}[/bold]: {about}{plan.num_trials} trials, about {duration(plan.hours * 3600)} here, "
-        f"{_cpu_hours(plan.hours * plan.cluster.capacity)}",
+        f"{in_cpu_hours(plan.hours * plan.cluster.capacity)}",
         markup=True,
     )
     nodes = ", ".join(
@@ -357,11 +357,6 @@ def print_plan(console: Console, plan: Plan, *, name: str) -> None:
     console.print("Times are guesses, good to a factor of three, from figures of a 2-core machine.")
 
 
-def _cpu_hours(hours: float) -> str:
-    """Return CPU-hours with two digits that say something."""
-    return f"{hours:.1f} CPU-hours" if hours >= 0.95 else f"{hours:.2g} CPU-hours"
-
-
 def print_importance(console: Console, importance: Mapping[int, Mapping[str, float]], *, fewest: int) -> None:
     """Print the importance of each parameter, a column per scale."""
     if not importance:
@@ -392,7 +387,7 @@ def print_stages(console: Console, rows: Iterable[TrialRow], *, table_file: str)
             finals = [row.summary.get("final_return") for row in here if row.iterations is None]
             best = max((final for final in finals if final is not None), default=None)
             failed = str(sum(row.status == "failed" for row in here))
-            table.add_row(stage, str(len(here)), failed, _cpu_hours(spent).split()[0], _number(best, ".1f"))
+            table.add_row(stage, str(len(here)), failed, in_cpu_hours(spent).split()[0], _number(best, ".1f"))
     console.print(table)
     say(console, f"\nAll trials with all columns: {table_file}")
 

@@ -276,7 +276,7 @@ def _check_budget(holdup: HoldUpSpec, cpu_hours: float) -> None:
     if holdup.cpu_hours is not None and holdup.cpu_hours < cpu_hours / GUESS_FACTOR:
         raise ClusterError(
             f"holdup.cpu_hours: must pay for the smallest search, race, stress and confirmation, got "
-            f"{holdup.cpu_hours:g}; they take about {cpu_hours:.1f} CPU-hours, by a guess good to a factor of three. "
+            f"{holdup.cpu_hours:g}; they take about {in_cpu_hours(cpu_hours)}, by a guess good to a factor of three. "
             f"Fix: set it to {cpu_hours:.1f} or more, or lower the sizes of the stages."
         )
 
@@ -306,3 +306,8 @@ def slots_of(requests: Sequence[Request]) -> tuple[Slot, ...]:
         if request.setting is None:
             proposed[request.num_env_runners] += 1
     return tuple(slots)
+
+
+def in_cpu_hours(hours: float) -> str:
+    """Return CPU-hours with two digits that say something."""
+    return f"{hours:,.1f} CPU-hours" if hours >= 0.95 else f"{hours:.2g} CPU-hours"

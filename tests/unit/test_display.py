@@ -11,7 +11,7 @@ from rich.console import Console
 
 from study.conductor import Stop
 from study.console import say
-from study.display import LiveDisplay, _cpu_hours, _headline, eta_s, print_plan, print_result
+from study.display import LiveDisplay, _headline, eta_s, in_cpu_hours, print_plan, print_result
 from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.tracking.cautions import cautions
@@ -193,7 +193,7 @@ def test_episodes_that_never_end_and_studies_that_learnt_nothing_are_told():
 
 
 def test_few_cpu_hours_are_not_none():
-    assert [_cpu_hours(hours) for hours in (0.034, 0.5, 1.04, 12.3)] == [
+    assert [in_cpu_hours(hours) for hours in (0.034, 0.5, 1.04, 12.3)] == [
         "0.034 CPU-hours",
         "0.5 CPU-hours",
         "1.0 CPU-hours",
