@@ -19,3 +19,13 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for name in [name for name in os.environ if name.startswith("MLFLOW_TRACKING_")]:
             patched.delenv(name)
         yield
+
+
+@pytest.fixture(autouse=True)
+def tracking_environment() -> Iterator[None]:
+    """Take back what a test left in the environment for MLflow: `mlflow.set_tracking_uri` writes it there too."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_")}
+    yield
+    for name in [name for name in os.environ if name.startswith("MLFLOW_") and name not in before]:
+        del os.environ[name]
+    os.environ.update(before)
