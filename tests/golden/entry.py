@@ -1,0 +1,154 @@
+"""The only file of the golden tests that imports the program: whoever moves or renames a module corrects it here.
+
+What is entered: the command line (`study.cli.app`), the plan of a space on a described cluster, and Ray Tune's own
+interfaces. Everything else that the golden tests compare is read from files.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import ray.tune
+from typer.testing import CliRunner
+
+import study.cli as command_line
+import study.run  # noqa: F401 (it has names that `on_cluster` replaces)
+from study.cluster import address, connection
+from study.errors import ClusterError
+from study.planning.plan import make_plan
+from study.planning.shape import ClusterShape, NodeShape
+from study.space.spec import load_space
+from study.tracking import mirror_process
+
+Node = tuple[str, int, int, int, float]
+"""Address, CPUs that Ray hands out, cores, memory in MB, GPUs."""
+
+
+def described(nodes: Sequence[Node]) -> ClusterShape:
+    """Return a cluster that nobody has."""
+    return ClusterShape(
+        nodes=tuple(
+            NodeShape(address=name, num_cpus=cpus, physical_cpus=cores, memory_mb=memory, num_gpus=gpus)
+            for name, cpus, cores, memory, gpus in nodes
+        )
+    )
+
+
+def run_command(*words: str) -> tuple[int, str]:
+    """Run a command of `python -m study` in this process; return its exit code and what it printed."""
+    result = CliRunner().invoke(command_line.app, list(words))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+@contextlib.contextmanager
+def on_cluster(nodes: Sequence[Node]) -> Iterator[None]:
+    """Let `--address` lead to a described cluster, and start no Ray and no mirror."""
+    shape = described(nodes)
+
+    @contextlib.contextmanager
+    def joined(*_: Any, **__: Any) -> Iterator[ClusterShape]:
+        yield shape
+
+    with (
+        _everywhere(address.resolve_address, lambda given: given),
+        _everywhere(connection.joined_ray, joined),
+        _everywhere(connection.servers_of_ray, dict),
+        _everywhere(mirror_process.MirrorProcess, _NoMirror),
+    ):
+        yield
+
+
+class _NoMirror:
+    """Stands for the process that writes to MLflow and the like: the records are what is compared."""
+
+    def __init__(self, target: Any = None) -> None:
+        self.name = "nothing"
+
+    def start(self, *_: Any) -> None: ...
+
+    def wait_ready(self, *_: Any) -> None: ...
+
+    def ask_to_finish(self, *_: Any) -> None: ...
+
+    def finish(self, *_: Any, **__: Any) -> Any:
+        return mirror_process.MirrorReport(behind=0, reason="")
+
+
+@contextlib.contextmanager
+def tuner(stand_in: Any) -> Iterator[None]:
+    """Let the driver meet this class as `ray.tune.Tuner`."""
+    before = ray.tune.Tuner
+    ray.tune.Tuner = stand_in
+    try:
+        yield
+    finally:
+        ray.tune.Tuner = before
+
+
+@contextlib.contextmanager
+def _everywhere(original: Any, stand_in: Any) -> Iterator[None]:
+    """Replace a function or class in every module of the program that has its name."""
+    _exchange(original, stand_in)
+    try:
+        yield
+    finally:
+        _exchange(stand_in, original)
+
+
+def _exchange(before: Any, after: Any) -> None:
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "study":
+            for attribute in [key for key, value in vars(module).items() if value is before]:
+                setattr(module, attribute, after)
+
+
+# --- the plan ------------------------------------------------------------------------------------------------------
+
+
+def plan_of(space: str, nodes: Sequence[Node]) -> dict[str, Any]:
+    """Return what a space's plan on a cluster comes to: the trials, and what each kind of trial needs."""
+    try:
+        plan = make_plan(load_space(space), described(nodes))
+    except ClusterError as error:
+        return {"refused": type(error).__name__}
+    needs: dict[str, str] = {}
+    for key, each in [
+        *((f"scale {scale.num_env_runners}", scale) for scale in plan.scales),
+        *((f"scale {scale} {variant}", found) for (scale, variant), found in plan.variants.items()),
+        *((f"cell {name}", cell.needs) for name, cell in plan.cells.items()),
+    ]:
+        needs[key] = (
+            f"runners={each.num_env_runners} trials={each.num_trials} {each.execution} processes={each.num_processes} "
+            f"cpus={each.num_cpus} memory_mb={each.memory_mb} hours={each.hours:.6g} {each.label.timing}"
+            f"{' alone' if each.alone else ''}"
+        )
+    trials = []
+    for slot in plan.slots:
+        words = {
+            "runners": slot.num_env_runners,
+            "seed": slot.seed,
+            "iterations": slot.iterations,
+            "stage": slot.stage,
+            "name": slot.anchor,
+            "variant": slot.variant,
+            "group": slot.group,
+            "learners": slot.num_learners,
+            "first_episode": slot.first_episode or None,
+            "given": in_one_line({**slot.given, **(slot.rule or {})}) or None,
+        }
+        trials.append(f"{slot.trial}: " + " ".join(f"{key}={value}" for key, value in words.items() if value))
+    return {
+        "num_trials": plan.num_trials,
+        "hours": float(f"{plan.hours:.6g}"),
+        "in processes that are kept": sum(plan.leg_of(slot) is not None for slot in plan.slots),
+        "needs": needs,
+        "trials": trials,
+    }
+
+
+def in_one_line(values: Mapping[str, Any]) -> str:
+    """Return parameters in one line, in the order of their names."""
+    return ",".join(f"{name}:{value:.9g}" for name, value in sorted(values.items()))
