@@ -14,8 +14,8 @@ from study.errors import (
 from study.space.spec import StudySpec, load_space
 
 if TYPE_CHECKING:
-    from study.opening import RunOptions
-    from study.run import StudyResult, run_study
+    from study.driver.opening import RunOptions
+    from study.driver.run import StudyResult, run_study
 
 __all__ = [
     "AnalysisError",
@@ -35,7 +35,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import the heavier modules on first use."""
-    homes = {"RunOptions": "study.opening", "StudyResult": "study.run", "run_study": "study.run"}
+    homes = {"RunOptions": "study.driver.opening", "StudyResult": "study.driver.run", "run_study": "study.driver.run"}
     if name in homes:
         import importlib
 

@@ -1,5 +1,5 @@
 """`python -m study`: the command line."""
 
-from study.cli import main
+from study.cli.commands import main
 
 main()

@@ -11,12 +11,13 @@
     └── AnalysisError(ValueError)   the data do not allow the conclusion that was asked for
 
 Whoever can go on without the failed part catches `StudyError` (a mirror, a table, a doctor's check); the rest ends
-at the command line. A message reads `where: law, got value. Fix: action.`
+at the command line.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -37,7 +38,40 @@ class ExitCode(IntEnum):
 
 
 class StudyError(Exception):
-    """Base of every error that this project raises on purpose."""
+    """Base of every error that this project raises on purpose.
+
+    The text is made of the parts, `where: rule, got value. Fix: action.`, and is never read back by a program.
+
+    Attributes:
+        where: File, field, option or part that is wrong.
+        rule: What must hold: "must be at least 1".
+        got: What was found instead; empty where the rule says it already.
+        fix: What to do, as a sentence.
+        code: Short name of the problem in kebab-case: "trial-does-not-fit".
+    """
+
+    def __init__(
+        self, message: str = "", *, where: str = "", rule: str = "", got: object = "", fix: str = "", code: str = ""
+    ) -> None:
+        self.where, self.rule, self.got, self.fix, self.code = where, rule or message, str(got), fix, code
+        super().__init__(message or in_one_line(where=where, rule=rule, got=str(got), fix=fix))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle with all parts: errors of a trial come from another process."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def in_one_line(*, where: str, rule: str, got: str, fix: str) -> str:
+    """Return the text of a problem, `where: rule, got value. Fix: action.`, without the parts that are empty."""
+    place, found, remedy = f"{where}: " if where else "", f", got {got}" if got else "", f" Fix: {fix}" if fix else ""
+    return f"{place}{rule}{found}.{remedy}"
+
+
+def _restored(kind: type[StudyError], args: tuple[Any, ...], parts: dict[str, Any]) -> StudyError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(parts)
+    return error
 
 
 class ClusterError(StudyError, RuntimeError):
@@ -86,11 +120,7 @@ class SpaceError(StudyError, ValueError):
     """A space file, or an option that changes it, is wrong. Carries every fault found."""
 
     def __init__(self, source: str, faults: Sequence[Fault]) -> None:
+        count = "1 problem" if len(faults) == 1 else f"{len(faults)} problems"
+        super().__init__("\n".join([f"{source}: {count}", *(f"  {fault}" for fault in faults)]), code="space")
         self.source = source
         self.faults = tuple(faults)
-        count = "1 problem" if len(self.faults) == 1 else f"{len(self.faults)} problems"
-        super().__init__("\n".join([f"{source}: {count}", *(f"  {fault}" for fault in self.faults)]))
-
-    def __reduce__(self) -> tuple[type["SpaceError"], tuple[str, tuple[Fault, ...]]]:
-        """Pickle by source and faults: a trial's process raises it too."""
-        return SpaceError, (self.source, self.faults)

@@ -6,9 +6,9 @@ from collections import defaultdict
 from pathlib import Path
 
 from study.metrics import METRICS
-from study.tracking.folder import StudyFolder
-from study.tracking.records import Evaluation, Iteration, TrialBuilt, TrialEnded, TrialStarted, read_lines
-from study.tracking.tensorboard_x import checksum, event, hparams
+from study.mirrors.tensorboard_x import checksum, event, hparams
+from study.records.folder import StudyFolder
+from study.records.records import Evaluation, Iteration, TrialBuilt, TrialEnded, TrialStarted, read_lines
 
 Points = dict[str, list[tuple[int, float, float]]]
 """Tag -> (step, value, seconds since the epoch), in the order of the file."""

@@ -10,23 +10,19 @@ from typing import Any
 
 import orjson
 
+from study.designs.holdup.calibration import opening
+from study.designs.holdup.machine import decide
+from study.designs.holdup.phases import phases
+from study.designs.holdup.stages import Request, digest_of
+from study.designs.holdup.variants import folded, runners_of, spec_of
 from study.metrics import WARMUP_ITERATIONS
+from study.planning.budget import evaluation_due, trial_budget
 from study.planning.needs import execution_of, num_cpus, num_sampling_processes, processes
 from study.planning.shape import ClusterShape, NodeShape
-from study.planning.timing import label_at_start
-from study.protocol.calibration import opening
-from study.protocol.machine import decide
-from study.protocol.phases import phases
-from study.protocol.stages import Request, digest_of
-from study.protocol.variants import folded, runners_of, spec_of
-from study.space.parameters import SCALE, Value
-from study.space.rules import resolve
-from study.space.settings import rounded, runnable
-from study.space.spec import StudySpec
-from study.tracking.chain import following
-from study.tracking.folder import StudyFolder, StudyIdentity
-from study.tracking.ledger import Ledger
-from study.tracking.records import (
+from study.records.chain import following
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.ledger import Ledger
+from study.records.records import (
     SCHEMA,
     Evaluation,
     Iteration,
@@ -42,7 +38,11 @@ from study.tracking.records import (
     TrialStarted,
     read_lines,
 )
-from study.trial.budget import evaluation_due, trial_budget
+from study.records.timing import label_at_start
+from study.space.parameters import SCALE, Value
+from study.space.rules import resolve
+from study.space.settings import rounded, runnable
+from study.space.spec import StudySpec
 from tests.spaces import spec as small_spec
 
 BEGUN = 1_700_000_000.0

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from study.certificate.record_laws import broken_by_study
-from study.certificate.trial_laws import Checked, Study, check_trial
+from study.designs.holdup.certificate.record_laws import broken_by_study
+from study.designs.holdup.certificate.trial_laws import Checked, Study, check_trial
+from study.records.records import KINDS, Evaluation, Iteration, Line, Record
+from study.records.shapes import misfit
 from study.space.spec import StudySpec
-from study.tracking.records import KINDS, Evaluation, Iteration, Line, Record
-from study.tracking.shapes import misfit
 
 Place = tuple[str | int, ...]
 

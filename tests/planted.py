@@ -21,10 +21,9 @@ import pandas as pd
 
 from analysis.load.columns import RUN_COLUMNS
 from study.metrics import WARMUP_ITERATIONS
-from study.space.spec import StudySpec
-from study.tracking.folder import StudyFolder, StudyIdentity
-from study.tracking.ledger import fold
-from study.tracking.records import (
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.ledger import fold
+from study.records.records import (
     Evaluation,
     Iteration,
     Record,
@@ -35,6 +34,7 @@ from study.tracking.records import (
     TrialEnded,
     TrialStarted,
 )
+from study.space.spec import StudySpec
 from tests.spaces import spec
 
 RETURN_BEFORE, RETURN_AFTER = 100.0, 500.0

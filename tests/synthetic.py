@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from study.tracking.folder import StudyFolder, StudyIdentity
-from study.tracking.records import (
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.records import (
     Evaluation,
     Iteration,
     Record,

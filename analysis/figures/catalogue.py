@@ -15,8 +15,8 @@ from analysis.figures.throughput import throughput
 from analysis.figures.times import to_target
 from analysis.figures.words import engine_of
 from analysis.scaling.results import ScalingGroup
-from analysis.statistics import Estimate
 from study.errors import AnalysisError
+from study.statistics import Estimate
 
 if TYPE_CHECKING:
     from analysis.load.study_data import StudyData

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.figures import style
 from analysis.figures.words import counted
-from analysis.statistics import Estimate
+from study.statistics import Estimate
 
 if TYPE_CHECKING:
     from analysis.scaling.results import Scaling, ScalingGroup, ScalingRow

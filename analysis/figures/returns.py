@@ -1,4 +1,4 @@
-"""Return against env steps and against wall clock, with bands over runs. Imports pandas, NumPy, `analysis.statistics`.
+"""Return against env steps and against wall clock, with bands over runs. Imports pandas, NumPy, `study.statistics`.
 
 A failed run stays in its band: from its end on it counts with the floor of the environment, or, where no floor is
 known, it is named and the band says that it is without it.
@@ -16,7 +16,7 @@ from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import ends
 from analysis.figures.settings import Arm, arms, clocked, legend_of, on_which_runs, one_per_scale
 from analysis.figures.words import counted, engine_of, sentence, with_interval
-from analysis.statistics import FEWEST_RUNS, FloatArray, iqm_interval
+from study.statistics import FEWEST_RUNS, FloatArray, iqm_interval
 
 GRID_POINTS = 24
 """Points of a curve whose runs were evaluated at different times."""

@@ -11,7 +11,7 @@ from analysis.figures.figure import Figure, absent
 from analysis.figures.marks import ends, whiskers
 from analysis.figures.settings import NO_SCALE, arms, learning_runs, legend_of, on_which_runs, per_setting, spread
 from analysis.figures.words import counted, engine_of, listed, number, sentence, with_interval
-from analysis.statistics import mean_interval
+from study.statistics import mean_interval
 
 MAX_DOTS = 400
 """Single runs in one picture; the frame has them all."""

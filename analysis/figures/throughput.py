@@ -17,7 +17,7 @@ from analysis.figures.marks import NO_MEASURED_ROWS, ends, series, shown, whiske
 from analysis.figures.words import counted, engine_of, listed, number, sentence, with_interval
 from analysis.models.calibration import MOST_SAID
 from analysis.scaling.selection import at_their_scale
-from analysis.statistics import Estimate, FloatArray
+from study.statistics import Estimate, FloatArray
 
 if TYPE_CHECKING:
     from analysis.scaling.results import Scaling, ScalingRow

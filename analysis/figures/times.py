@@ -17,7 +17,7 @@ from analysis.figures.marks import whiskers
 from analysis.figures.settings import NO_SCALE, arms, clocked, legend_of, on_which_runs, per_setting
 from analysis.figures.words import counted, engine_of, listed, number, sentence
 from analysis.scaling.targets import BEFORE, TIME_BEFORE
-from analysis.statistics import FEWEST_RUNS, BoolArray, FloatArray, median_time, resamples
+from study.statistics import FEWEST_RUNS, BoolArray, FloatArray, median_time, resamples
 
 Quantity = Literal["env_steps", "time"]
 COLUMNS = ("kind", "series", "num_env_runners", "value", "low", "high", "n", "n_reached")
@@ -118,7 +118,7 @@ def _median_interval(
     """Return a percentile interval of the median over resampled runs; inf where it was not reached.
 
     NaN below five runs. With times of a coefficient of variation of 0.35 and up to 20 % of runs that never reach the
-    target a nominal 95 % covers 92-96 % at n = 5, 10 and 20 (`analysis/statistics/README.md`).
+    target a nominal 95 % covers 92-96 % at n = 5, 10 and 20 (`study/statistics/README.md`).
     The lower end is that of the evaluations before, the upper one that of the evaluations that saw the target.
     """
     if times.size < FEWEST_RUNS:

@@ -12,7 +12,7 @@ from analysis.load.arrays import Values, frame_of
 from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS
 from analysis.load.record_scan import Scan
 from study.errors import RecordError
-from study.tracking.records import Evaluation, Record
+from study.records.records import Evaluation, Record
 
 _HEAD = 4
 """Columns of an iteration that are no metrics."""

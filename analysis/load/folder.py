@@ -15,10 +15,10 @@ from analysis.load.sheet import Session, study_sheet
 from analysis.load.study_data import Kind, StudyData
 from analysis.load.timed_sums import TimedSums
 from study.errors import AnalysisError, SpaceError
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.ledger import Ledger
+from study.records.records import Record, StudyClosed, StudyOpened, TrialBuilt, TrialStarted
 from study.space.spec import StudySpec
-from study.tracking.folder import StudyFolder, StudyIdentity
-from study.tracking.ledger import Ledger
-from study.tracking.records import Record, StudyClosed, StudyOpened, TrialBuilt, TrialStarted
 
 _SHOWN = 8
 """Most studies in a message."""

@@ -17,8 +17,8 @@ from analysis.load.problems import count, label_problems, outcome_problems, sess
 from analysis.load.sheet import study_sheet
 from analysis.load.study_data import Kind, StudyData
 from study.errors import AnalysisError
-from study.tracking.folder import StudyIdentity
-from study.tracking.mirror_content import ATTEMPT, DUPLICATE, ROLE, STUDY_ID, SUPERSEDED, TRIAL
+from study.mirrors.mirror_content import ATTEMPT, DUPLICATE, ROLE, STUDY_ID, SUPERSEDED, TRIAL
+from study.records.folder import StudyIdentity
 
 
 def our_study(store: Store, experiment: Experiment, parent: StoredRun, *, histories: bool | None) -> StudyData:

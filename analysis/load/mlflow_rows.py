@@ -16,17 +16,17 @@ from analysis.load.fingerprint import Workload, asked, borrowed, effective_part,
 from analysis.load.mlflow_client import StoredRun
 from analysis.load.mlflow_details import Histories, Row
 from analysis.load.sheet import Session
+from study.designs.holdup.variants import spec_of
 from study.errors import RecordError
 from study.metrics import METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
+from study.mirrors.mirror_content import ATTEMPT, EFFECTIVE, TRIAL
 from study.planning.needs import num_cpus
-from study.protocol.variants import spec_of
+from study.records.folder import StudyIdentity
+from study.records.records import TrialBuilt
+from study.records.shapes import misfit
 from study.space.parameters import PARAMETERS, SCALE, Value
 from study.space.spec import StudySpec
 from study.space.throughput import LEARNERS
-from study.tracking.folder import StudyIdentity
-from study.tracking.mirror_content import ATTEMPT, EFFECTIVE, TRIAL
-from study.tracking.records import TrialBuilt
-from study.tracking.shapes import misfit
 
 _NONE = "none"
 """What the mirror writes for an empty text."""

@@ -9,11 +9,11 @@ from typing import Any, get_args
 from analysis.load.mlflow_client import Store, StoredRun
 from analysis.load.sheet import Session
 from study.errors import SpaceError
+from study.mirrors.mirror_content import STUDY_ID, STUDY_STATUS
+from study.records.folder import FORMAT, StudyIdentity
+from study.records.records import StudyClosed, StudyOpened
 from study.space.space_file import Source
 from study.space.spec import StudySpec, parse_space
-from study.tracking.folder import FORMAT, StudyIdentity
-from study.tracking.mirror_content import STUDY_ID, STUDY_STATUS
-from study.tracking.records import StudyClosed, StudyOpened
 
 _PREFIX = "provenance."
 _TEXTS = ("time", "hostname", "platform", "cpu_model")

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.load.record_scan import Scan
 from analysis.load.sheet import Session
-from study.tracking.ledger import Ledger
+from study.records.ledger import Ledger
 
 
 def folder_problems(

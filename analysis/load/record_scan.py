@@ -1,6 +1,6 @@
 """One pass over a records file, fast enough for a hundred thousand trials. Imports NumPy and orjson, no engine.
 
-`study.tracking.records.read_lines` makes a dataclass of every line; most lines of a large study are iterations, of
+`study.records.records.read_lines` makes a dataclass of every line; most lines of a large study are iterations, of
 which analysis wants sums. Here an iteration stays a tuple of numbers, every other line becomes its record, and any line
 that is not as it must be is handed to the slow reader, whose error names file and line.
 """
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import orjson
 
 from study.errors import RecordError
-from study.tracking.records import (
+from study.records.records import (
     KINDS,
     SCHEMA,
     Evaluation,
@@ -30,7 +30,7 @@ from study.tracking.records import (
     raw_lines,
     restore_returns,
 )
-from study.tracking.shapes import is_moment, misfit
+from study.records.shapes import is_moment, misfit
 
 _BEGINNING = b'{"schema":'
 """How every line begins."""

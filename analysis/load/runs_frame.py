@@ -14,11 +14,11 @@ from analysis.load.columns import RUN_COLUMNS
 from analysis.load.fingerprint import Workload, asked, borrowed, effective_part, engine_of_part, fingerprint
 from analysis.load.timed_sums import Sums
 from study.metrics import METRICS
-from study.planning.timing import label_of_folded
+from study.records.ledger import Ledger, TrialRow
+from study.records.records import TrialBuilt
+from study.records.timing import label_of_folded
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.throughput import LEARNERS
-from study.tracking.ledger import Ledger, TrialRow
-from study.tracking.records import TrialBuilt
 
 _TRIAL_METRICS = tuple(name for name, metric in METRICS.items() if metric.grain == "trial")
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from study.tracking.folder import StudyIdentity
-from study.tracking.records import StudyClosed, StudyOpened
+from study.records.folder import StudyIdentity
+from study.records.records import StudyClosed, StudyOpened
 
 _SPEC = (
     "description",

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from study.records.folder import StudyFolder
 from study.space.spec import StudySpec
-from study.tracking.folder import StudyFolder
 
 Kind = Literal["search", "holdup", "throughput", "foreign"]
 """What a study is: an ordinary search, in stages, short trials for the clock, or written by other people's scripts."""

@@ -8,11 +8,11 @@ import pandas as pd
 
 from study.errors import AnalysisError, RecordError
 from study.metrics import METRICS
+from study.records.folder import StudyFolder
+from study.records.ledger import Ledger, table_row
+from study.records.records import Evaluation, Iteration, read_lines
+from study.records.state import ledger_of
 from study.space.parameters import PARAMETERS
-from study.tracking.folder import StudyFolder
-from study.tracking.ledger import Ledger, table_row
-from study.tracking.records import Evaluation, Iteration, read_lines
-from study.tracking.state import ledger_of
 
 TEXT = (
     "status",

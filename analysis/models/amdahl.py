@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.models.regression import Curve, as_curve_data, fit_reciprocal
-from analysis.statistics import Estimate, FloatArray
+from study.statistics import Estimate, FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from analysis.models.iteration_time import IterationTimeFit
 from analysis.models.observations import BoolArray, Cells
 from analysis.models.regression import nonnegative, nonnegative_of_resamples
 from analysis.models.resampling import NUM_RESAMPLES, degrees_of_freedom, percentile_estimate, run_weights
-from analysis.statistics import Estimate, FloatArray
 from study.errors import AnalysisError
+from study.statistics import Estimate, FloatArray
 
 _ROUNDS = 12
 """Rounds of filling in what censored runs would have taken; it settles to 1e-3 within ten at half of them censored."""

@@ -12,8 +12,8 @@ import numpy as np
 from scipy import stats
 
 from analysis.models.observations import IntArray, Observations
-from analysis.statistics import Estimate, FloatArray
 from study.errors import AnalysisError
+from study.statistics import Estimate, FloatArray
 
 Bound = Literal["learner-bound", "overhead-bound", "runner-bound", "undecided"]
 _METHOD = "Student's t of the logarithm"

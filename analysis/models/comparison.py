@@ -13,8 +13,8 @@ import numpy as np
 
 from analysis.models.observations import FACTORS, BoolArray, Observations
 from analysis.models.rivals import MODELS, Model
-from analysis.statistics import FEWEST_RUNS, NUM_RESAMPLES, Estimate, FloatArray
 from study.errors import AnalysisError
+from study.statistics import FEWEST_RUNS, NUM_RESAMPLES, Estimate, FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

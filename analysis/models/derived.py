@@ -13,8 +13,8 @@ import numpy as np
 from analysis.models.iteration_time import IterationTimeFit
 from analysis.models.observations import Cells, IntArray
 from analysis.models.phases import INDEX
-from analysis.statistics import Estimate, FloatArray
 from study.errors import AnalysisError
+from study.statistics import Estimate, FloatArray
 
 MOST_RUNNERS = 4096
 """Where a search over runners ends."""

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.models.regression import as_curve_data, nonnegative
-from analysis.statistics import FloatArray
 from study.errors import AnalysisError
+from study.statistics import FloatArray
 
 TERMS = ("constant", "shared", "tree", "each")
 """Unknowns, in seconds: of 1, B / n (per env step), ln n and n."""

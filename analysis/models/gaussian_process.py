@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.models.regression import as_curve_data
-from analysis.statistics import FloatArray
 from study.errors import AnalysisError
+from study.statistics import FloatArray
 
 _RESTARTS = 1
 """Starts of the likelihood's maximisation besides the first: with two length scales it has few maxima."""

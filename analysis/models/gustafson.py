@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.models.regression import as_curve_data, nonnegative
-from analysis.statistics import FloatArray
+from study.statistics import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

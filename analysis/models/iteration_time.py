@@ -20,8 +20,8 @@ from analysis.models.resampling import (
     percentile_estimate,
     run_weights,
 )
-from analysis.statistics import Estimate, FloatArray
 from study.errors import AnalysisError
+from study.statistics import Estimate, FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.statistics import FloatArray
 from study.errors import AnalysisError
+from study.statistics import FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ from scipy import optimize
 from analysis.models.observations import Observations
 from analysis.models.phases import GROUPS, INDEX, UNKNOWNS, Design
 from analysis.models.regression import nonnegative, nonnegative_of_resamples
-from analysis.statistics import FloatArray
+from study.statistics import FloatArray
 
 _OWN_SHARE = 0.02
 """An unknown whose factor varies by less than this share apart from the others' is not told by the runs."""

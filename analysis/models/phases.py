@@ -23,7 +23,7 @@ import numpy as np
 from scipy import stats
 
 from analysis.models.observations import Cells
-from analysis.statistics import FloatArray
+from study.statistics import FloatArray
 
 UNKNOWNS: Mapping[str, str] = {
     "alpha": "s per vector step",

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, stats
 
-from analysis.statistics import Estimate, FloatArray
 from study.errors import AnalysisError
+from study.statistics import Estimate, FloatArray
 
 _ROUNDS = 4
 """Reweightings. The weights settle to 1e-4 within three where errors are below 30 %."""

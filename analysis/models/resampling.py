@@ -1,10 +1,10 @@
-"""Which runs a resample holds, and the interval that resamples give. Imports NumPy, SciPy, `analysis.statistics`."""
+"""Which runs a resample holds, and the interval that resamples give. Imports NumPy, SciPy, `study.statistics`."""
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from analysis.statistics import FEWEST_RUNS, Estimate, FloatArray
+from study.statistics import FEWEST_RUNS, Estimate, FloatArray
 
 NUM_RESAMPLES = 1_000
 """Resamples of a model's bootstrap: the ends of a 90 % interval then move by about 3 % of its width."""

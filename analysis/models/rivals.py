@@ -11,8 +11,8 @@ from analysis.models.gustafson import fit_gustafson
 from analysis.models.iteration_time import fit_iteration_time
 from analysis.models.observations import FACTORS, Cells, Observations
 from analysis.models.usl import fit_usl
-from analysis.statistics import FloatArray
 from study.errors import AnalysisError
+from study.statistics import FloatArray
 
 Answer = tuple[FloatArray, list[str]]
 """Predicted seconds per iteration, shape (cells,), NaN where there is none; and why, one reason per cell or ''."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy import optimize
 
 from analysis.models.regression import Curve, Fitted, as_curve_data, fit_curve, nonnegative
-from analysis.statistics import Estimate, FloatArray
+from study.statistics import Estimate, FloatArray
 
 Loss = Literal["relative", "absolute"]
 LEAST_SCALES = 6

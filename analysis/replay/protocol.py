@@ -1,4 +1,4 @@
-"""Our protocol in a replay: search, race and stress with `study.protocol`'s own choices of who goes on. Pure."""
+"""Our protocol in a replay: search, race and stress with `study.designs.holdup`'s own choices of who goes on. Pure."""
 
 import itertools
 import math
@@ -9,13 +9,13 @@ import numpy as np
 
 from analysis.replay.draw import Draw, Purse, look
 from analysis.replay.table import SMALL, TARGET
-from analysis.statistics import pooled_sd
-from study.protocol import selection
-from study.protocol.phases import SECOND_LOOKS
+from study.designs.holdup import selection
+from study.designs.holdup.phases import SECOND_LOOKS
+from study.statistics import pooled_sd
 
 
 def protocol(draw: Draw, purse: Purse) -> int:
-    """Search, race and stress as `study.protocol` does, with its own choices of who goes on.
+    """Search, race and stress as `study.designs.holdup` does, with its own choices of who goes on.
 
     The whole trials of the calibration are paid for, at the table's mean cost; what they tell, the spread between
     seeds, is not in the table and unknown until there are second looks. Left out are the baselines, which change no

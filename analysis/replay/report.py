@@ -9,8 +9,8 @@ import pandas as pd
 from analysis.replay.draw import Roles
 from analysis.replay.rules import FREE
 from analysis.replay.table import LAST_EPISODES, SMALL, TARGET, ScoreTable
-from analysis.statistics import Estimate
 from study.space.holdup import HoldUpSpec
+from study.statistics import Estimate
 
 IDLE = 0.9
 """A rule that spends less than this share of the budget in every replay is said to have no use for it."""

@@ -28,9 +28,9 @@ from analysis.replay.draw import Purse, Roles, draw_study, roles_of
 from analysis.replay.report import ReplayResult, RuleResult, notes
 from analysis.replay.rules import OURS, RULES, Rule
 from analysis.replay.table import SMALL, TARGET, ScoreTable, score_table
-from analysis.statistics import Estimate, FloatArray
 from study.errors import AnalysisError
 from study.space.holdup import HoldUpSpec
+from study.statistics import Estimate, FloatArray
 
 __all__ = ["replay", "replay_table"]
 
@@ -87,7 +87,7 @@ def replay_table(
     Intervals hold for other seeds and the same settings. Their standard error adds the spread between tables with
     resampled seeds, less what the few replays of each put into it, to the Monte Carlo error of the replays; the
     quantile is Student's for the seeds of the table, and the spread is widened by n / (n - 1) as in
-    `analysis.statistics` (expanded). That of a probability is never narrower than for as many runs as there are seeds.
+    `study.statistics` (expanded). That of a probability is never narrower than for as many runs as there are seeds.
     On tables of 24 settings and 8 seeds, of which some fail now and then, a nominal 95 % covers 98-100 % for
     probabilities, 90-94 % for their ratio and 80-92 % for regret, least where the rule is good and failures are rare
     (`test_intervals_cover_as_the_docstring_says`).

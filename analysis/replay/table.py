@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from analysis.statistics import BoolArray, FloatArray
 from study.errors import AnalysisError
 from study.planning.plan import grid_values
+from study.records.folder import StudyFolder
+from study.records.ledger import TrialRow
+from study.records.state import ledger_of
 from study.space.parameters import SCALE, Value
 from study.space.spec import StudySpec
-from study.tracking.folder import StudyFolder
-from study.tracking.ledger import TrialRow
-from study.tracking.state import ledger_of
+from study.statistics import BoolArray, FloatArray
 
 TARGET, SMALL = 0, 1
 """Index of the scales in the arrays of a table."""

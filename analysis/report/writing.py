@@ -11,7 +11,7 @@ from analysis.tables.table import Table
 from analysis.tables.writers import frame_to_csv
 from study.errors import AnalysisError
 from study.harmless import printable
-from study.tracking.files import below, write_below
+from study.records.files import below, write_below
 
 PAGE, TEXT = "report.html", "report.md"
 TABLES, FIGURES = "tables", "figures"

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from analysis.statistics import Estimate, FloatArray
+from study.statistics import Estimate, FloatArray
 
 Block = Hashable
 Logs = Mapping[Block, float]

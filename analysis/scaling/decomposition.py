@@ -10,8 +10,8 @@ import pandas as pd
 from analysis.scaling.blocks import block_means, contrast, exponential, ratio_of_totals
 from analysis.scaling.fingerprint import BATCH, differing, replaced, text_of
 from analysis.scaling.results import Cell, Decomposition
-from analysis.statistics import Estimate
 from study.errors import AnalysisError
+from study.statistics import Estimate
 
 PARTS = (
     (-0.5, 0.5, -0.5, 0.5),  # parallel: mean of the speed-ups at the first and at the second workload

@@ -11,7 +11,7 @@ from analysis.scaling.blocks import no_interval
 from analysis.scaling.fingerprint import labels
 from analysis.scaling.results import Drift
 from analysis.scaling.selection import as_int, select, texts
-from analysis.statistics import Estimate, FloatArray
+from study.statistics import Estimate, FloatArray
 
 ANCHOR = "anchor"
 """Name of a throughput study's base cell, which begins and ends every block (`study.space.cells`)."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from analysis.scaling.blocks import Logs, contrast, mean_of, scaled, transformed
 from analysis.scaling.single import karp_flatt as karp_flatt_of
-from analysis.statistics import Estimate
+from study.statistics import Estimate
 
 STEADY = 0.05
 """A change of the serial fraction e that moves 1 / E_n = 1 + e (p - 1) by less than this at the largest scale is none

@@ -28,7 +28,7 @@ from analysis.scaling.targets import (
     ratio_of_targets,
     to_target,
 )
-from analysis.statistics import Estimate, median_time
+from study.statistics import Estimate, median_time
 
 CLOCK_ONLY = ("execution", "threads", "cpu_model", "smt", "node_type")
 """Fields of the fingerprint that change the clock and not what is learnt: an emulated run learns as a real one does."""

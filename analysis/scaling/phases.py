@@ -10,7 +10,7 @@ from analysis.scaling.blocks import Block, ratio_of_totals, transformed
 from analysis.scaling.fingerprint import labels
 from analysis.scaling.results import PhaseRow, Phases, Straggler
 from analysis.scaling.selection import MEASURED, as_int, check_columns, select
-from analysis.statistics import Estimate, FloatArray
+from study.statistics import Estimate, FloatArray
 
 PHASES = ("runners", "imbalance", "transfer", "learning", "sync", "rest")
 """Mean runner sampling; waiting for the slowest runner; from its end until its samples were there; learning; weights to

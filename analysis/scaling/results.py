@@ -1,10 +1,10 @@
-"""What the scaling analysis returns: frozen values that views print as they are. Imports `analysis.statistics` only."""
+"""What the scaling analysis returns: frozen values that views print as they are. Imports `study.statistics` only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from analysis.statistics import Estimate
+from study.statistics import Estimate
 
 Kind = Literal["strong", "weak"]
 

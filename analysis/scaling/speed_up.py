@@ -11,8 +11,8 @@ from analysis.scaling.fingerprint import BATCH, fields, labels
 from analysis.scaling.results import Kind, Scaling, ScalingGroup, ScalingRow
 from analysis.scaling.selection import as_int, select
 from analysis.scaling.workload import GROWING, workload_keys
-from analysis.statistics import Estimate
 from study.errors import AnalysisError
+from study.statistics import Estimate
 
 ALONE = "no run of equal workload at another scale"
 NO_REFERENCE = "no run of equal workload at the reference scale"

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.scaling.selection import check_columns
-from analysis.statistics import BoolArray, Estimate, FloatArray, ratio_of_restricted_means
+from study.statistics import BoolArray, Estimate, FloatArray, ratio_of_restricted_means
 
 ENDED = ("finished", "failed")
 NEEDED = ("status", "env_steps", "env_steps_to_target")

@@ -10,12 +10,12 @@ from typing import Literal
 
 from study.errors import RecordError
 from study.harmless import one_line
-from study.planning.timing import PRESSURE_LIMIT
-from study.tracking.folder import StudyFolder, StudyIdentity
-from study.tracking.ledger import Ledger, TrialRow
-from study.tracking.lock import at_work
-from study.tracking.mirror_cursor import CursorFile, count_behind
-from study.tracking.tracking_uri import mask_credentials
+from study.mirrors.mirror_cursor import CursorFile, count_behind
+from study.mirrors.tracking_uri import mask_credentials
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.ledger import Ledger, TrialRow
+from study.records.lock import at_work
+from study.records.timing import PRESSURE_LIMIT
 
 Driver = Literal["working", "ended", "gone", "packed"]
 """`gone`: it neither holds the folder nor has said that it ended. `packed`: a published copy, which has none."""

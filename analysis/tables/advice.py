@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from analysis import models
 from analysis.load import StudyData
 from analysis.scaling.results import Goodput, GoodputRow, Scaling, ScalingGroup, ScalingRow
-from analysis.statistics import Estimate
 from analysis.tables import definitions as words
 from analysis.tables.cells import in_words, overlap
 from analysis.tables.model_results import ModelResults
@@ -19,6 +18,7 @@ from analysis.tables.model_tables import left_out_by_models
 from analysis.tables.results import Results, attempt, of_engine
 from analysis.tables.scaling_tables import FIRST_COMMAND
 from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
+from study.statistics import Estimate
 
 TITLE = "Recommendation"
 SAID = (words.ADVICE, words.KNEE, words.LIMIT, words.CEILING, words.BEST_BATCH, words.MODEL_INTERVAL, words.INTERVAL)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.statistics import Estimate
 from analysis.tables.table import Table, TableColumn
+from study.statistics import Estimate
 
 MISSING = "-"
 """What stands where a quantity does not exist."""

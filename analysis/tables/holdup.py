@@ -1,4 +1,4 @@
-"""T11: the hold-up certificate as a table of its arms and laws. A view of study.certificate; reads files, no engine."""
+"""T11: the certificate of a hold-up study as a table of its arms and rules. Reads files, no engine."""
 
 import json
 import shlex
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from analysis.load import StudyData
-from analysis.statistics import Estimate
 from analysis.tables import definitions as words
 from analysis.tables.cells import in_words
 from analysis.tables.results import Results, of_engine
 from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
 from study.errors import StudyError
-from study.tracking.folder import StudyFolder
+from study.records.folder import StudyFolder
+from study.statistics import Estimate
 
 TITLE = "Hold-up certificate: the arms on test seeds"
 SAID = (words.CERTIFICATE, words.STEPS_TO_TARGET)
@@ -108,7 +108,7 @@ def _certificate(data: StudyData) -> dict[str, Any] | str:
             "look at certificate.md among the artifacts of its run."
         )
     folder = StudyFolder(Path(data.source))
-    from study.certificate.making import make_certificate  # SciPy's, for a second
+    from study.designs.holdup.certificate.making import make_certificate  # SciPy's, for a second
 
     try:
         if folder.certificate.exists():

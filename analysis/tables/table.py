@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.statistics import Estimate
 from study.errors import AnalysisError
+from study.statistics import Estimate
 
 SUFFIXES = ("_low", "_high", "_n")
 """Of the columns that go with an estimate: the ends of its interval, and the runs behind it where rows differ."""

@@ -22,8 +22,8 @@ from typing import Any
 
 import psutil
 
-from study.cluster.machine import Machine, machine
 from study.errors import ClusterError
+from study.hosts.machine import Machine, machine
 from study.planning.needs import largest_trial, num_cpus
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.space.spec import StudySpec
@@ -31,7 +31,7 @@ from study.space.spec import StudySpec
 HANDSHAKE_TIMEOUT_S = 20.0
 """How long Ray's own handshake may take, the import of Ray included."""
 TUNE_ENVIRONMENT = {
-    # Admission is ours (study.search.admission): Tune may place every trial that we hand out.
+    # Admission is ours (study.driver.admission): Tune may place every trial that we hand out.
     "TUNE_MAX_PENDING_TRIALS_PG": "1000",
     # Records are ours; Tune's snapshots and log files would only cost time in its event loop.
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",

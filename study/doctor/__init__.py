@@ -42,7 +42,7 @@ def diagnose(
 def gather(*, address: str | None, tracking_uri: str | None, out: Path, spec: StudySpec | None) -> "Surroundings":
     """Return the facts that `judge` rests on; arguments as of `diagnose`."""
     from study.doctor.asking import find_surroundings
-    from study.tracking.tracking_uri import DEFAULT_TRACKING_URI, asked_uri
+    from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, asked_uri
 
     uri = asked_uri(tracking_uri) or DEFAULT_TRACKING_URI
     return find_surroundings(address=address, tracking_uri=uri, out=out, spec=spec)

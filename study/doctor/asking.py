@@ -14,17 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from study.cluster import control_groups as control_groups_module
-from study.cluster import machine as machine_module
 from study.cluster.address import resolve_address
 from study.cluster.connection import connected_ray, private_shape
 from study.cluster.shipping import OwnModule, own_modules, runtime_env
-from study.doctor.probe import look, read_clock, read_host
 from study.doctor.surroundings import Clock, Cluster, NodeReport, Surroundings
 from study.errors import ClusterError, SpaceError, StudyError
+from study.hosts import control_groups as control_groups_module
+from study.hosts import machine as machine_module
+from study.hosts.probe import look, read_clock, read_host
 from study.planning.shape import LOCAL
 from study.space.spec import EnvironmentSpec, StudySpec
-from study.trial.envs.environments import probe
+from study.trial.engine.envs.environments import probe
 
 SAMPLE_S = 1.0
 """How long the load is watched."""

@@ -2,7 +2,7 @@
 
 from study.doctor.finding import Check, Verdict, ok, warn
 from study.doctor.surroundings import NodeReport, Surroundings, on_every_node
-from study.planning.timing import PRESSURE_LIMIT
+from study.records.timing import PRESSURE_LIMIT
 
 FOREIGN_CPUS = 0.25
 """CPUs that foreign processes may use: more than a machine's own housekeeping."""

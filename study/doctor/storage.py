@@ -17,9 +17,9 @@ from pathlib import Path
 
 from study.doctor.finding import Check, Verdict, fail, ok, warn
 from study.doctor.limits import is_network
-from study.doctor.probe import MB, filesystem_of
 from study.doctor.surroundings import Surroundings
-from study.tracking.trust import group_may_write, open_place
+from study.hosts.probe import MB, filesystem_of
+from study.records.trust import group_may_write, open_place
 
 LITTLE_MB, ENOUGH_MB = 100, 1024
 """Free space: records, checkpoints and the database of a small study, and of a large one."""

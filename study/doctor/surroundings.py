@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from study.doctor.facts import Facts
 from study.doctor.finding import LEVELS, Look, Verdict, fail, refused
 from study.errors import StudyError
+from study.hosts.facts import Facts
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.space.spec import StudySpec
 

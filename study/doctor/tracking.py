@@ -14,11 +14,11 @@ from packaging.version import InvalidVersion, Version
 from study.cluster.connection import environment
 from study.doctor.finding import Check, Verdict, fail, ok, warn
 from study.doctor.limits import is_network
-from study.doctor.probe import filesystem_of
 from study.doctor.storage import nearest
 from study.doctor.surroundings import Surroundings
 from study.errors import TrackingError
-from study.tracking.tracking_uri import CLIENT_SETTINGS, absolute_uri, check_tracking_uri, mask_credentials, sqlite_path
+from study.hosts.probe import filesystem_of
+from study.mirrors.tracking_uri import CLIENT_SETTINGS, absolute_uri, check_tracking_uri, mask_credentials, sqlite_path
 
 TIMEOUT_S = 10.0
 

@@ -12,14 +12,14 @@ from study.evaluating.film import BEST, EPISODES, Facts, best_suffix, check_targ
 from study.evaluating.showing import Shown, show
 from study.evaluating.subject import Subject, find_subject, random_subject
 from study.evaluating.summary import Summary, summarise
+from study.mirrors.mlflow_report import NOT_ASKED, asked_place, attach
+from study.mirrors.tracking_uri import mask_credentials
+from study.records.folder import StudyFolder
+from study.records.trust import check_modules
 from study.space.spec import StudySpec
-from study.tracking.folder import StudyFolder
-from study.tracking.mlflow_report import NOT_ASKED, asked_place, attach
-from study.tracking.tracking_uri import mask_credentials
-from study.tracking.trust import check_modules
 
 if TYPE_CHECKING:
-    from study.trial.envs.environments import Spaces
+    from study.trial.engine.envs.environments import Spaces
     from study.trial.evaluation import EvaluationResult
 
 
@@ -100,8 +100,8 @@ def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda 
     film = None if asked.video is None else _target(subject, asked.video)
     if film is not None:
         check_target(film)
-    from study.trial.envs.environments import probe, probe_study
-    from study.trial.envs.frames import open_scene
+    from study.trial.engine.envs.environments import probe, probe_study
+    from study.trial.engine.envs.frames import open_scene
 
     with ExitStack() as scenes:
         # A random policy has no network that must suit.

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from study.errors import Fault, RecordError, SpaceError
-from study.tracking.files import write_atomically
+from study.records.files import write_atomically
 
 if TYPE_CHECKING:
-    from study.trial.envs.frames import Frame
+    from study.trial.engine.envs.frames import Frame
 
 BEST = "best"
 """Name of the film of a study's best policy: the one that its report shows."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from study.evaluating.film import EPISODES, MOST_SECONDS, Shot, write_poster, writing
 
 if TYPE_CHECKING:
-    from study.trial.envs.frames import Frame, Scene
+    from study.trial.engine.envs.frames import Frame, Scene
     from study.trial.evaluation import EvaluationResult
 
 

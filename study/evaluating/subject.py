@@ -4,18 +4,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from study.designs.holdup.variants import spec_of
 from study.errors import Fault, RecordError, SpaceError
-from study.protocol.variants import spec_of
+from study.records.files import check_plain_tree
+from study.records.folder import StudyFolder
+from study.records.ledger import Ledger, TrialRow, best_per_scale
+from study.records.state import ledger_of
+from study.records.trust import check_own
 from study.space.laws import smallest
 from study.space.parameters import SCALE, Value
 from study.space.settings import runnable
 from study.space.space_file import find_space
 from study.space.spec import StudySpec, load_space, load_unscored
-from study.tracking.files import check_plain_tree
-from study.tracking.folder import StudyFolder
-from study.tracking.ledger import Ledger, TrialRow, best_per_scale
-from study.tracking.state import ledger_of
-from study.tracking.trust import check_own
 from study.trial.weights import STATE_FILE
 
 _SPACE_SUFFIXES = (".yaml", ".yml")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.statistics import Estimate, mean_interval, rate_interval
+from study.statistics import Estimate, mean_interval, rate_interval
 
 MOST_BARS = 12
 """Of the histogram: what fits on a screen."""

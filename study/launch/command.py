@@ -13,11 +13,11 @@ from study.launch import batch
 from study.launch.job import JOB_FILE, LaunchJob
 from study.launch.manifest import WrittenFiles
 from study.launch.ssh import parse_hosts
+from study.mirrors.tracking_uri import mask_credentials
 from study.planning.needs import num_cpus
 from study.planning.plan import in_cpu_hours, make_plan
 from study.planning.shape import UNKNOWN, ClusterShape, NodeShape
 from study.space.spec import StudySpec
-from study.tracking.tracking_uri import mask_credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

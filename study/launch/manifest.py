@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from study.errors import LaunchError
-from study.tracking.files import write_atomically
+from study.records.files import write_atomically
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from pathlib import Path
 import psutil
 
 from study.cluster.connection import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
-from study.cluster.machine import machine
 from study.errors import LaunchError
+from study.hosts.machine import machine
 from study.launch.ports import claim, take_block
 from study.launch.tasks import RayTask
 

@@ -7,12 +7,23 @@ from typing import Annotated, Literal
 
 import typer
 
+from study.cli.options import (
+    Seed,
+    Set,
+    Space,
+    SpaceArgument,
+    Trials,
+    checked_name,
+    checked_stage,
+    load,
+    one_space,
+    seconds,
+)
 from study.console import SteadyConsole
+from study.designs.holdup.stages import STAGES
 from study.launch import option_checks as checks
-from study.options import Seed, Set, Space, SpaceArgument, Trials, checked_name, checked_stage, load, one_space, seconds
-from study.protocol.stages import STAGES
+from study.mirrors.tracking_uri import asked_uri
 from study.space.space_file import find_space
-from study.tracking.tracking_uri import asked_uri
 
 Kind = Literal["slurm", "oar", "pbs", "ssh", "ray-up", "kuberay"]
 

@@ -17,7 +17,7 @@ from study.launch.node import MARKER, STAGED
 from study.launch.remote import Agent, Inbox, Said
 from study.launch.scheduler import Scheduler
 from study.launch.tasks import CommandTask, RayTask
-from study.tracking.files import write_atomically
+from study.records.files import write_atomically
 
 STOP_TIMEOUT_S = 45.0
 REPLACE_AFTER_S = (5.0, 20.0, 60.0, 300.0)

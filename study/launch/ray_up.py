@@ -18,7 +18,7 @@ from study.launch.ports import LOWEST
 
 LONGEST_NAME = 24
 """With Ray's own names behind it, a socket's path stays below 107 bytes."""
-_CORES = "from study.cluster.machine import machine; print(machine().num_cores)"
+_CORES = "from study.hosts.machine import machine; print(machine().num_cores)"
 _STOP_TIMEOUT_S = 40
 """A raylet waits half a minute for a head that is gone."""
 _RAY_PORTS = (

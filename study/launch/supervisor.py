@@ -26,14 +26,14 @@ from study.launch.job import LaunchJob
 from study.launch.ray_cluster import ADDRESS_FILE, RayCluster, Stopped
 from study.launch.remote import Agent, Inbox, Said
 from study.launch.scheduler import Scheduler, adapter
-from study.tracking.folder import StudyFolder
-from study.tracking.records import Record, StudyClosed, StudyOpened, TrialEnded, read_lines
+from study.records.folder import StudyFolder
+from study.records.records import Record, StudyClosed, StudyOpened, TrialEnded, read_lines
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 LEAST_S = 30.0
 """With less time left than this, a study is not even begun."""
 DRIVER_TIMEOUT_S = 60.0
-"""How long a driver may take to end after a signal: it ends itself within `study.signals.ANSWER_S`."""
+"""How long a driver may take to end after a signal: it ends itself within `study.driver.signals.ANSWER_S`."""
 NEAR_THE_END_S = NOTICE_S + EARLY_S
 """A signal with less time left than this is that of the walltime."""
 MOST_RESTARTS = 3

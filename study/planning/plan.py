@@ -11,20 +11,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from study.designs.holdup.stages import Purpose, Request, Variant
+from study.designs.holdup.variants import runners_of, spec_of, why_not_measured
+from study.designs.throughput.blocks import throughput_requests
+from study.designs.throughput.plan_cells import CellPlan, cell_plans, study_seconds
 from study.errors import ClusterError
-from study.planning.cells import CellPlan, cell_plans, study_seconds
 from study.planning.guess import GUESS_FACTOR
 from study.planning.needs import execution_of
 from study.planning.scale_plan import ScalePlan, scale_plan
 from study.planning.shape import ClusterShape
-from study.protocol.blocks import throughput_requests
-from study.protocol.stages import Purpose, Request, Variant
-from study.protocol.variants import runners_of, spec_of, why_not_measured
+from study.records.records import StageDecided
 from study.space.domains import Choices, Range
 from study.space.holdup import HoldUpSpec
 from study.space.parameters import SCALE, Value
 from study.space.spec import StudySpec
-from study.tracking.records import StageDecided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +217,7 @@ def _hours(scales: Iterable[ScalePlan], cluster: ClusterShape) -> float:
 
 def _staged_plan(spec: StudySpec, holdup: HoldUpSpec, cluster: ClusterShape, decisions: Sequence[StageDecided]) -> Plan:
     """Return the plan of a hold-up study: its sizes are known beforehand, its settings are not."""
-    from study.protocol import machine, phases  # SciPy: half a second that other studies need not wait
+    from study.designs.holdup import machine, phases
 
     _check_objective(spec, cluster, spec.scales)
     expected = phases.expected_trials(spec)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from study.planning.needs import num_cpus
 from study.planning.plan import Plan
 from study.planning.shape import LOCAL, NodeShape
-from study.planning.timing import count
+from study.records.timing import count
 from study.space.laws import larger_batches
 from study.space.spec import StudySpec
 

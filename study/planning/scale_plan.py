@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from study.planning.guess import guess_seconds
 from study.planning.needs import check_fit, execution_of, memory_mb, num_cpus, processes
 from study.planning.shape import ClusterShape
-from study.planning.timing import Label, label_at_start
+from study.records.timing import Label, label_at_start
 from study.space.spec import Execution, StudySpec
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from study.cluster.connection import private_ray
+from study.designs.holdup.stages import Variant
+from study.designs.holdup.variants import spec_of
 from study.errors import TrialError
-from study.protocol.stages import Variant
-from study.protocol.variants import spec_of
+from study.records.records import TrialStarted
 from study.space.spec import StudySpec
-from study.tracking.records import TrialStarted
 
 OF_THE_TRIAL = ("setting", "seed", "iterations", "execution", "trial", "attempt", "first_episode")
 """What a trial is told of its record."""

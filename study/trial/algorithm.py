@@ -24,16 +24,16 @@ from study.errors import Fault, SpaceError
 from study.space.laws import END_FRACTION, FRAGMENT
 from study.space.parameters import SCALE, Value
 from study.space.spec import EnvironmentSpec, Execution, NetworkSpec, StudySpec
-from study.trial.envs.environments import Spaces, env_factory
-from study.trial.learning.counting_learner import CountingAPPOLearner, CountingIMPALALearner
-from study.trial.learning.encoders import CONV_NET, NATURE_FILTERS, NORMALIZE, StudyCatalog
-from study.trial.learning.lean_learner import LeanPPOLearner, lean_obstacle
+from study.trial.engine.envs.environments import Spaces, env_factory
+from study.trial.engine.learning.counting_learner import CountingAPPOLearner, CountingIMPALALearner
+from study.trial.engine.learning.encoders import CONV_NET, NATURE_FILTERS, NORMALIZE, StudyCatalog
+from study.trial.engine.learning.lean_learner import LeanPPOLearner, lean_obstacle
+from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
+from study.trial.engine.sampling.lanes import LaneLayout
+from study.trial.engine.sampling.runner import StockEnvRunner
 from study.trial.measured_algorithm import StudyConfig
 from study.trial.measured_async import StudyAPPOConfig, StudyIMPALAConfig
 from study.trial.measured_ppo import StudyPPOConfig
-from study.trial.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
-from study.trial.sampling.lanes import LaneLayout
-from study.trial.sampling.runner import StockEnvRunner
 
 _METHODS = (
     "callbacks",

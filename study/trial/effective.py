@@ -14,9 +14,9 @@ from ray.rllib.core.learner.learner import Learner
 from study.errors import TrialError
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import SCALE
-from study.trial.learning.lean_learner import LeanPPOLearner
+from study.trial.engine.learning.lean_learner import LeanPPOLearner
+from study.trial.engine.sampling.runner import RunnerReport
 from study.trial.measured_algorithm import MeasuredAlgorithm
-from study.trial.sampling.runner import RunnerReport
 
 
 def runner_reports(algorithm: MeasuredAlgorithm, *, timeout_s: float) -> tuple[RunnerReport, ...]:

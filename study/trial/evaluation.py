@@ -25,10 +25,10 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from study.errors import TrialError
 from study.space.spec import StudySpec
 from study.trial.deadline import within
-from study.trial.envs.environments import env_factory
+from study.trial.engine.envs.environments import env_factory
+from study.trial.engine.sampling.acting import action_rule, scaling_for_environment
+from study.trial.engine.sampling.seeds import LaneNoise, evaluation_seeds, random_action_seed
 from study.trial.failures import described
-from study.trial.sampling.acting import action_rule, scaling_for_environment
-from study.trial.sampling.seeds import LaneNoise, evaluation_seeds, random_action_seed
 
 MAX_LANES = 64
 """Episodes played side by side; more would cost memory and hardly save time."""

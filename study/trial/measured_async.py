@@ -5,7 +5,7 @@ are no phases; what there is instead is how long the runners sampled and the lea
 own clock, and how old the policy was that a sample was drawn with. An iteration that an evaluation follows ends when
 all that was begun is done: else runners and learner would go on beside the evaluation, which no clock counts, and the
 policy would change under it. Batches, queues and losses are RLlib's, but that returns go on beyond a fragment
-(`study.trial.learning.truncations`); the runners are asked by this module, which waits for samples (RLlib polls) and
+(`engine.learning.truncations`); the runners are asked by this module, which waits for samples (RLlib polls) and
 misses none.
 """
 
@@ -21,10 +21,10 @@ from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
-from study.trial.learning.counting_learner import CountingLearner, Learnt
+from study.trial.engine.learning.counting_learner import CountingLearner, Learnt
+from study.trial.engine.sampling.runner import SampleReference
 from study.trial.measure import RunnerMeasurement, StepMeasurement
 from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig, check_runner
-from study.trial.sampling.runner import SampleReference
 
 ITERATION_S = 1.0
 """An iteration ends with the first sample after so many seconds, and so does not cost more than it measures."""

@@ -23,10 +23,10 @@ from ray.rllib.utils.metrics import (
 )
 
 from study.errors import TrialError
+from study.trial.engine.sampling.runner import Sample
 from study.trial.failures import was_lost
 from study.trial.measure import StepMeasurement
 from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig, check_runner, value_of
-from study.trial.sampling.runner import Sample
 
 _LEARNER_KEYS: Mapping[str, str] = {
     "kl": "mean_kl_loss",

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from study.planning.node_load import NodeLoad
-from study.trial.foreign_load import Look, Ours, load_between, look
+from study.hosts.foreign_load import Look, Ours, load_between, look
+from study.records.node_load import NodeLoad
 
 if TYPE_CHECKING:
     from study.space.spec import ResourcesSpec
+    from study.trial.engine.sampling.runner import RunnerReport
     from study.trial.measured_algorithm import MeasuredAlgorithm
-    from study.trial.sampling.runner import RunnerReport
 
 LOOK_TIMEOUT_S = 60.0
 """A look takes milliseconds; without its answer the load is not known."""

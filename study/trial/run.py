@@ -19,16 +19,16 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import SpaceError, TrialError
 from study.metrics import WARMUP_ITERATIONS
+from study.planning.budget import evaluation_due, trial_budget
+from study.records.records import Evaluation, Iteration
 from study.space.parameters import Value
 from study.space.rules import differences
 from study.space.spec import EnvironmentSpec, Execution, StudySpec
-from study.tracking.records import Evaluation, Iteration
 from study.trial.algorithm import build_config
-from study.trial.budget import evaluation_due, trial_budget
 from study.trial.deadline import SteadyThread
 from study.trial.effective import read_effective, runner_reports
-from study.trial.envs.environments import Spaces, probe
-from study.trial.envs.on_nodes import why_not_here
+from study.trial.engine.envs.environments import Spaces, probe
+from study.trial.engine.envs.on_nodes import why_not_here
 from study.trial.evaluation import evaluate
 from study.trial.failures import described, of_runner, original
 from study.trial.kept_runners import in_processes_of, stop, taken_from

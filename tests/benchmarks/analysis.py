@@ -3,7 +3,7 @@
 Records are written as a driver writes them, one JSON line each (`--trials` x `--iterations` iterations, every metric),
 by orjson and without syncing. The MLflow store is SQLite with the tables that MLflow's own client makes; runs,
 parameters, tags, latest metrics and (with `--history 1`) metric histories are inserted by SQL, with the keys and texts
-of `study.tracking.mirror_content`. Each measurement is a fresh process: its wall time from the import to the tables,
+of `study.mirrors.mirror_content`. Each measurement is a fresh process: its wall time from the import to the tables,
 and its largest resident size.
 
     python -m tests.benchmarks.analysis [--trials 100000] [--iterations 10] [--runs 10000] [--history 0] [--folder DIR]
@@ -26,9 +26,9 @@ from typing import Any
 import orjson
 
 from study.metrics import METRICS
-from study.tracking import mirror_content as content
-from study.tracking.folder import StudyIdentity
-from study.tracking.records import (
+from study.mirrors import mirror_content as content
+from study.records.folder import StudyIdentity
+from study.records.records import (
     SCHEMA,
     Iteration,
     Record,
@@ -162,7 +162,7 @@ def write_records(folder: Path, trials: int, iterations: int) -> Path:
 
 def write_store(folder: Path, runs: int, iterations: int, *, history: bool) -> str:
     """Write an MLflow store with one study."""
-    from study.tracking.mlflow_mirror import sync
+    from study.mirrors.mlflow_mirror import sync
 
     study = synthetic.make_folder(folder / "mirrored", f"sqlite:///{folder}/mlflow.db", name="large")
     synthetic.append(study, synthetic.opened())

@@ -93,7 +93,7 @@ def pretend_cores(count: int) -> None:
 
 def ours(folder: Path, options: argparse.Namespace) -> None:
     from study import RunOptions, run_study
-    from study.display import PlainDisplay
+    from study.cli.display import PlainDisplay
     from study.trial import trainable
     from tests.benchmarks.trivial import TrivialTrial
 
@@ -191,15 +191,15 @@ def drive(folder: Path, *, num_trials: int, sampler: str, side_by_side: int = 16
     """Run a study without Ray; return milliseconds of CPU for each trial, and memory, before each of `SIZES`."""
     from rich.console import Console
 
-    from study.conductor import Conductor
-    from study.display import PlainDisplay
+    from study.cli.display import PlainDisplay
+    from study.designs.search.optuna_study import OptunaStudy
+    from study.driver.conductor import Conductor
+    from study.driver.searcher import StudyCallback, StudySearcher, StudyStopper
     from study.planning.plan import make_plan
     from study.planning.shape import LOCAL, ClusterShape, NodeShape
-    from study.search.optuna_study import OptunaStudy
-    from study.search.searcher import StudyCallback, StudySearcher, StudyStopper
-    from study.tracking.folder import StudyFolder
-    from study.tracking.ledger import fold
-    from study.tracking.records import RecordLog
+    from study.records.folder import StudyFolder
+    from study.records.ledger import fold
+    from study.records.records import RecordLog
     from tests.benchmarks.trivial import report
 
     spec, place, ledger = parsed(num_trials, sampler), StudyFolder(folder), fold([])

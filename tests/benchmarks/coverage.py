@@ -5,7 +5,7 @@ figures call, and counts in how many samples the interval holds the truth. "none
 
     python -m tests.benchmarks.coverage [--write]
 
-Takes some minutes on one core. `--write` puts the table into `analysis/statistics/README.md`; the last line is JSON.
+Takes some minutes on one core. `--write` puts the table into `study/statistics/README.md`; the last line is JSON.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from analysis import models, statistics
+from analysis import models
 from analysis.figures.times import _median_interval
 from analysis.models.comparison import _median
 from analysis.models.phases import phase_times
@@ -25,11 +25,12 @@ from analysis.scaling.blocks import contrast, mean_of, ratio_of_totals
 from analysis.scaling.drift import slope
 from analysis.scaling.goodput import product_of, restricted
 from analysis.scaling.targets import Targets
-from analysis.statistics import Estimate
+from study import statistics
+from study.statistics import Estimate
 from tests.unit.test_models_planted import TRUTH, design, grid, planted, vector
 
 SIZES = (2, 3, 4, 5, 10, 20)
-PAGE = Path(__file__).parents[2] / "analysis/statistics/README.md"
+PAGE = Path(__file__).parents[2] / "study/statistics/README.md"
 BEGIN, END = "<!-- coverage -->", "<!-- /coverage -->"
 NOISE, BLOCK = 0.03, 0.05
 """Standard deviations of logarithms: of a run, and of what a block does to all its runs."""
@@ -337,7 +338,7 @@ def table(results: dict[str, dict[int, float | None]]) -> str:
 def main() -> None:
     """Simulate every cell, print the table, and write it into the page on request."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into analysis/statistics/README.md")
+    parser.add_argument("--write", action="store_true", help="put the table into study/statistics/README.md")
     write = parser.parse_args().write
     results: dict[str, dict[int, float | None]] = {}
     for row in ROWS:

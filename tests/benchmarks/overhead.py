@@ -76,8 +76,8 @@ def environment() -> dict[str, str]:
 
 def configs_of(folder: Path) -> list[dict]:
     """Return the trainable's configs of the trials that a study ran."""
-    from study.tracking.folder import StudyFolder
-    from study.tracking.records import TrialStarted, read_lines
+    from study.records.folder import StudyFolder
+    from study.records.records import TrialStarted, read_lines
 
     place = StudyFolder(folder / "study")
     spec = place.identity().spec

@@ -49,8 +49,8 @@ class Stopwatch:
 
 def ours(folder: Path, iterations: int, watch: Stopwatch) -> None:
     from study import RunOptions, run_study
-    from study.display import PlainDisplay
-    from study.search import searcher
+    from study.cli.display import PlainDisplay
+    from study.driver import searcher
     from study.space.space_file import Source
     from study.space.spec import parse_space
 

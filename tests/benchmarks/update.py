@@ -29,7 +29,7 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from torch import nn
 from torch.distributions import Categorical, kl_divergence
 
-from study.trial.learning.lean_learner import LeanPPOLearner
+from study.trial.engine.learning.lean_learner import LeanPPOLearner
 
 LANES, STEPS = 32, 4000
 OBSERVATIONS, ACTIONS, HIDDEN = Box(-1.0, 1.0, (8,), np.float32), Discrete(4), 256

@@ -1,7 +1,7 @@
 """One trial of 46 CPUs among small ones on three nodes of 16: when it starts, and how busy the cluster is kept.
 
 The nodes are three raylets on this machine whose CPUs are only numbers, and the trials sleep. The same trials in the
-same order run as a study (`study.search.admission`) and under Tune with its defaults, the two alternating.
+same order run as a study (`study.driver.admission`) and under Tune with its defaults, the two alternating.
 Utilisation: CPU-seconds of trials that ran, over all CPU-seconds from the first begin to the last end.
 
 Every trial starts its process on the cores of this machine, a second or two of each: trials last long against that.
@@ -37,7 +37,8 @@ def scales_of(options: argparse.Namespace) -> list[int]:
 
 
 def ours(folder: Path, options: argparse.Namespace) -> None:
-    from study import RunOptions, run, run_study
+    from study import RunOptions, run_study
+    from study.driver import run
     from study.planning.plan import Slot
     from study.space.space_file import Source
     from study.space.spec import parse_space

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from study.tracking.records import Iteration, Record, TrialEnded, TrialStarted
+from study.records.records import Iteration, Record, TrialEnded, TrialStarted
 from tests.chaos.clusters import kill_all, workers_below
 from tests.e2e import commands
 

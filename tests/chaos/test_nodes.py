@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from study.search.losses import TAKEN_BACK
-from study.tracking.records import TrialBuilt, TrialStarted
+from study.driver.losses import TAKEN_BACK
+from study.records.records import TrialBuilt, TrialStarted
 from tests.chaos.clusters import SOON, Cluster, kill_all
 from tests.chaos.drivers import Driver, lasting, setting
 from tests.e2e.commands import run

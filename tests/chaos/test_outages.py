@@ -9,8 +9,8 @@ from pathlib import Path
 import optuna
 import pytest
 
-from study.tracking.folder import StudyFolder
-from study.tracking.records import Iteration, read_lines
+from study.records.folder import StudyFolder
+from study.records.records import Iteration, read_lines
 from tests import postgresql
 from tests.chaos.clusters import Cluster
 from tests.chaos.drivers import Driver, lasting

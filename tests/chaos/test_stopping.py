@@ -12,9 +12,9 @@ import uuid
 import psutil
 import pytest
 
-from study.run import take_up
-from study.tracking.folder import StudyFolder
-from study.tracking.records import StudyClosed
+from study.driver.run import take_up
+from study.records.folder import StudyFolder
+from study.records.records import StudyClosed
 from tests.e2e.commands import SPACE, assert_whole, command, environment, records
 
 MOMENTS = 20

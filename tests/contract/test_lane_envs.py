@@ -9,8 +9,8 @@ import pytest
 from gymnasium.spaces import Box
 
 from study.space.spec import EnvironmentSpec
-from study.trial.envs.environments import EnvFactory, make_env
-from study.trial.envs.lane_envs import GymnasiumLanes, LaneError, make_lane_envs
+from study.trial.engine.envs.environments import EnvFactory, make_env
+from study.trial.engine.envs.lane_envs import GymnasiumLanes, LaneError, make_lane_envs
 from tests.environments import Keeps, Plain, Raises, Returns
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")

@@ -68,8 +68,8 @@ def ray_processes():
 
 
 def records(folder):
-    from study.tracking.folder import StudyFolder
-    from study.tracking.records import read_lines
+    from study.records.folder import StudyFolder
+    from study.records.records import read_lines
 
     return [line.record for line in read_lines(StudyFolder(folder).records)]
 
@@ -90,8 +90,8 @@ def assert_whole(folder, uri, num_trials, failed=()):
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    from study.tracking.folder import StudyFolder
-    from study.tracking.records import TrialEnded
+    from study.records.folder import StudyFolder
+    from study.records.records import TrialEnded
 
     place = StudyFolder(folder)
     planned = list(range(num_trials))

@@ -214,7 +214,7 @@ def test_help_plan_and_refusals_do_not_import_ray(place, options):
         "import atexit, sys\n"
         "atexit.register(lambda: print('ENGINES', *[m for m in ('ray', 'torch', 'mlflow') if m in sys.modules]))\n"
         f"sys.argv = ['run_study.py', *{options!r}]\n"
-        "from study.cli import main_run\nmain_run()\n"
+        "from study.cli.commands import main_run\nmain_run()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=place, env=environment(), capture_output=True, text=True)
     assert done.stdout.strip().splitlines()[-1] == "ENGINES", done.stdout + done.stderr

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from study.errors import TrackingError
-from study.tracking.tracking_uri import check_tracking_uri
+from study.mirrors.tracking_uri import check_tracking_uri
 from tests.e2e.commands import SPACE, environment, run, study
 from tests.e2e.test_live_cluster import Cluster
 from tests.integration.mlflow_tools import Server

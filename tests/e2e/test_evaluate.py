@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from study import cli
+from study.cli import commands as cli
 from study.errors import RecordError, SpaceError
-from study.tracking.folder import StudyFolder
-from study.tracking.records import Evaluation
+from study.records.folder import StudyFolder
+from study.records.records import Evaluation
 from tests.e2e.commands import command, records, run, study
 
 SPACE = """

@@ -7,8 +7,8 @@ import time
 import optuna
 import pytest
 
-from study.tracking.ledger import fold
-from study.tracking.records import read_lines
+from study.records.ledger import fold
+from study.records.records import read_lines
 from tests.e2e.commands import command, kill, ray_processes, records, run, start, study
 
 SPACE = """

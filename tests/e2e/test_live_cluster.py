@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from study.tracking.records import StudyOpened, TrialBuilt
+from study.records.records import StudyOpened, TrialBuilt
 from tests.e2e.commands import SPACE, assert_whole, command, kill, records, run, start
 
 WIDE = SPACE.replace("num_env_runners: [1, 2]", "num_env_runners: 5")

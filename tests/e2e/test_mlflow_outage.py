@@ -6,8 +6,8 @@ import time
 import pytest
 
 from study.metrics import METRICS
-from study.tracking.folder import StudyFolder
-from study.tracking.records import Evaluation, Iteration, TrialEnded, read_lines
+from study.records.folder import StudyFolder
+from study.records.records import Evaluation, Iteration, TrialEnded, read_lines
 from tests.e2e.commands import SPACE, assert_whole, command, kill, records, run, start, study
 from tests.integration.mlflow_tools import Server, children, parent, wait_until
 

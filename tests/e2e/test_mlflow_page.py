@@ -17,12 +17,12 @@ from urllib.parse import quote
 import pytest
 from rich.console import Console
 
-from study import cli
-from study.run import StudyResult
-from study.tracking.folder import StudyFolder
-from study.tracking.mirror_process import MirrorReport
-from study.tracking.mlflow_mirror import sync
-from study.tracking.records import StudyClosed, TrialEnded, TrialStarted
+from study.cli import commands as cli
+from study.driver.run import StudyResult
+from study.mirrors.mirror_process import MirrorReport
+from study.mirrors.mlflow_mirror import sync
+from study.records.folder import StudyFolder
+from study.records.records import StudyClosed, TrialEnded, TrialStarted
 from tests.e2e.commands import environment
 from tests.integration.mlflow_tools import wait_until
 from tests.synthetic import append, built, evaluation, iteration, make_folder, opened

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from study.tracking.folder import StudyFolder
-from study.tracking.records import TrialBuilt, TrialEnded, TrialStarted, read_lines
+from study.records.folder import StudyFolder
+from study.records.records import TrialBuilt, TrialEnded, TrialStarted, read_lines
 from tests.e2e.commands import SPACE, command, records, run, start
 from tests.e2e.test_live_cluster import Cluster, wait_for
 

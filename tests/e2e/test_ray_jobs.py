@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from study.tracking.records import StudyOpened
+from study.records.records import StudyOpened
 from tests.e2e.commands import ROOT, SPACE, assert_whole, records, run
 
 pytest.importorskip("ray.dashboard.optional_deps", reason="ray[default] is not installed", exc_type=ImportError)

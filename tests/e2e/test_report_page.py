@@ -12,8 +12,8 @@ import pytest
 
 from analysis.report import build, to_html
 from analysis.tables import Table, TableColumn
-from study.tracking.folder import StudyFolder
-from study.tracking.mlflow_mirror import sync
+from study.mirrors.mlflow_mirror import sync
+from study.records.folder import StudyFolder
 from tests.e2e.commands import run, study
 from tests.planted import Truth, planted_folder
 from tests.unit.test_figures_learning import run as learning_run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from study.tracking.records import StudyOpened, TrialBuilt, TrialEnded
+from study.records.records import StudyOpened, TrialBuilt, TrialEnded
 from tests.e2e.commands import ROOT, command, records, run, study
 from tests.e2e.test_live_cluster import Cluster
 

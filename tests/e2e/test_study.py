@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from study.tracking.folder import StudyFolder
+from study.records.folder import StudyFolder
 from tests.e2e.commands import SPACE, assert_whole, command, kill, ray_processes, records, run, start, study
 from tests.event_files import assert_files_follow
 

@@ -111,8 +111,8 @@ def _kinds(folder):
 
 
 def _moments_of_iterations(folder, trial):
-    from study.tracking.folder import StudyFolder
-    from study.tracking.records import read_lines
+    from study.records.folder import StudyFolder
+    from study.records.records import read_lines
 
     lines = list(read_lines(StudyFolder(folder).records))
     return [line.time for line in lines if line.record.kind == "iteration" and line.record.trial == trial]

@@ -12,14 +12,14 @@ from typing import Any
 import ray.tune
 from typer.testing import CliRunner
 
-import study.cli as command_line
-import study.run  # noqa: F401 (it has names that `on_cluster` replaces)
+import study.driver.run  # noqa: F401 (it has names that `on_cluster` replaces)
+from study.cli import commands as command_line
 from study.cluster import address, connection
 from study.errors import ClusterError
+from study.mirrors import mirror_process
 from study.planning.plan import make_plan
 from study.planning.shape import ClusterShape, NodeShape
 from study.space.spec import load_space
-from study.tracking import mirror_process
 
 Node = tuple[str, int, int, int, float]
 """Address, CPUs that Ray hands out, cores, memory in MB, GPUs."""

@@ -17,8 +17,8 @@ from typing import Any
 import sqlalchemy
 
 from study.errors import TrackingError
-from study.tracking.folder import StudyFolder
-from study.tracking.tracking_uri import check_tracking_uri
+from study.mirrors.tracking_uri import check_tracking_uri
+from study.records.folder import StudyFolder
 
 Points = dict[str, set[tuple[int, int, float]]]
 """Metric -> (milliseconds, step, value)."""

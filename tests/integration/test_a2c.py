@@ -7,7 +7,7 @@ import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 
-from study.trial.learning.lean_learner import LeanPPOLearner
+from study.trial.engine.learning.lean_learner import LeanPPOLearner
 from tests.integration.test_lean_learner import build, configured, episodes, weights
 
 GAMMA, ENTROPY, VALUE, CLIP, LR = 0.9, 0.03, 0.4, 0.7, 7e-4

@@ -13,8 +13,14 @@ from ray.rllib.core.distribution.torch.torch_distribution import TorchDiagGaussi
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 
-from study.trial.sampling.acting import _DenseNetwork, _TorchNetwork, action_rule, network_of, scaling_for_environment
-from study.trial.sampling.seeds import LaneNoise
+from study.trial.engine.sampling.acting import (
+    _DenseNetwork,
+    _TorchNetwork,
+    action_rule,
+    network_of,
+    scaling_for_environment,
+)
+from study.trial.engine.sampling.seeds import LaneNoise
 
 DISCRETE, MULTI = Discrete(3), MultiDiscrete([2, 4])
 BOX = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))

@@ -15,10 +15,10 @@ from study.space.algorithms import ALGORITHMS
 from study.space.rules import differences
 from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
-from study.trial.envs.environments import probe
-from study.trial.learning.lean_learner import LeanPPOLearner
-from study.trial.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
-from study.trial.sampling.runner import StockEnvRunner
+from study.trial.engine.envs.environments import probe
+from study.trial.engine.learning.lean_learner import LeanPPOLearner
+from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
+from study.trial.engine.sampling.runner import StockEnvRunner
 from tests.integration.trials import trial_config
 
 

@@ -21,14 +21,14 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
 from study.metrics import METRICS
-from study.tracking.folder import unpack_policy
+from study.records.folder import unpack_policy
 from study.trial import algorithm as algorithm_module
 from study.trial import run as run_module
+from study.trial.engine.learning.counting_learner import Backlog, CountingAPPOLearner, CountingIMPALALearner
+from study.trial.engine.learning.truncations import BootstrappedLearner
+from study.trial.engine.sampling.seeds import lane_seed
 from study.trial.evaluation import evaluate
-from study.trial.learning.counting_learner import Backlog, CountingAPPOLearner, CountingIMPALALearner
-from study.trial.learning.truncations import BootstrappedLearner
 from study.trial.run import TrialRun
-from study.trial.sampling.seeds import lane_seed
 from tests.integration.test_trial import of_kind, play
 from tests.integration.test_trial import running as a_trial
 
@@ -112,7 +112,7 @@ def test_a_return_goes_on_beyond_its_fragment_and_ends_with_its_episode(algorith
         ours, rllib = learner.compute_loss_for_module, super(BootstrappedLearner, learner).compute_loss_for_module
         value = 1 / (1 - GAMMA)
         assert loss_of(ours, learner, value=value, terminated=False) == pytest.approx(0, abs=1e-3)
-        # Where this fails, RLlib has mended it, and `study.trial.learning.truncations` can go.
+        # Where this fails, RLlib has mended it, and `study.trial.engine.learning.truncations` can go.
         assert loss_of(rllib, learner, value=value, terminated=False) > 1000
         # Against a value of 0: half the mean square of the returns, and the policy's part.
         returns = (1 - GAMMA ** np.arange(FRAGMENT, 0, -1)) / (1 - GAMMA)

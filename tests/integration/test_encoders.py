@@ -9,10 +9,16 @@ import torch
 from ray.rllib.core.columns import Columns
 
 from study.trial.algorithm import build_config
-from study.trial.envs.environments import probe
-from study.trial.learning.encoders import LARGEST, ImpalaEncoder, ObservationNormalizer, RunningMoments, normalizers_of
+from study.trial.engine.envs.environments import probe
+from study.trial.engine.learning.encoders import (
+    LARGEST,
+    ImpalaEncoder,
+    ObservationNormalizer,
+    RunningMoments,
+    normalizers_of,
+)
+from study.trial.engine.sampling.acting import network_of
 from study.trial.run import TrialConfig, TrialRun
-from study.trial.sampling.acting import network_of
 from tests.integration.trials import trial_config
 from tests.spaces import spec
 

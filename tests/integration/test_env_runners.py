@@ -13,16 +13,16 @@ from gymnasium.spaces import Box
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED, NUM_ENV_STEPS_SAMPLED_LIFETIME
 
+from study.driver.losses import reason_of
 from study.errors import TrialError
-from study.search.losses import reason_of
 from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
-from study.trial.envs.environments import make_env, probe
+from study.trial.engine.envs.environments import make_env, probe
+from study.trial.engine.sampling.acting import scaling_for_environment
+from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
+from study.trial.engine.sampling.runner import StockEnvRunner
+from study.trial.engine.sampling.seeds import lane_seed, noise_seed
 from study.trial.measured_algorithm import check_runner
-from study.trial.sampling.acting import scaling_for_environment
-from study.trial.sampling.batched_runner import BatchedEnvRunner
-from study.trial.sampling.runner import StockEnvRunner
-from study.trial.sampling.seeds import lane_seed, noise_seed
 from tests.integration.trials import trial_config
 
 pytestmark = pytest.mark.usefixtures("local_ray")

@@ -19,13 +19,13 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from scipy import stats
 from typer.testing import CliRunner
 
-from study import cli
+from study.cli import commands as cli
 from study.errors import TrialError
 from study.space.spec import StudySpec
 from study.trial import evaluation
-from study.trial.envs.environments import make_env, probe
+from study.trial.engine.envs.environments import make_env, probe
+from study.trial.engine.sampling.seeds import evaluation_seeds
 from study.trial.evaluation import evaluate, evaluate_random
-from study.trial.sampling.seeds import evaluation_seeds
 from tests import synthetic
 from tests.environments import Plain
 from tests.spaces import spec

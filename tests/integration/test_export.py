@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from study.certificate.export import export_python
+from study.designs.holdup.certificate.export import export_python
 from study.space.algorithms import ALGORITHMS
 from study.trial.algorithm import build_config
-from study.trial.envs.environments import probe
+from study.trial.engine.envs.environments import probe
 from tests import holdup
 
 

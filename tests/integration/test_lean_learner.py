@@ -35,10 +35,10 @@ from ray.rllib.utils.postprocessing.value_predictions import compute_value_targe
 from ray.rllib.utils.torch_utils import explained_variance
 from ray.tune.registry import register_env
 
-from study.trial.learning import lean_learner
-from study.trial.learning.advantages import generalised_advantages, phantom_advantages
-from study.trial.learning.batches import gather_fragments, minibatch_indices
-from study.trial.learning.lean_learner import LeanPPOLearner, lean_obstacle
+from study.trial.engine.learning import lean_learner
+from study.trial.engine.learning.advantages import generalised_advantages, phantom_advantages
+from study.trial.engine.learning.batches import gather_fragments, minibatch_indices
+from study.trial.engine.learning.lean_learner import LeanPPOLearner, lean_obstacle
 from tests.environments import Plain
 
 NUMBERS = Box(-1.0, 1.0, (5,), np.float32)

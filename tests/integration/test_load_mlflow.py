@@ -13,8 +13,8 @@ from mlflow.entities import Metric, Param
 from analysis import load
 from study.errors import AnalysisError, TrackingError
 from study.metrics import METRICS
+from study.mirrors.mlflow_mirror import sync
 from study.space.parameters import PARAMETERS
-from study.tracking.mlflow_mirror import sync
 from tests import holdup, synthetic
 
 

@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from study.errors import RecordError, TrackingError
-from study.tracking import mlflow_store
-from study.tracking.folder import StudyFolder
-from study.tracking.mirror import Mirror
-from study.tracking.mirror_cursor import CursorFile
-from study.tracking.mirror_process import MirrorProcess
-from study.tracking.mlflow_mirror import sync
+from study.mirrors import mlflow_store
+from study.mirrors.mirror import Mirror
+from study.mirrors.mirror_cursor import CursorFile
+from study.mirrors.mirror_process import MirrorProcess
+from study.mirrors.mlflow_mirror import sync
+from study.records.folder import StudyFolder
 from tests.integration.mlflow_tools import Server, children, expected_points, look, parent, wait_until
 from tests.synthetic import (
     append,
@@ -198,7 +198,7 @@ def test_a_kill_after_any_call_to_mlflow_loses_and_doubles_nothing(folder, datab
 
     for name in WRITES:
         monkeypatch.setattr(mlflow_store.MlflowClient, name, deadly(getattr(mlflow_store.MlflowClient, name)))
-    monkeypatch.setattr("study.tracking.mirror._CHUNK", 1)  # the next record is the next chance to die
+    monkeypatch.setattr("study.mirrors.mirror._CHUNK", 1)  # the next record is the next chance to die
     file, last, done = CursorFile.of(folder, folder.identity().tracking_uri), None, False
     while not done:
         cursor = file.read()
@@ -371,7 +371,7 @@ def test_a_slow_server_gets_less_at_a_time(folder, database, monkeypatch):
         return original(*arguments, metrics=metrics, **options)
 
     monkeypatch.setattr(mlflow_store.MlflowClient, "log_batch", slow)
-    monkeypatch.setattr("study.tracking.mlflow_mirror._PAUSE_S", 0.01)
+    monkeypatch.setattr("study.mirrors.mlflow_mirror._PAUSE_S", 0.01)
     append(folder, opened(), *whole_trial(0, length=100), closed())
     sync(folder)
     assert_mirrored(folder, database)
@@ -481,8 +481,8 @@ def test_a_mirror_waits_until_the_last_one_has_let_go(folder, database):
 DRIVER = """
 import os, signal, sys
 from pathlib import Path
-from study.tracking.folder import StudyFolder
-from study.tracking.mirror_process import MirrorProcess
+from study.records.folder import StudyFolder
+from study.mirrors.mirror_process import MirrorProcess
 from tests.synthetic import append, opened, started
 folder = StudyFolder(Path(sys.argv[1]))
 mirror = MirrorProcess()

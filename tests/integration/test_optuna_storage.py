@@ -7,16 +7,16 @@ import pytest
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
+from study.cli.syncing import sync_optuna, sync_study
+from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, TrackingError
-from study.opening import RunOptions, new_identity, resumed_identity
-from study.search.optuna_mirror import OptunaMirror, name_in_storage
-from study.syncing import sync_optuna, sync_study
-from study.tracking.folder import StudyFolder, StudyIdentity
-from study.tracking.mirror_content import identity_text
-from study.tracking.mirror_process import MirrorProcess
-from study.tracking.mirror_target import OPTUNA
-from study.tracking.packing import pack
-from study.tracking.records import TrialStarted
+from study.mirrors.mirror_content import identity_text
+from study.mirrors.mirror_process import MirrorProcess
+from study.mirrors.mirror_target import OPTUNA
+from study.mirrors.optuna_mirror import OptunaMirror, name_in_storage
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.packing import pack
+from study.records.records import TrialStarted
 from tests import holdup
 from tests.integration.mlflow_tools import wait_until
 from tests.spaces import spec

@@ -14,14 +14,14 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import RecordError, SpaceError
 from study.evaluating.command import Asked, evaluate_policy
+from study.records.folder import unpack_policy
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.spec import StudySpec
-from study.tracking.folder import unpack_policy
 from study.trial.algorithm import build_config
-from study.trial.envs.environments import probe
+from study.trial.engine.envs.environments import probe
+from study.trial.engine.learning.encoders import normalizers_of
 from study.trial.evaluation import evaluate
-from study.trial.learning.encoders import normalizers_of
 from study.trial.policy import load_policy
 from study.trial.run import pack_policy
 from tests.spaces import spec

@@ -16,14 +16,14 @@ import psutil
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from study.cli.syncing import sync_study
 from study.errors import TrackingError
-from study.syncing import sync_study
-from study.tracking.database import reach
-from study.tracking.folder import StudyFolder, StudyIdentity
-from study.tracking.mirror_process import MirrorProcess
-from study.tracking.mirror_target import OPTUNA
-from study.tracking.records import TrialEnded, TrialStarted, read_lines
-from study.tracking.tracking_uri import mask_credentials
+from study.mirrors.database import reach
+from study.mirrors.mirror_process import MirrorProcess
+from study.mirrors.mirror_target import OPTUNA
+from study.mirrors.tracking_uri import mask_credentials
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.records import TrialEnded, TrialStarted, read_lines
 from tests import postgresql
 from tests.e2e.commands import SPACE, environment
 from tests.integration.mlflow_tools import Server, children, expected_points, parent, wait_until

@@ -9,9 +9,9 @@ import pytest
 
 from study.space.procgen import GAMES
 from study.space.spec import EnvironmentSpec
-from study.trial.envs.environments import EnvFactory
-from study.trial.envs.lane_envs import make_lane_envs
-from study.trial.envs.observations import Unusable
+from study.trial.engine.envs.environments import EnvFactory
+from study.trial.engine.envs.lane_envs import make_lane_envs
+from study.trial.engine.envs.observations import Unusable
 from study.trial.run import TrialConfig, TrialRun
 from tests.integration.trials import trial_config
 

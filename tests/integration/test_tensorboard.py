@@ -5,8 +5,8 @@ import random
 import signal
 import time
 
-from study.tracking.mirror_process import MirrorProcess
-from study.tracking.mirror_target import TENSORBOARD
+from study.mirrors.mirror_process import MirrorProcess
+from study.mirrors.mirror_target import TENSORBOARD
 from tests.event_files import assert_files_follow, event_files, expected, scalars
 from tests.integration.mlflow_tools import wait_until
 from tests.synthetic import append, closed, make_folder, opened, whole_trial

@@ -19,13 +19,13 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
 from study.metrics import METRICS
+from study.records.folder import unpack_policy
+from study.records.records import Evaluation, Iteration, TrialBuilt
 from study.space.spec import StudySpec
-from study.tracking.folder import unpack_policy
-from study.tracking.records import Evaluation, Iteration, TrialBuilt
 from study.trial import run as run_module
+from study.trial.engine.sampling.seeds import lane_seed
 from study.trial.evaluation import evaluate
 from study.trial.run import TrialConfig, TrialRun
-from study.trial.sampling.seeds import lane_seed
 from tests.environments import LacksAModule
 from tests.integration.trials import trial_config
 

@@ -15,7 +15,7 @@ import atheris
 from hypothesis import given
 
 with atheris.instrument_imports(include=["study", "analysis"]):
-    from study.tracking.folder import StudyFolder
+    from study.records.folder import StudyFolder
     from tests.security import test_fuzz_records as tests
     from tests.security.record_files import EXAMPLES, IDENTITIES, RECORDS, folders
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from analysis import load
 from study.errors import AnalysisError, RecordError
-from study.tracking.folder import StudyFolder
-from study.tracking.ledger import fold
-from study.tracking.records import read_lines
+from study.records.folder import StudyFolder
+from study.records.ledger import fold
+from study.records.records import read_lines
 from tests.security.record_files import EXAMPLES, IDENTITIES, RECORDS, folders
 
 LIMIT_S = 10.0
@@ -130,7 +130,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_read_for_ever(tmp_path):
 
 
 def test_a_file_that_never_ends_a_line_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
-    from study.tracking import records
+    from study.records import records
 
     monkeypatch.setattr(records, "MAX_LINE", 100_000)
     folder = StudyFolder(tmp_path)

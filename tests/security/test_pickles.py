@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from study.errors import RecordError, SpaceError
-from study.tracking.folder import StudyFolder
-from study.tracking.trust import check_own
-from study.trial.envs.environments import probe
+from study.records.folder import StudyFolder
+from study.records.trust import check_own
+from study.trial.engine.envs.environments import probe
 from tests.e2e.commands import ROOT, command, study
 from tests.e2e.commands import run as run_command
 from tests.security.bombs import bomb, plant
@@ -38,7 +38,7 @@ def hook(event, arguments):
     elif event == "open" and isinstance(arguments[0], str) and any(arguments[0].endswith(each) for each in SUFFIXES):
         seen.append(f"opened {arguments[0]}")
 SUFFIXES = (".pkl", ".pt", ".pth")
-from study.cli import app
+from study.cli.commands import app
 sys.addaudithook(hook)
 for words in json.loads(sys.argv[1]):
     try:
@@ -47,10 +47,10 @@ for words in json.loads(sys.argv[1]):
         assert not end.code, (words, end.code)
 if len(sys.argv) > 2:
     from pathlib import Path
-    from study.search.optuna_study import OptunaStudy
-    from study.tracking.folder import StudyFolder
-    from study.tracking.ledger import fold
-    from study.tracking.records import read_lines
+    from study.designs.search.optuna_study import OptunaStudy
+    from study.records.folder import StudyFolder
+    from study.records.ledger import fold
+    from study.records.records import read_lines
     folder = StudyFolder(Path(sys.argv[2]))
     ledger = fold((line.record, line.time) for line in read_lines(folder.records))
     identity = folder.identity()

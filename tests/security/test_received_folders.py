@@ -23,33 +23,33 @@ from analysis.load import open_study
 from analysis.report import make_report, write
 from analysis.scaling.rerun import Rerun
 from analysis.status import StatusReader
-from study.certificate import export
-from study.certificate.making import make_certificate, verify
-from study.certificate.rerun import train_again
+from study.cli.reporting import report_study
+from study.cli.status_view import show
+from study.cli.syncing import sync_study
 from study.console import SteadyConsole
+from study.designs.holdup.certificate import export
+from study.designs.holdup.certificate.making import make_certificate, verify
+from study.driver.opening import RunOptions, new_identity, resumed_identity, write_identity
 from study.errors import RecordError, StudyError, TrackingError
 from study.evaluating.command import Asked, evaluate_policy
+from study.evaluating.rerun import train_again
 from study.evaluating.subject import Subject
 from study.harmless import csv_cell, from_csv_cell, markdown, printable
-from study.opening import RunOptions, new_identity, resumed_identity, write_identity
-from study.reporting import report_study
-from study.status_view import show
-from study.syncing import sync_study
-from study.tracking.files import write_atomically
-from study.tracking.folder import StudyFolder
-from study.tracking.mlflow_report import NOT_ASKED, asked_place
-from study.tracking.packing import pack
-from study.tracking.records import TrialEnded
-from study.tracking.state import check_files, ledger_of
-from study.tracking.table import read_table, write_table
-from study.tracking.tracking_uri import (
+from study.mirrors.mlflow_report import NOT_ASKED, asked_place
+from study.mirrors.tracking_uri import (
     CLIENT_SETTINGS,
     asked_uri,
     check_asked_uri,
     check_tracking_uri,
     mask_credentials,
 )
-from study.tracking.trust import SIGNATURE, is_made_here
+from study.records.files import write_atomically
+from study.records.folder import StudyFolder
+from study.records.packing import pack
+from study.records.records import TrialEnded
+from study.records.state import check_files, ledger_of
+from study.records.table import read_table, write_table
+from study.records.trust import SIGNATURE, is_made_here
 from tests.spaces import spec
 from tests.synthetic import append, closed, make_folder, opened, started, whole_trial
 
@@ -221,11 +221,11 @@ def test_a_file_that_would_fill_the_memory_is_not_read(study, name):
 
 
 def test_verifying_a_certificate_waits_for_no_pipe_and_follows_no_link(study, tmp_path):
-    os.mkfifo(study.certificate)
+    os.mkfifo(study.designs.holdup.certificate)
     with pytest.raises(RecordError, match="must be a file"):
         verify(study.path)
-    study.certificate.unlink()
-    study.certificate.symlink_to(tmp_path)
+    study.designs.holdup.certificate.unlink()
+    study.designs.holdup.certificate.symlink_to(tmp_path)
     with pytest.raises(RecordError, match="symbolic link"):
         verify(study.path)
 
@@ -551,7 +551,7 @@ def test_names_that_are_paths_commands_or_queries_are_refused_when_a_study_is_re
 
 @pytest.mark.parametrize("name", ["..", ".", "-x", "a/../..", "~"])
 def test_a_report_of_an_experiment_stays_in_its_folder_whatever_it_is_called(name):
-    from study.reporting import STUDIES, folder_of_experiment
+    from study.cli.reporting import STUDIES, folder_of_experiment
 
     out = folder_of_experiment(name)
     assert out.parent.parent == STUDIES

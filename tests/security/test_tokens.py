@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from study.errors import TrackingError
-from study.tracking.mirror_process import MirrorProcess
+from study.mirrors.mirror_process import MirrorProcess
 from tests.security.watching import files_with
 from tests.synthetic import append, make_folder, opened, whole_trial
 

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from study.tracking.records import Record, TrialEnded, TrialStarted
+from study.records.records import Record, TrialEnded, TrialStarted
 from tests.e2e.commands import assert_whole, records
 from tests.testbed.namespaces import Host, Hosts
 from tests.testbed.waiting import until

@@ -4,7 +4,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.search.admission import SLACK, Running, Waiting, admit, promise
+from study.driver.admission import SLACK, Running, Waiting, admit, promise
 
 
 def w(num_cpus, duration=10.0):

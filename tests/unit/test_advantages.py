@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from study.trial.learning.advantages import generalised_advantages, phantom_advantages
+from study.trial.engine.learning.advantages import generalised_advantages, phantom_advantages
 
 NUMBERS = st.floats(-100, 100)
 FRAGMENTS = st.lists(

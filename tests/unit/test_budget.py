@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.errors import TrialError
+from study.planning.budget import evaluation_due, trial_budget
 from study.space.spec import BudgetSpec
-from study.trial.budget import evaluation_due, trial_budget
 from study.trial.deadline import within
 
 

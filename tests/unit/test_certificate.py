@@ -13,14 +13,13 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from study.certificate.making import Certificate, make_certificate, verify
-from study.certificate.record_laws import broken_laws
-from study.display import print_certificate
+from study.cli.display import print_certificate
+from study.designs.holdup.certificate.making import Certificate, make_certificate, verify
+from study.designs.holdup.certificate.record_laws import broken_laws
 from study.errors import RecordError
-from study.space.spec import StudySpec
-from study.tracking.folder import StudyFolder
-from study.tracking.ledger import fold
-from study.tracking.records import (
+from study.records.folder import StudyFolder
+from study.records.ledger import fold
+from study.records.records import (
     Evaluation,
     Iteration,
     Record,
@@ -33,6 +32,7 @@ from study.tracking.records import (
     TrialStarted,
     read_lines,
 )
+from study.space.spec import StudySpec
 from tests import holdup
 
 

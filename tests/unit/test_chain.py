@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from study.certificate.making import make_certificate, verify
+from study.designs.holdup.certificate.making import make_certificate, verify
 from study.errors import RecordError
-from study.tracking.chain import following, heads
-from study.tracking.folder import StudyFolder
-from study.tracking.packing import pack
-from study.tracking.records import Iteration, Record, RecordLog, StageDecided, StudyOpened, read_lines
+from study.records.chain import following, heads
+from study.records.folder import StudyFolder
+from study.records.packing import pack
+from study.records.records import Iteration, Record, RecordLog, StageDecided, StudyOpened, read_lines
 from tests import holdup
 
 

@@ -10,15 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState
 
-from study.conductor import Conductor
+from study.designs.search.optuna_study import OptunaStudy
+from study.driver.conductor import Conductor
+from study.driver.losses import TAKEN_BACK
 from study.errors import RecordError
 from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
-from study.search.losses import TAKEN_BACK
-from study.search.optuna_study import OptunaStudy
-from study.tracking.folder import StudyFolder
-from study.tracking.ledger import fold, table_row
-from study.tracking.records import RecordLog, TrialEnded, TrialStarted, read_lines
+from study.records.folder import StudyFolder
+from study.records.ledger import fold, table_row
+from study.records.records import RecordLog, TrialEnded, TrialStarted, read_lines
 from tests.spaces import spec
 
 CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=5, physical_cpus=2, memory_mb=64_000),))

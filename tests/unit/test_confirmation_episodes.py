@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import pytest
 
-from analysis.statistics import difference_of_means, mean_interval
+from study.statistics import difference_of_means, mean_interval
 
 EXAMPLE = Path(__file__).parents[2] / "analysis" / "example_study" / "records.jsonl.xz"
 RUNS, EPISODES = 20, 30

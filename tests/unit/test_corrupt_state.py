@@ -25,23 +25,23 @@ from analysis import load
 from analysis.status import StatusReader
 from analysis.status.efficiency import efficiency_so_far
 from analysis.tables.holdup import hold_up
-from study.certificate.making import make_certificate, verify
-from study.conductor import Conductor
+from study.cli.status_view import show
+from study.cli.syncing import sync_study
+from study.designs.holdup.certificate.making import make_certificate, verify
+from study.driver.conductor import Conductor
+from study.driver.opening import RunOptions, is_resumed, resumed_identity
+from study.driver.run import take_up
 from study.errors import StudyError
-from study.opening import RunOptions, is_resumed, resumed_identity
+from study.mirrors.mirror_cursor import Attempt, Cursor, CursorFile, count_behind
+from study.mirrors.mirror_process import MirrorProcess
 from study.planning.plan import make_plan
-from study.run import take_up
-from study.status_view import show
-from study.syncing import sync_study
-from study.tracking import state
-from study.tracking.folder import StudyFolder, StudyIdentity
-from study.tracking.mirror_cursor import Attempt, Cursor, CursorFile, count_behind
-from study.tracking.mirror_process import MirrorProcess
-from study.tracking.owner import Owner
-from study.tracking.packing import pack, unpacked
-from study.tracking.records import KINDS, RecordLog, TrialEnded, read_lines
-from study.tracking.table import write_table
-from study.tracking.trust import SIGNATURE, sign
+from study.records import state
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.owner import Owner
+from study.records.packing import pack, unpacked
+from study.records.records import KINDS, RecordLog, TrialEnded, read_lines
+from study.records.table import write_table
+from study.records.trust import SIGNATURE, sign
 from tests import holdup
 from tests.spaces import spec
 from tests.unit.test_conductor import CLUSTER, Session, optuna_trials
@@ -128,7 +128,7 @@ def copied(source, target):
 
 
 class Resumed(Session):
-    """A driver's way into a study, as `study.run` goes it before it starts Ray."""
+    """A driver's way into a study, as `study.driver.run` goes it before it starts Ray."""
 
     def __init__(self, path):
         self.folder, self.spec = StudyFolder(path), SPACE

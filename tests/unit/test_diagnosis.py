@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from study.certificate.diagnosis import Diagnosis, Finding, TrialHistory, diagnose, histories
+from study.designs.holdup.certificate.diagnosis import Diagnosis, Finding, TrialHistory, diagnose, histories
 from study.errors import AnalysisError
-from study.tracking.ledger import TrialRow, fold
-from study.tracking.records import Iteration, TrialStarted
+from study.records.ledger import TrialRow, fold
+from study.records.records import Iteration, TrialStarted
 from tests import holdup, synthetic
 from tests.spaces import spec
 

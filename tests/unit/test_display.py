@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from study.conductor import Stop
+from study.cli.display import LiveDisplay, _headline, eta_s, in_cpu_hours, print_plan, print_result
 from study.console import say
-from study.display import LiveDisplay, _headline, eta_s, in_cpu_hours, print_plan, print_result
+from study.driver.conductor import Stop
 from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
-from study.tracking.cautions import cautions
-from study.tracking.ledger import Ledger, best_per_scale
-from study.tracking.records import Evaluation
+from study.records.cautions import cautions
+from study.records.ledger import Ledger, best_per_scale
+from study.records.records import Evaluation
 from tests import synthetic
 from tests.spaces import spec
 
@@ -86,7 +86,7 @@ def test_interrupted_trials_are_counted():
 QUIET = """
 import sys
 from study.console import SteadyConsole
-from study.display import PlainDisplay
+from study.cli.display import PlainDisplay
 display = PlainDisplay(SteadyConsole(file=sys.stderr, width=140))
 for _ in range(3):
     display.note("a line" * 10_000)

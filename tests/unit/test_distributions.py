@@ -8,7 +8,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from study.trial.learning.distributions import distribution_for
+from study.trial.engine.learning.distributions import distribution_for
 
 ROWS = 50
 SPACES = {

@@ -23,18 +23,18 @@ from packaging.version import Version
 from rich.console import Console
 
 from study import doctor
-from study.cluster.control_groups import control_groups
 from study.doctor import asking, fit, limits, nodes, noise, packages, ray, storage, tracking
-from study.doctor.facts import Facts
 from study.doctor.finding import Check, Finding, Verdict, ok, refused
-from study.doctor.probe import digest_of, filesystem_of, look, readers_of
-from study.doctor.probe_cpus import read_grant
-from study.doctor.probe_load import cpu_times, options_of, read_load
 from study.doctor.surroundings import Clock, Cluster, NodeReport, Surroundings, folded
 from study.doctor.view import print_finding, print_summary, to_json
 from study.errors import ClusterError, RecordError
+from study.hosts.control_groups import control_groups
+from study.hosts.facts import Facts
+from study.hosts.probe import digest_of, filesystem_of, look, readers_of
+from study.hosts.probe_cpus import read_grant
+from study.hosts.probe_load import cpu_times, options_of, read_load
 from study.planning.shape import LOCAL
-from study.tracking import trust
+from study.records import trust
 from tests.spaces import spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,7 +186,7 @@ def test_who_can_read_a_token_depends_on_its_mode_and_on_the_folders_above(open_
 
 def ask_in_a_process(code: str, *before: str) -> Any:
     """Run a line of Python that prints JSON in a process of its own, after shell commands."""
-    imports = "from study.cluster.machine import machine; from study.doctor.probe import *"
+    imports = "from study.hosts.machine import machine; from study.hosts.probe import *"
     program = f"import json; {imports}; print(json.dumps({code}))"
     script = "; ".join([*before, 'exec "$@"'])
     words = ["sh", "-c", script, "sh", sys.executable, "-c", program]

@@ -14,11 +14,11 @@ from analysis.scaling import strong_scaling
 from analysis.status import read_status
 from analysis.tables import Results, all_tables
 from study.engine import UNKNOWN, engine_of, engine_of_space, engines_in_words, other_engine
+from study.records.ledger import fold
+from study.records.records import read_lines
 from study.space.parameters import SCALE
 from study.space.space_file import SHIPPED
 from study.space.spec import load_space
-from study.tracking.ledger import fold
-from study.tracking.records import read_lines
 from tests.spaces import spec
 
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"

@@ -12,10 +12,18 @@ from gymnasium.wrappers import TimeLimit
 
 from study.errors import SpaceError
 from study.space.spec import EnvironmentSpec
-from study.trial.envs.environments import EnvFactory, Spaces, check_network, env_factory, make_env, probe, probe_study
-from study.trial.envs.envpool_envs import EnvPoolLanes
-from study.trial.envs.lane_envs import GymnasiumLanes, make_lane_envs
-from study.trial.envs.observations import PoolObservations, Unusable, observed
+from study.trial.engine.envs.environments import (
+    EnvFactory,
+    Spaces,
+    check_network,
+    env_factory,
+    make_env,
+    probe,
+    probe_study,
+)
+from study.trial.engine.envs.envpool_envs import EnvPoolLanes
+from study.trial.engine.envs.lane_envs import GymnasiumLanes, make_lane_envs
+from study.trial.engine.envs.observations import PoolObservations, Unusable, observed
 from tests.spaces import spec
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
@@ -226,7 +234,7 @@ def test_a_probe_is_quick() -> None:
 
 
 def test_an_environment_whose_first_step_hangs_is_refused_in_time(monkeypatch):
-    monkeypatch.setattr("study.trial.envs.environments.PROBE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("study.trial.engine.envs.environments.PROBE_TIMEOUT_S", 0.3)
     hangs = EnvironmentSpec(id="tests.environments:Hangs", kwargs={"at_step": 1}, floor=0, reference=1, target=1)
     with pytest.raises(SpaceError, match="made, reset and stepped within"):
         probe(hangs, "test")

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from analysis.report import build, find_clip, to_html, to_markdown, write
 from analysis.report.clip import MAX_BYTES
-from analysis.statistics import Estimate
-from study import cli
+from study.cli import commands as cli
 from study.errors import RecordError, SpaceError
 from study.evaluating.command import Evaluated
 from study.evaluating.film import Facts, Shot, best_suffix, check_target, writing
@@ -25,12 +24,13 @@ from study.evaluating.showing import show
 from study.evaluating.subject import Subject, best_policy, find_subject, random_subject
 from study.evaluating.summary import histogram, suggested_floor, summarise
 from study.evaluating.view import histogram_view, print_numbers, to_json
+from study.records.ledger import Ledger
+from study.records.records import SettingsFrozen
 from study.space.algorithms import ALGORITHMS
 from study.space.space_file import read_text
 from study.space.spec import load_space
-from study.tracking.ledger import Ledger
-from study.tracking.records import SettingsFrozen
-from study.trial.envs.frames import SMALLEST, open_scene, picture_of
+from study.statistics import Estimate
+from study.trial.engine.envs.frames import SMALLEST, open_scene, picture_of
 from tests import synthetic
 from tests.holdup import holdup_spec
 from tests.spaces import spec

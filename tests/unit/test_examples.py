@@ -9,13 +9,13 @@ import pytest
 from analysis.figures import return_curves
 from analysis.load import open_study, trials
 from analysis.replay import replay, to_markdown
-from analysis.statistics import mean_interval
-from study.certificate.making import verify
-from study.tracking.folder import StudyFolder
+from study.designs.holdup.certificate.making import verify
+from study.records.folder import StudyFolder
+from study.statistics import mean_interval
 
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 README = (ANALYSIS.parent / "README.md").read_text()
-PROTOCOL = (ANALYSIS.parent / "study" / "protocol" / "README.md").read_text()
+PROTOCOL = (ANALYSIS.parent / "study" / "designs" / "holdup" / "README.md").read_text()
 
 
 def test_the_table_is_complete():

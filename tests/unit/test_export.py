@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from study.certificate.export import export_python, export_yaml
-from study.certificate.making import Certificate, make_certificate
+from study.designs.holdup.certificate.export import export_python, export_yaml
+from study.designs.holdup.certificate.making import Certificate, make_certificate
 from study.errors import AnalysisError, RecordError
 from study.planning.plan import deal_slots
+from study.records.folder import StudyFolder
 from study.space.rules import fitted, resolve
 from study.space.space_file import read_text
 from study.space.spec import parse_space
-from study.tracking.folder import StudyFolder
 from tests import holdup
 
 

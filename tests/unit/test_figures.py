@@ -18,8 +18,8 @@ from analysis.figures.marks import series
 from analysis.figures.words import counted, listed, number, sentence, with_interval
 from analysis.scaling import strong_scaling, weak_scaling
 from analysis.scaling.phases import phases as phases_of
-from analysis.statistics import Estimate
 from study.errors import AnalysisError
+from study.statistics import Estimate
 from tests.planted import Truth, planted_runs
 
 SCALES = (1, 2, 4, 8, 16, 46)

@@ -9,7 +9,7 @@ from analysis.figures import cost_return_front, return_curves, score, to_target
 from analysis.figures.settings import arms, legend_of, one_per_scale, per_setting
 from analysis.figures.times import _medians
 from analysis.scaling.targets import watched
-from analysis.statistics import iqm, mean_interval, median_time
+from study.statistics import iqm, mean_interval, median_time
 from tests.planted import as_frame
 
 FLOOR = 0.0

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from study.errors import RecordError
-from study.tracking.folder import StudyFolder, StudyIdentity
+from study.records.folder import StudyFolder, StudyIdentity
 
 IDENTITY = StudyIdentity(
     format=1, study_id="a", name="n", created=0.0, tracking_uri="sqlite:////x", space="s", spec={}, digest="d"

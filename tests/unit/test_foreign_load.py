@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from study.trial.foreign_load import CpuTimes, Look, Ours, ProcessTimes, _study, load_between, look
+from study.hosts.foreign_load import CpuTimes, Look, Ours, ProcessTimes, _study, load_between, look
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -108,7 +108,7 @@ SESSION = "session_2026-01-01_00-00-00_000000_77"
 MACHINE = {
     1: info(0, "systemd", "/sbin/init"),
     10: info(1, "python", "python", "run_study.py"),
-    11: info(10, "python", "python", "-m", "study.tracking.mirror_worker"),
+    11: info(10, "python", "python", "-m", "study.mirrors.mirror_worker"),
     20: info(1, "gcs_server", "gcs_server", f"--session-name={SESSION}"),
     21: info(1, "raylet", "raylet", f"--session_dir=/tmp/ray/{SESSION}"),
     22: info(21, "python", "python", "agent.py", f"--session-dir=/tmp/ray/{SESSION}"),

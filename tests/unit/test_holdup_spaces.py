@@ -2,12 +2,12 @@
 
 import pytest
 
+from study.cli.options import all_overrides
+from study.designs.holdup.baselines import default_setting, fixed_baselines, scaled_baselines
+from study.designs.holdup.stages import digest_of
 from study.errors import ClusterError, SpaceError
-from study.options import all_overrides
 from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
-from study.protocol.baselines import default_setting, fixed_baselines, scaled_baselines
-from study.protocol.stages import digest_of
 from study.space.rules import overlay, resolve
 from study.space.settings import rounded, runnable
 from study.space.spec import load_space

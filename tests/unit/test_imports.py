@@ -12,19 +12,22 @@ ENGINES = {"ray", "torch", "mlflow", "optuna", "tensorboardX"}
 
 LOADS = [
     ("import study", ENGINES | {"pandas", "gymnasium"}),
-    ("import study.cli, study.planning.plan, study.space.reference", ENGINES | {"pandas", "gymnasium"}),
+    ("import study.cli.commands, study.planning.plan, study.space.reference", ENGINES | {"pandas", "gymnasium"}),
     (
-        "import study.planning.needs, study.planning.timing, study.cluster.machine, study.cluster.address",
+        "import study.planning.needs, study.records.timing, study.hosts.machine, study.cluster.address",
         ENGINES | {"pandas", "gymnasium"},
     ),
-    ("import study.run, study.cluster.connection, study.display, study.conductor", {"ray", "torch", "mlflow"}),
-    ("import study.trial.envs.environments", ENGINES),
+    (
+        "import study.driver.run, study.cluster.connection, study.cli.display, study.driver.conductor",
+        {"ray", "torch", "mlflow"},
+    ),
+    ("import study.trial.engine.envs.environments", ENGINES),
     ("import study.doctor, study.doctor.view", ENGINES | {"pandas", "gymnasium"}),
-    ("import study.tracking.records, study.tracking.ledger, study.tracking.folder", ENGINES),
-    ("import study.tracking.mirror_process, study.tracking.tracking_uri, study.tracking.provenance", ENGINES),
+    ("import study.records.records, study.records.ledger, study.records.folder", ENGINES),
+    ("import study.mirrors.mirror_process, study.mirrors.tracking_uri, study.records.provenance", ENGINES),
     ("import study.evaluating.options, study.evaluating.film", ENGINES | {"pandas", "gymnasium"}),
     ("import study.evaluating.command, study.evaluating.view, study.trial.weights", ENGINES),
-    ("import study.certificate.making, study.certificate.page", ENGINES),
+    ("import study.designs.holdup.certificate.making, study.designs.holdup.certificate.page", ENGINES),
     ("import analysis, analysis.load, analysis.report", ENGINES),
 ]
 
@@ -46,13 +49,13 @@ def imported(file):
 
 HOMES = {
     "ray": {
-        *("study/cluster", "study/run.py", "study/trial", "study/search/searcher.py"),
+        *("study/cluster", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
         *("study/doctor/asking.py", "study/launch/await_nodes.py"),
     },
-    "torch": {"study/trial", "study/search/proposals.py"},  # the Gaussian process of Optuna's GPSampler
-    "mlflow": {"study/tracking", "analysis/load/mlflow_client.py", "study/doctor/tracking.py"},
-    "optuna": {"study/search"},
-    "tensorboardX": {"study/tracking/tensorboard_x.py"},
+    "torch": {"study/trial", "study/designs/search/proposals.py"},  # the Gaussian process of Optuna's GPSampler
+    "mlflow": {"study/mirrors", "analysis/load/mlflow_client.py", "study/doctor/tracking.py"},
+    "optuna": {"study/designs/search", "study/mirrors"},
+    "tensorboardX": {"study/mirrors/tensorboard_x.py"},
 }
 
 

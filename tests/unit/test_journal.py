@@ -7,7 +7,7 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from study.search.journal import SoleWriterBackend
+from study.mirrors.journal import SoleWriterBackend
 
 
 def written(path, backend):

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from study.trial.sampling.lanes import LaneLayout
+from study.trial.engine.sampling.lanes import LaneLayout
 
 RUNNERS, ENVS, BATCHES = st.integers(1, 64), st.integers(1, 9), st.integers(1, 9000)
 

@@ -9,7 +9,7 @@ import stat
 import pytest
 from typer.testing import CliRunner
 
-from study.cli import app
+from study.cli.commands import app
 from study.errors import ClusterError, LaunchError, SpaceError
 from study.launch.batch import LEAST_WALLTIME_S
 from study.launch.job import LaunchJob

@@ -211,7 +211,7 @@ def test_a_worker_that_is_not_listed_does_not_start(fake_ray):
 
 
 def test_a_host_whose_cpus_nobody_says_counts_its_own_cores(fake_ray):
-    from study.cluster.machine import machine
+    from study.hosts.machine import machine
 
     program = Path(fake_ray.python)
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
@@ -385,7 +385,7 @@ def test_the_entrypoint_goes_on_with_the_study_on_the_claim():
 def test_the_entrypoint_is_a_command_of_ours():
     from typer.testing import CliRunner
 
-    from study import cli
+    from study.cli import commands as cli
 
     help_text = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["run", "--help"]).output
     for word in shlex.split(kuberay.entrypoint(JOB)):

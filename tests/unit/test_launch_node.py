@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from study.cluster.machine import Machine
 from study.errors import LaunchError
+from study.hosts.machine import Machine
 from study.launch import node
 from study.launch.allocation import Allocation, Host
 from study.launch.job import LONGEST_TEMP_ROOT, LaunchJob

@@ -11,8 +11,8 @@ from gymnasium.spaces import Box
 from study.errors import SpaceError
 from study.space.procgen import GAMES, NUM_TEST_LEVELS, fault_of, task_of
 from study.space.spec import EnvironmentSpec
-from study.trial.envs.environments import env_factory, make_env
-from study.trial.envs.layers import StepLoad, layered
+from study.trial.engine.envs.environments import env_factory, make_env
+from study.trial.engine.envs.layers import StepLoad, layered
 from tests.spaces import spec
 
 

@@ -14,12 +14,12 @@ from analysis import load
 from analysis.load import details, timed_sums
 from study.errors import AnalysisError, RecordError
 from study.metrics import METRICS, OF_ITERATIONS, OF_TRIALS, WARMUP_ITERATIONS
+from study.records.folder import StudyFolder
+from study.records.ledger import fold, table_row
+from study.records.packing import pack
+from study.records.records import Iteration, RecordLog, open_records, read_lines
+from study.records.table import write_table
 from study.space.parameters import PARAMETERS
-from study.tracking.folder import StudyFolder
-from study.tracking.ledger import fold, table_row
-from study.tracking.packing import pack
-from study.tracking.records import Iteration, RecordLog, open_records, read_lines
-from study.tracking.table import write_table
 from tests import holdup, synthetic
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "analysis/example_study"

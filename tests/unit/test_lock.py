@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from study.errors import RecordError
-from study.tracking import lock, owner
-from study.tracking.folder import StudyFolder
-from study.tracking.owner import Owner, is_gone, locks_reach_all_hosts, oar_says_over, slurm_says_over
-from study.tracking.records import RecordLog, read_lines
+from study.records import lock, owner
+from study.records.folder import StudyFolder
+from study.records.owner import Owner, is_gone, locks_reach_all_hosts, oar_says_over, slurm_says_over
+from study.records.records import RecordLog, read_lines
 from tests.synthetic import append, closed, iteration, opened, started
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ DRIVER = """
 import sys, time
 from pathlib import Path
 from study.errors import RecordError
-from study.tracking.folder import StudyFolder
+from study.records.folder import StudyFolder
 folder, go = StudyFolder(Path(sys.argv[1])), Path(sys.argv[2])
 print("ready", flush=True)
 while not go.exists():

@@ -1,6 +1,6 @@
 import pytest
 
-from study.search.losses import loss_of, reason_of
+from study.driver.losses import loss_of, reason_of
 
 REMOTE = """\x1b[36mray::StudyTrial.train()\x1b[39m (pid=1, ip=10.0.0.1, actor_id=0)
 ZeroDivisionError: planted

@@ -1,8 +1,8 @@
 import pytest
 
-from study.cluster import control_groups
-from study.cluster import machine as machine_module
-from study.cluster.machine import _count_gpus, _siblings, machine
+from study.hosts import control_groups
+from study.hosts import machine as machine_module
+from study.hosts.machine import _count_gpus, _siblings, machine
 
 
 def test_hyper_threads_of_one_core_are_one_core(tmp_path):

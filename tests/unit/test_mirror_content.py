@@ -4,8 +4,8 @@ import json
 import math
 from dataclasses import replace
 
-from study.tracking import mirror_content as content
-from study.tracking.records import Evaluation, Iteration, StudyOpened, TrialEnded
+from study.mirrors import mirror_content as content
+from study.records.records import Evaluation, Iteration, StudyOpened, TrialEnded
 from tests.spaces import spec
 from tests.synthetic import built, ended, evaluation, iteration, opened, started
 

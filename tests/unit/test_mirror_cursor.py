@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from study.tracking.mirror_cursor import Attempt, Cursor, CursorFile, count_behind
+from study.mirrors.mirror_cursor import Attempt, Cursor, CursorFile, count_behind
 from tests.synthetic import append, make_folder, opened, started
 
 URI = "postgresql://me:secret@db/mlflow"

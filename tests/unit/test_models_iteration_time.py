@@ -54,7 +54,7 @@ def test_the_formula_by_hand():
 
 
 def test_lanes_share_a_batch_as_the_runners_do():
-    lanes = pytest.importorskip("study.trial.sampling.lanes")
+    lanes = pytest.importorskip("study.trial.engine.sampling.lanes")
     for n, k, batch in ((46, 1, 800), (46, 4, 4000), (7, 3, 1000), (8, 4, 4000), (5, 8, 17)):
         layout = lanes.LaneLayout(num_env_runners=n, num_envs_per_env_runner=k, num_processes=n)
         first = layout.fragment(0, batch)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from study.planning.node_load import Reserved
-from study.search.neighbours import Neighbours
-from study.tracking.ledger import TrialRow
+from study.driver.neighbours import Neighbours
+from study.records.ledger import TrialRow
+from study.records.node_load import Reserved
 
 
 def row(trial, *, started=0.0, ended=None, timed=(100.0, 110.0), num_cpus=3, **hosts):

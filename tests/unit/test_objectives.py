@@ -3,12 +3,12 @@
 import pytest
 from optuna.trial import TrialState
 
-from study.search.constraints import constraints_of
-from study.search.front import pareto_front
-from study.search.importance import importance_per_scale
-from study.search.merit import merit
-from study.tracking.ledger import fold
-from study.tracking.records import read_lines
+from study.designs.search.constraints import constraints_of
+from study.designs.search.front import pareto_front
+from study.designs.search.importance import importance_per_scale
+from study.designs.search.merit import merit
+from study.records.ledger import fold
+from study.records.records import read_lines
 from tests.spaces import spec
 from tests.unit.test_conductor import Session, optuna_trials
 

@@ -9,10 +9,10 @@ import pytest
 from study.errors import SpaceError
 from study.planning.plan import make_plan
 from study.planning.shape import ClusterShape, NodeShape
+from study.records import records as records_module
+from study.records.ledger import fold, table_row
+from study.records.records import TrialBuilt, TrialEnded, read_lines
 from study.space.spec import StudySpec
-from study.tracking import records as records_module
-from study.tracking.ledger import fold, table_row
-from study.tracking.records import TrialBuilt, TrialEnded, read_lines
 from tests.spaces import spec
 from tests.throughput import throughput_spec
 from tests.unit.test_conductor import Session

@@ -7,8 +7,8 @@ from importlib import metadata
 
 import pytest
 
-from study.tracking import provenance as module
-from study.tracking.provenance import provenance
+from study.records import provenance as module
+from study.records.provenance import provenance
 
 
 @pytest.fixture(autouse=True)

@@ -9,20 +9,20 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from study import cli
+from study.cli import commands as cli
+from study.cli.options import checked_stage, load, one_space, seconds
+from study.designs.holdup.phases import expected_trials
 from study.errors import ExitCode
 from study.evaluating.subject import random_subject
-from study.options import checked_stage, load, one_space, seconds
+from study.mirrors.mirror_content import trial_params
 from study.planning.plan import make_plan
 from study.planning.shape import ClusterShape, NodeShape
-from study.protocol.phases import expected_trials
+from study.records.records import TrialStarted
 from study.space.laws import smallest
 from study.space.reference import field_reference
 from study.space.settings import runnable
 from study.space.space_file import SHIPPED, read_text
 from study.space.spec import load_space, parse_space
-from study.tracking.mirror_content import trial_params
-from study.tracking.records import TrialStarted
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -30,7 +30,7 @@ FOLDERS = (
     "search_spaces",
     "analysis",
     "tests/benchmarks",
-    *(f"study/{path.parent.name}" for path in ROOT.glob("study/*/README.md")),
+    *(path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("study/**/README.md")),
 )
 PAGES = {"README.md": README} | {f"{folder}/README.md": (ROOT / folder / "README.md").read_text() for folder in FOLDERS}
 SPACES = {file.name: file.read_text() for file in SHIPPED.glob("*.yaml")}

@@ -16,8 +16,8 @@ import typer.main
 
 from analysis import load, scaling
 from analysis.tables import all_tables
-from study import cli
-from study.options import load as load_options
+from study.cli import commands as cli
+from study.cli.options import load as load_options
 from study.space.cells import cells_of
 from study.space.parameters import SCALE
 from study.space.space_file import SHIPPED

@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 
-from study.protocol.stages import digest_of
-from study.space.parameters import SCALE
-from study.space.rules import fitted
-from study.space.spec import StudySpec
-from study.tracking.folder import StudyFolder
-from study.tracking.ledger import fold
-from study.tracking.records import (
+from study.designs.holdup.stages import digest_of
+from study.records.folder import StudyFolder
+from study.records.ledger import fold
+from study.records.records import (
     Evaluation,
     Iteration,
     Line,
@@ -30,6 +27,9 @@ from study.tracking.records import (
     TrialStarted,
     read_lines,
 )
+from study.space.parameters import SCALE
+from study.space.rules import fitted
+from study.space.spec import StudySpec
 from tests.mutations import Change, Verifier, field_name, fields_of, other_values
 
 EXAMPLE = Path(__file__).parents[2] / "analysis/example_study"

@@ -16,9 +16,9 @@ from analysis.replay.protocol import protocol
 from analysis.replay.rules import FREE, OURS, RULES, fixed_repeats, halving, single_seed
 from analysis.replay.table import SMALL, TARGET, ScoreTable, score_table
 from study.errors import AnalysisError
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.records import Evaluation, TrialEnded, TrialStarted
 from study.space.holdup import HoldUpSpec
-from study.tracking.folder import StudyFolder, StudyIdentity
-from study.tracking.records import Evaluation, TrialEnded, TrialStarted
 from tests import synthetic
 from tests.spaces import spec
 

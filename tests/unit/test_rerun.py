@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from study.certificate import rerun
-from study.certificate.rerun import prediction, train_again
 from study.errors import RecordError
-from study.tracking.folder import StudyFolder
-from study.tracking.provenance import provenance
-from study.tracking.records import Evaluation, StudyOpened, TrialStarted
+from study.evaluating import rerun
+from study.evaluating.rerun import prediction, train_again
+from study.records.folder import StudyFolder
+from study.records.provenance import provenance
+from study.records.records import Evaluation, StudyOpened, TrialStarted
 from study.trial import again
 from tests import holdup
 
@@ -31,7 +31,7 @@ def a_study(path: Path, **changes: Any) -> StudyFolder:
 
 def trained(monkeypatch: pytest.MonkeyPatch, folder: StudyFolder, shift: float) -> list[int]:
     """Let trials come out as recorded, but for a shift of every return; return the list that gets their numbers."""
-    from study.tracking.records import read_lines
+    from study.records.records import read_lines
 
     seen: list[int] = []
     evaluations = [line.record for line in read_lines(folder.records) if isinstance(line.record, Evaluation)]

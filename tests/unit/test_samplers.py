@@ -8,8 +8,8 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import TPESampler
 
-from study.search.proposals import Look, nearest, propose
-from study.search.proposals import _at as at
+from study.designs.search.proposals import Look, nearest, propose
+from study.designs.search.proposals import _at as at
 from tests.spaces import spec
 from tests.unit.test_conductor import Session
 

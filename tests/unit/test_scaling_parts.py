@@ -8,8 +8,8 @@ from scipy import stats
 from analysis import scaling
 from analysis.scaling.drift import slope
 from analysis.scaling.targets import BEFORE, TIME_BEFORE, watched
-from analysis.statistics import restricted_mean
 from study.errors import AnalysisError
+from study.statistics import restricted_mean
 from tests.planted import Truth, as_frame, fingerprint, planted_runs
 
 QUIET = {"noise": 0.0, "block_noise": 0.0, "phase_noise": 0.0}

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from study.trial.sampling.seeds import LaneNoise, evaluation_seeds, lane_seed, noise_seed, random_action_seed
+from study.trial.engine.sampling.seeds import LaneNoise, evaluation_seeds, lane_seed, noise_seed, random_action_seed
 
 SEEDS = st.integers(0, 2**40)
 

@@ -58,7 +58,7 @@ def test_modules_beside_it_travel_once_they_are_imported(mine):
         "CartPole-v1",
         "gymnasium.envs.classic_control:CartPoleEnv",  # site-packages
         "unittest.mock:Mock",  # standard library
-        "study.trial.envs.environments:EnvFactory",  # every node has this project
+        "study.trial.engine.envs.environments:EnvFactory",  # every node has this project
         "__main__:Maze",
         "no_such_module:Maze",
     ],

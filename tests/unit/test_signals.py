@@ -11,10 +11,10 @@ import time
 import psutil
 import pytest
 
-from study import signals
-from study.conductor import Stop
-from study.signals import StopSignals
-from study.tracking.records import StudyClosed
+from study.driver import signals
+from study.driver.conductor import Stop
+from study.driver.signals import StopSignals
+from study.records.records import StudyClosed
 
 
 class Course:
@@ -149,7 +149,7 @@ def test_before_the_first_trial_the_main_thread_is_interrupted_once(codes, numbe
 
 STUCK = """
 import subprocess, time
-from study import signals
+from study.driver import signals
 signals.ANSWER_S = 1.0
 signals.GIVE_UP_S = 0.5
 with signals.StopSignals(None):

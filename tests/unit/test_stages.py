@@ -11,26 +11,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from study.certificate.record_laws import _retaken, broken_laws
-from study.certificate.trial_laws import Study
-from study.conductor import Conductor
-from study.display import print_front, print_importance, print_plan, print_stages
+from study.cli.display import print_front, print_importance, print_plan, print_stages
+from study.designs.holdup import machine
+from study.designs.holdup.certificate.record_laws import _retaken, broken_laws
+from study.designs.holdup.certificate.trial_laws import Study
+from study.designs.holdup.choosing import REUSED
+from study.designs.holdup.evidence import Evidence
+from study.designs.holdup.machine import PROTOCOL, opening
+from study.designs.holdup.phases import num_later, phases
+from study.designs.holdup.stage_keeper import StageKeeper
+from study.designs.holdup.stages import SHARED, STAGES, Request, digest_of
+from study.designs.holdup.variants import spec_of
+from study.designs.search.importance import importance_per_scale
+from study.designs.search.optuna_study import OptunaStudy
+from study.driver.conductor import Conductor
 from study.errors import RecordError
 from study.planning.plan import make_plan
-from study.protocol import machine
-from study.protocol.choosing import REUSED
-from study.protocol.evidence import Evidence
-from study.protocol.machine import PROTOCOL, opening
-from study.protocol.phases import num_later, phases
-from study.protocol.stages import SHARED, STAGES, Request, digest_of
-from study.protocol.variants import spec_of
-from study.search.importance import importance_per_scale
-from study.search.optuna_study import OptunaStudy
-from study.stage_keeper import StageKeeper
-from study.tracking.folder import StudyFolder
-from study.tracking.ledger import fold
-from study.tracking.records import Line, RecordLog, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines
-from study.trial.sampling.seeds import evaluation_seeds, lane_seed
+from study.records.folder import StudyFolder
+from study.records.ledger import fold
+from study.records.records import Line, RecordLog, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines
+from study.trial.engine.sampling.seeds import evaluation_seeds, lane_seed
 from tests import holdup
 from tests.spaces import spec
 from tests.unit.test_conductor import CLUSTER, ROOMY, optuna_trials, records

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis import statistics
-from analysis.statistics import Estimate
+from study import statistics
 from study.errors import AnalysisError
+from study.statistics import Estimate
 
 # Student's sleep data (Biometrika 6, 1908), as in R's data set `sleep`.
 SLEEP_ONE = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis import statistics
+from study import statistics
 
 MEAN, SPREAD, MARGIN = 0.97, 0.06, 0.05
 FAILED = (0.0, 0.05, 0.10, 0.20)

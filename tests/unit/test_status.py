@@ -13,13 +13,13 @@ from rich.console import Console
 from analysis.status import StatusReader, read_status
 from analysis.status.efficiency import efficiency_so_far
 from analysis.status.health import quiet_after_s
+from study.cli.status_view import show
 from study.errors import RecordError
-from study.status_view import show
-from study.tracking.ledger import fold
-from study.tracking.lock import is_locked
-from study.tracking.mirror_cursor import Cursor, CursorFile
-from study.tracking.packing import pack
-from study.tracking.records import StageDecided, read_lines
+from study.mirrors.mirror_cursor import Cursor, CursorFile
+from study.records.ledger import fold
+from study.records.lock import is_locked
+from study.records.packing import pack
+from study.records.records import StageDecided, read_lines
 from tests import holdup, synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -376,7 +376,7 @@ def test_status_loads_neither_engines_nor_pandas(folder):
     code = (
         "import sys; from analysis.status import StatusReader;"
         "from analysis.status.efficiency import efficiency_so_far;"
-        f"import study.status_view; r = StatusReader({str(folder.path)!r}); r.read(); efficiency_so_far(r);"
+        f"import study.cli.status_view; r = StatusReader({str(folder.path)!r}); r.read(); efficiency_so_far(r);"
         "print(*[n for n in ('ray', 'torch', 'mlflow', 'optuna', 'pandas', 'scipy') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -13,8 +13,8 @@ from study.launch.ray_cluster import RayCluster
 from study.launch.remote import Agent, Said
 from study.launch.supervisor import Supervisor
 from study.launch.tasks import CommandTask
-from study.tracking.folder import StudyFolder
-from study.tracking.records import StudyClosed
+from study.records.folder import StudyFolder
+from study.records.records import StudyClosed
 from tests.synthetic import append, opened, whole_trial
 
 AGAIN = 99

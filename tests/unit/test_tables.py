@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.statistics import Estimate
-from analysis.statistics.estimate import without_interval
 from analysis.tables.cells import estimate, in_words, plain
 from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
 from study.errors import AnalysisError
+from study.statistics import Estimate
+from study.statistics.estimate import without_interval
 
 NASTY = '50_% & #1 {a|b} <i> ~^ \\ "q"\nline'
 INFINITE = float("inf")

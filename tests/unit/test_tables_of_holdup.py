@@ -7,7 +7,7 @@ import pytest
 
 from analysis.load import from_folder
 from analysis.tables import hold_up
-from study.certificate.making import make_certificate
+from study.designs.holdup.certificate.making import make_certificate
 from tests import holdup
 from tests.unit.tables_data import amdahl, study
 

@@ -6,15 +6,15 @@ import struct
 
 import pytest
 
-from study import syncing
+from study.cli import syncing
+from study.cli.syncing import sync_study
+from study.driver.opening import RunOptions, new_identity
 from study.errors import RecordError
-from study.opening import RunOptions, new_identity
-from study.syncing import sync_study
-from study.tracking.event_file import EventFile, frame
-from study.tracking.folder import StudyFolder
-from study.tracking.mlflow_mirror import SyncReport
-from study.tracking.state import check_files
-from study.tracking.tensorboard_mirror import TensorBoardMirror
+from study.mirrors.event_file import EventFile, frame
+from study.mirrors.mlflow_mirror import SyncReport
+from study.mirrors.tensorboard_mirror import TensorBoardMirror
+from study.records.folder import StudyFolder
+from study.records.state import check_files
 from tests.event_files import assert_files_follow, event_files, hparams_of, read_events, scalars, texts
 from tests.spaces import spec
 from tests.synthetic import append, closed, ended, evaluation, iteration, make_folder, opened, started, whole_trial

@@ -8,16 +8,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from study.conductor import Conductor
+from study.cli.throughput_display import print_throughput
+from study.designs.search.optuna_study import OptunaStudy
+from study.driver.conductor import Conductor
+from study.mirrors.mirror_content import study_params, trial_name, trial_params
 from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
-from study.search.optuna_study import OptunaStudy
+from study.records.folder import StudyFolder
+from study.records.ledger import PHASES, best_per_scale, fold, table_row
+from study.records.records import RecordLog, TrialEnded, TrialStarted, read_lines
 from study.space.cells import ANCHOR
-from study.throughput_display import print_throughput
-from study.tracking.folder import StudyFolder
-from study.tracking.ledger import PHASES, best_per_scale, fold, table_row
-from study.tracking.mirror_content import study_params, trial_name, trial_params
-from study.tracking.records import RecordLog, TrialEnded, TrialStarted, read_lines
 from tests.throughput import throughput_spec
 
 CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=8, physical_cpus=2, memory_mb=64_000),))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from study.errors import TrackingError
-from study.tracking.tracking_uri import (
+from study.mirrors.tracking_uri import (
     check_optuna_storage,
     check_tracking_uri,
     is_database_server,
@@ -219,7 +219,7 @@ def test_sqlite_path():
 
 
 def test_the_driver_does_not_import_mlflow():
-    modules = "tracking_uri", "provenance", "mirror_process", "mlflow_mirror", "mirror_worker"
-    imports = "; ".join(f"import study.tracking.{module}" for module in modules)
+    modules = "tracking_uri", "mirror_process", "mlflow_mirror", "mirror_worker"
+    imports = "; ".join(f"import study.mirrors.{module}" for module in modules)
     code = f"import sys; {imports}; sys.exit(bool({{'mlflow', 'ray', 'torch', 'optuna'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from study.certificate.verdict import (
+from study.designs.holdup.certificate.verdict import (
     LEAST_MEASURED,
     Arm,
     Arms,
@@ -23,7 +23,7 @@ from study.certificate.verdict import (
 )
 from study.errors import AnalysisError
 
-PAGE = Path(__file__).parents[2] / "study" / "protocol" / "README.md"
+PAGE = Path(__file__).parents[2] / "study/designs/holdup/README.md"
 
 TARGET, SMALL, UNSEEN, BUDGET = 46, 10, (23, 64), 500_000
 LAWS = {"target": TARGET, "tolerance": 0.05, "solved_share": 0.95, "env_steps": BUDGET}

@@ -1,0 +1,152 @@
+"""`python -m study report`: reads a study, writes its report, hands it to MLflow. A thin call into `analysis`.
+
+Optuna is asked for importance where the study's proposals are at hand, MLflow for a place; neither can stop a report.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analysis.figures.catalogue import Importance
+from analysis.load import StudyData, open_study
+from analysis.report import Report, find_clip, make_report, parse_formats, write
+from analysis.report.writing import PAGE
+from study.errors import AnalysisError, StudyError
+from study.mirrors.mlflow_report import ARTIFACTS, NOT_ASKED, asked_place
+from study.mirrors.mlflow_report import attach as attach_files
+from study.mirrors.tracking_uri import mask_credentials
+from study.records.folder import NAME, StudyFolder
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from study.records.ledger import TrialRow
+
+FOLDER = "report"
+"""Inside of the study's folder."""
+STUDIES = Path("studies")
+"""Where the report of a study in MLflow goes: `studies/<name>/report`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What `report_study` did."""
+
+    report: Report
+    out: Path
+    files: tuple[Path, ...]
+    """The page first, if there is one."""
+    attached: str
+    """Where MLflow has the report, or why it has not: one line."""
+
+    @property
+    def page(self) -> Path | None:
+        """The HTML page, if it was asked for."""
+        return next((file for file in self.files if file.name == PAGE), None)
+
+
+def report_study(
+    source: str,
+    *,
+    study: str | None = None,
+    formats: str,
+    out: Path | None = None,
+    tracking_uri: str | None = None,
+    attach: bool = False,
+) -> Written:
+    """Write the report of a study, and attach it to the study's MLflow run where the person asks for that.
+
+    Args:
+        source: A study folder, or a tracking URI.
+        study: Name of the study, where `source` is a tracking URI.
+        formats: What to write, such as "html,csv".
+        out: Folder; by default `report` in the study's folder.
+        tracking_uri: MLflow that gets the report; by default `MLFLOW_TRACKING_URI`, else none but a `source`.
+        attach: Whether the MLflow that a study of this user's own was started with gets it.
+
+    Raises:
+        StudyError: There is no such study, it cannot be read, or the folder cannot be written.
+    """
+    chosen = parse_formats(formats)
+    folder = None if "://" in source else StudyFolder(Path(source))
+    place = asked_place(folder, tracking_uri, attach=attach) if folder else tracking_uri or source
+    data = open_study(source, study=study)
+    if out is None:
+        out = folder.path / FOLDER if folder else folder_of_experiment(data.name)
+    clip = None if folder is None else find_clip(folder.path, str(data.sheet.get("study_id")))
+    report = make_report(data, importance=_importance(folder, data.kind), clip=clip)
+    files = write(report, out, chosen)
+    attached = _attach(data, files, out, place)
+    return Written(report=report, out=out, files=files, attached=attached)
+
+
+def folder_of_experiment(name: str) -> Path:
+    """Return the folder for the report of an experiment in MLflow, whose name may be anything, such as `..`."""
+    return STUDIES / ("_" + re.sub(r"[^\w.-]+", "_", name) if not NAME.fullmatch(name) else name) / FOLDER
+
+
+def print_report(console: "Console", written: Written) -> None:
+    """Print the conclusion, where the files are, and whether MLflow has them."""
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    for refusal in written.report.refusals:
+        say(f"Refused: {refusal}")
+    for each in written.report.conclusions:
+        say(f"{each.table}: {each.text}")
+    say(f"\n{len(written.files)} files: {written.files[0] if written.page else written.out}")
+    say(written.attached)
+
+
+def open_page(written: Written) -> None:
+    """Show the page in the person's browser.
+
+    Raises:
+        AnalysisError: No page was written.
+    """
+    if written.page is None:
+        raise AnalysisError("--open: needs the format html, got others alone. Fix: add html to --format.")
+    import webbrowser
+
+    if not webbrowser.open(written.page.absolute().as_uri()):
+        raise AnalysisError(f"--open: needs a browser, got none here. Fix: open {written.page} on another machine.")
+
+
+def _importance(folder: StudyFolder | None, kind: str) -> Importance | str:
+    """Return which parameters mattered, or why that is not known."""
+    if kind == "throughput":
+        return "A throughput study proposes nothing."
+    if folder is None:
+        return "MLflow does not hold what the sampler proposed. Fix: report from the study's folder."
+    from study.designs.search.importance import FEWEST, importance_per_scale
+    from study.records.state import ledger_of
+
+    try:
+        spec = folder.identity().parse()
+        rows = list(ledger_of(folder.records).rows.values())
+        values = importance_per_scale(spec, rows)
+    except (StudyError, ValueError) as error:  # a space of another version, or a table that Optuna cannot judge
+        return f"It cannot be computed: {error}"
+    return Importance(values=values, runs=_proposed(rows), fewest=FEWEST)
+
+
+def _proposed(rows: "Sequence[TrialRow]") -> Counter[int]:
+    """Return scale -> ended trials that a sampler proposed."""
+    return Counter(row.num_env_runners for row in rows if row.ended and row.proposed)
+
+
+def _attach(data: StudyData, files: Sequence[Path], out: Path, uri: str | None) -> str:
+    study_id = data.sheet.get("study_id")
+    if uri is None:
+        return NOT_ASKED
+    if not study_id:
+        return "Not attached to MLflow: the experiment was not written by this project, so it has no run of a study."
+    try:
+        run_id = attach_files(files, out, tracking_uri=uri, name=data.name, study_id=str(study_id))
+    except StudyError as error:
+        return f"Not attached to MLflow: {error}"
+    return f"Attached to MLflow: {ARTIFACTS}/ of run {run_id} at {mask_credentials(uri)}"

@@ -1,0 +1,170 @@
+"""What a certificate holds, as values; JSON and Markdown of them. Writes two files; computes no figure."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from study.designs.holdup.certificate.diagnosis import Diagnosis
+from study.designs.holdup.certificate.page import page
+from study.designs.holdup.certificate.verdict import Comparisons, Verdict
+from study.errors import RecordError
+from study.harmless import markdown, printable
+from study.records.files import write_atomically
+from study.records.folder import StudyFolder
+from study.statistics import Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """The runs of an arm at one evaluation of the budget."""
+
+    env_steps: int
+    """Median over the runs: batches differ between settings, and so do the moments of evaluation."""
+    iqm_return: Estimate
+    """Of the greedy evaluation; a run that has failed counts as the environment's floor from then on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmFigures:
+    """What the runs of one arm came to."""
+
+    name: str
+    scale: int
+    digest: str
+    variant: str
+    execution: str
+    timing: Mapping[str, int]
+    """Label -> runs."""
+    folded: bool
+    """Whether one runner held the lanes of all: then the learning is that of the scale, and the clock is not."""
+    n: int
+    n_failed: int
+    seeds: tuple[int, ...]
+    solved: int
+    solve_rate: Estimate
+    score: Estimate
+    """Mean; a failed run scores 0."""
+    iqm_final_return: Estimate
+    """A failed run counts as the environment's floor."""
+    env_steps_to_target: float | None
+    """Restricted mean up to `horizon_env_steps`; a run that did not get there counts as the horizon."""
+    horizon_env_steps: float | None
+    resolution_env_steps: float | None
+    """Between the evaluation that found a run at the target and the one before, at most: times are known no better."""
+    n_censored: int
+    cpu_s_spent: Estimate | None
+    """Mean over the runs that tell."""
+    cpu_s_reserved: Estimate | None
+    """None where lanes were emulated or folded: nobody knows what real runners would reserve."""
+    curve: Mapping[str, Point]
+    """`6/10` -> the sixth of ten evaluations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimism:
+    """How much better the winner looked when it was chosen; means of scores at the target scale."""
+
+    when_chosen: Estimate
+    """Race and stress, on rank seeds."""
+    when_confirmed: Estimate
+    """On test seeds."""
+    optimism: float
+    """The difference: positive when the choice flattered."""
+    bound_in_search: float | None
+    """The lower bound by which it was ranked in the search, of the search's objective; None where it never was."""
+    looks_in_search: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Who worked on the study."""
+
+    session: int
+    provenance: Mapping[str, Any]
+    cluster: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPoint:
+    """Short trials with real runners: the clock, no learning."""
+
+    kind: str
+    scale: int
+    n: int
+    n_failed: int
+    timing: Mapping[str, int]
+    env_steps_per_s: tuple[float, float, float] | None
+    """Least, median, largest, of the trials with a measured clock; None without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What a study found, in the order in which a reader asks."""
+
+    format: int
+    study: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    scales: Mapping[str, Any]
+    laws: Mapping[str, float]
+    budget: Mapping[str, Any]
+    seeds: Mapping[str, Any]
+    winner: Mapping[str, Any]
+    verdict: Verdict
+    arms: Mapping[str, ArmFigures]
+    """`winner@46` -> its figures."""
+    comparisons: Comparisons
+    optimism: Optimism
+    cpu_hours: Mapping[str, float]
+    """Stage -> CPU time of its trials, interrupted attempts included; and `all`."""
+    trials: Mapping[str, Mapping[str, int]]
+    """Stage -> n, n_failed, n_restarted."""
+    clock_measured: bool
+    diagnosis: Mapping[str, Diagnosis]
+    """Of the winner at every scale, and of every arm that does not solve."""
+    measured: Sequence[MeasuredPoint]
+    decisions: Sequence[Mapping[str, Any]]
+    sessions: Sequence[Session]
+    notes: Sequence[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values; the open ends of intervals are null."""
+        content: dict[str, Any] = plain(self)
+        content["verdict"]["checks"] = {check["name"]: check for check in content["verdict"]["checks"]}
+        content["comparisons"]["rows"] = {row["baseline"]: row for row in content["comparisons"]["rows"]}
+        for name, diagnosis in self.diagnosis.items():
+            content["diagnosis"][name]["labels"] = list(diagnosis.labels)
+        return content
+
+    def to_markdown(self) -> str:
+        """Return the certificate as one page."""
+        return markdown(printable(page(self.to_json())))
+
+    def write(self, folder: StudyFolder) -> None:
+        """Write `certificate.json` and `certificate.md` into the study folder.
+
+        Raises:
+            RecordError: The folder cannot be written.
+        """
+        try:
+            text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+            write_atomically(folder.certificate, text + "\n")
+            write_atomically(folder.certificate_page, self.to_markdown())
+        except OSError as error:
+            raise RecordError(
+                f"{folder.path}: must be writable ({error.strerror}). Fix: free some space, or check its permissions."
+            ) from error
+
+
+def plain(value: Any) -> Any:
+    """Return JSON values for dataclasses, mappings and sequences; a number that is not finite becomes null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

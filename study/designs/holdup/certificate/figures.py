@@ -1,0 +1,499 @@
+"""Records -> the figures of a certificate. Pure.
+
+The same records give the same figures: each one that needs random numbers draws them from a generator of its own,
+seeded with the study's digest and the figure's name.
+"""
+
+import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK
+from study.designs.holdup.certificate.content import (
+    ArmFigures,
+    Certificate,
+    MeasuredPoint,
+    Optimism,
+    Point,
+    Session,
+)
+from study.designs.holdup.certificate.diagnosis import TrialHistory, diagnose, histories
+from study.designs.holdup.certificate.verdict import (
+    LEAST_MEASURED,
+    Arm,
+    Arms,
+    Run,
+    Verdict,
+    censored,
+    compare,
+    judge,
+    num_solved_needed,
+)
+from study.designs.holdup.choosing import REUSED
+from study.designs.holdup.stages import STAGES
+from study.errors import RecordError
+from study.records.folder import StudyIdentity
+from study.records.ledger import TrialRow, fold
+from study.records.records import Evaluation, Iteration, Line, StageDecided, StudyOpened, TrialStarted
+from study.space.holdup import SeedsSpec
+from study.space.parameters import Value
+from study.space.rules import fitted
+from study.space.spec import StudySpec
+from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
+
+FORMAT = 3
+"""Version of the certificate's content. From 2 on the intervals of times to the target hold the time between
+evaluations, and clocks are compared up to the end of the shortest run. From 3 on the notes name the version of the
+protocol, what was not run again, and the commits where there are several."""
+MACHINE = ("time", "git", "versions", "platform", "cpu_model", "physical_cpus", "usable_cpus", "memory_mb", "scheduler")
+"""What the certificate takes of a session's provenance; the command line and the environment hold paths."""
+_ROUNDING = 1e-9
+"""Progress is a sum of fractions."""
+
+
+class Maker:
+    """One certificate in the making."""
+
+    def __init__(self, identity: StudyIdentity, spec: StudySpec, lines: Sequence[Line], heads: Sequence[str]) -> None:
+        assert spec.holdup is not None  # the caller has refused it
+        self._identity, self._spec, self._holdup = identity, spec, spec.holdup
+        self._lines, self._heads = lines, heads
+        self._ledger = fold((line.record, line.time) for line in lines)
+        self._histories = histories((line.record for line in lines), self._ledger.rows)
+        groups: dict[tuple[str, int], list[TrialHistory]] = defaultdict(list)
+        for trial in self._histories.values():
+            if trial.row.stage == "confirm":
+                groups[trial.row.anchor or "", trial.row.num_env_runners].append(trial)
+        order = {WINNER: 0, BEST_SMALL: 1, WINNER_STOCK: 3}
+        self._groups = {
+            key: sorted(groups[key], key=lambda trial: trial.row.seed)
+            for key in sorted(groups, key=lambda key: (order.get(key[0], 2), key))
+        }
+        self._arms = {key: _arm(*key, trials, spec) for key, trials in self._groups.items()}
+
+    def certificate(self) -> Certificate:
+        """Return it."""
+        spec, holdup, ledger = self._spec, self._holdup, self._ledger
+        target, small = holdup.target_scale, holdup.small_scale
+        verdict = self._verdict()
+        comparisons = compare(self._arms[WINNER, target], self._baselines(), rng=self._rng("comparisons"))
+        return Certificate(
+            format=FORMAT,
+            study={
+                "name": self._identity.name,
+                "id": self._identity.study_id,
+                "space_digest": self._identity.digest,
+                "num_records": len(self._lines),
+                "chain": self._heads[-1],
+                "frozen_chain": _head_when_frozen(self._lines, self._heads),
+            },
+            environment=_environment(spec),
+            scales={
+                "target": target,
+                "small": small,
+                "searched": list(spec.scales),
+                "unseen": list(holdup.unseen_scales),
+            },
+            laws={"tolerance": holdup.tolerance, "solved_share": holdup.solved_share},
+            budget=spec.to_json()["budget"],
+            seeds=self._seeds(),
+            winner=self._winner(),
+            verdict=verdict,
+            arms={f"{name}@{scale}": self._figures(name, scale) for name, scale in self._groups},
+            comparisons=comparisons,
+            optimism=self._optimism(),
+            cpu_hours=self._cpu_hours(),
+            trials=self._trials(),
+            clock_measured=verdict.clock is not None,
+            diagnosis={
+                f"{name}@{scale}": diagnose(trials, spec)
+                for (name, scale), trials in self._groups.items()
+                if name == WINNER or not self._solves(name, scale)
+            },
+            measured=list(self._measured()),
+            decisions=[
+                {
+                    "number": each.number,
+                    "phase": each.phase,
+                    "kept": each.kept,
+                    "dropped": each.dropped,
+                    "num_trials": len(each.requests),
+                    "num_cancelled": len(each.cancelled),
+                    "why_cancelled": each.evidence.get("cancelled", ""),
+                }
+                for each in ledger.decisions
+            ],
+            sessions=[
+                Session(
+                    session=line.record.session,
+                    provenance={name: line.record.provenance.get(name) for name in MACHINE},
+                    cluster=line.record.cluster,
+                )
+                for line in self._lines
+                if isinstance(line.record, StudyOpened)
+            ],
+            notes=list(self._notes(verdict)),
+        )
+
+    def _rng(self, place: str) -> np.random.Generator:
+        """Return the generator of one figure."""
+        seed = hashlib.sha256(f"{self._identity.digest} {place}".encode()).digest()
+        return np.random.default_rng(int.from_bytes(seed[:8], "big"))
+
+    # --- verdict -----------------------------------------------------------------------------------------------
+
+    def _verdict(self) -> Verdict:
+        holdup = self._holdup
+        judged = (holdup.target_scale, *holdup.unseen_scales)
+        names = (BEST_SMALL, WINNER) if self._protocol >= 3 else (BEST_SMALL,)
+        small = (self._arms.get((name, holdup.small_scale)) for name in names)
+        return judge(
+            Arms(
+                winner={scale: self._arms[WINNER, scale] for scale in judged},
+                references=tuple(arm for arm in small if arm is not None),
+                naive_growth=self._arms.get(("naive_growth", holdup.target_scale)),
+            ),
+            target=holdup.target_scale,
+            tolerance=holdup.tolerance,
+            solved_share=holdup.solved_share,
+            env_steps=self._spec.budget.env_steps,
+            least_measured=LEAST_MEASURED if self._protocol >= 3 else 2,
+        )
+
+    @property
+    def _protocol(self) -> int:
+        return self._ledger.decisions[0].protocol
+
+    def _baselines(self) -> list[Arm]:
+        others = (WINNER, WINNER_STOCK, BEST_SMALL)
+        return [
+            arm
+            for (name, scale), arm in self._arms.items()
+            if scale == self._holdup.target_scale and name not in others
+        ]
+
+    def _solves(self, name: str, scale: int) -> bool:
+        arm = self._arms[name, scale]
+        return arm.num_solved >= num_solved_needed(len(arm.runs), self._holdup.solved_share)
+
+    # --- arms --------------------------------------------------------------------------------------------------
+
+    def _figures(self, name: str, scale: int) -> ArmFigures:
+        trials, arm = self._groups[name, scale], self._arms[name, scale]
+        place, floor = f"arms.{name}@{scale}", self._spec.floor
+        finals = [_final_return(trial.row, floor) for trial in trials]
+        rows = [trial.row for trial in trials]
+        horizon = self._horizon(arm)
+        times = [None if run.failed else run.env_steps_to_target for run in arm.runs]
+        reached = censored(times, horizon)[1] if horizon else np.zeros(len(times), dtype=np.bool_)
+        folded = any(row.scale is not None for row in rows)
+        emulated = any(row.execution == "emulated" for row in rows)
+        return ArmFigures(
+            name=name,
+            scale=scale,
+            digest=rows[0].digest,
+            variant=rows[0].variant,
+            execution=", ".join(sorted({row.execution for row in rows})),
+            timing=_counted(row.timing for row in rows),
+            folded=folded,
+            n=len(rows),
+            n_failed=arm.num_failed,
+            seeds=tuple(row.seed for row in rows),
+            solved=arm.num_solved,
+            solve_rate=rate_interval(arm.num_solved, len(rows)),
+            score=mean_interval(arm.scores),
+            iqm_final_return=iqm_interval(finals),
+            env_steps_to_target=restricted_mean(*censored(times, horizon), horizon=horizon) if horizon else None,
+            horizon_env_steps=horizon,
+            resolution_env_steps=max(
+                (
+                    run.env_steps_to_target - (run.env_steps_before_target or 0.0)
+                    for run in arm.runs
+                    if run.env_steps_to_target is not None
+                ),
+                default=None,
+            ),
+            n_censored=int((~reached).sum()),
+            cpu_s_spent=_mean([row.summary.get("cpu_s_spent") for row in rows]),
+            # What one process of an emulated trial reserves says nothing of what its runners would.
+            cpu_s_reserved=None if emulated or folded else _mean([row.summary.get("cpu_s_reserved") for row in rows]),
+            curve=dict(self._curve(trials, place)),
+        )
+
+    def _horizon(self, arm: Arm) -> float | None:
+        """Return the environment steps that every run of the arm had: the budget, or the shortest finished run."""
+        ends = [run.env_steps for run in arm.runs if not run.failed and run.env_steps]
+        budget = self._spec.budget.env_steps
+        return min([*ends, *([budget] if budget else [])], default=None)
+
+    def _curve(self, trials: Sequence[TrialHistory], place: str) -> Iterator[tuple[str, Point]]:
+        """Yield the runs at every evaluation of the budget; a run that failed counts as the floor from then on."""
+        count, floor = self._spec.evaluation.num_evaluations, self._spec.floor
+        at: list[dict[int, float]] = []
+        steps: dict[int, list[int]] = defaultdict(list)
+        for trial in trials:
+            returns: dict[int, float] = {}
+            for record in trial.evaluations:
+                mean = sum(record.returns) / len(record.returns)
+                number = math.floor(record.progress * count + _ROUNDING)
+                returns[number] = mean if math.isfinite(mean) else floor
+                steps[number].append(record.env_steps)
+            at.append(returns)
+        for number in sorted(steps):
+            values = [
+                returns.get(number, floor)
+                for trial, returns in zip(trials, at, strict=True)
+                if number in returns or (trial.row.status == "failed" and number > max(returns, default=0))
+            ]
+            iqm = iqm_interval(values)
+            yield f"{number}/{count}", Point(env_steps=int(np.median(steps[number])), iqm_return=iqm)
+
+    # --- the study ---------------------------------------------------------------------------------------------
+
+    def _seeds(self) -> dict[str, Any]:
+        used: dict[str, set[int]] = defaultdict(set)
+        for row in self._ledger.rows.values():
+            used[row.stage or ""].add(row.seed)
+
+        def shown(seeds: SeedsSpec, *stages: str) -> dict[str, int]:
+            count = len(set().union(*(used[stage] for stage in stages)))
+            return {"first": seeds.first, "count": seeds.count, "used": count}
+
+        return {
+            "tune": shown(self._holdup.tune_seeds, "calibrate", "search"),
+            "rank": shown(self._holdup.rank_seeds, "race", "stress"),
+            "test": shown(self._holdup.test_seeds, "confirm", "measure"),
+        }
+
+    def _winner(self) -> dict[str, Any]:
+        assert self._ledger.frozen is not None  # a law of the records
+        digest = self._ledger.frozen.winner
+        rule: dict[str, Value] = self._ledger.frozen.settings[digest]
+        judged = (self._holdup.target_scale, self._holdup.small_scale, *self._holdup.unseen_scales)
+        scales = sorted({*self._spec.scales, *judged})
+        return {
+            "digest": digest,
+            "rule": rule,
+            "resolved": {str(scale): fitted(self._spec, rule, scale) for scale in scales},
+        }
+
+    def _optimism(self) -> Optimism:
+        digest, target = self._winner()["digest"], self._holdup.target_scale
+        chosen = [
+            _score(row)
+            for row in self._ledger.rows.values()
+            if row.digest == digest
+            and row.num_env_runners == target
+            and row.stage in ("race", "stress")
+            and row.anchor is None
+        ]
+        if not chosen:
+            law = "the winner must have trials in race or stress at the target scale"
+            raise RecordError(f"records: {law}, got none. Fix: restore the file from a backup.")
+        bounds = [each.evidence.get("bounds", {}).get(digest) for each in self._ledger.decisions]
+        last = next((bound for bound in reversed(bounds) if bound), None)
+        when_chosen, when_confirmed = mean_interval(chosen), mean_interval(self._arms[WINNER, target].scores)
+        return Optimism(
+            when_chosen=when_chosen,
+            when_confirmed=when_confirmed,
+            optimism=when_chosen.value - when_confirmed.value,
+            bound_in_search=last["bound"] if last else None,
+            looks_in_search=len(last["looks"]) if last else 0,
+        )
+
+    def _cpu_hours(self) -> dict[str, float]:
+        stages: dict[int, str] = {}
+        spent: dict[str, list[float]] = {stage: [] for stage in STAGES}
+        for record in (line.record for line in self._lines):
+            if isinstance(record, TrialStarted):
+                stages[record.trial] = record.stage or ""
+            elif isinstance(record, Iteration):
+                spent[stages[record.trial]].append(record.metrics.get("cpu_time_s") or 0.0)
+        hours = {stage: math.fsum(seconds) / 3600 for stage, seconds in spent.items()}
+        return hours | {"all": math.fsum(hours.values())}
+
+    def _trials(self) -> dict[str, dict[str, int]]:
+        restarted = [trial for trial, _ in self._ledger.restarts]
+        table: dict[str, dict[str, int]] = {}
+        for stage in STAGES:
+            rows = [row for row in self._ledger.rows.values() if row.stage == stage]
+            table[stage] = {
+                "n": len(rows),
+                "n_failed": sum(row.status == "failed" for row in rows),
+                "n_restarts": sum(restarted.count(row.trial) for row in rows),
+            }
+        return table
+
+    def _measured(self) -> Iterator[MeasuredPoint]:
+        groups: dict[tuple[str, int], list[TrialRow]] = defaultdict(list)
+        for row in self._ledger.rows.values():
+            if row.stage == "measure":
+                groups[row.anchor or "", row.num_env_runners].append(row)
+        for (kind, scale), rows in sorted(groups.items()):
+            rates = [
+                rate
+                for row in rows
+                if row.timing == "measured" and (rate := row.summary.get("env_steps_per_s")) is not None
+            ]
+            yield MeasuredPoint(
+                kind=kind,
+                scale=scale,
+                n=len(rows),
+                n_failed=sum(row.status == "failed" for row in rows),
+                timing=_counted(row.timing for row in rows),
+                env_steps_per_s=(min(rates), float(np.median(rates)), max(rates)) if rates else None,
+            )
+
+    def _notes_on_the_course(self) -> Iterator[str]:
+        version, size = self._protocol, self._spec.evaluation.episodes
+        yield f"The study follows version {version} of the protocol."
+        if version < 3:
+            yield (
+                f"All its trials play the same {size} evaluation episodes, those that the choice rests on too. The "
+                "intervals hold the spread between runs alone: for other episodes they are too narrow."
+            )
+        else:
+            yield (
+                f"Every run of the confirmation plays {size} evaluation episodes of its own, which no other trial "
+                "plays: intervals over runs hold the spread between runs and between episodes."
+            )
+        for each in self._ledger.decisions:
+            for name, trials in each.evidence.get(REUSED, {}).items():
+                numbers = ", ".join(map(str, trials))
+                yield f"`{name}` was not run again on {len(trials)} seeds: trials {numbers} ran the same before."
+        commits = [
+            f"{(git.get('commit') or 'unknown')[:12]}{' with changes' if git.get('dirty') else ''}"
+            for line in self._lines
+            if isinstance(line.record, StudyOpened)
+            for git in (line.record.provenance.get("git") or {},)
+        ]
+        if len(different := dict.fromkeys(commits)) > 1:
+            yield f"The study ran under {len(different)} commits, not under one: {', '.join(different)}."
+        hours = self._cpu_hours()
+        budget, spent = self._holdup.cpu_hours, sum(hours[stage] for stage in STAGES if stage != "measure")
+        if budget is not None and spent > budget:
+            yield f"The budget of {budget:g} CPU-hours was exceeded: {spent:.2f} were spent up to the confirmation."
+        for each in self._ledger.decisions:
+            if each.cancelled:
+                reason = each.evidence.get("cancelled", "no reason is on record")
+                yield f"{len(each.cancelled)} trials of `{each.phase}` were not run: {reason}."
+
+    def _notes(self, verdict: Verdict) -> Iterator[str]:
+        target, small = self._holdup.target_scale, self._holdup.small_scale
+        count = len(self._arms[WINNER, target].runs)
+        most = rate_interval(count, count).low
+        yield (
+            f"{count} seeds without a failure still allow failures in up to {1 - most:.0%} of runs (95 %): rare ones "
+            "cannot be excluded."
+        )
+        best = self._groups.get((BEST_SMALL, small))
+        if best is None:
+            yield f"The winner is also the best setting at {small} runners: it is its own reference there, in one arm."
+        elif self._groups[WINNER, target][0].row.digest == best[0].row.digest:
+            yield (
+                f"The winner is also the best setting at {small} runners; the arms `{WINNER}` and `{BEST_SMALL}` there "
+                "are the same runs twice, equal to the last digit, and no replication."
+            )
+        if any(row.execution == "emulated" for row in self._ledger.rows.values()):
+            yield (
+                "Emulated trials step the lanes of all runners in few processes: they learn the same, and their times "
+                "are no facts about real runners. What these would reserve (`cpu_s_reserved`) is then not known."
+            )
+        if any(trial.row.scale is not None for trials in self._groups.values() for trial in trials):
+            yield (
+                f"`{WINNER_STOCK}` ran folded: one of RLlib's own runners with the lanes of all. Its learning is that "
+                "of the scale; its clock is not."
+            )
+        if ("naive_growth", target) not in self._arms:
+            yield "naive_growth is no arm of this study: its law is not required."
+        yield from self._notes_on_the_course()
+        if self._holdup.measure is None:
+            yield "The space has no `measure` stage: there are no trials for the clock alone."
+        if verdict.clock is None:
+            yield "No time to target was measured: nothing here says that more runners get there sooner."
+        yield (
+            "Environment steps and wall clock answer different questions; the table of evaluations is at equal "
+            "environment steps."
+        )
+
+
+# Small parts
+
+
+def _head_when_frozen(lines: Sequence[Line], heads: Sequence[str]) -> str | None:
+    """Return the head of the hash chain before the decision that asks for the first test seeds; None without one."""
+    decided = ((at, each.record) for at, each in enumerate(lines) if isinstance(each.record, StageDecided))
+    asks = next((at for at, decision in decided if decision.opens_confirmation), None)
+    return heads[asks - 1] if asks else None
+
+
+def _arm(name: str, scale: int, trials: Sequence[TrialHistory], spec: StudySpec) -> Arm:
+    return Arm(name=name, scale=scale, runs=tuple(_run(trial, spec) for trial in trials))
+
+
+def _run(trial: TrialHistory, spec: StudySpec) -> Run:
+    row, before = trial.row, _before_target(trial, spec.target)
+    final, summary = row.summary.get("final_return"), row.summary
+    return Run(
+        seed=row.seed,
+        score=summary.get("score") if row.status == "finished" else None,
+        solved=final is not None and final >= spec.target,
+        env_steps=summary.get("env_steps"),
+        env_steps_to_target=summary.get("env_steps_to_target"),
+        wall_time_s=summary.get("wall_time_s"),
+        time_to_target_s=summary.get("time_to_target_s"),
+        env_steps_before_target=before.env_steps if before else 0.0,
+        time_before_target_s=before.wall_time_s if before else 0.0,
+        timing=row.timing,
+    )
+
+
+def _before_target(trial: TrialHistory, target: float) -> Evaluation | None:
+    """Return the last evaluation that saw the run below its target, before it was reached or the run ended.
+
+    One at the target that is the last of all does not count: another one would have confirmed it.
+    """
+    hit = trial.row.summary.get("env_steps_to_target")
+    seen = [each for each in trial.evaluations if hit is None or each.env_steps < hit]
+    if hit is None and seen and sum(seen[-1].returns) / len(seen[-1].returns) >= target:
+        seen.pop()
+    return seen[-1] if seen else None
+
+
+def _score(row: TrialRow) -> float:
+    score = row.summary.get("score")
+    return score if row.status == "finished" and score is not None and math.isfinite(score) else 0.0
+
+
+def _final_return(row: TrialRow, floor: float) -> float:
+    final = row.summary.get("final_return")
+    return final if row.status == "finished" and final is not None and math.isfinite(final) else floor
+
+
+def _mean(values: Sequence[float | None]) -> Estimate | None:
+    known = [value for value in values if value is not None]
+    return mean_interval(known) if known else None
+
+
+def _counted(labels: Iterator[str | None]) -> dict[str, int]:
+    listed = [label or "never built" for label in labels]
+    return {label: listed.count(label) for label in sorted(set(listed))}
+
+
+def _environment(spec: StudySpec) -> dict[str, Any]:
+    content: dict[str, Any] = _without_paths(spec.to_json()["environment"])
+    return content
+
+
+def _without_paths(value: Any) -> Any:
+    """Return the value with absolute paths cut to their last part: where a file lay is nobody's business."""
+    if isinstance(value, dict):
+        return {key: _without_paths(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_paths(each) for each in value]
+    return f"…/{PurePath(value).name}" if isinstance(value, str) and value.startswith(("/", "~")) else value

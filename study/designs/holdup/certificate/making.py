@@ -1,0 +1,193 @@
+"""The certificate of a hold-up study: made from the records and study.json alone, and checked against them.
+
+Reads files; imports no engine.
+"""
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from study.designs.holdup.certificate.content import Certificate
+from study.designs.holdup.certificate.figures import FORMAT, Maker
+from study.designs.holdup.certificate.record_laws import (
+    broken_chain,
+    broken_laws,
+    cell_of,
+    confirmation_is_over,
+    planned_cells,
+)
+from study.designs.holdup.stages import STAGES
+from study.errors import RecordError
+from study.records.chain import heads
+from study.records.files import below
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.ledger import Ledger
+from study.records.records import Line, read_lines
+from study.records.state import fold_lines
+from study.space.spec import StudySpec
+
+__all__ = ["Certificate", "make_certificate", "verify"]
+
+RELATIVE, ABSOLUTE = 1e-6, 1e-9
+"""Figures that differ by less are the same: machines round the last digits differently."""
+AT_MOST = 30
+"""Differences that a message lists."""
+
+
+def make_certificate(folder: StudyFolder) -> Certificate:
+    """Return the certificate of a study whose confirmation is complete.
+
+    Raises:
+        RecordError: There is no study or no hold-up study, it has not been confirmed yet (says how to go on), or its
+            records break a law (names every one).
+    """
+    return Maker(*_read(folder)).certificate()
+
+
+def verify(path: str | Path, *, frozen: str | None = None) -> StudyFolder:
+    """Recompute a certificate from the records beside it; return the study's folder.
+
+    That finds records that contradict themselves or the certificate. It does not find records that somebody rewrote
+    consistently, and a certificate written from these: for that, give the digest that somebody held, or train again.
+
+    Args:
+        path: `certificate.json`, or the study folder that holds it.
+        frozen: Digest of the records that was printed, and sent to MLflow, before the first test seed ran.
+
+    Raises:
+        RecordError: It cannot be read, the records break a law or are others than those of the digest, or figures
+            differ: names each one by its place, as it is written and as it is recomputed.
+    """
+    given = Path(path)
+    file = StudyFolder(given).certificate if given.is_dir() else given
+    again = f"python -m study certificate write {shlex.quote(str(file.parent))}"
+    fix = f"Fix: write it again from the records with `{again}`."
+    try:
+        if below(file.parent, file.name).exists() and not file.is_file():
+            raise RecordError(f"{file}: must be a file, got something else. {fix}")
+        written = json.loads(file.read_text())
+    except FileNotFoundError as error:
+        raise RecordError(f"{file}: no certificate here. {fix}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise RecordError(f"{file}: must be a certificate, got a damaged file ({error}). {fix}") from error
+    if not isinstance(written, dict) or written.get("format") != FORMAT:
+        got = written.get("format") if isinstance(written, dict) else type(written).__name__
+        raise RecordError(f"{file}: this version reads format {FORMAT}, got {got!r}. {fix}")
+    folder = StudyFolder(file.parent)
+    certificate = Maker(*_read(folder, certified=file.name)).certificate()
+    if frozen is not None and frozen.strip().lower() != (got := certificate.study["frozen_chain"]):
+        raise RecordError(
+            f"{folder.records}: the digest of the records before the first test seed must be {frozen!r}, got {got}: "
+            "what the settings were chosen by was changed, or the digest is of another study. "
+            f"Fix: compare the id of the study, {certificate.study['id']}; restore the file from a backup."
+        )
+    differing = list(_differences(written, certificate.to_json(), ""))
+    page = folder.certificate_page
+    if not differing and page.exists() and _text(page) != certificate.to_markdown():
+        differing = [f"{page.name}: must be the page of these figures, got another text"]
+    if differing:
+        count = "1 figure differs" if len(differing) == 1 else f"{len(differing)} figures differ"
+        listed = differing[:AT_MOST] + [f"… and {len(differing) - AT_MOST} more"] * (len(differing) > AT_MOST)
+        lines = "\n".join(f"  {line}" for line in listed)
+        raise RecordError(f"{file}: must say what the records say, {count}:\n{lines}\n{fix}")
+    return folder
+
+
+def _text(page: Path) -> str | None:
+    """Return the page as it is; None when it is no text that can be read."""
+    try:
+        return page.read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _differences(written: Any, recomputed: Any, place: str) -> Iterator[str]:
+    """Yield one line for every figure that differs."""
+    if isinstance(written, dict) and isinstance(recomputed, dict):
+        for key in [*recomputed, *(key for key in written if key not in recomputed)]:
+            inner = f"{place}.{key}" if place else str(key)
+            if key in written and key in recomputed:
+                yield from _differences(written[key], recomputed[key], inner)
+            else:
+                yield f"{inner}: written {_shown(written, key)}, recomputed {_shown(recomputed, key)}"
+    elif isinstance(written, list) and isinstance(recomputed, list) and len(written) == len(recomputed):
+        for index, (first, second) in enumerate(zip(written, recomputed, strict=True)):
+            yield from _differences(first, second, f"{place}.{index}")
+    elif not _equal(written, recomputed):
+        yield f"{place}: written {json.dumps(written)}, recomputed {json.dumps(recomputed)}"
+
+
+def _shown(content: Mapping[str, Any], key: str) -> str:
+    return json.dumps(content[key]) if key in content else "nothing"
+
+
+def _equal(first: Any, second: Any) -> bool:
+    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (first, second))
+    if numbers:
+        return math.isclose(first, second, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    return type(first) is type(second) and bool(first == second)
+
+
+def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, StudySpec, list[Line], list[str]]:
+    """Return identity, spec, lines and heads of the hash chain of the records of a study that may be certified.
+
+    Args:
+        folder: The study.
+        certified: Name of the certificate that it has already, if there is one.
+
+    Raises:
+        RecordError: As `make_certificate`.
+    """
+    identity = folder.identity()
+    spec = identity.parse()
+    if spec.holdup is None:
+        law = "a certificate needs a hold-up study, got a space without `holdup`"
+        raise RecordError(f"{folder.path}: {law}. Fix: add the section and start a new study.")
+    if folder.records == folder.packed_results:
+        law = "a certificate rests on the training iterations too, got a study packed without them"
+        raise RecordError(f"{folder.records}: {law}. Fix: pack it without --results-only.")
+    lines = list(read_lines(folder.records))
+    if spec.digest() != identity.digest:
+        law = f"digest of the spec must be {spec.digest()}, got {identity.digest}"
+        raise RecordError(f"{folder.identity_file}: {law}. Fix: restore the file from a backup.")
+    chain = list(islice(heads(folder.records), len(lines)))
+    try:
+        broken = [*broken_chain(lines, chain), *broken_laws(lines, spec)]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RecordError(
+            f"{folder.records}: the records must obey the protocol, got some that nothing follows from "
+            f"({type(error).__name__}: {error}). Fix: restore the file from a backup."
+        ) from error
+    if broken:
+        listed = "\n".join(f"  {law}" for law in broken[:AT_MOST])
+        more = f"\n  … and {len(broken) - AT_MOST} more" if len(broken) > AT_MOST else ""
+        count = f"{len(broken)} law{'s'[: len(broken) - 1]}"
+        raise RecordError(
+            f"{folder.records}: the records must obey the protocol, {count} broken:\n{listed}{more}\n"
+            "Fix: restore the file from a backup; without one, this study proves nothing and has to be run again."
+        )
+    _check_confirmed(folder, identity, fold_lines(lines, folder.records), certified)
+    return identity, spec, lines, chain
+
+
+def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, ledger: Ledger, certified: str) -> None:
+    planned = planned_cells(ledger.decisions)
+    ended = {cell_of(row) for row in ledger.rows.values() if row.stage == "confirm" and row.ended}
+    if planned and not set(planned) - ended and confirmation_is_over(ledger):
+        return
+    stage = (ledger.decisions[-1].next_stage if ledger.decisions else None) or STAGES[0]
+    progress = f" ({len(ended & set(planned))} of {len(planned)} trials)" if stage == "confirm" else ""
+    if certified:
+        raise RecordError(
+            f"{folder.records}: must hold the confirmation that {certified} speaks of, got a study at the stage "
+            f"{stage}{progress}: the records were cut. Fix: restore the file from a backup."
+        )
+    space, out = shlex.quote(str(folder.space_file)), shlex.quote(str(folder.path.parent))
+    raise RecordError(
+        f"{folder.path}: a certificate needs a confirmed study, got one at the stage {stage}{progress}. Fix: go on "
+        f"with python run_study.py --space {space} --name {shlex.quote(identity.name)} --out {out} --resume"
+    )

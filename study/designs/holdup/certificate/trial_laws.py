@@ -1,0 +1,514 @@
+"""What the records of one trial must be, given what was asked of it: rules that leave no field to chance. Pure.
+
+A trial is the answer to one request of the protocol. Its start must repeat the request, what was built must be what the
+start says, every iteration must go on where the one before ended, evaluations must come where they are due, and the end
+must be the sum of all of it. What a trial measured (returns, losses, seconds) follows from nothing but the training.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from study.designs.holdup import machine
+from study.designs.holdup.cost import CostModel
+from study.designs.holdup.stages import Request, digest_of
+from study.designs.holdup.variants import folded, runners_of, spec_of
+from study.planning.budget import Budget, evaluation_due, trial_budget
+from study.planning.needs import execution_of, num_cpus, num_sampling_processes, processes
+from study.planning.shape import ClusterShape, NodeShape
+from study.records.ledger import PHASES, Ledger, TrialRow
+from study.records.node_load import NodeLoad
+from study.records.records import (
+    Evaluation,
+    Iteration,
+    Line,
+    Record,
+    StageDecided,
+    StudyOpened,
+    TrialBuilt,
+    TrialEnded,
+    TrialStarted,
+)
+from study.records.timing import Label, label_at_end, label_at_start
+from study.space.parameters import SCALE
+from study.space.rules import differences
+from study.space.settings import rounded, runnable
+from study.space.spec import StudySpec
+
+RELATIVE = 1e-6
+"""Figures that differ by less are the same: a sum may be taken in another order, a packed number has seven digits."""
+CLOCK_S = 10.0
+"""Seconds that pass at most between the end of a trial and the writing of it."""
+LEARNER = ("policy_loss", "vf_loss", "entropy", "kl")
+"""Numbers of the learner by which two trainings are told apart."""
+_OF_THE_TRIAL = {"seed", "env_steps_per_round", "num_sampling_processes", "hostnames"}
+"""Values of `effective` that may differ between trials that run alike; so may those of the setting."""
+
+_NO_LABEL = Label(timing="measured", reason="")
+"""Of a trial that has not been built."""
+
+Trial = TrialStarted | TrialBuilt | Iteration | Evaluation | TrialEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One driver's work, as far as its trials depend on it."""
+
+    opened: int
+    """Number of its first line."""
+    cluster: ClusterShape
+    summary: set[str] = field(default_factory=set)
+    """Names of the metrics that trials of this session have at their end."""
+    alike: dict[tuple[str, str], dict[str, Counter[str]]] = field(default_factory=dict)
+    """(variant, execution) -> name in `effective` -> its values over the trials of this session, as text."""
+    predicts: list[int] = field(default_factory=list)
+    """Trials whose CPU-seconds were predicted."""
+
+
+class Study:
+    """The records of a study, sorted by trial, with what the rules for each trial rest on."""
+
+    def __init__(self, lines: Sequence[Line], spec: StudySpec) -> None:
+        """Sort the lines.
+
+        Args:
+            lines: All lines of the records, in their order.
+            spec: Of a hold-up study.
+        """
+        self.spec = spec
+        self.course: list[Line] = []
+        """Lines that are about no single trial."""
+        self.histories: dict[int, list[Line]] = defaultdict(list)
+        for line in lines:
+            record = line.record
+            if isinstance(record, Trial):
+                self.histories[record.trial].append(line)
+            else:
+                self.course.append(line)
+        self.decided = [line for line in self.course if isinstance(line.record, StageDecided)]
+        self.decisions: list[StageDecided] = [line.record for line in self.decided]  # type: ignore[misc]
+        self.protocol = self.decisions[0].protocol if self.decisions else machine.PROTOCOL
+        self.requests = machine.requests_of(spec, self.decisions)
+        self.asked_at = [-1] * len(machine.requests_of(spec, []))
+        """Trial -> number of the line that asks for it; -1 for those that every study begins with."""
+        for line, decision in zip(self.decided, self.decisions, strict=True):
+            self.asked_at += [line.seq] * len(decision.requests)
+        fitted = self.decisions[0].evidence.get("cost_model") if self.decisions else None
+        self.model = None if fitted is None else CostModel(**fitted)
+        self.sessions = [
+            Session(line.seq, _shape(line.record.cluster))
+            for line in self.course
+            if isinstance(line.record, StudyOpened)
+        ]
+        for history in self.histories.values():
+            self._note_habits(history)
+
+    def _note_habits(self, history: Sequence[Line]) -> None:
+        """Note what trials of each session have in common: versions of this program write different things."""
+        started: TrialStarted | None = None
+        for line in history:
+            record = line.record
+            if isinstance(record, Iteration | Evaluation):
+                continue
+            session = self.session_of(line)
+            if session is None:
+                continue
+            match record:
+                case TrialStarted():
+                    started = record
+                    if record.predicted_cpu_s is not None:
+                        session.predicts.append(record.trial)
+                case TrialBuilt() if started is not None:
+                    common = session.alike.setdefault((started.variant, started.execution), defaultdict(Counter))
+                    for name, value in record.effective.items():
+                        if name not in started.setting and name not in _OF_THE_TRIAL:
+                            common[name][str(value)] += 1
+                case TrialEnded():
+                    session.summary.update(record.summary)
+
+    def session_of(self, line: Line) -> Session | None:
+        """Return the session that wrote a line; None before the first."""
+        return next((each for each in reversed(self.sessions) if each.opened < line.seq), None)
+
+    def where(self, trial: int) -> str:
+        """Return how a person finds a trial: its number and what it was asked to be."""
+        if not 0 <= trial < len(self.requests):
+            return f"trial {trial}"
+        request = self.requests[trial]
+        at = f"{request.name}@{request.num_env_runners}" if request.name else f"{request.num_env_runners} runners"
+        return f"trial {trial} ({request.stage}, {at}, seed {request.seed})"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A trial, and what is wrong with its records."""
+
+    row: TrialRow | None
+    """None where the records do not begin with its start."""
+    ended_at: int
+    """Number of the line of its end; of its last line where it has none."""
+    broken: tuple[str, ...]
+    returns: tuple[tuple[float, ...], ...]
+    """Of every evaluation of the last attempt."""
+    learner: tuple[tuple[float | None, ...], ...]
+    """`LEARNER` of every iteration of the last attempt."""
+
+
+def check_trial(study: Study, trial: int) -> Checked:
+    """Return the state that the records of a trial lead to, with a message for every rule that they break."""
+    history = study.histories[trial]
+    first = history[0].record
+    if not isinstance(first, TrialStarted):
+        got = f"{first.kind} (line {history[0].seq + 1})"
+        return Checked(None, -1, (f"trial {trial}: trial_started must come first, got {got}.",), (), ())
+    walk = _Walk(study, trial)
+    broken = [f"{study.where(trial)}: {law}." for line in history for law in walk.take(line)]
+    return Checked(walk.row, history[-1].seq, tuple(broken), tuple(walk.returns), tuple(walk.learner))
+
+
+def same(first: Any, second: Any, *, least: float = 1e-12) -> bool:
+    """Return whether two JSON values are equal; machines round the last digits of numbers differently."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, float) or isinstance(second, float):
+        if not isinstance(first, (int, float)) or not isinstance(second, (int, float)):
+            return False
+        # NaN stands for a return that is no number.
+        return abs(first - second) <= max(RELATIVE * max(abs(first), abs(second)), least) or (
+            first != first and second != second
+        )
+    return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
+
+
+class _Walk:
+    """One trial, line by line."""
+
+    def __init__(self, study: Study, trial: int) -> None:
+        self._study, self._spec, self._trial = study, study.spec, trial
+        known = 0 <= trial < len(study.requests)
+        self._request: Request | None = study.requests[trial] if known else None
+        self._ledger = Ledger()
+        self._before: Record | None = None
+        self._moment = 0.0
+        self._attempt, self._over = 0, ""
+        self._iterations, self._env_steps, self._wall_time_s, self._progress = 0, 0, 0.0, 0.0
+        self._due, self._label, self._sampling = False, _NO_LABEL, 1
+        self.returns: list[tuple[float, ...]] = []
+        self.learner: list[tuple[float | None, ...]] = []
+
+    @property
+    def row(self) -> TrialRow:
+        return self._ledger.rows[self._trial]
+
+    def take(self, line: Line) -> Iterator[str]:
+        """Yield the rules that a line breaks, and go on behind it."""
+        record = line.record
+        match record:
+            case TrialStarted():
+                yield from self._started(record, line)
+            case TrialBuilt():
+                yield from self._in_order(record, TrialStarted)
+                yield from self._built(record, line)
+            case Iteration():
+                yield from self._in_order(record, TrialBuilt, Iteration, Evaluation)
+                yield from self._iteration(record)
+            case Evaluation():
+                yield from self._in_order(record, Iteration)
+                yield from self._evaluation(record)
+            case TrialEnded():
+                yield from self._in_order(record, TrialStarted, TrialBuilt, Iteration, Evaluation)
+                yield from self._ended(record, line)
+        self._ledger.apply(record, line.time)
+        self._before, self._moment = record, line.time
+
+    def _in_order(
+        self, record: TrialBuilt | Iteration | Evaluation | TrialEnded, *before: type[Record]
+    ) -> Iterator[str]:
+        if not isinstance(self._before, before):
+            got = "nothing" if self._before is None else self._before.kind
+            yield f"{record.kind} must follow on {' or '.join(each.kind for each in before)}, got it after {got}"
+        if record.attempt != self._attempt:
+            yield f"attempt of {record.kind} must be {self._attempt}, got {record.attempt}"
+        if self._due and not isinstance(record, Evaluation | TrialEnded):
+            yield f"an evaluation was due at iteration {self._iterations}, got {record.kind}"
+            self._due = False
+
+    # --- the start -----------------------------------------------------------------------------------------------
+
+    def _started(self, record: TrialStarted, line: Line) -> Iterator[str]:
+        if self._over:
+            yield f"runs once, got attempt {record.attempt} after it had {self._over}"
+        elif self._before is not None and not isinstance(self._before, TrialEnded):
+            yield f"must have ended before it begins again, got {self._before.kind}"
+        if record.attempt != self._attempt + 1:
+            yield f"attempt must be {self._attempt + 1}, got {record.attempt}"
+        self._attempt = record.attempt
+        self._iterations, self._env_steps, self._wall_time_s, self._progress = 0, 0, 0.0, 0.0
+        self._due, self._label = False, _NO_LABEL
+        self.returns.clear()
+        self.learner.clear()
+        self._budget: Budget = trial_budget(self._spec.budget, record.iterations)
+        self._own = spec_of(self._spec, record.variant if record.variant in ("stock", "measured") else "study")  # type: ignore[arg-type]
+        self._sampling = num_sampling_processes(self._own, int(record.setting[SCALE]), record.execution)
+        session = self._study.session_of(line)
+        if self._request is None:
+            yield f"no decision asked for it, got {record.stage or 'no stage'}, seed {record.seed}"
+        elif session is None or line.seq < self._study.asked_at[self._trial]:
+            yield "must begin after the decision that asks for it"
+        else:
+            yield from self._as_asked(record, self._request, session)
+
+    def _as_asked(self, record: TrialStarted, request: Request, session: Session) -> Iterator[str]:
+        spec, scale = self._spec, request.num_env_runners
+        wanted: dict[str, Any] = {
+            "stage": request.stage,
+            "seed": request.seed,
+            "anchor": request.name,
+            "variant": request.variant,
+            "iterations": request.iterations,
+            "first_episode": request.first_episode,
+            "digest": digest_of(record.rule),
+        }
+        if request.setting is not None:
+            wanted["rule"] = dict(request.setting)
+        proposes = request.told
+        if proposes:
+            from_proposal = rounded(spec, {**record.proposed, SCALE: scale})
+            from_proposal.pop(SCALE)
+            wanted["rule"] = from_proposal if request.setting is None else wanted["rule"]
+            if not same(from_proposal, record.rule):
+                yield f"rule must be what was proposed, {from_proposal}, got {record.rule}"
+        else:
+            wanted["proposed"], wanted["optuna_number"] = {}, None
+        written = () if proposes else tuple(record.rule)
+        setting = runnable(spec, {**record.rule, SCALE: scale}, written=written)
+        runners = runners_of(spec, request.variant, scale, session.cluster)
+        if runners != scale:
+            setting = folded(setting, runners)
+        execution = execution_of(self._own, scale, session.cluster)
+        wanted |= {
+            "setting": setting,
+            "scale": scale if runners != scale else None,
+            "execution": execution,
+            "num_cpus": num_cpus(self._own, runners, execution),
+        }
+        if record.predicted_cpu_s is not None or session.predicts:
+            wanted["predicted_cpu_s"] = self._predicted(request, record)
+        for name, value in wanted.items():
+            if not same(value, got := getattr(record, name)):
+                yield f"{name} must be {value}, as it was asked for, got {got}"
+        if proposes and record.optuna_number is None:
+            yield "optuna_number must be that of a proposal, got None"
+
+    def _predicted(self, request: Request, record: TrialStarted) -> float | None:
+        steps, model = self._spec.budget.env_steps, self._study.model
+        if model is None or steps is None or request.variant != "study" or request.iterations is not None:
+            return None
+        return None if self._study.asked_at[self._trial] < 0 else model.predict(record.setting, steps)
+
+    # --- what was built ------------------------------------------------------------------------------------------
+
+    def _built(self, record: TrialBuilt, line: Line) -> Iterator[str]:
+        row, session = self.row, self._study.session_of(line)
+        for difference in differences({**row.setting, "seed": row.seed}, record.effective):
+            yield f"effective must be what was asked, {difference}"
+        runners, sampling = int(row.setting[SCALE]), self._sampling
+        if (got := record.effective.get("num_sampling_processes", sampling)) != sampling:
+            yield f"num_sampling_processes of effective must be {sampling}, got {got}"
+        wanted, there = len(processes(self._own, runners, row.execution)), sum(record.processes_per_node.values())
+        if there != wanted:
+            yield f"processes_per_node must sum to {wanted}, got {there}"
+        if record.placement:
+            placed = Counter(str(place.get("node")) for place in record.placement)
+            if placed != Counter(record.processes_per_node):
+                yield f"placement must be that of processes_per_node, got {dict(placed)}"
+            hosts = sorted({place["host"] for place in record.placement if place.get("runners")})
+            if hosts and (got := record.effective.get("hostnames", hosts)) != hosts:
+                yield f"hostnames of effective must be {hosts}, as placed, got {got}"
+            if (cpus := sum(place["num_cpus"] for place in record.placement)) != row.num_cpus:
+                yield f"placement must hold the {row.num_cpus} CPUs reserved, got {cpus}"
+        if session is not None:
+            yield from self._as_the_others(record, session)
+            yield from self._labelled(record, session)
+
+    def _as_the_others(self, record: TrialBuilt, session: Session) -> Iterator[str]:
+        row = self.row
+        for name, values in session.alike.get((row.variant, row.execution), {}).items():
+            usual, count = values.most_common(1)[0]
+            got = str(record.effective[name]) if name in record.effective else "nothing"
+            if got != usual and values[got] < count:
+                yield f"{name} of effective must be {usual}, as of all that run alike, got {got}"
+
+    def _labelled(self, record: TrialBuilt, session: Session) -> Iterator[str]:
+        """The label of the times is that of the way in which the trial runs."""
+        row = self.row
+        group = 1
+        if self._request is not None and self._request.group is not None:
+            group = sum(each.group == self._request.group for each in self._study.requests)
+        started = label_at_start(
+            self._own,
+            session.cluster,
+            num_env_runners=int(row.setting[SCALE]),
+            execution=row.execution,
+            processes_per_node=record.processes_per_node,
+            beside=(group - 1) * row.num_cpus,
+        )
+        allowed = [(started.timing, started.provisional)]
+        if row.scale is not None:  # the first version of the protocol labelled them by their own few processes
+            allowed = [("emulated", False), *(allowed if self._study.protocol == 1 else [])]
+        if (record.timing, record.provisional) not in allowed:
+            words = "provisionally " if allowed[0][1] else ""
+            got = f"{'provisionally ' if record.provisional else ''}{record.timing}"
+            yield f"timing must be {words}{allowed[0][0]}, as it ran {row.execution}, got {got}"
+        self._label = Label(timing=record.timing, reason=record.timing_reason, provisional=record.provisional)
+
+    # --- training ------------------------------------------------------------------------------------------------
+
+    def _iteration(self, record: Iteration) -> Iterator[str]:
+        metrics, row = record.metrics, self.row
+        number, seconds = self._iterations + 1, metrics.get("iteration_time_s")
+        if self._progress >= 1:
+            yield f"must end when its budget is used up, got iteration {record.iteration}"
+        if record.iteration != number:
+            yield f"iteration must be {number}, got {record.iteration}"
+        steps = metrics.get("train_batch_size_actual")
+        if steps is None or record.env_steps != self._env_steps + steps:
+            got = f"{record.env_steps} after {self._env_steps} and a batch of {steps}"
+            yield f"env_steps must be the sum of the batches, got {got} at iteration {number}"
+        if seconds is None or not _close(record.wall_time_s, self._wall_time_s + seconds, record.wall_time_s):
+            got = f"{record.wall_time_s} after {self._wall_time_s} and {seconds}"
+            yield f"wall_time_s must be the sum of the iterations' times, got {got} at iteration {number}"
+        yield from (f"{law} at iteration {number}" for law in self._metrics(metrics, seconds or 0.0))
+        rate = row.env_steps_per_s_with(number, metrics)
+        if not same(rate, metrics.get("env_steps_per_s")):
+            yield f"env_steps_per_s must be {rate}, got {metrics.get('env_steps_per_s')} at iteration {number}"
+        before = self._progress
+        self._iterations, self._env_steps, self._wall_time_s = record.iteration, record.env_steps, record.wall_time_s
+        self._progress = self._budget.progress(
+            env_steps=record.env_steps, iterations=record.iteration, time_s=record.wall_time_s
+        )
+        if self._budget.time_s is None:  # else the moment of the look at the clock is on no record
+            self._due = evaluation_due(before, self._progress, self._own.evaluation.num_evaluations)
+        self.learner.append(tuple(metrics.get(name) for name in LEARNER))
+
+    def _metrics(self, metrics: Mapping[str, float | None], seconds: float) -> Iterator[str]:
+        parts = [metrics.get(name) for name in PHASES]
+        total = sum(part or 0.0 for part in parts)
+        if None not in parts and not _close(total, seconds, seconds):
+            yield f"the phases must sum to iteration_time_s={seconds}, got {total}"
+        episodes, returns = metrics.get("num_episodes"), metrics.get("episode_return_sum")
+        mean = returns / episodes if episodes and returns is not None else None
+        if not episodes and returns:
+            yield f"episode_return_sum must be 0 without an episode, got {returns}"
+        if "training_return" in metrics and not same(mean, metrics["training_return"], least=RELATIVE):
+            yield f"training_return must be {mean}, the mean over its episodes, got {metrics['training_return']}"
+        slowest, usual = metrics.get("slowest_runner_time_s"), metrics.get("mean_runner_time_s")
+        alone = self._sampling == 1
+        if slowest is not None and usual is not None:
+            apart = slowest - usual
+            if apart < -RELATIVE * slowest or (alone and apart > RELATIVE * slowest):
+                law = "equal to" if alone else "at least"
+                yield f"slowest_runner_time_s must be {law} mean_runner_time_s={usual}, got {slowest}"
+        for name, so_far in (
+            ("num_dropped_samples", self.row.num_dropped_samples),
+            ("num_env_runner_restarts", self.row.num_restarts),
+        ):
+            if (count := metrics.get(name)) is not None and count < so_far:  # RLlib counts from the start of the trial
+                yield f"{name} must be at least {so_far}, as before, got {count}"
+        healthy, runners = metrics.get("num_healthy_env_runners"), self.row.setting[SCALE]
+        if healthy is not None and (healthy > runners or (self.row.execution == "emulated" and healthy < runners)):
+            yield f"num_healthy_env_runners must be {runners}, got {healthy}"
+
+    def _evaluation(self, record: Evaluation) -> Iterator[str]:
+        if not self._due and self._budget.time_s is None:
+            yield f"no evaluation was due, got one at iteration {record.iteration}"
+        self._due = False
+        wanted = {"iteration": self._iterations, "env_steps": self._env_steps, "wall_time_s": self._wall_time_s}
+        if self._budget.time_s is None:
+            wanted["progress"] = self._progress
+        else:
+            self._progress = record.progress
+        for name, value in wanted.items():
+            if not same(value, got := getattr(record, name)):
+                yield f"{name} of the evaluation must be {value}, got {got}"
+        episodes = self._own.evaluation.episodes
+        if len(record.returns) != episodes:
+            yield f"an evaluation must have {episodes} episodes, got {len(record.returns)} at step {record.env_steps}"
+        if not 0 <= record.num_cut <= episodes:
+            yield f"num_cut must be from 0 to {episodes}, got {record.num_cut} at step {record.env_steps}"
+        self.returns.append(tuple(record.returns))
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def _ended(self, record: TrialEnded, line: Line) -> Iterator[str]:
+        row = self.row
+        if self._over:
+            yield f"ends once, got {record.status} after it had {self._over}"
+        if record.status == "finished":
+            yield from self._finished()
+        if (record.reason == "") != (record.status == "finished"):
+            yield f"a reason must be there unless it finished, got {record.status} with {record.reason!r}"
+        checkpoint = f"checkpoints/trial_{self._trial:05d}" if record.status == "finished" else None
+        if record.checkpoint != checkpoint:
+            yield f"checkpoint must be {checkpoint}, got {record.checkpoint}"
+        if record.last_seen is not None and (record.status != "interrupted" or record.last_seen != self._moment):
+            yield f"last_seen must be {self._moment}, the time of its last record, got {record.last_seen}"
+        yield from self._label_that_stays(record)
+        row.node_loads = [NodeLoad(**load) for load in record.node_loads]
+        moment = line.time if record.last_seen is None else record.last_seen
+        again = row.summarise(self._spec, record.status, moment=moment)
+        session = self._study.session_of(line)
+        for name in sorted(again.keys() & {*record.summary, *(session.summary if session else ())}):
+            got = record.summary.get(name)
+            least = CLOCK_S * row.num_cpus if name == "cpu_s_reserved" else 1e-12
+            if not same(again[name], got, least=least):
+                yield f"{name} of its summary must be {again[name]}, as its records say, got {got}"
+        if record.status != "interrupted":
+            self._over = record.status
+
+    def _finished(self) -> Iterator[str]:
+        if self._due:
+            yield f"an evaluation was due at iteration {self._iterations}, got none"
+        if self._progress < 1:
+            limits = {"env_steps": self._budget.env_steps, "iterations": self._budget.iterations}
+            wanted = ", ".join(f"{limit:,} {name}" for name, limit in limits.items() if limit is not None)
+            got = f"{self._env_steps:,} env_steps and {self._iterations} iterations"
+            yield f"must have used up its budget ({wanted}) to be finished, got {got}"
+
+    def _label_that_stays(self, record: TrialEnded) -> Iterator[str]:
+        """The label at the end is the one of the start, unless something is told that happened in between."""
+        label, row = self._label, self.row
+        if label is _NO_LABEL:
+            if record.timing is not None:
+                yield f"a trial that was never built has no timing, got {record.timing}"
+            return
+        wanted = label_at_end(
+            label,
+            failed=record.status == "failed",
+            num_dropped_samples=row.num_dropped_samples,
+            num_lost_runners=row.num_lost_runners,
+            num_restarts=row.num_restarts,
+            cpu_pressure=row.mean_cpu_pressure(),
+        )
+        # What others did on its nodes, or what became of its group, is told in words alone.
+        in_group = self._request is not None and self._request.group is not None
+        told = record.timing == "tainted" and record.timing_reason not in ("", wanted.reason)
+        if label.timing == "measured" and told and (in_group or wanted.timing != "tainted"):
+            return
+        if record.timing != wanted.timing or (
+            wanted.timing != "tainted" and not label.provisional and record.timing_reason != wanted.reason
+        ):
+            got = f"{record.timing} ({record.timing_reason})"
+            yield f"timing must be {wanted.timing} ({wanted.reason}) at its end, got {got}"
+
+
+def _close(first: float, second: float, scale: float) -> bool:
+    """Return whether a sum is right: each of its numbers may have seven digits."""
+    return abs(first - second) <= 2 * RELATIVE * max(abs(scale), 1e-3)
+
+
+def _shape(cluster: Mapping[str, Any]) -> ClusterShape:
+    return ClusterShape(nodes=tuple(NodeShape(**node) for node in cluster["nodes"]))

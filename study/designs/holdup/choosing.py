@@ -1,0 +1,192 @@
+"""Search, race and stress: who gets a look, who goes on, and who is chosen. Pure; an outcome for every phase."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from study.designs.holdup import selection
+from study.designs.holdup.baselines import BEST_SMALL, Setting, fixed_baselines, scaled_baselines
+from study.designs.holdup.calibration import cost_model
+from study.designs.holdup.evidence import Evidence, Outcome, Scores, mean
+from study.designs.holdup.phases import SECOND_LOOKS, search_round
+from study.designs.holdup.stages import Request, Stage
+from study.designs.search.merit import merit
+from study.records.ledger import TrialRow
+from study.space.rules import resolve
+
+REUSED = "reused"
+"""In the evidence of a decision: baseline -> finished trials that stand for it, since they ran what it would run."""
+
+
+def search(known: Evidence, number: int) -> Outcome:
+    """Ask for a round of proposals; the first one begins with the baselines."""
+    holdup, seeds = known.holdup, known.holdup.tune_seeds.seeds
+    requests = []
+    if number == 1:
+        requests = [
+            Request(stage="search", num_env_runners=holdup.target_scale, seed=seeds[0], setting=setting, name=name)
+            for name, setting in fixed_baselines(holdup).items()
+        ]
+    for index, scale in search_round(known.spec, number):
+        requests.append(Request(stage="search", num_env_runners=scale, seed=seeds[index % len(seeds)], told=True))
+    evidence: dict[str, Any] = {}
+    if not known.decisions:
+        model = cost_model(known.rows())
+        evidence["cost_model"] = None if model is None else asdict(model)
+    return Outcome(requests=requests, evidence=evidence)
+
+
+def second_looks(known: Evidence, fresh: Sequence[TrialRow]) -> Outcome:
+    """Ask for a second look at the better third of a round, at the small scale and at the large ones.
+
+    Args:
+        known: What is known.
+        fresh: The trials of the round.
+    """
+    requests: list[Request] = []
+    kept: list[str] = []
+    dropped: list[str] = []
+    bounds: dict[str, Any] = {}
+    for scales in (known.large, [known.holdup.small_scale]):
+        rows = {row.digest: row for row in reversed(fresh) if row.anchor is None and row.num_env_runners in scales}
+        looks = {row.digest: [merit(known.spec, row)] for row in fresh if rows.get(row.digest) is row}
+        ranked, found = _ranked(known, looks, scales)
+        bounds |= found
+        count = math.ceil(len(ranked) * SECOND_LOOKS)
+        kept, dropped = kept + ranked[:count], dropped + ranked[count:]
+        for row in (rows[digest] for digest in ranked[:count]):
+            seed = _next_seed(known, row)
+            if seed is not None:
+                again = Request(
+                    stage="search", num_env_runners=row.num_env_runners, seed=seed, setting=row.rule, told=True
+                )
+                requests.append(again)
+    return Outcome(requests=requests, kept=kept, dropped=dropped, evidence={"bounds": bounds} if bounds else {})
+
+
+def _next_seed(known: Evidence, row: TrialRow) -> int | None:
+    """Return the next seed on which a setting has not run at its scale; None where a space of few settings has none."""
+    look, seeds = (row.digest, row.num_env_runners), known.holdup.tune_seeds.seeds
+    place = seeds.index(row.seed)
+    if known.protocol == 1:
+        return seeds[(place + 1) % len(seeds)]
+    tried = {each.seed for each in known.whole() if (each.digest, each.num_env_runners) == look}
+    return next((seed for seed in itertools.chain(seeds[place:], seeds[:place]) if seed not in tried), None)
+
+
+def race(known: Evidence, number: int) -> Outcome:
+    """Ask for a block of the race, by those who survived the block before."""
+    sizes, target = known.holdup.race, known.holdup.target_scale
+    evidence: dict[str, Any]
+    if number == 1:
+        ranked, bounds = _ranked(known, known.looks(known.large), known.large)
+        kept, dropped, evidence = ranked[: sizes.num_settings], ranked[sizes.num_settings :], {"bounds": bounds}
+    else:
+        kept, dropped, evidence = _survivors(known, sizes.blocks[: number - 1])
+    done = sum(sizes.blocks[: number - 1])
+    seeds = known.holdup.rank_seeds.seeds[done : done + sizes.blocks[number - 1]]
+    requests = [_ranking(known, "race", digest, target, seed) for seed, digest in itertools.product(seeds, kept)]
+    return Outcome(requests=requests, kept=kept, dropped=dropped, evidence=evidence)
+
+
+def stress(known: Evidence) -> Outcome:
+    """Ask for the finalists at every searched scale, and for the best of the small scale there."""
+    holdup, small_scale, count = known.holdup, known.holdup.small_scale, known.holdup.stress.num_settings
+    survivors, fallen, evidence = _survivors(known, holdup.race.blocks)
+    ranked = survivors + fallen
+    kept, dropped = ranked[:count], ranked[count:]
+    bounds = selection.bounds_of(known.looks([small_scale]), known.pooled_sd)
+    small = selection.best(bounds, known.costs([small_scale]), count)
+    wanted = [(digest, scale) for digest in kept for scale in known.spec.scales]
+    wanted += [(digest, small_scale) for digest in small if digest not in kept]
+    seeds = holdup.rank_seeds.seeds[: holdup.stress.num_seeds]
+    requests = [
+        _ranking(known, "stress", digest, scale, seed)
+        for seed, (digest, scale) in itertools.product(seeds, wanted)
+        if seed not in known.on_rank_seeds(digest, scale)
+    ]
+    return Outcome(requests=requests, kept=kept, dropped=dropped, evidence=evidence | {"small": small})
+
+
+def baselines(known: Evidence) -> Outcome:
+    """Choose the winner and the best of the small scale, then ask for what the winner has to beat."""
+    holdup, last, spec = known.holdup, known.decisions[-1], known.spec
+    target, small_scale = holdup.target_scale, holdup.small_scale
+    means = {
+        digest: {scale: mean(known.on_rank_seeds(digest, scale).values()) for scale in spec.scales}
+        for digest in last.kept
+    }
+    holds = {digest: selection.hold({scale: means[digest][scale] for scale in known.large}) for digest in last.kept}
+    winner = selection.winner(holds, known.costs([target]))
+    candidates = dict.fromkeys([*last.evidence["small"], *last.kept])
+    at_small = {digest: mean(known.on_rank_seeds(digest, small_scale).values()) for digest in candidates}
+    best_small = selection.best(at_small, known.costs([small_scale]), 1)[0]
+    requests: list[Request] = []
+    reused: dict[str, list[int]] = {}
+    seeds = holdup.rank_seeds.seeds[: holdup.stress.num_seeds]
+    for seed, (name, setting) in itertools.product(seeds, rivals(known, winner, best_small).items()):
+        if (trial := _run_already(known, setting, seed)) is None:
+            requests.append(Request(stage="stress", num_env_runners=target, seed=seed, setting=setting, name=name))
+        else:
+            reused.setdefault(name, []).append(trial)
+    evidence = {
+        "means": {digest: {str(scale): value for scale, value in each.items()} for digest, each in means.items()},
+        "holds": holds,
+        "at_small": at_small,
+        BEST_SMALL: best_small,
+    } | ({REUSED: reused} if reused else {})
+    dropped = [digest for digest in last.kept if digest != winner]
+    return Outcome(requests=requests, kept=[winner], dropped=dropped, evidence=evidence)
+
+
+def _run_already(known: Evidence, setting: Setting, seed: int) -> int | None:
+    """Return the trial of race or stress that ran a setting's numbers on a seed at the target scale, if there is one.
+
+    Training is deterministic, so that the same numbers on the same seed would give the same run to the last digit.
+    """
+    target = known.holdup.target_scale
+    numbers = resolve(setting, target)
+    alike = (
+        row.trial
+        for row in known.whole(("race", "stress"))
+        if row.num_env_runners == target and row.seed == seed and resolve(row.rule, target) == numbers
+    )
+    return next(alike, None) if known.protocol >= 3 else None
+
+
+def rivals(known: Evidence, winner: str, best_small: str) -> dict[str, Setting]:
+    """Return the baselines by name, without those that are the winner, or each other, at the target scale."""
+    holdup = known.holdup
+    every = fixed_baselines(holdup) | scaled_baselines(known.settings[best_small], holdup.small_scale)
+    seen = [resolve(known.settings[winner], holdup.target_scale)]
+    different = {}
+    for name, setting in every.items():
+        numbers = resolve(setting, holdup.target_scale)
+        if numbers not in seen:
+            different[name] = setting
+            seen.append(numbers)
+    return different
+
+
+def _ranked(known: Evidence, looks: Scores, scales: Sequence[int]) -> tuple[list[str], dict[str, Any]]:
+    """Return settings by their lower bounds, best first; and the bounds with the looks behind them."""
+    merits = selection.bounds_of(looks, known.pooled_sd)
+    shown = {digest: {"bound": merits[digest], "looks": list(looks[digest])} for digest in merits}
+    return selection.best(merits, known.costs(scales), len(merits)), shown
+
+
+def _survivors(known: Evidence, blocks: Sequence[int]) -> tuple[list[str], list[str], dict[str, Any]]:
+    """Return who stays in the race after its blocks so far, who does not, and the scores behind it."""
+    target, racing = known.holdup.target_scale, known.decisions[-1].kept
+    seeds = known.holdup.rank_seeds.seeds[: sum(blocks)]
+    table: Mapping[str, dict[int, float]] = {digest: known.on_rank_seeds(digest, target) for digest in racing}
+    scores = {digest: [table[digest][seed] for seed in seeds] for digest in racing}
+    least = known.holdup.stress.num_settings
+    kept = selection.race(scores, known.costs([target]), pooled_sd=known.pooled_sd, least=least)
+    return kept, [digest for digest in racing if digest not in kept], {"scores": scores, "seeds": list(seeds)}
+
+
+def _ranking(known: Evidence, stage: Stage, digest: str, scale: int, seed: int) -> Request:
+    return Request(stage=stage, num_env_runners=scale, seed=seed, setting=known.settings[digest])

@@ -1,0 +1,124 @@
+"""What a decision may rest on: the trials that have ended, as looks, means and costs of settings. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from study.designs.holdup.phases import holdup_of
+from study.designs.holdup.stages import STAGES, Request
+from study.designs.search.merit import merit
+from study.records.ledger import TrialRow
+from study.records.records import SettingsFrozen, StageDecided
+from study.space.parameters import Value
+from study.space.spec import StudySpec
+from study.statistics import pooled_sd
+
+Scores = dict[str, list[float]]
+"""Setting, by its digest -> the merits of its trials, in the order of their numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a phase comes to."""
+
+    requests: Sequence[Request] = ()
+    """The trials that follow."""
+    kept: Sequence[str] = ()
+    """Digests of the settings that go on, best first."""
+    dropped: Sequence[str] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """The numbers behind it, JSON values."""
+    frozen: SettingsFrozen | None = None
+
+
+class Evidence:
+    """The trials of a study up to a decision.
+
+    Attributes:
+        spec: The space.
+        holdup: Its section on stages.
+        decisions: The decisions so far.
+        settings: Digest -> complete setting, of everything that was run.
+        protocol: Version of the protocol that decides, see `study.designs.holdup.machine`.
+        large: The searched scales above the small one: those at which a setting has to hold up.
+        pooled_sd: Spread between seeds, pooled over settings with several looks; None before there are any.
+    """
+
+    def __init__(
+        self, spec: StudySpec, rows: Mapping[int, TrialRow], decisions: Sequence[StageDecided], *, protocol: int
+    ) -> None:
+        """Take the trials, by their numbers, that all have ended."""
+        self.protocol = protocol
+        self.spec, self.holdup, self.decisions = spec, holdup_of(spec), decisions
+        self._rows = rows
+        self.settings: dict[str, dict[str, Value]] = {row.digest: row.rule for row in rows.values()}
+        self.large = [scale for scale in spec.scales if scale != self.holdup.small_scale]
+        self.pooled_sd = pooled_sd([np.array(group) for group in self._groups()])
+
+    @property
+    def num_trials(self) -> int:
+        """How many trials have ended."""
+        return len(self._rows)
+
+    def rows(self, numbers: Iterable[int] | None = None) -> list[TrialRow]:
+        """Return the trials with the given numbers that were run; all of them by default."""
+        wanted = sorted(self._rows) if numbers is None else numbers
+        return [self._rows[number] for number in wanted if number in self._rows]
+
+    def whole(self, stages: Sequence[str] = STAGES) -> Iterator[TrialRow]:
+        """Yield the trials of the whole budget, run as the space says, in their order."""
+        for row in self.rows():
+            if row.variant == "study" and row.iterations is None and row.stage in stages:
+                yield row
+
+    def looks(self, scales: Sequence[int]) -> Scores:
+        """Return the merits of what was calibrated and searched at the given scales, without baselines."""
+        looks: dict[str, list[float]] = defaultdict(list)
+        for row in self._looks(without_baselines=True):
+            if row.num_env_runners in scales:
+                looks[row.digest].append(merit(self.spec, row))
+        return dict(looks)
+
+    def _looks(self, *, without_baselines: bool = False) -> Iterator[TrialRow]:
+        """Yield what was calibrated and searched.
+
+        A setting that was proposed again on a seed on which it had run says nothing new: the first run alone counts.
+        """
+        seen: set[tuple[str, int, int]] = set()
+        for row in self.whole(("calibrate", "search")):
+            look = row.digest, row.num_env_runners, row.seed
+            if (without_baselines and row.anchor not in (None, "default")) or (look in seen and self.protocol > 1):
+                continue
+            seen.add(look)
+            yield row
+
+    def _groups(self) -> Iterator[list[float]]:
+        groups: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for row in self._looks():
+            groups[row.digest, row.num_env_runners].append(merit(self.spec, row))
+        return (group for group in groups.values() if len(group) > 1)
+
+    def costs(self, scales: Sequence[int]) -> dict[str, float]:
+        """Return setting -> mean CPU-seconds of its trials at the given scales."""
+        spent: dict[str, list[float]] = defaultdict(list)
+        for row in self.whole():
+            if row.num_env_runners in scales and (seconds := row.summary.get("cpu_s_spent")) is not None:
+                spent[row.digest].append(seconds)
+        return {digest: mean(seconds) for digest, seconds in spent.items()}
+
+    def on_rank_seeds(self, digest: str, scale: int) -> dict[int, float]:
+        """Return rank seed -> merit of a setting at a scale."""
+        return {
+            row.seed: merit(self.spec, row)
+            for row in self.whole(("race", "stress"))
+            if row.digest == digest and row.num_env_runners == scale
+        }
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean; 0 of nothing."""
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else 0.0

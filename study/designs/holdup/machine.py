@@ -1,0 +1,121 @@
+"""The stages of a hold-up study as a state machine: records in, next trials out. Pure; knows no clock and no engine.
+
+A study passes through phases, in order. The trials of a phase are known when it begins; when all of them have ended, a
+decision closes the phase and asks for the trials of the next one. A decision is a function of the records alone, and
+is itself a record: killed anywhere and resumed, a study takes the same decisions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from study.designs.holdup import choosing, judging
+from study.designs.holdup.calibration import opening
+from study.designs.holdup.evidence import Evidence, Outcome
+from study.designs.holdup.phases import phases
+from study.designs.holdup.stages import Request
+from study.errors import RecordError
+from study.records.ledger import TrialRow
+from study.records.records import SettingsFrozen, StageDecided
+from study.space.spec import StudySpec
+
+PROTOCOL = 3
+"""Version of the decisions and of the rules of the verdict; a study keeps that of its first decision. Raise it when the
+same records would lead to another decision or verdict.
+
+2: a setting that is proposed again on a seed on which it has run is not counted again.
+3: runs of the confirmation play evaluation episodes of their own; the reference at the small scale is the better of two
+arms; the clock needs five runs an arm; no trial is run again for another stage or name."""
+PROTOCOLS = (1, 2, PROTOCOL)
+"""Those that can be taken again. The recorded example is of version 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A decision, and what has to be on record before it."""
+
+    decision: StageDecided
+    frozen: SettingsFrozen | None = None
+
+
+def requests_of(spec: StudySpec, decisions: Sequence[StageDecided]) -> list[Request]:
+    """Return every trial asked for so far, in the order of their numbers."""
+    later = (Request.from_json(content) for decision in decisions for content in decision.requests)
+    return [*opening(spec), *later]
+
+
+def cancelled_by(decisions: Sequence[StageDecided]) -> set[int]:
+    """Return the trials that were asked for and are not run."""
+    return {trial for decision in decisions for trial in decision.cancelled}
+
+
+def decide(
+    spec: StudySpec,
+    rows: Mapping[int, TrialRow],
+    decisions: Sequence[StageDecided],
+    *,
+    cancelled: Sequence[int] = (),
+    reason: str = "",
+    protocol: int = PROTOCOL,
+) -> Step:
+    """Return the decision that closes the current phase, all of whose trials have ended.
+
+    Args:
+        spec: The space.
+        rows: Every trial on record.
+        decisions: The decisions so far.
+        cancelled: Trials of this phase that are not run.
+        reason: Why they are not.
+        protocol: Version for a study without decisions.
+
+    Raises:
+        RecordError: A trial of the phase has not ended.
+    """
+    numbers = range(len(requests_of(spec, decisions)))
+    run = [number for number in numbers if number not in cancelled_by(decisions) | set(cancelled)]
+    if open_ones := [number for number in run if number not in rows or not rows[number].ended]:
+        raise RecordError(f"decision {len(decisions)}: all trials must have ended, got {open_ones[:5]} open.")
+    protocol = decisions[0].protocol if decisions else protocol
+    known = Evidence(spec, {number: rows[number] for number in run}, decisions, protocol=protocol)
+    every, index = phases(known.holdup), len(decisions)
+    following = every[index + 1] if index + 1 < len(every) else None
+    outcome = _outcome(known, following.name if following else "")
+    evidence = {"pooled_sd": known.pooled_sd, **outcome.evidence, **({"cancelled": reason} if reason else {})}
+    decision = StageDecided(
+        number=index,
+        stage=every[index].stage,
+        phase=every[index].name,
+        num_looks=known.num_trials,
+        kept=list(outcome.kept),
+        dropped=list(outcome.dropped),
+        evidence=evidence,
+        cancelled=sorted(cancelled),
+        requests=[request.to_json() for request in outcome.requests],
+        next_stage=following.stage if following else None,
+        protocol=protocol,
+    )
+    return Step(decision=decision, frozen=outcome.frozen)
+
+
+def _outcome(known: Evidence, following: str) -> Outcome:
+    """Return what leads to the phase that follows; nothing at the end of the protocol."""
+    kind, _, number = following.rpartition(" ")
+    match kind or following:
+        case "search":
+            return choosing.search(known, int(number))
+        case "second looks":
+            first = len(requests_of(known.spec, known.decisions[:-1]))
+            fresh = range(first, first + len(known.decisions[-1].requests))
+            return choosing.second_looks(known, known.rows(fresh))
+        case "race":
+            return choosing.race(known, int(number))
+        case "stress":
+            return choosing.stress(known)
+        case "baselines":
+            return choosing.baselines(known)
+        case "confirm":
+            return judging.confirm(known)
+        case "stock":
+            return judging.stock(known)
+        case "measure":
+            return judging.measure(known)
+    return Outcome()

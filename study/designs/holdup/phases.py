@@ -1,0 +1,145 @@
+"""The phases of a hold-up study in their order, and how many trials they take: what its space alone decides. Pure."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from study.designs.holdup.stages import Stage, Variant
+from study.records.records import StageDecided
+from study.space.cells import shares as split
+from study.space.holdup import HoldUpSpec
+from study.space.spec import StudySpec
+
+SECOND_LOOKS = 1 / 3
+"""Share of a round's settings that get a second look."""
+_NUM_SCALED = 3
+"""Baselines that are made of the small scale's best setting."""
+_NUM_RIVALS = 3
+"""Baselines that are confirmed at the most: the best, the best scaled one, naive growth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A part of a stage: its trials are known when it begins."""
+
+    stage: Stage
+    name: str
+
+
+def phases(holdup: HoldUpSpec) -> tuple[Phase, ...]:
+    """Return the phases of a study, in their order."""
+
+    def names() -> Iterator[tuple[Stage, str]]:
+        yield "calibrate", "calibrate"
+        for number in range(1, holdup.num_rounds + 1):
+            yield "search", f"search {number}"
+            yield "search", f"second looks {number}"
+        for number in range(1, len(holdup.race.blocks) + 1):
+            yield "race", f"race {number}"
+        yield "stress", "stress"
+        yield "stress", "baselines"
+        yield "confirm", "confirm"
+        if holdup.confirm.num_seeds_stock:
+            yield "confirm", "stock"
+        if holdup.measure is not None:
+            yield "measure", "measure"
+
+    return tuple(Phase(stage=stage, name=name) for stage, name in names())
+
+
+def current(holdup: HoldUpSpec, decisions: Sequence[StageDecided]) -> Phase | None:
+    """Return the phase whose trials run now; None at the end of the protocol."""
+    every = phases(holdup)
+    return every[len(decisions)] if len(decisions) < len(every) else None
+
+
+def expected_trials(spec: StudySpec) -> dict[tuple[Stage, int, Variant], int]:
+    """Return (stage, scale, variant) -> the most trials that a study runs; which settings is not known beforehand."""
+    holdup = holdup_of(spec)
+    target, small, sizes = holdup.target_scale, holdup.small_scale, holdup.confirm
+    count: Counter[tuple[Stage, int, Variant]] = Counter()
+    count["calibrate", target, "study"] += holdup.calibrate.num_points + holdup.calibrate.num_seeds
+    count["search", target, "study"] += len(holdup.baselines)
+    count.update({("search", scale, "study"): looks for scale, looks in _looks(spec).items()})
+    entering, finalists, seeds = holdup.race.num_settings, holdup.stress.num_settings, holdup.stress.num_seeds
+    for block in holdup.race.blocks:
+        count["race", target, "study"] += entering * block
+        entering = max(math.ceil(entering / 2), finalists)
+    for scale in spec.scales:
+        run_already = min(seeds, sum(holdup.race.blocks)) if scale == target else 0
+        count["stress", scale, "study"] += finalists * (seeds - run_already)
+    count["stress", small, "study"] += finalists * seeds
+    count["stress", target, "study"] += (len(holdup.baselines) + _NUM_SCALED) * seeds
+    for scale in (target, small, *holdup.unseen_scales):
+        count["confirm", scale, "study"] += sizes.num_seeds
+    count["confirm", small, "study"] += sizes.num_seeds
+    count["confirm", target, "study"] += _NUM_RIVALS * sizes.num_seeds_others
+    if sizes.num_seeds_stock:
+        count["confirm", target, "stock"] += sizes.num_seeds_stock
+    if holdup.measure is not None:
+        largest, repeats = max(holdup.measure.scales), holdup.measure.repeats
+        for scale in holdup.measure.scales:
+            count["measure", scale, "measured"] += 3 * repeats
+        for scale, trials in shares(largest):
+            count["measure", scale, "measured"] += trials * repeats
+        count["measure", min(holdup.measure.scales), "measured"] += 2 * repeats
+    return dict(count)
+
+
+def _looks(spec: StudySpec) -> Counter[int]:
+    """Return scale -> the most looks at proposals; second ones at several scales count at the target."""
+    holdup = holdup_of(spec)
+    looks = Counter(search_scales(spec))
+    for number in range(1, holdup.num_rounds + 1):
+        scales = [scale for _, scale in search_round(spec, number)]
+        small = scales.count(holdup.small_scale)
+        looks[holdup.small_scale] += math.ceil(small * SECOND_LOOKS)
+        looks[holdup.target_scale] += math.ceil((len(scales) - small) * SECOND_LOOKS)
+    return looks
+
+
+def num_later(spec: StudySpec) -> int:
+    """Return how many whole trials race, stress and confirmation need: what a budget has to keep back."""
+    expected = expected_trials(spec).items()
+    return sum(count for (stage, _, _), count in expected if stage in ("race", "stress", "confirm"))
+
+
+def fewest_looks(holdup: HoldUpSpec) -> int:
+    """Return the looks of the smallest search that leaves the race and the small scale something to choose from."""
+    large, looks = 0, 0
+    while large < holdup.race.num_settings:
+        large += holdup.role_of(looks) != "small"
+        looks += 1
+    return len(holdup.baselines) + looks
+
+
+def search_scales(spec: StudySpec) -> list[int]:
+    """Return the scale of each proposal; those between the small and the target scale take turns."""
+    holdup = holdup_of(spec)
+    target, small = holdup.target_scale, holdup.small_scale
+    between = [scale for scale in spec.scales if scale not in (target, small)] or [target]
+    turn = itertools.cycle(between)
+    by_role = {"target": lambda: target, "small": lambda: small, "between": lambda: next(turn)}
+    return [by_role[holdup.role_of(index)]() for index in range(holdup.num_settings)]
+
+
+def search_round(spec: StudySpec, number: int) -> list[tuple[int, int]]:
+    """Return (index, scale) of the proposals of a round, of which the first is 1."""
+    holdup = holdup_of(spec)
+    first, last = (holdup.num_settings * part // holdup.num_rounds for part in (number - 1, number))
+    return list(enumerate(search_scales(spec)))[first:last]
+
+
+def shares(largest: int) -> list[tuple[int, int]]:
+    """Return (runners, trials) that take the CPUs of one trial of `largest` runners, as two and as four trials."""
+    each = {trials: split(largest + 1, trials, overhead=1, each=1) for trials in (2, 4)}  # with a main process
+    return [(runners, trials) for trials, runners in each.items() if runners >= 1]
+
+
+def holdup_of(spec: StudySpec) -> HoldUpSpec:
+    """Return the `holdup` section of a hold-up study."""
+    if spec.holdup is None:
+        raise ValueError("a study without `holdup` has no stages")  # a mistake of ours, not of a person's
+    return spec.holdup

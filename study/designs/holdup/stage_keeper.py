@@ -1,0 +1,243 @@
+"""The stages of a hold-up study beside the conductor: decisions on record, the seed firewall, the budget. No engine.
+
+The thinking is in `study.designs.holdup.machine`, which is pure; here are the records, the clock and the money.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from study.designs.holdup import machine, phases
+from study.designs.holdup.cost import CostModel
+from study.designs.holdup.stages import STAGES, Stage
+from study.designs.holdup.variants import why_not_measured
+from study.errors import RecordError
+from study.planning.plan import Plan, Slot, slots_of
+from study.records.ledger import Ledger, TrialRow
+from study.records.records import Record, TrialStarted
+from study.space.parameters import Value
+from study.space.rules import resolve
+from study.space.spec import StudySpec
+
+HOPELESS = 0.5
+"""A session with less time than this share of what the later stages need cannot finish; a resume goes on searching."""
+
+
+class StageKeeper:
+    """Keeps a study to its protocol."""
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        plan: Plan,
+        ledger: Ledger,
+        append: Callable[[Record], Any],
+        *,
+        until: Stage | None = None,
+        announce: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Take up a study where its records end.
+
+        Args:
+            spec: The space.
+            plan: What is planned on this cluster.
+            ledger: The state that the records have led to.
+            append: Writes a record and applies it to the ledger.
+            until: Last stage to run; None runs all.
+            announce: Tells the person something that they should keep.
+        """
+        assert spec.holdup is not None  # else there are no stages
+        self._spec, self._holdup, self._plan, self._ledger, self._append = spec, spec.holdup, plan, ledger, append
+        self._until, self._announce = until, announce
+        self._test_seeds = set(self._holdup.test_seeds.seeds)
+
+    @property
+    def cancelled(self) -> set[int]:
+        """Trials that were asked for and are not run."""
+        return machine.cancelled_by(self._ledger.decisions)
+
+    @property
+    def phase(self) -> phases.Phase | None:
+        """What runs now; None at the end of the protocol."""
+        return phases.current(self._holdup, self._ledger.decisions)
+
+    @property
+    def held(self) -> bool:
+        """Whether the session was asked to end before the stage that comes next."""
+        phase = self.phase
+        return self._until is not None and phase is not None and STAGES.index(phase.stage) > STAGES.index(self._until)
+
+    def how_it_ended(self) -> tuple[str, str]:
+        """Return reason and detail of a session that has nothing left to run."""
+        phase = self.phase
+        if phase is None:
+            return "complete", ""
+        return "until", f"the stages up to {self._until} are complete, {phase.stage} comes next"
+
+    def close_phase(self, left: Sequence[int], reason: str) -> list[Slot]:
+        """Record the decision that closes the current phase, and return the trials that follow from it.
+
+        Args:
+            left: Trials of the phase that are not run.
+            reason: Why they are not.
+        """
+        decisions = self._ledger.decisions
+        first = len(machine.requests_of(self._spec, decisions))
+        step = machine.decide(self._spec, self._ledger.rows, decisions, cancelled=left, reason=reason)
+        if step.frozen is not None and self._ledger.frozen is None:
+            self._append(step.frozen)
+        self._append(step.decision)
+        if step.frozen is not None:
+            self._announce(
+                f"Settings frozen before the first test seed: winner {step.frozen.winner}, digest of the records\n"
+                f"{decisions[-1].chain}\nGive it to somebody else: with `certificate verify --frozen DIGEST` they can "
+                "tell whether the records that the settings were chosen by are still the same."
+            )
+        return list(slots_of(machine.requests_of(self._spec, decisions))[first:])
+
+    def check_seed(self, started: TrialStarted) -> None:
+        """Refuse a test seed for a setting that is not frozen: what it was chosen by must never judge it.
+
+        Raises:
+            RecordError: The seed belongs to the confirmation, and the setting is not on record as frozen; or the trial
+                would play evaluation episodes of the confirmation that are not its own.
+        """
+        self._check_episodes(started)
+        frozen = self._ledger.frozen
+        if started.seed not in self._test_seeds:
+            return
+        allowed = started.stage in ("confirm", "measure") and frozen is not None
+        if not allowed or (started.stage == "confirm" and started.digest not in frozen.settings):  # type: ignore[union-attr]
+            raise RecordError(
+                f"trial {started.trial}: test seed {started.seed} is for settings that are frozen, got "
+                f"{started.digest} in stage {started.stage}. Fix: this is a fault of this program; please report it."
+            )
+
+    def _check_episodes(self, started: TrialStarted) -> None:
+        """Refuse evaluation episodes that another trial has played to a run of the confirmation."""
+        decisions, size = self._ledger.decisions, self._spec.evaluation.episodes
+        if not decisions or decisions[0].protocol < 3:
+            return
+        first = started.first_episode
+        others = (row.first_episode for row in self._ledger.rows.values() if row.trial != started.trial)
+        if started.stage == "confirm":
+            law = "a run of the confirmation plays episodes that no other trial plays"
+            kept = all(abs(first - each) >= size for each in others)
+        else:
+            law, kept = "only runs of the confirmation play other episodes than the first ones", first == 0
+        if not kept:
+            raise RecordError(
+                f"trial {started.trial} ({started.stage}): {law}, got {first} to {first + size - 1}. "
+                "Fix: this is a fault of this program; please report it."
+            )
+
+    def predicted_cpu_s(self, slot: Slot, setting: Mapping[str, Value]) -> float | None:
+        """Return what the cost model of the calibration says a trial will take; None before there is one.
+
+        Args:
+            slot: The trial.
+            setting: RLlib's parameters as it will run.
+        """
+        decisions = self._ledger.decisions
+        fitted = decisions[0].evidence.get("cost_model") if decisions else None
+        steps = self._spec.budget.env_steps
+        if fitted is None or steps is None or slot.variant != "study" or slot.iterations is not None:
+            return None
+        return CostModel(**fitted).predict(setting, steps)
+
+    # --- budget ------------------------------------------------------------------------------------------------
+
+    def why_skip(self, slot: Slot, *, num_running: int, left_s: float | None) -> str:
+        """Return why a trial is not to be started at all; empty when it is.
+
+        Args:
+            slot: The trial.
+            num_running: Trials that run now.
+            left_s: Seconds of the session's time budget that are left.
+        """
+        if slot.stage == "measure" and (slot.num_env_runners, slot.variant) not in self._plan.variants:
+            return why_not_measured(self._spec, self._plan.cluster)
+        if slot.stage != "search" or not self._enough_looks():
+            return ""
+        return self._too_expensive(slot, num_running) or self._too_late(slot, num_running, left_s)
+
+    def shortfall(self) -> str:
+        """Return why the budget cannot pay for the confirmation, by what trials have cost; empty when it can."""
+        whole = self._whole()
+        if self._holdup.cpu_hours is None or not whole:
+            return ""
+        each = _mean(row.summary.get("cpu_s_spent") for row in whole)
+        looks = phases.fewest_looks(self._holdup) - sum(row.stage == "search" for row in whole)
+        enough = (self._spent() + (max(looks, 0) + self._num_later_left()) * each) / 3600
+        if enough <= self._holdup.cpu_hours:
+            return ""
+        return (
+            f"holdup.cpu_hours: must pay for the smallest search, race, stress and confirmation, got "
+            f"{self._holdup.cpu_hours:g}; a trial takes {each:.0f} CPU-seconds here. "
+            f"Fix: resume with --set holdup.cpu_hours={math.ceil(enough * 110) / 100:g} or more, or smaller stages "
+            "under another --name."
+        )
+
+    def _spent(self) -> float:
+        """Return the CPU-seconds of training so far, lost attempts included."""
+        rows = self._ledger.rows.values()
+        return self._ledger.cpu_s_lost + sum(row.summary.get("cpu_s_spent") or 0.0 for row in rows)
+
+    def _num_later_left(self) -> int:
+        done = sum(row.stage in ("race", "stress", "confirm") for row in self._whole())
+        return max(phases.num_later(self._spec) - done, 0)
+
+    def _enough_looks(self) -> bool:
+        """Return whether the race and the small scale have settings to choose from.
+
+        A setting gets two looks at most: where more than that do not come to enough settings, the space has no more.
+        """
+        looks = [
+            (row.digest, row.num_env_runners == self._holdup.small_scale)
+            for row in self._ledger.rows.values()
+            if row.stage == "search" and row.anchor is None and row.ended
+        ]
+        at_large, wanted = [digest for digest, at_small in looks if not at_small], self._holdup.race.num_settings
+        return len(at_large) < len(looks) and (len(set(at_large)) >= wanted or len(at_large) >= 2 * wanted)
+
+    def _too_expensive(self, slot: Slot, num_running: int) -> str:
+        if self._holdup.cpu_hours is None:
+            return ""
+        spent = self._spent()
+        each = _mean(row.summary.get("cpu_s_spent") for row in self._whole())
+        later = phases.num_later(self._spec) * each
+        if spent + num_running * each + self._price(slot, each) + later <= self._holdup.cpu_hours * 3600:
+            return ""
+        return (
+            f"of {self._holdup.cpu_hours:g} CPU-hours {spent / 3600:.2f} are spent, and {later / 3600:.2f} are kept "
+            "for race, stress and confirmation"
+        )
+
+    def _too_late(self, slot: Slot, num_running: int, left_s: float | None) -> str:
+        if left_s is None:
+            return ""
+        each = _mean(row.duration_s for row in self._whole())
+        side_by_side = max(self._plan.cluster.capacity // self._plan.needs(slot).num_cpus, 1)
+        later = phases.num_later(self._spec) * each / side_by_side
+        if left_s >= later + (num_running + 1) * each / side_by_side or left_s < HOPELESS * later:
+            return ""
+        return f"{left_s / 60:.0f} min are left, and race, stress and confirmation need {later / 60:.0f}"
+
+    def _price(self, slot: Slot, usual: float) -> float:
+        """Return the CPU-seconds that a trial should take: by the cost model where its setting is known."""
+        if slot.rule is None:
+            return usual
+        return self.predicted_cpu_s(slot, resolve(slot.rule, slot.num_env_runners)) or usual
+
+    def share_of_usual(self, slot: Slot) -> float:
+        """Return how much longer than usual a trial should take; 1 where its setting is not known."""
+        usual = _mean(row.summary.get("cpu_s_spent") for row in self._whole())
+        return self._price(slot, usual) / usual if usual > 0 else 1.0
+
+    def _whole(self) -> list[TrialRow]:
+        return [row for row in self._ledger.rows.values() if row.ended and row.iterations is None]
+
+
+def _mean(values: Any) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else 0.0

@@ -1,0 +1,1 @@
+"""A search: which settings learn best at each scale. Optuna proposes."""

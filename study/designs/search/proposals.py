@@ -1,0 +1,173 @@
+"""Values for the tuned parameters at a scale that was dealt beforehand. May import Optuna.
+
+A sampler that models the scale as one more parameter proposes for every scale what works at the easiest one. So each
+proposal comes from a small study of its own: the trials at the dealt scale, filled up from the nearest scales while
+there are few, each scored against the median of its own scale. It costs the same at trial 10 and at trial 10,000.
+"""
+
+import math
+import statistics
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from optuna.trial import TrialState, create_trial
+from scipy.stats import qmc
+
+from study.designs.search.constraints import constraint_attributes
+from study.space.parameters import Value
+from study.space.spec import Sampler
+
+ENOUGH = 20
+"""Scored trials below which neighbouring scales help out; TPE and GP draw their first 10 at random."""
+AT_MOST = 200
+"""Scored trials beyond which the oldest are left out."""
+MODELLING: frozenset[Sampler] = frozenset({"tpe", "gp"})
+"""Samplers that learn from the trials so far."""
+
+Direction = Literal["maximize", "minimize"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is known of one setting at one scale."""
+
+    num_env_runners: int
+    params: Mapping[str, Value]
+    """The tuned parameters, as proposed."""
+    values: tuple[float, ...] | None
+    """One for each objective; None while the trial runs. A failure scores 0, and the model keeps away from there."""
+    constraints: Mapping[str, float] = field(default_factory=dict)
+    """At most 0 where a constraint is kept."""
+
+
+def propose(
+    sampler: Sampler,
+    *,
+    num_env_runners: int,
+    given: Mapping[str, Value],
+    space: Mapping[str, BaseDistribution],
+    looks: Sequence[Look],
+    index: int,
+    seed: int,
+    directions: Sequence[Direction] = ("maximize",),
+) -> dict[str, Value]:
+    """Return values for all parameters of `space` at a scale.
+
+    Args:
+        sampler: The space's sampler.
+        num_env_runners: The dealt scale.
+        given: Parameters that an anchor or the grid fixes.
+        space: The tuned parameters.
+        looks: All trials so far, oldest first; none for a sampler that is not among `MODELLING`.
+        index: Number of this trial among those of its scale, from 0: no proposal is ever made twice.
+        seed: Of the study.
+        directions: Optuna's, one for each objective.
+    """
+    if set(given) == set(space):
+        return dict(given)
+    if sampler == "qmc":
+        return _sobol(space, index=index, seed=_mixed(seed, num_env_runners)) | dict(given)
+    modelled = nearest(looks, num_env_runners) if sampler in MODELLING else []
+    medians = _medians(modelled)
+    # A seed for each proposal, so that a resumed study neither repeats nor changes any.
+    study = optuna.create_study(
+        directions=list(directions), sampler=_sampler(sampler, _mixed(seed, num_env_runners, index))
+    )
+    for look in modelled:
+        values = (
+            None
+            if look.values is None
+            else [value - median for value, median in zip(look.values, medians[look.num_env_runners], strict=True)]
+        )
+        study.add_trial(
+            create_trial(
+                state=TrialState.RUNNING if values is None else TrialState.COMPLETE,
+                values=values,
+                params=dict(look.params),
+                distributions=dict(space),
+                system_attrs=constraint_attributes(look.constraints),
+            )
+        )
+    study.enqueue_trial(dict(given))
+    return dict(study.ask(dict(space)).params)
+
+
+def _sobol(space: Mapping[str, BaseDistribution], *, index: int, seed: int) -> dict[str, Value]:
+    """Return point `index` of a scrambled Sobol sequence over the space; every scale has a sequence of its own."""
+    if not space:
+        return {}
+    sequence = qmc.Sobol(d=len(space), scramble=True, rng=np.random.default_rng(seed))
+    if index:
+        sequence.fast_forward(index)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # points are drawn one by one, not in powers of two
+        point = sequence.random(1)[0]
+    return {name: _at(domain, share) for (name, domain), share in zip(space.items(), point, strict=True)}
+
+
+def _at(domain: BaseDistribution, share: float) -> Value:
+    """Return the value at `share` in [0, 1) of a distribution."""
+    if isinstance(domain, CategoricalDistribution):
+        return domain.choices[int(share * len(domain.choices))]  # type: ignore[return-value]
+    assert isinstance(domain, (FloatDistribution, IntDistribution))
+    step = domain.step
+    low, high = float(domain.low), float(domain.high)
+    if (isinstance(domain, IntDistribution) and not domain.log) or (step is not None and not domain.log):
+        count = int((high - low) / (step or 1) + 1e-9) + 1
+        value = domain.low + int(share * count) * (step or 1)
+    elif domain.log:
+        edge = 0.5 if isinstance(domain, IntDistribution) else 0.0  # each integer gets the interval around it
+        value = math.exp(math.log(low - edge) + share * (math.log(high + edge) - math.log(low - edge)))
+    else:
+        value = low + share * (high - low)
+    value = round(value) if isinstance(domain, IntDistribution) else value
+    return min(max(value, domain.low), domain.high)  # rounding may lead out by a last digit
+
+
+def nearest(looks: Sequence[Look], num_env_runners: int) -> list[Look]:
+    """Return the looks at a scale, filled up to `ENOUGH` scored ones from the scales nearest in ratio."""
+
+    def distance(scale: int) -> float:
+        return abs(math.log(scale / num_env_runners))
+
+    chosen: list[Look] = []
+    for scale in sorted({look.num_env_runners for look in looks}, key=distance):
+        if scale != num_env_runners and sum(look.values is not None for look in chosen) >= ENOUGH:
+            break
+        chosen += [look for look in looks if look.num_env_runners == scale][-AT_MOST:]
+    return chosen
+
+
+def _medians(looks: Sequence[Look]) -> dict[int, list[float]]:
+    by_scale: dict[int, list[tuple[float, ...]]] = {}
+    for look in looks:
+        if look.values is not None:
+            by_scale.setdefault(look.num_env_runners, []).append(look.values)
+    return {
+        scale: [statistics.median(column) for column in zip(*rows, strict=True)] for scale, rows in by_scale.items()
+    }
+
+
+def _mixed(*numbers: int) -> int:
+    """Return a seed far from those of neighbouring numbers; NumPy's old generator draws alike for 0 and 3."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
+def _sampler(name: Sampler, seed: int) -> BaseSampler:
+    match name:
+        case "gp":
+            import torch
+
+            torch.set_num_threads(1)  # on cores that trials keep busy, a second thread makes a fit 20 times slower
+            return GPSampler(seed=seed)
+        case "tpe":
+            # Running trials count as bad ones, so that trials side by side explore different settings.
+            return TPESampler(seed=seed, multivariate=True, constant_liar=True)
+        case _:
+            return RandomSampler(seed=seed)

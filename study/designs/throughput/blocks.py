@@ -1,0 +1,70 @@
+"""Short timed trials in randomised blocks, with an anchor at both ends; and those of a throughput study. Pure.
+
+A drift of the machine (heat, neighbours) then hits every point alike, and the anchors show it (a note of T2, by
+`analysis.scaling.drift`).
+"""
+
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from study.designs.holdup.stages import THROUGHPUT, Request
+from study.metrics import WARMUP_ITERATIONS
+from study.space.cells import Cell, cells_of
+from study.space.spec import StudySpec
+
+Point = TypeVar("Point")
+
+
+def in_block(
+    points: Sequence[Point],
+    anchor: Point,
+    rng: np.random.Generator,
+    *,
+    together: Callable[[Point], Hashable] | None = None,
+) -> list[Point]:
+    """Return one block: the anchor, every point in random order, the anchor.
+
+    Args:
+        points: What is run once.
+        anchor: What begins and ends the block.
+        rng: Of this block.
+        together: Points of an equal key follow one another, the keys in random order too.
+    """
+    order = [points[at] for at in rng.permutation(len(points))]
+    if together is not None:
+        keys = list(dict.fromkeys(map(together, points)))
+        ranks = dict(zip(keys, rng.permutation(len(keys)), strict=True))
+        order.sort(key=lambda point: int(ranks[together(point)]))  # keeps the random order within a key
+    return [anchor, *order, anchor]
+
+
+def throughput_requests(spec: StudySpec) -> list[Request]:
+    """Return every trial of a throughput study, in the order in which they run, each group alone on the machine."""
+    section = spec.throughput
+    assert section is not None  # a law of the space
+    base, *others = cells_of(spec)
+    group = itertools.count()
+    requests = []
+    for block in range(section.blocks):
+        rng = np.random.default_rng([spec.search.sampler_seed, 3, block])
+        for cell in in_block(others, base, rng, together=_processes):
+            request = Request(
+                stage=THROUGHPUT,
+                num_env_runners=cell.num_env_runners,
+                seed=block + 1,
+                setting=cell.setting,
+                name=cell.name,
+                iterations=WARMUP_ITERATIONS + section.iterations,
+                group=next(group),
+                num_learners=cell.num_learners,
+            )
+            requests += [request] * cell.num_trials
+    return requests
+
+
+def _processes(cell: Cell) -> Hashable:
+    """Return what cells that can keep their runner processes have in common."""
+    return cell.num_env_runners, cell.num_learners, cell.num_trials

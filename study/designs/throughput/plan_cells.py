@@ -1,0 +1,97 @@
+"""What the cells of a throughput study need on a cluster, and how long the whole takes. Pure."""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+
+from study.errors import ClusterError
+from study.metrics import WARMUP_ITERATIONS
+from study.planning.guess import guess_iteration_seconds, guess_start_seconds
+from study.planning.needs import num_cpus_of_cell
+from study.planning.scale_plan import ScalePlan, scale_plan
+from study.planning.shape import ClusterShape
+from study.records.timing import label_at_start
+from study.space.cells import ANCHOR, Cell, cells_of, spec_of_cell
+from study.space.spec import StudySpec
+
+RENEWAL_S = 1.5
+"""Seconds between two trials that share processes: a new learner, new environments, a new policy in every runner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellPlan:
+    """A cell with what each of its trials needs."""
+
+    cell: Cell
+    needs: ScalePlan
+    """Its `hours` are those of training alone: most trials go on in processes that are up."""
+
+
+def cell_plans(spec: StudySpec, cluster: ClusterShape) -> dict[str, CellPlan]:
+    """Return name -> plan of every cell of a throughput study.
+
+    Raises:
+        ClusterError: A cell can never fit, or `execution: auto` finds one whose clock cannot be measured.
+    """
+    plans = {cell.name: _cell_plan(spec, cell, cluster) for cell in cells_of(spec)}
+    if spec.execution == "auto":
+        _check_clock(plans.values())
+    return plans
+
+
+def _cell_plan(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> CellPlan:
+    assert spec.throughput is not None  # a law of the space
+    alone, scale = spec_of_cell(spec, cell), cell.num_env_runners
+    iterations = WARMUP_ITERATIONS + spec.throughput.iterations
+    runs = spec.throughput.blocks * (2 if cell.name == ANCHOR else cell.num_trials)
+    needs = scale_plan(alone, scale, cluster, num_trials=runs, iterations=iterations)
+    together = num_cpus_of_cell(spec, cell, cluster)
+    if together > cluster.num_cpus:
+        raise ClusterError(
+            f"throughput.allocation: {cell.num_trials} trials of {scale} runners need {together} CPUs at once, the "
+            f"cluster has {cluster.num_cpus}. Fix: lower num_env_runners there, or add nodes."
+        )
+    execution = needs.execution
+    label = label_at_start(alone, cluster, num_env_runners=scale, execution=execution, beside=together - needs.num_cpus)
+    seconds = iterations * guess_iteration_seconds(alone, scale, cluster, execution=execution)
+    return CellPlan(cell=cell, needs=replace(needs, label=label, hours=seconds / 3600))
+
+
+def _check_clock(plans: Iterable[CellPlan]) -> None:
+    """Refuse cells whose times would say nothing, unless a person has asked for them.
+
+    Raises:
+        ClusterError: Names the first of them and the ways out.
+    """
+    sharing = [plan for plan in plans if plan.needs.label.timing != "measured"]
+    if sharing:
+        first = min(sharing, key=lambda plan: (plan.cell.num_trials, plan.needs.num_cpus))
+        cells = f"{len(sharing)} cells" if len(sharing) > 1 else "a cell"
+        raise ClusterError(
+            f"execution: auto times only processes with a core each, and {cells} would share cores, got "
+            f"{first.cell.num_env_runners} runners with {first.needs.label.reason}. Fix: run where the CPUs are "
+            "(--address), list fewer runners, or set environment.step_wait_ms; execution: real times them all the "
+            "same, labelled oversubscribed; execution: emulated runs them without a clock."
+        )
+
+
+def study_seconds(
+    spec: StudySpec, cluster: ClusterShape, order: Iterable[tuple[CellPlan, int | None, Hashable | None]]
+) -> float:
+    """Return a guess, good to a factor of three, of the duration of a throughput study in seconds.
+
+    Args:
+        spec: The space.
+        cluster: Where it runs.
+        order: For each trial its cell, its group, and what it has in common with trials that share its processes.
+    """
+    total, last_group, last_leg = 0.0, -1, None
+    for plan, group, leg in order:
+        cell, needs = plan.cell, plan.needs
+        alone = spec_of_cell(spec, cell)
+        start = guess_start_seconds(alone, cell.num_env_runners, cluster, execution=needs.execution)
+        if group == last_group:  # side by side: only their start-ups compete
+            total += start
+            continue
+        total += needs.hours * 3600 + (RENEWAL_S if leg is not None and leg == last_leg else start)
+        last_group, last_leg = -1 if group is None else group, leg
+    return total

@@ -1,0 +1,465 @@
+"""The course of a study without its engine: what is dealt out, what is recorded, when it ends. Imports no Ray.
+
+Tune's searcher and callback are thin shells around this class, so that every rule can be tested without a cluster.
+Order of every end: the record first, then Optuna; MLflow follows the records in a process of its own.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from study.designs.holdup.stage_keeper import StageKeeper
+from study.designs.holdup.stages import Stage, digest_of
+from study.designs.holdup.variants import folded, spec_of
+from study.designs.search.asking import ask
+from study.designs.search.optuna_study import OptunaStudy
+from study.driver.losses import TAKEN_BACK, Loss
+from study.driver.neighbours import Neighbours
+from study.driver.trial_queue import TrialQueue
+from study.errors import RecordError
+from study.planning.plan import Plan, Slot
+from study.records.folder import StudyFolder, unpack_policy
+from study.records.ledger import Ledger, TrialRow
+from study.records.node_load import NodeLoad, Reserved, disturbances
+from study.records.records import (
+    Evaluation,
+    Iteration,
+    Record,
+    RecordLog,
+    Status,
+    StudyClosed,
+    StudyOpened,
+    TrialBuilt,
+    TrialEnded,
+    TrialStarted,
+)
+from study.records.table import write_table
+from study.records.timing import Label, label_at_end, label_at_start, label_of_folded
+from study.space.parameters import SCALE
+from study.space.spec import StudySpec
+from study.space.throughput import LEARNERS
+
+MOST_DEATHS = 2
+"""Deaths of the engine in a row, without a trial that ended by itself, that are put down to a trial."""
+TABLE_INTERVAL_S = 30.0
+"""How often the table of trials is written while trials end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Why a study ends before its plan."""
+
+    reason: str
+    """`stopped`, `time budget` or `error`."""
+    detail: str
+
+
+class Conductor:
+    """Deals out the trials of one driver's session and records what becomes of them.
+
+    Attributes:
+        spec: The space.
+        plan: What is planned on this cluster.
+        ledger: The state that the records have led to.
+        stop: Set once the session is to end early.
+        opened_at: Start of the session, seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: StudySpec,
+        plan: Plan,
+        folder: StudyFolder,
+        log: RecordLog,
+        ledger: Ledger,
+        optuna_study: OptunaStudy,
+        provenance: dict[str, Any],
+        deadline: float | None = None,
+        until: Stage | None = None,
+        announce: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Open a session: end the attempts that a killed driver left.
+
+        Args:
+            spec: The space.
+            plan: What is planned on this cluster.
+            folder: The study's folder.
+            log: Its records, open.
+            ledger: The state that the records have led to.
+            optuna_study: The study's Optuna side, reconciled with `ledger`.
+            provenance: Where and with what this driver runs.
+            deadline: End of the time budget, on the clock of `time.monotonic`.
+            until: Last stage of a hold-up study that this session runs.
+            announce: Tells the person something that they should keep.
+        """
+        self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
+        self.stop: Stop | None = None
+        self.opened_at = time.time()
+        self._log, self._optuna = log, optuna_study
+        self._stages = (
+            None
+            if spec.holdup is None
+            else StageKeeper(spec, plan, ledger, self._append, until=until, announce=announce)
+        )
+        self._queue = TrialQueue(spec, plan, ledger.rows, stages=self._stages, deadline=deadline)
+        self._neighbours = Neighbours(ledger.rows)
+        self._budget_checked = False
+        self._apart: set[int] = set()
+        """Trials that began when another one of their group had ended already."""
+        self._deaths, self._num_blamed, self._ended_at_last_death = 0, 0, -1
+        """Deaths of the engine in a row, trials that they were put down to, how many others had ended at the last."""
+        self._losses: Counter[tuple[int, Loss]] = Counter()
+        """Trial and what died under it -> how often in this session. Apart: each has a limit of its own."""
+        self._table_written = -TABLE_INTERVAL_S
+        self._append(
+            StudyOpened(
+                session=ledger.sessions + 1,
+                num_trials=plan.num_trials,
+                cluster=plan.cluster.to_json(),
+                provenance=provenance,
+            )
+        )
+        for trial, row in ledger.rows.items():
+            if row.status == "running":  # it may have been dead for days
+                self.end(trial, "interrupted", "the driver was killed", last_seen=row.last_seen)
+        if self._stages is not None:
+            self._optuna.forget(self._stages.cancelled)
+
+    # --- dealing out -------------------------------------------------------------------------------------------
+
+    @property
+    def num_left(self) -> int:
+        """Trials that this session has not dealt out yet, as far as they are known."""
+        return len(self._queue.waiting)
+
+    @property
+    def phase(self) -> str:
+        """What a hold-up study is at; empty for any other study."""
+        phase = self._stages.phase if self._stages else None
+        return phase.name if phase else ""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further trial will be dealt out in this session."""
+        self._watch_clock()
+        if self.stop is None and self._queue.running:
+            return False  # one that is lost runs again, and in a hold-up study their ends decide on what follows
+        return self.stop is not None or not self._queue.startable()
+
+    @property
+    def leg_ended(self) -> bool:
+        """Whether Tune must end here and begin anew: the next trials keep processes where these did not, or reverse."""
+        return self.stop is None and self._queue.leg_ended
+
+    def begin_leg(self) -> bool:
+        """Begin a part of the study that one run of Tune can do; return whether its processes are reused."""
+        return self._queue.begin_leg()
+
+    def _advance(self) -> None:
+        """Take the decision that is due when all trials of a phase have ended, and queue what follows from it."""
+        queue, stages = self._queue, self._stages
+        if stages is None or queue.running or self.stop is not None:
+            return
+        while stages.phase is not None and not stages.held:
+            reason = queue.why_skip(queue.waiting[0]) if queue.waiting else ""
+            if queue.waiting and not reason:
+                self._check_budget(stages)
+                return
+            left = [slot.trial for slot in queue.waiting]
+            slots = stages.close_phase(left, reason)
+            self._optuna.forget(left)
+            queue.replace(slots)
+        queue.replace([])
+
+    def _check_budget(self, stages: StageKeeper) -> None:
+        """End a session that would spend its budget and never come to a verdict."""
+        searched = any(row.stage == "search" for row in self.ledger.rows.values())
+        if searched or self._budget_checked or self._queue.waiting[0].stage == "calibrate":
+            return  # once it has begun to search, a study goes on, also after a kill
+        self._budget_checked = True
+        if shortfall := stages.shortfall():
+            self.end_early("error", shortfall)
+
+    def next_trial(self) -> TrialStarted | None:
+        """Record and return the trial to start now; None when all have to wait."""
+        slot = None if self.stop is not None else self._queue.next()
+        return None if slot is None else self._start(slot)
+
+    def _start(self, slot: Slot) -> TrialStarted:
+        needs, earlier = self.plan.needs(slot), self.ledger.rows.get(slot.trial)
+        asked = ask(self.spec, self._optuna, slot)
+        setting = asked.setting
+        if needs.num_env_runners != slot.num_env_runners:
+            setting = folded(setting, needs.num_env_runners)
+        if slot.num_learners is not None:
+            setting = {**setting, LEARNERS: slot.num_learners}
+        started = TrialStarted(
+            trial=slot.trial,
+            attempt=earlier.attempt + 1 if earlier else 1,
+            seed=slot.seed,
+            setting=setting,
+            proposed=asked.proposed,
+            iterations=slot.iterations,
+            anchor=slot.anchor,
+            optuna_number=asked.optuna_number,
+            num_cpus=needs.num_cpus,
+            execution=needs.execution,
+            stage=slot.stage,
+            rule=asked.rule,
+            digest=digest_of(asked.rule) if asked.rule else "",
+            variant=slot.variant,
+            scale=slot.num_env_runners if needs.num_env_runners != slot.num_env_runners else None,
+            predicted_cpu_s=self._stages.predicted_cpu_s(slot, setting) if self._stages else None,
+            first_episode=slot.first_episode,
+        )
+        if self._stages is not None:
+            self._stages.check_seed(started)
+        self._append(started)
+        self._queue.begin(slot)
+        self._neighbours.began(slot.trial)
+        if any(self._queue.is_over(member) for member in self._queue.group_of(slot)):
+            self._apart.add(slot.trial)
+        return started
+
+    def company_of(self, trial: int) -> tuple[str, int] | None:
+        """Return a name for the group of a trial in this session, and how many of it are still to run, itself included.
+
+        Trials that are to be timed side by side wait for each other by this name; None for others. Where one of them
+        was lost, the rest may have met and ended without it: nobody is waited for any more, and it is tainted.
+        """
+        slot = self._queue.slots[trial]
+        if slot.group is None:
+            return None
+        members = self._queue.group_of(slot)
+        open_ones = [member for member in members if not self._queue.is_over(member)]
+        lost = {trial for trial, _ in self._losses}
+        size = 1 if lost & {slot.trial, *members} else 1 + len(open_ones)
+        return f"group-{self.ledger.sessions}-{slot.group}", size
+
+    # --- recording ---------------------------------------------------------------------------------------------
+
+    def report(self, trial: int, records: list[dict[str, Any]], *, progress: float) -> None:
+        """Record what a trial reported: plain fields of `TrialBuilt`, `Iteration` and `Evaluation` with their kind."""
+        row = self.ledger.rows[trial]
+        for content in records:
+            fields = {name: value for name, value in content.items() if name != "kind"}
+            fields |= {"trial": trial, "attempt": row.attempt}
+            match content["kind"]:
+                case Iteration.kind:
+                    rate = row.env_steps_per_s_with(fields["iteration"], fields["metrics"])
+                    fields["metrics"] = fields["metrics"] | {"env_steps_per_s": rate}
+                    self._append(Iteration(**fields))
+                case Evaluation.kind:
+                    self._append(Evaluation(**fields))
+                case TrialBuilt.kind:
+                    label = self._label_at_start(row, fields["processes_per_node"])
+                    fields |= {"timing": label.timing, "timing_reason": label.reason}
+                    self._append(TrialBuilt(**fields, provisional=label.provisional))
+        row.progress = progress
+
+    def finish(self, trial: int, policy: bytes | None, node_loads: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Record a trial that came to its end.
+
+        Args:
+            trial: Its number.
+            policy: The final policy, packed; None where none is kept.
+            node_loads: What else its nodes did while it was timed: `NodeLoad.to_json()`.
+        """
+        row = self.ledger.rows[trial]
+        row.node_loads = [NodeLoad(**load) for load in node_loads]
+        scored = self.spec.kind == "search"
+        if scored and row.summarise(self.spec, "finished", moment=time.time())["score"] is None:
+            self.end(trial, "failed", "the final evaluation must give a return that is a number, got none")
+            return
+        checkpoint = self._save(trial, policy) if policy is not None else None
+        self.end(trial, "finished", "", checkpoint=checkpoint)
+
+    def end(
+        self,
+        trial: int,
+        status: Status,
+        reason: str,
+        *,
+        checkpoint: str | None = None,
+        lost: Loss | None = None,
+        last_seen: float | None = None,
+    ) -> None:
+        """Record the end of an attempt, then tell Optuna; a second end of the same attempt is ignored.
+
+        Args:
+            trial: Its number.
+            status: How it ended.
+            reason: Why, unless it finished.
+            checkpoint: Folder of the final policy.
+            lost: What died under it.
+            last_seen: When it ended, seconds since the epoch, if that was before now.
+        """
+        row = self.ledger.rows[trial]
+        self._queue.running.pop(trial, None)
+        if row.status != "running":
+            return
+        summary = row.summarise(self.spec, status, moment=time.time() if last_seen is None else last_seen)
+        label = _label_at_end(row, status, lost, self._neighbours.reserved(trial))
+        self._neighbours.ended(trial)
+        if label and self._was_apart(trial):
+            label = Label(timing="tainted", reason="the trials of its group did not all run side by side")
+        self._append(
+            TrialEnded(
+                trial=trial,
+                attempt=row.attempt,
+                status=status,
+                reason=reason,
+                summary=summary,
+                checkpoint=checkpoint,
+                timing=label.timing if label else None,
+                timing_reason=label.reason if label else "",
+                node_loads=[load.to_json() for load in row.node_loads],
+                last_seen=last_seen,
+            )
+        )
+        if row.ended:
+            self._queue.durations.note(row)
+            self._optuna.tell(row)
+        if time.monotonic() - self._table_written > TABLE_INTERVAL_S:
+            self.write_table()
+
+    def _was_apart(self, trial: int) -> bool:
+        """Return whether a trial was without another one of its group for some of its time."""
+        members = self._queue.group_of(self._queue.slots[trial]) if trial in self._queue.slots else []
+        rows = self.ledger.rows
+        failed = any(member in rows and rows[member].status == "failed" for member in members)
+        lost = bool(members) and any(self._losses[each, loss] for each in (trial, *members) for loss in TAKEN_BACK)
+        return trial in self._apart or failed or lost
+
+    def write_table(self) -> None:
+        """Write the table of trials, for people and for MLflow."""
+        write_table(self.folder.table, self.ledger.rows.values())
+        self._table_written = time.monotonic()
+
+    def lose(self, trial: int, loss: Loss, reason: str) -> None:
+        """Take back a trial that lost its node or a process, to be dealt out again; one loss too many is a failure."""
+        if self.ledger.rows[trial].status != "running":
+            return
+        self._losses[trial, loss] += 1
+        if self._losses[trial, loss] > TAKEN_BACK[loss]:
+            times = sum(self._losses[trial, each] for each in TAKEN_BACK)
+            self.end(trial, "failed", f"{reason} (lost {times} times)", lost=loss)
+            return
+        self.end(trial, "interrupted", reason, lost=loss)
+        self._queue.take_back(trial)
+
+    def engine_died(self, reason: str) -> None:
+        """Take back the trials that ran when the engine died under them, to be dealt out again one by one.
+
+        Which one was the cause is not known, until one sees it again with nothing beside it but its own group: that
+        one has failed. Where trials keep dying so and none ends by itself, the machine is the cause: the study ends.
+        """
+        ended = sum(row.ended for row in self.ledger.rows.values()) - self._num_blamed
+        self._deaths = self._deaths + 1 if ended == self._ended_at_last_death else 1
+        self._ended_at_last_death = ended
+        suspects, running = self._queue.suspects, list(self._queue.running)
+        hopeless = self._deaths > (MOST_DEATHS if running else 1)
+        for trial in running:
+            if trial in suspects and not hopeless:
+                self._num_blamed += 1
+                self.end(trial, "failed", reason)
+            else:
+                suspects.add(trial)
+                self.end(trial, "interrupted", reason)
+                self._queue.take_back(trial)
+        if hopeless:
+            self.end_early(
+                "error", f"{reason} Fix: free the machine's memory, then run the same command with --resume."
+            )
+
+    def close(self) -> StudyClosed:
+        """Record the end of the session; trials that were still running wait for a resume."""
+        stop = self.stop
+        for trial, row in self.ledger.rows.items():
+            if row.status == "running":
+                self.end(trial, "interrupted", stop.detail if stop else "the driver ended")
+        reason, detail = (stop.reason, stop.detail) if stop else ("error", "")
+        if self._stages is not None and not self._queue.waiting and (stop is None or self._stages.phase is None):
+            reason, detail = self._stages.how_it_ended()
+        elif self._stages is None and all(self._queue.is_over(slot.trial) for slot in self.plan.slots):
+            reason, detail = "complete", ""
+        closed = StudyClosed(
+            session=self.ledger.sessions,
+            reason=reason,  # type: ignore[arg-type]
+            detail=detail,
+        )
+        self._append(closed)
+        return closed
+
+    def _append(self, record: Record) -> TrialRow | None:
+        line = self._log.append(record)
+        return self.ledger.apply(line.record, line.time)
+
+    def _save(self, trial: int, policy: bytes) -> str:
+        """Unpack the final policy, an RLModule checkpoint, into the study folder."""
+        target = self.folder.checkpoint(trial)
+        try:
+            unpack_policy(policy, target)
+        except OSError as error:
+            raise RecordError(
+                f"{target}: the policy could not be written ({error.strerror}). "
+                "Fix: free some space, then run the same command with --resume."
+            ) from error
+        return str(target.relative_to(self.folder.path))
+
+    def _label_at_start(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> Label:
+        slot = self._queue.slots[row.trial]
+        if row.scale is not None:
+            return label_of_folded(int(row.setting[SCALE]), row.scale)
+        return label_at_start(
+            spec_of(self.spec, slot.variant, num_learners=slot.num_learners),
+            self.plan.cluster,
+            num_env_runners=int(row.setting[SCALE]),
+            execution=row.execution,
+            processes_per_node=processes_per_node,
+            beside=len(self._queue.group_of(slot)) * row.num_cpus,
+        )
+
+    # --- ending ------------------------------------------------------------------------------------------------
+
+    def end_early(self, reason: str, detail: str) -> None:
+        """Deal out no further trial, and let the engine stop those that run. The first reason stays."""
+        self.stop = self.stop or Stop(reason=reason, detail=detail)
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether running trials are to be stopped now."""
+        self._watch_clock()
+        return self.stop is not None
+
+    def _watch_clock(self) -> None:
+        try:
+            self._advance()
+        except RecordError as error:  # a full disk, for instance; the decision is taken again by a resume
+            self.end_early("error", str(error))
+        queue = self._queue
+        if queue.deadline is None or self.stop is not None:
+            return
+        if time.monotonic() >= queue.deadline:
+            self.end_early("time budget", "the time budget is used up")
+        elif queue.waiting and not queue.running and not queue.leg_ended and not queue.startable():
+            self.end_early("time budget", "no further trial would end within the time budget")
+
+
+def _label_at_end(row: TrialRow, status: Status, lost: Loss | None, reserved: Mapping[str, Reserved]) -> Label | None:
+    """Return the label that stays; None for a trial that was never built."""
+    if row.timing is None:
+        return None
+    return label_at_end(
+        Label(timing=row.timing, reason=row.timing_reason, provisional=row.provisional),
+        failed=status == "failed",
+        lost=lost or "",
+        num_dropped_samples=row.num_dropped_samples,
+        num_lost_runners=row.num_lost_runners,
+        num_restarts=row.num_restarts,
+        cpu_pressure=row.mean_cpu_pressure(),
+        disturbances=disturbances(row.node_loads, reserved),
+    )

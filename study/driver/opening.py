@@ -1,0 +1,208 @@
+"""A new study or a resumed one: what a person asked for against what is in the folder. Imports no engine."""
+
+import shlex
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from study.designs.holdup.stages import Stage
+from study.errors import Fault, RecordError, SpaceError
+from study.mirrors.tracking_uri import (
+    DEFAULT_TRACKING_URI,
+    absolute_uri,
+    asked_uri,
+    check_asked_uri,
+    check_optuna_storage,
+    check_tracking_uri,
+    mask_credentials,
+)
+from study.records.folder import FORMAT, StudyFolder, StudyIdentity
+from study.records.records import read_lines
+from study.records.state import check_files
+from study.records.trust import is_made_here
+from study.space.spec import StudySpec, digest_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Everything about a run that is not part of the study's question."""
+
+    name: str
+    """Folder of the study below `out`, and its name in MLflow."""
+    out: Path = Path("studies")
+    address: str | None = None
+    """None for `RAY_ADDRESS` or a private Ray; `local`, `auto` or host:port."""
+    tracking_uri: str | None = None
+    """MLflow; None for `MLFLOW_TRACKING_URI` or `sqlite:///mlflow.db`, or on a resume for what the study began with."""
+    optuna_storage: str | None = None
+    """Database that shows the ended trials to `optuna-dashboard`; None for none, or on a resume for the study's own."""
+    tensorboard: bool = False
+    """Write event files for TensorBoard too, below the study's folder; a resume goes on with those that are there."""
+    resume: bool = False
+    or_start: bool = False
+    """With `resume`: start when there is nothing to resume."""
+    time_budget_s: float | None = None
+    until: Stage | None = None
+    """Last stage of a hold-up study to run."""
+    verbose: bool = False
+    space: str = "python"
+    """Where the spec came from, for people."""
+    space_text: str = ""
+    """The space file as written; kept beside the records."""
+
+
+def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
+    """Return whether a study is resumed.
+
+    Raises:
+        SpaceError: The name is taken, or there is nothing to resume.
+        RecordError: The folder is another user's, or a file in it cannot be used.
+    """
+    exists = folder.exists()
+    if exists and not options.resume:
+        raise name_taken(folder, options)
+    if not exists and options.resume and not options.or_start:
+        law = f"there must be a study to resume, got '{options.name}' ({folder.path} holds none)."
+        fault = Fault(place="--resume", law=law, fix="Check --name and --out, or start it without --resume.")
+        raise SpaceError(options.space, [fault])
+    if exists:
+        folder.check_owner()
+        check_files(folder)
+    return exists
+
+
+def name_taken(folder: StudyFolder, options: RunOptions) -> SpaceError:
+    """Return the error of a start where a study is already."""
+    law = f"a new study needs a new name, got '{options.name}' ({folder.path} exists)."
+    fix = "Continue that study with --resume, or choose another --name."
+    return SpaceError(options.space, [Fault(place="--name", law=law, fix=fix)])
+
+
+def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
+    """Return the identity of a new study.
+
+    Raises:
+        TrackingError: MLflow does not answer, or what should be Optuna's storage is none.
+    """
+    return StudyIdentity(
+        format=FORMAT,
+        study_id=uuid.uuid4().hex[:12],
+        name=options.name,
+        created=time.time(),
+        tracking_uri=check_asked_uri(options.tracking_uri),
+        space=options.space,
+        spec=spec.to_json(),
+        digest=spec.digest(),
+        optuna_storage=None if options.optuna_storage is None else check_optuna_storage(options.optuna_storage),
+    )
+
+
+def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) -> StudyIdentity:
+    """Return the identity of the study in `folder`, which must be the one asked for.
+
+    A study that was not started here (received, copied, moved) goes on in the MLflow and the Optuna storage that the
+    person names: those that are named by its folder alone are not contacted.
+
+    Raises:
+        RecordError: It was started with another space, or mirrors to another MLflow, or nobody named its MLflow.
+        TrackingError: The MLflow that was named for a study from elsewhere does not answer.
+    """
+    identity = folder.identity()
+    if not _is_sound(identity):
+        raise RecordError(
+            f"{folder.identity_file}: `spec` and `digest` must agree, got a file that was changed. "
+            "Fix: restore it from a backup, or start a new study with --name."
+        )
+    if identity.digest != spec.digest():
+        different = ", ".join(_differences(identity.spec, spec.to_json())) or "defaults of another version"
+        raise RecordError(
+            f"{folder.path}: a resume needs the space that the study was started with, got other values of "
+            f"{different}. Fix: repeat the options of its first start (they are noted at the top of "
+            f"{folder.space_file}), or start a new study with --name."
+        )
+    if not is_made_here(folder.identity_file):
+        return _taken_over(folder, identity, options)
+    # Not probed: an outage does not stop a resume.
+    if options.tracking_uri is not None and absolute_uri(options.tracking_uri) != identity.tracking_uri:
+        raise RecordError(
+            f"--tracking-uri: a study keeps the one it began with ({mask_credentials(identity.tracking_uri)}), got "
+            f"{mask_credentials(options.tracking_uri)}. Fix: drop the option; "
+            f"`python -m study sync {shlex.quote(str(folder.path))} --tracking-uri …` makes a copy elsewhere."
+        )
+    storage = options.optuna_storage
+    if storage is not None and absolute_uri(storage) != identity.optuna_storage:
+        own = mask_credentials(identity.optuna_storage or "none: the journal in its folder alone")
+        raise RecordError(
+            f"--optuna-storage: a study keeps the one it began with ({own}), got {mask_credentials(storage)}. "
+            f"Fix: drop the option; `python -m study sync {shlex.quote(str(folder.path))} --optuna-storage …` makes a "
+            "copy elsewhere."
+        )
+    return identity
+
+
+def _taken_over(folder: StudyFolder, identity: StudyIdentity, options: RunOptions) -> StudyIdentity:
+    storage = None if options.optuna_storage is None else check_optuna_storage(options.optuna_storage)
+    named = absolute_uri(asked_uri(options.tracking_uri) or DEFAULT_TRACKING_URI)
+    if named != identity.tracking_uri:  # else the same command was used as for the first start
+        if options.tracking_uri is None:
+            raise RecordError(
+                f"{folder.path}: a study that was started elsewhere, moved or copied goes on in an MLflow that you "
+                f"name, got one named by its folder alone ({mask_credentials(identity.tracking_uri)}). "
+                "Fix: add --tracking-uri with that address if you trust it, or with another one."
+            )
+        named = check_tracking_uri(options.tracking_uri)
+    return replace(identity, tracking_uri=named, optuna_storage=storage)
+
+
+def write_identity(
+    folder: StudyFolder, identity: StudyIdentity, options: RunOptions, *, resumed: bool, note: Callable[[str], None]
+) -> None:
+    """Write a new study's identity, or that of one from elsewhere which now goes on here, into a locked folder.
+
+    Raises:
+        RecordError: The folder cannot be written.
+    """
+    if not resumed:
+        folder.create(identity, options.space_text)
+    elif not is_made_here(folder.identity_file):
+        if (storage := folder.identity().optuna_storage) is not None and storage != identity.optuna_storage:
+            note(f"Optuna's storage {mask_credentials(storage)} is named by the study's folder alone: not used.")
+        try:
+            folder.rewrite(identity)
+        except OSError as error:
+            raise RecordError(
+                f"{folder.path}: must be writable ({error.strerror}). Fix: check its permissions."
+            ) from error
+
+
+def _is_sound(identity: StudyIdentity) -> bool:
+    try:
+        return digest_of(identity.spec) == identity.digest
+    except (AttributeError, LookupError, TypeError, ValueError):  # no spec at all
+        return False
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> Iterator[str]:
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if f"{place}.{key}" in (
+            "search.num_trials",
+            ".description",
+            "holdup.cpu_hours",
+            "budget.allow_larger_batch",
+        ):  # these may change
+            continue
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from _differences(before, after, key if not place else f"{place}.{key}")
+        elif before != after:
+            yield f"{place}.{key}" if place else key
+
+
+def forget_unstarted(folder: StudyFolder, error: BaseException | None) -> bool:
+    """Remove the folder of a first start that recorded nothing, so that the same command can be tried again."""
+    if error is not None and next(read_lines(folder.records), None) is None:
+        folder.forget()
+    return False

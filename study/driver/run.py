@@ -1,0 +1,404 @@
+"""`run_study`: folder, records, Ray, Tune and MLflow wired together. Ray is imported only after every cheap check."""
+
+import contextlib
+import json
+import os
+import shlex
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from study.cli.display import Display, PlainDisplay
+from study.cluster.address import resolve_address
+from study.cluster.connection import joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
+from study.cluster.ray_watch import RayWatch
+from study.cluster.shipping import own_modules, runtime_env
+from study.designs.holdup.stages import THROUGHPUT, Variant
+from study.designs.holdup.variants import spec_of
+from study.designs.search.optuna_study import OptunaStudy
+from study.driver.conductor import Conductor
+from study.driver.opening import (
+    RunOptions,
+    forget_unstarted,
+    is_resumed,
+    name_taken,
+    new_identity,
+    resumed_identity,
+    write_identity,
+)
+from study.driver.signals import StopSignals
+from study.errors import ExitCode, RecordError, TrackingError
+from study.mirrors.mirror_process import MirrorProcess, MirrorReport
+from study.mirrors.mirror_target import OPTUNA, TENSORBOARD
+from study.mirrors.tracking_uri import is_probed
+from study.planning.needs import execution_of
+from study.planning.plan import deal_slots, make_plan
+from study.planning.remarks import remarks
+from study.planning.shape import ClusterShape
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.ledger import Ledger, TrialRow, best_per_scale
+from study.records.packing import unpacked
+from study.records.provenance import provenance
+from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
+from study.records.state import check_not_cut, ledger_of
+from study.space.laws import smallest
+from study.space.parameters import SCALE
+from study.space.settings import runnable
+from study.space.spec import Execution, StudySpec
+from study.space.throughput import LEARNERS
+from study.trial.engine.envs.environments import Spaces, probe_study
+
+if TYPE_CHECKING:
+    from study.designs.holdup.certificate.making import Certificate
+
+DRAIN_TIMEOUT_S = 30.0
+"""How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
+READY_TIMEOUT_S = 60.0
+"""How long a first start waits for MLflow."""
+RESUME_READY_TIMEOUT_S = 5.0
+"""How long a resume waits for it, to be able to say that it is down."""
+ABANDON_TIMEOUT_S = 5.0
+"""How long a study that was told to end, or an error on the way out, waits for MLflow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyResult:
+    """What a driver's session came to."""
+
+    folder: StudyFolder
+    identity: StudyIdentity
+    rows: tuple[TrialRow, ...]
+    """Every trial on record, by its number."""
+    best: dict[int, TrialRow]
+    """The best trial of each scale."""
+    closed: StudyClosed
+    mirror: MirrorReport
+    optuna: MirrorReport | None = None
+    """How Optuna's storage caught up, where the study has one; in trials."""
+    tensorboard: MirrorReport | None = None
+    """How the event files for TensorBoard caught up, where the study has them; in records."""
+    certificate: "Certificate | None" = None
+    """Of a hold-up study that has come to its end."""
+
+    @property
+    def objective(self) -> str:
+        """What the study searched for."""
+        return self.identity.parse().search.objective
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 all trials ended well, 1 some failed, 75 stopped and resumable."""
+        if self.closed.reason not in ("complete", "until"):
+            return ExitCode.STOPPED
+        return ExitCode.SOME_FAILED if any(row.status == "failed" for row in self.rows) else ExitCode.FINISHED
+
+
+def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None = None) -> StudyResult:
+    """Run or resume a study until its plan is complete, it is told to stop, or its time is up.
+
+    Must be called from the main thread: SIGINT, SIGTERM and SIGUSR1 end the study cleanly, within ten seconds.
+
+    Raises:
+        KeyboardInterrupt: A signal came before the first trial: there is nothing to show.
+        SpaceError: The environment cannot be made, or the name is taken.
+        ClusterError: Ray cannot be reached, or a trial can never fit.
+        TrackingError: MLflow, or Optuna's storage, does not answer at a first start.
+        RecordError: The folder cannot be resumed.
+    """
+    display = display or PlainDisplay()
+    folder = StudyFolder(options.out / options.name)
+    resumed = is_resumed(folder, options)
+    spaces = probe_study(spec, options.space)
+    identity = resumed_identity(unpacked(folder), spec, options) if resumed else new_identity(spec, options)
+    address = resolve_address(options.address)
+    shape = private_shape(spec) if address is None else None
+    if address is not None:
+        runtime_env(own_modules(spec.environment))  # refuse before anything is written
+    if shape is not None:
+        make_plan(spec, shape)  # refuse before anything is written
+    if spec.rllib:
+        for fallback in check_overrides(spec, spaces, shape):
+            display.note(fallback)
+    if not resumed:
+        folder.prepare()
+    with StopSignals(_close) as signals, folder.locked(), contextlib.ExitStack() as stack:
+        if not resumed:
+            if folder.exists():  # somebody was faster
+                raise name_taken(folder, options)
+            stack.push(lambda kind, error, trace: forget_unstarted(folder, error))
+        if options.tensorboard:
+            folder.make_tensorboard()  # before the identity: what was asked for outlives a kill in between
+        write_identity(folder, identity, options, resumed=resumed, note=display.note)
+        session = _Session(spec, folder, identity, options, display, address, spaces, signals)
+        return session.run(stack, insist_on_mlflow=not resumed)
+
+
+def _not_shorter(spec: StudySpec, num_trials: int) -> StudySpec:
+    """Return the spec with at least the trials of the driver before: a resume never forgets what was planned."""
+    if spec.search.num_trials is None or spec.search.num_trials >= num_trials:
+        return spec
+    search = spec.search.model_copy(update={"num_trials": num_trials})
+    return spec.model_copy(update={"search": search})
+
+
+def take_up(spec: StudySpec, folder: StudyFolder, identity: StudyIdentity) -> tuple[StudySpec, Ledger, OptunaStudy]:
+    """Return the state of a locked study, and the spec with at least the trials that were planned before.
+
+    Raises:
+        RecordError: The records, or Optuna's journal, cannot be trusted.
+    """
+    ledger = ledger_of(folder.records)
+    check_not_cut(folder, ledger)
+    spec = _not_shorter(spec, ledger.num_trials)
+    return spec, ledger, OptunaStudy(spec, study_id=identity.study_id, journal=folder.optuna_journal, rows=ledger.rows)
+
+
+def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | None) -> list[str]:
+    """Let RLlib check `rllib:` here, once, instead of in every trial; only then does the driver import RLlib.
+
+    Returns one line for each of our components that RLlib's own will have to stand in for.
+    A cluster that is not joined yet says nothing: then `execution: auto` is checked as if it were real.
+    """
+    from study.trial.algorithm import build_config
+
+    slots = (
+        {} if spec.holdup or spec.throughput else {slot.num_env_runners: slot for slot in reversed(deal_slots(spec))}
+    )
+    asked: Execution = "real" if spec.execution == "auto" else spec.execution
+    ways = {asked if cluster is None else execution_of(spec, scale, cluster): scale for scale in spec.scales}
+    fallbacks: list[str] = []
+    for execution, scale in ways.items():
+        lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
+        lowest |= dict(slots[scale].given) if slots else {}
+        setting = runnable(spec, {**lowest, SCALE: scale})
+        config = build_config(
+            spec, setting=setting, seed=slots[scale].seed if slots else 0, spaces=spaces, execution=execution
+        )
+        fallbacks += config.fallbacks
+    return list(dict.fromkeys(fallbacks))
+
+
+class _Session:
+    """One driver's work on a study, from the lock to the tables."""
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        folder: StudyFolder,
+        identity: StudyIdentity,
+        options: RunOptions,
+        display: Display,
+        address: str | None,
+        spaces: Spaces,
+        signals: StopSignals,
+    ) -> None:
+        self._spec, self._folder, self._identity = spec, folder, identity
+        self._options, self._display, self._address, self._spaces = options, display, address, spaces
+        budget = options.time_budget_s
+        self._deadline = None if budget is None else time.monotonic() + budget
+        self._signals = signals
+        self._mirror = MirrorProcess()
+        self._optuna_mirror, self._tensorboard_mirror = MirrorProcess(OPTUNA), MirrorProcess(TENSORBOARD)
+        self._has_tensorboard = folder.tensorboard.is_dir()
+        self._own_modules = own_modules(spec.environment)
+
+    def run(self, stack: contextlib.ExitStack, *, insist_on_mlflow: bool) -> StudyResult:
+        """Run until the plan is complete or the study is told to stop."""
+        self._spec, ledger, optuna_study = take_up(self._spec, self._folder, self._identity)
+        if optuna_study.num_rebuilt:
+            self._display.note(
+                f"{self._folder.optuna_journal} lacked {optuna_study.num_rebuilt} trials; rebuilt from the records."
+            )
+        stack.callback(self._abandon_mirrors)  # after a normal end there is nothing left to do
+        self._mirror.start(self._folder, self._identity.tracking_uri)
+        if (storage := self._identity.optuna_storage) is not None:
+            self._optuna_mirror.start(self._folder, storage)
+        if self._has_tensorboard:
+            self._tensorboard_mirror.start(self._folder, str(self._folder.tensorboard))
+        log = stack.enter_context(RecordLog(self._folder.records))
+        if insist_on_mlflow:
+            self._await_mirrors(insist=True)  # before Ray starts: what is wrong with a place is known in seconds
+        self._signals.check()
+        self._display.note(f"Starting Ray ({self._address or 'private'}) …")
+        with self._ray() as shape, RayWatch(servers_of_ray(), self._signals.lose_ray):
+            self._signals.install()
+            self._signals.check()
+            plan = make_plan(self._spec, shape, ledger.decisions)
+            for remark in remarks(self._spec, plan):
+                self._display.note(remark)
+            if self._spec.rllib and self._address is not None:
+                check_overrides(self._spec, self._spaces, shape)  # anew: only now is it known what is emulated
+            if not insist_on_mlflow:
+                self._await_mirrors(insist=False)
+            conductor = Conductor(
+                spec=self._spec,
+                plan=plan,
+                folder=self._folder,
+                log=log,
+                ledger=ledger,
+                optuna_study=optuna_study,
+                provenance=provenance({module.name: module.digest for module in self._own_modules}),
+                deadline=self._deadline,
+                until=self._options.until,
+                announce=self._display.note,
+            )
+            self._signals.tell(conductor)
+            alive = self._tune(conductor)
+        while not alive:
+            # Anew: the end of Ray's job freed all that the dead engine held.
+            with self._ray(), RayWatch(servers_of_ray(), self._signals.lose_ray):
+                self._signals.install()
+                alive = self._tune(conductor)
+        self._signals.install()  # Ray's own code has put the default action of SIGTERM back when it shut down
+        closed = self._signals.close(conductor)
+        certificate = self._certify() if self._spec.holdup and closed.reason == "complete" else None
+        rows = tuple(conductor.ledger.rows[number] for number in sorted(conductor.ledger.rows))
+        patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
+        reports = self._finish_mirrors(patience)
+        return StudyResult(
+            folder=self._folder,
+            identity=self._identity,
+            rows=rows,
+            best=best_per_scale(rows),
+            closed=closed,
+            certificate=certificate,
+            mirror=reports[0],
+            optuna=self._said(self._optuna_mirror, reports[1], "trials") if self._identity.optuna_storage else None,
+            tensorboard=self._said(self._tensorboard_mirror, reports[2], "records") if self._has_tensorboard else None,
+        )
+
+    def _finish_mirrors(self, patience: float) -> list[MirrorReport]:
+        """Let all places catch up side by side, until `patience` seconds have passed or a signal wants an end."""
+        mirrors = [self._mirror, self._optuna_mirror, self._tensorboard_mirror]
+        for mirror in mirrors:
+            mirror.ask_to_finish(patience)
+        return [mirror.finish(patience, cut=lambda: self._signals.deadline) for mirror in mirrors]
+
+    def _abandon_mirrors(self) -> None:
+        """End the mirrors of a session that was broken off; where nothing was recorded, nothing waits to be sent."""
+        anything = next(read_lines(self._folder.records), None) is not None
+        self._finish_mirrors(ABANDON_TIMEOUT_S if anything else 0.0)
+
+    def _said(self, mirror: MirrorProcess, report: MirrorReport, unit: str) -> MirrorReport:
+        """Say what a place still lacks."""
+        if not report.drained:
+            self._display.note(
+                f"{mirror.name} lacks up to {report.behind} {unit} ({report.reason or 'it is slow'}); "
+                f"catch up with: python -m study sync {shlex.quote(str(self._folder.path))}"
+            )
+        return report
+
+    def _certify(self) -> "Certificate | None":
+        """Write the certificate; where the records do not allow one, say why: they are whole all the same."""
+        from study.designs.holdup.certificate.making import make_certificate
+
+        try:
+            certificate = make_certificate(self._folder)
+            certificate.write(self._folder)
+        except RecordError as error:
+            self._display.note(str(error))
+            return None
+        return certificate
+
+    def _ray(self) -> contextlib.AbstractContextManager[ClusterShape]:
+        if self._address is None:
+            return private_ray(num_cpus=private_shape(self._spec).num_cpus, verbose=self._options.verbose)
+        return joined_ray(self._address, runtime_env=runtime_env(self._own_modules), verbose=self._options.verbose)
+
+    def _await_mirrors(self, *, insist: bool) -> None:
+        """Let MLflow and Optuna's storage prove that they work, where a first start has not seen it yet."""
+        if not (insist and is_probed(self._identity.tracking_uri)):  # SQLite and servers were probed
+            self._await(self._mirror, "MLflow does not answer; the study goes on and MLflow will catch up.", insist)
+        if self._identity.optuna_storage is not None:
+            away = "Optuna's storage does not answer; the study goes on and the storage will catch up."
+            self._await(self._optuna_mirror, away, insist)
+
+    def _await(self, mirror: MirrorProcess, away: str, insist: bool) -> None:
+        try:
+            mirror.wait_ready(READY_TIMEOUT_S if insist else RESUME_READY_TIMEOUT_S)
+        except TrackingError as error:
+            if insist:
+                raise
+            self._display.note(f"{away} ({error})")
+
+    def _tune(self, conductor: Conductor) -> bool:
+        """Run the conductor's trials under Ray Tune; return False when Tune died and trials are left to run.
+
+        Tune gives up altogether when Ray kills a trial's process for lack of memory. The trials that ran then are
+        taken back, and the caller starts Ray anew.
+        """
+        while not conductor.exhausted or conductor.leg_ended:
+            reuse = conductor.begin_leg()
+            with self._display.live(conductor), tune_storage() as storage:
+                try:
+                    _tuner(conductor, storage, self._signals, self._display, reuse=reuse).fit()
+                except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
+                    reason = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
+                    self._display.note(reason)
+                    conductor.engine_died(reason)
+                    break
+                if not conductor.exhausted:
+                    conductor.engine_died("Ray Tune ended early.")
+                    break
+        return conductor.exhausted
+
+
+def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: Display, *, reuse: bool) -> Any:
+    from ray import tune
+
+    from study.driver.searcher import StudyCallback, StudySearcher, StudyStopper
+    from study.trial.trainable import StudyTrial
+
+    specs = {variant: json.dumps(spec_of(conductor.spec, variant).to_json()) for variant in get_args(Variant)}
+
+    def to_config(started: TrialStarted) -> dict[str, Any]:
+        learners = started.setting.get(LEARNERS)
+        varied = None if learners is None else spec_of(conductor.spec, "study", num_learners=int(learners))
+        company = conductor.company_of(started.trial) if started.stage == THROUGHPUT else None
+        return {
+            "spec": json.dumps(varied.to_json()) if varied else specs[started.variant],
+            "driver": (os.uname().nodename, os.getpid()),
+            "company": company,
+            "setting": started.setting,
+            "seed": started.seed,
+            "iterations": started.iterations,
+            "first_episode": started.first_episode,
+            "execution": started.execution,
+            "trial": started.trial,
+            "attempt": started.attempt,
+        }
+
+    callback = StudyCallback(conductor, on_setup=stopping.install, on_change=display.update)
+    return tune.Tuner(
+        StudyTrial,
+        tune_config=tune.TuneConfig(
+            search_alg=StudySearcher(conductor, to_config),
+            num_samples=-1,  # the searcher says when it has no more
+            trial_dirname_creator=_trial_name,
+            trial_name_creator=_trial_name,
+            reuse_actors=reuse,
+        ),
+        run_config=tune.RunConfig(
+            name="study",
+            storage_path=storage,
+            stop=StudyStopper(conductor, on_stop=callback.kill_trials),
+            callbacks=[callback],
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            failure_config=tune.FailureConfig(max_failures=0),
+            verbose=0,
+        ),
+    )
+
+
+def _close(conductor: Conductor) -> StudyClosed:
+    """End the session; where even that cannot be written (a full disk), say so in the result."""
+    try:
+        closed = conductor.close()
+        conductor.write_table()
+    except (RecordError, OSError) as error:
+        return StudyClosed(session=conductor.ledger.sessions, reason="error", detail=str(error))
+    return closed
+
+
+def _trial_name(trial: Any) -> str:
+    return f"trial_{trial.config['trial']:05d}_{trial.config['attempt']}"

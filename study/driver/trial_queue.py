@@ -1,0 +1,187 @@
+"""The trials that a session has still to run, and which of them may start beside those that run. Imports no Ray."""
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+
+from study.designs.holdup.stage_keeper import StageKeeper
+from study.driver.admission import Running, Waiting, admit, promise
+from study.driver.durations import Durations
+from study.planning.needs import num_gpus
+from study.planning.plan import Plan, Slot
+from study.records.ledger import TrialRow
+from study.space.spec import StudySpec
+
+LOOKAHEAD = 64
+"""Trials of the queue that backfill looks at."""
+RELIABLE_PROGRESS = 0.05
+"""From this share of its budget on, a trial's own pace predicts its end."""
+
+
+class TrialQueue:
+    """Waiting and running trials of one session.
+
+    Attributes:
+        slots: Trial -> its slot, of all trials of the study that are known so far.
+        waiting: Slots that are not dealt out yet, in the order of the plan.
+        running: Trial -> its start, on the clock of `time.monotonic`.
+        suspects: Trials that run with nothing beside them: the engine has died under them.
+        durations: How long trials take, by experience.
+        deadline: End of the time budget, on the clock of `time.monotonic`.
+    """
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        plan: Plan,
+        rows: Mapping[int, TrialRow],
+        *,
+        stages: StageKeeper | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        """Queue what has not ended yet.
+
+        Args:
+            spec: The space.
+            plan: What is planned on this cluster.
+            rows: Trial -> its state, as it changes.
+            stages: Of a hold-up study.
+            deadline: End of the time budget, on the clock of `time.monotonic`.
+        """
+        self.deadline = deadline
+        self._spec, self._plan, self._rows, self._stages = spec, plan, rows, stages
+        self.slots = {slot.trial: slot for slot in plan.slots}
+        cancelled = stages.cancelled if stages else set()
+        self.waiting = [slot for slot in plan.slots if slot.trial not in cancelled and not self.is_over(slot.trial)]
+        self.running: dict[int, float] = {}
+        self.suspects: set[int] = set()
+        self.durations = Durations(spec, plan)
+        for row in rows.values():
+            self.durations.note(row)
+        self._leg = plan.leg_of(self.waiting[0]) if self.waiting else None
+        """What the trials of this part of the study have in common that go on in each other's processes."""
+        self._promised: tuple[int, float] = (-1, math.inf)
+        """The first trial in the queue, and the earliest start that was reckoned for it."""
+
+    def is_over(self, trial: int) -> bool:
+        """Return whether a trial has ended for good."""
+        return trial in self._rows and self._rows[trial].ended
+
+    # --- what waits --------------------------------------------------------------------------------------------
+
+    def replace(self, slots: Iterable[Slot]) -> None:
+        """Wait for these from now on, the trials of a stage that has just been decided on."""
+        self.waiting = list(slots)
+        self.slots |= {slot.trial: slot for slot in self.waiting}
+
+    def begin(self, slot: Slot) -> None:
+        """Count a waiting trial among those that run."""
+        self.waiting.remove(slot)
+        self.running[slot.trial] = time.monotonic()
+
+    def take_back(self, trial: int) -> None:
+        """Let a trial wait again that ran."""
+        self.running.pop(trial, None)
+        self.waiting.append(self.slots[trial])
+        self.waiting.sort(key=lambda slot: slot.trial)
+
+    def group_of(self, slot: Slot) -> list[int]:
+        """Return the other trials of a slot's group, which are timed side by side with it."""
+        if slot.group is None:
+            return []
+        return [each.trial for each in self.slots.values() if each.group == slot.group and each.trial != slot.trial]
+
+    @property
+    def leg_ended(self) -> bool:
+        """Whether the next trials keep processes where those before did not, or reverse."""
+        return not self.running and bool(self.waiting) and self._leg != self._plan.leg_of(self.waiting[0])
+
+    def begin_leg(self) -> bool:
+        """Begin a part of the study that one run of Tune can do; return whether its processes are reused."""
+        self._leg = self._plan.leg_of(self.waiting[0])
+        return self._leg is not None
+
+    # --- what may start ----------------------------------------------------------------------------------------
+
+    def next(self) -> Slot | None:
+        """Return the trial to start now; None when all have to wait."""
+        if self._is_full():
+            return None
+        startable = self.startable()
+        if not startable or not self._gpus_are_free():
+            return None
+        now = time.monotonic()
+        held, expected = self._cpus_held, self.durations.expected
+        queue = [Waiting(num_cpus=held(slot), duration=expected(slot)) for slot in startable]
+        running = [Running(num_cpus=held(self.slots[trial]), end=self._end_of(trial)) for trial in self.running]
+        # Trials that are measured side by side share the CPUs that one large trial has; nothing else runs then.
+        cluster = self._plan.cluster
+        capacity = cluster.capacity if startable[0].group is None else cluster.num_cpus
+        first, before = startable[0].trial, self._promised
+        known = before[1] if before[0] == first else math.inf
+        self._promised = first, min(known, promise(queue[0], running, capacity=capacity, now=now))
+        index = admit(queue, running, capacity=capacity, now=now, promised=self._promised[1])
+        return None if index is None else startable[index]
+
+    def startable(self) -> list[Slot]:
+        """Return the head of the queue, without trials that by experience would not end before the deadline.
+
+        A guess excludes nothing: it may be wrong by a factor of three, and what is never started is never measured.
+        Nor is one kept back that others of its group, which run, wait for.
+        """
+        head = self._of_one_group(self.waiting[:LOOKAHEAD])
+        if head and self.why_skip(head[0]):
+            return []
+        if self.deadline is None:
+            return head
+        left = self.deadline - time.monotonic()
+        known, expected = self.durations.known, self.durations.expected
+        if any(self.slots[trial].group is not None for trial in self.running):
+            return head
+        return [slot for slot in head if left > 0 and (not known(slot) or expected(slot) * self._length(slot) <= left)]
+
+    def why_skip(self, slot: Slot) -> str:
+        """Return why a trial of a hold-up study is not run at all; empty when it is."""
+        if self._stages is None:
+            return ""
+        left = None if self.deadline is None else self.deadline - time.monotonic()
+        return self._stages.why_skip(slot, num_running=len(self.running), left_s=left)
+
+    def _is_full(self) -> bool:
+        """Return whether running trials hold every CPU; Tune asks so often that a closer look would cost it."""
+        slots = [self.slots[trial] for trial in self.running]
+        cluster = self._plan.cluster
+        capacity = cluster.capacity if all(slot.group is None for slot in slots) else cluster.num_cpus
+        return bool(slots) and sum(map(self._cpus_held, slots)) >= capacity
+
+    def _cpus_held(self, slot: Slot) -> int:
+        """Return the CPUs that no other trial gets while this one runs: all of them where it is to run alone."""
+        needs = self._plan.needs(slot)
+        if (needs.alone or slot.trial in self.suspects) and slot.group is None:  # a group is alone as it is
+            return max(needs.num_cpus, self._plan.cluster.capacity)
+        return needs.num_cpus
+
+    def _gpus_are_free(self) -> bool:
+        """Return whether one more trial finds its GPUs; every trial needs as many, so that CPUs decide on the order."""
+        wanted = num_gpus(self._spec) * (len(self.running) + 1)
+        return wanted <= self._plan.cluster.num_gpus + 1e-9  # shares of a GPU are no binary fractions
+
+    def _of_one_group(self, head: list[Slot]) -> list[Slot]:
+        """Return the slots that may run beside the running ones and each other."""
+        if not head:
+            return []
+        leg_of = self._plan.leg_of
+        running = {(self.slots[trial].group, leg_of(self.slots[trial])) for trial in self.running}
+        wanted = running or {(head[0].group, self._leg)}
+        return [slot for slot in head if (slot.group, leg_of(slot)) in wanted]
+
+    def _length(self, slot: Slot) -> float:
+        """Return how much longer than the median of its kind a trial should take, by what is known of its setting."""
+        return 1.0 if self._stages is None or slot.iterations is not None else self._stages.share_of_usual(slot)
+
+    def _end_of(self, trial: int) -> float:
+        """Return when a running trial should end, on the clock of `time.monotonic`."""
+        row, start = self._rows[trial], self.running[trial]
+        if row.progress >= RELIABLE_PROGRESS:
+            return start + (time.monotonic() - start) / row.progress
+        return start + self.durations.expected(self.slots[trial])

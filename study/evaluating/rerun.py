@@ -1,0 +1,186 @@
+"""Trials of the confirmation, drawn by chance and trained again: do they come out as recorded? Starts Ray for it.
+
+On a machine of the same kind a trial repeats itself to the last digit. Elsewhere sums are rounded otherwise, and a
+training goes its own way, as one on another seed would: then its score must lie where another run of its arm would.
+"""
+
+import math
+import secrets
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from study.errors import RecordError
+from study.mirrors.mirror_content import FROZEN_CHAIN, study_key
+from study.records.folder import StudyFolder
+from study.records.ledger import TrialRow, fold
+from study.records.provenance import provenance
+from study.records.records import Evaluation, Line, StudyOpened, TrialStarted, read_lines
+from study.records.trust import check_modules
+from study.space.spec import StudySpec
+
+FALSE_ALARM = 0.01
+"""Chance that sound records are doubted on another kind of machine, over all trials of one call."""
+LEAST_RUNS = 3
+"""Runs of an arm that tell where another one would lie."""
+SAME = 1e-9
+"""Returns that differ by less, relatively, are equal."""
+ENGINE = "ray"
+"""What must have the version of the records: another engine is another experiment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """A trial that was trained again."""
+
+    trial: int
+    sentence: str
+    agrees: bool
+    """Whether it came out as recorded: equal, or by the test for other machines."""
+
+
+def held_by_mlflow(folder: StudyFolder, tracking_uri: str) -> str:
+    """Return the digest of the records before the first test seed that MLflow holds of a study.
+
+    Raises:
+        TrackingError: Nothing usable is there.
+        RecordError: MLflow does not know the study, or holds no digest of it.
+    """
+    from analysis.load.mlflow_client import Store
+
+    store, identity = Store(tracking_uri), folder.identity()
+    text = " and ".join(f"tags.`{key}` = '{value}'" for key, value in study_key(identity).items())
+    held = [run.tags.get(FROZEN_CHAIN) for each in store.experiments() if each.active for run in store.runs(each, text)]
+    if known := [digest for digest in held if digest]:
+        return known[0]
+    law = f"must hold a digest of study {identity.study_id}, got {'none' if held else 'no such study'}"
+    raise RecordError(f"{store.shown}: {law}. Fix: name the MLflow that the study wrote to while it ran.")
+
+
+def train_again(
+    folder: StudyFolder, count: int, *, seed: int | None = None, tell: Callable[[str], object] = lambda text: None
+) -> Iterator[Again]:
+    """Train trials of the confirmation again, and yield what came out, one by one.
+
+    Args:
+        folder: A study that was verified.
+        count: How many trials, drawn by chance among those that finished.
+        seed: Of the draw; None draws one.
+        tell: Is told which trials these are, before the first.
+
+    Raises:
+        RecordError: There are not so many, Ray has another version than the one recorded, or the environment is in a
+            module and the study was not started here.
+        ClusterError: Ray does not start.
+    """
+    spec, lines = folder.identity().parse(), list(read_lines(folder.records))
+    modules = (spec.environment.id, spec.evaluated_environment.id)
+    check_modules(folder.identity_file, modules, "run a study of your own with it, and compare the two")
+    ledger = fold((line.record, line.time) for line in lines)
+    finished = [row for row in ledger.rows.values() if row.stage == "confirm" and row.status == "finished"]
+    if count > len(finished):
+        law = f"must be at most the trials of the confirmation that finished, {len(finished)}, got {count}"
+        raise RecordError(f"--rerun: {law}. Fix: lower it.")
+    here = provenance({})
+    there = {row.trial: _provenance_of(row, lines) for row in finished}
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    drawn = sorted(np.random.default_rng(seed).choice(len(finished), size=count, replace=False).tolist())
+    rows = [finished[index] for index in drawn]
+    for row in rows:
+        recorded, got = ((each.get("versions") or {}).get(ENGINE) for each in (there[row.trial], here))
+        if recorded != got:
+            law = f"{ENGINE} must have the version of the records, {recorded}, got {got}"
+            raise RecordError(f"--rerun: {law}. Fix: install {ENGINE}=={recorded} in another environment.")
+    listed = ", ".join(str(row.trial) for row in rows)
+    tell(f"Training {count} of {len(finished)} trials of the confirmation again, drawn with --seed {seed}: {listed}.")
+    from study.trial.again import train
+
+    starts = {line.record.trial: line.record for line in lines if isinstance(line.record, TrialStarted)}
+    arms: dict[tuple[str | None, int], list[TrialRow]] = defaultdict(list)
+    for row in finished:
+        arms[row.anchor, row.num_env_runners].append(row)
+    level = 1 - FALSE_ALARM / count
+    evaluations_on_record = [line.record for line in lines if isinstance(line.record, Evaluation)]
+    for row, (evaluations, failure) in zip(rows, train(spec, [starts[row.trial] for row in rows]), strict=True):
+        attempt = row.trial, row.attempt
+        old = [each for each in evaluations_on_record if (each.trial, each.attempt) == attempt]
+        others = [each.summary["score"] for each in arms[row.anchor, row.num_env_runners] if each is not row]
+        differing = _different(there[row.trial], here)
+        yield _compared(row, spec, old, evaluations, failure, others, level, differing)
+
+
+def _provenance_of(row: TrialRow, lines: Sequence[Line]) -> Mapping[str, Any]:
+    """Return where the session ran that trained a trial."""
+    opened = [line.record for line in lines if isinstance(line.record, StudyOpened) and line.time <= row.started]
+    return opened[-1].provenance if opened else {}
+
+
+def _different(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Return what of the machine and the libraries is another one, on which the last digits may depend."""
+    pairs = {"CPU model": (there.get("cpu_model"), here.get("cpu_model"))}
+    for name in ("torch", "numpy", "gymnasium", "python"):
+        pairs[name] = ((there.get("versions") or {}).get(name), (here.get("versions") or {}).get(name))
+    return [f"{name} {old}, here {new}" for name, (old, new) in pairs.items() if old != new]
+
+
+def _compared(
+    row: TrialRow,
+    spec: StudySpec,
+    old: Sequence[Evaluation],
+    new: Sequence[Mapping[str, Any]],
+    failure: str,
+    others: Sequence[float | None],
+    level: float,
+    differing: Sequence[str],
+) -> Again:
+    where = f"trial {row.trial} ({row.anchor}@{row.num_env_runners}, seed {row.seed})"
+    if failure:
+        return Again(trial=row.trial, sentence=f"{where}: failed when trained again: {failure}", agrees=False)
+    equal = sum(_equal(first.returns, second["returns"]) for first, second in zip(old, new, strict=False))
+    if equal == len(old) == len(new):
+        sentence = f"{where}: all {equal} evaluations, {len(old[0].returns)} episodes each, are equal to the records."
+        return Again(trial=row.trial, sentence=sentence, agrees=True)
+    score, recorded = _score(spec, new), row.summary["score"]
+    told = f"{equal} of {len(old)} evaluations are equal; score {score:.3f}, recorded {recorded:.3f}"
+    if not differing:
+        law = "provenance names the same CPU model and versions, so that all must be equal"
+        return Again(trial=row.trial, sentence=f"{where}: DIFFERS: {told}; {law}.", agrees=False)
+    because = f"another machine ({'; '.join(differing)})"
+    low, high = prediction([value for value in others if value is not None], level)
+    interval = f"[{low:.3f}, {high:.3f}], where another run of the arm lies with {level:.2%}"
+    agrees = low <= score <= high
+    words = "lies in" if agrees else "LIES OUTSIDE"
+    return Again(trial=row.trial, sentence=f"{where}: {told}; {because}: it {words} {interval}.", agrees=agrees)
+
+
+def _equal(first: Sequence[float], second: Sequence[float]) -> bool:
+    return len(first) == len(second) and all(
+        math.isclose(one, two, rel_tol=SAME, abs_tol=SAME) for one, two in zip(first, second, strict=True)
+    )
+
+
+def _score(spec: StudySpec, evaluations: Sequence[Mapping[str, Any]]) -> float:
+    """Return the score of the evaluations in the last tenth of the budget, as a trial's summary does."""
+    from study.metrics import FINAL_SHARE
+
+    final = [each["returns"] for each in evaluations if each["progress"] >= 1 - FINAL_SHARE - 1e-9]
+    means = [sum(returns) / len(returns) for returns in final]
+    return spec.score(sum(means) / len(means))
+
+
+def prediction(scores: Sequence[float], level: float) -> tuple[float, float]:
+    """Return the interval in which one more run of an arm lies, of Student's t; endless below `LEAST_RUNS` runs.
+
+    Source: mean +- t(level, n - 1) * s * sqrt(1 + 1 / n), exact for normal scores. Scores are cut off at 0 and 1, so
+    that runs lie inside more often than not: where all are alike, a difference of 0.05 is allowed.
+    """
+    count = len(scores)
+    if count < LEAST_RUNS:
+        return -math.inf, math.inf
+    half = float(stats.t.ppf((1 + level) / 2, count - 1)) * float(np.std(scores, ddof=1)) * math.sqrt(1 + 1 / count)
+    half = max(half, 0.05)
+    return float(np.mean(scores)) - half, float(np.mean(scores)) + half

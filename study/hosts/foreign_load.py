@@ -1,0 +1,228 @@
+"""What a node's cores do besides the study: two looks at /proc and their difference. Linux; imports psutil, no engine.
+
+What all cores did comes from the system's own clocks, what the study did from those of its processes; the rest is
+foreign, also where the programs of others are hidden or live for milliseconds. Only the CPUs that this process may use
+are looked at: what other jobs do on the rest of the machine is their affair.
+"""
+
+import math
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from study.hosts.machine import cores_behind
+from study.records.node_load import NodeLoad
+
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+"""Resolution of the system's clocks."""
+_STEADY = 0.2
+"""Clocks whose times do not add up to the time that passed, within this share, are not those of the cores: a container
+shows its own, or none."""
+
+Key = tuple[int, float]
+"""Number and start of a process, since numbers are used again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ours:
+    """How the study's processes on a node are told from those of others."""
+
+    session: str
+    """Name of the Ray session, which Ray's own processes have on their command lines."""
+    driver: tuple[str, int] | None
+    """Host and process of the driver. Its children (the mirror, a private Ray) are the study's too."""
+    trial: Mapping[str, tuple[int, ...]]
+    """Host -> processes of the trial."""
+    alone: bool = False
+    """Whether other work in this Ray is foreign too; else it has CPUs of its own, of which Ray keeps account."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessTimes:
+    """CPU time of a process up to a moment."""
+
+    parent: int
+    name: str
+    own_s: float
+    children_s: float
+    """Of its children that have ended, and of theirs."""
+    ours: bool
+
+    @property
+    def total_s(self) -> float:
+        """Its own time and that of its children that have ended."""
+        return self.own_s + self.children_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTimes:
+    """What a CPU did up to a moment, in seconds."""
+
+    idle_s: float
+    stolen_s: float
+    """Withheld by the hypervisor while there was work."""
+    interrupts_s: float
+    all_s: float
+    """All that was counted, idleness included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What /proc said at one moment."""
+
+    host: str
+    moment_s: float
+    """By the host's monotonic clock."""
+    num_cores: int
+    cpus: Mapping[int, CpuTimes]
+    processes: Mapping[Key, ProcessTimes]
+
+
+def look(ours: Ours, *, last: bool = False) -> Look | None:
+    """Return what this node's processes and CPUs have done so far; None where the system does not tell.
+
+    Of the two looks at an interval, the first one reads the CPUs last and the last one reads them first: what the
+    study does while its processes are read then never seems to be foreign.
+    """
+    host, allowed = os.uname().nodename, os.sched_getaffinity(0)
+    try:
+        early = time.monotonic(), _cpus(allowed)
+        processes = _processes(ours, host)
+        moment_s, cpus = early if last else (time.monotonic(), _cpus(allowed))
+    except (OSError, ValueError):
+        return None  # not Linux, or a container without /proc
+    return Look(host=host, moment_s=moment_s, num_cores=cores_behind(allowed), cpus=cpus, processes=processes)
+
+
+def load_between(first: Look | None, last: Look | None) -> NodeLoad | None:
+    """Return what a node's cores did besides the study between two looks; None when that cannot be said."""
+    if first is None or last is None or first.cpus.keys() != last.cpus.keys():
+        return None
+    seconds = last.moment_s - first.moment_s
+    possible_s = seconds * len(first.cpus)
+    if seconds <= 0 or abs(_passed(first, last, "all_s") - possible_s) > _STEADY * possible_s:
+        return None
+    stolen_s = _passed(first, last, "stolen_s")
+    # By what it was not: the kernel counts idleness exactly, and busy time in most configurations by samples.
+    busy_s = possible_s - stolen_s - _passed(first, last, "idle_s") - _passed(first, last, "interrupts_s")
+    used = _used_s(first, last)
+    ours_s = math.fsum(cpu_s for key, cpu_s in used.items() if last.processes[key].ours)
+    active = sum(cpu_s > 0 and last.processes[key].ours for key, cpu_s in used.items())
+    unsure_s = _TICK_S * (active + len(first.cpus))
+    others: defaultdict[str, float] = defaultdict(float)
+    for key, cpu_s in used.items():
+        if not last.processes[key].ours and cpu_s > 0:
+            others[last.processes[key].name] += cpu_s
+    return NodeLoad(
+        host=last.host,
+        num_cores=last.num_cores,
+        seconds=seconds,
+        foreign_cores=max(busy_s - ours_s - unsure_s, 0.0) / seconds,
+        stolen_cores=max(stolen_s, 0.0) / seconds,
+        largest=max(others, key=others.__getitem__, default=""),
+    )
+
+
+def _passed(first: Look, last: Look, what: str) -> float:
+    """Return how much a clock of all CPUs went on."""
+    return math.fsum(getattr(last.cpus[cpu], what) - getattr(first.cpus[cpu], what) for cpu in first.cpus)
+
+
+def _used_s(first: Look, last: Look) -> dict[Key, float]:
+    """Return the CPU seconds of every process that is still there, and of its children that ended, between two looks.
+
+    A child that was there at the first look and has ended since brings its earlier time, and that of its own children,
+    to whoever is left above it.
+    """
+    earlier: defaultdict[int, float] = defaultdict(float)
+    ended = {key[0]: first.processes[key] for key in first.processes.keys() - last.processes.keys()}
+    for process in ended.values():
+        above = process.parent
+        for _ in ended:  # numbers of processes could, by reuse, form a ring
+            if above not in ended:
+                break
+            above = ended[above].parent
+        earlier[above] += process.total_s
+    used = {}
+    for key, now in last.processes.items():
+        if (before := first.processes.get(key)) is None:
+            used[key] = now.total_s  # it began in between
+        else:
+            children_s = now.children_s - before.children_s - earlier[key[0]]
+            used[key] = max(now.own_s - before.own_s, 0.0) + max(children_s, 0.0)
+    return used
+
+
+def _cpus(allowed: Iterable[int]) -> dict[int, CpuTimes]:
+    """Read the clocks of some CPUs.
+
+    Raises:
+        ValueError: The system does not show one of them.
+    """
+    found = {}
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *values = line.split()
+        if name.startswith("cpu") and name != "cpu":
+            # user, nice, system, idle, iowait, irq, softirq, steal; the rest is contained in these
+            times = [int(value) * _TICK_S for value in values[:8]]
+            found[int(name.removeprefix("cpu"))] = CpuTimes(
+                idle_s=times[3] + times[4], interrupts_s=times[5] + times[6], stolen_s=times[7], all_s=math.fsum(times)
+            )
+    wanted = set(allowed)
+    if not wanted <= found.keys():
+        raise ValueError("a CPU of this process has no clock")
+    return {cpu: found[cpu] for cpu in sorted(wanted)}
+
+
+def _processes(ours: Ours, host: str) -> dict[Key, ProcessTimes]:
+    """Read the clocks of all processes that the system shows, and tell ours from others."""
+    wanted = ["pid", "ppid", "name", "cmdline", "cpu_times", "create_time"]
+    seen = {each.pid: each.info for each in psutil.process_iter(wanted)}
+    seen = {pid: info for pid, info in seen.items() if info["cpu_times"] is not None}
+    own = _study(seen, ours, host)
+    return {
+        (pid, info["create_time"]): ProcessTimes(
+            parent=info["ppid"] or 0,
+            name=info["name"] or "",
+            own_s=info["cpu_times"].user + info["cpu_times"].system,
+            children_s=info["cpu_times"].children_user + info["cpu_times"].children_system,
+            ours=pid in own,
+        )
+        for pid, info in seen.items()
+    }
+
+
+def _study(seen: Mapping[int, Mapping[str, Any]], ours: Ours, host: str) -> set[int]:
+    """Return the processes of the study: Ray's own, the driver, the trial, and what they have started."""
+    trial = set(ours.trial.get(host, ()))
+    roots = trial | {pid for pid, info in seen.items() if ours.session in " ".join(info["cmdline"] or ())}
+    if ours.driver is not None and ours.driver[0] == host:
+        roots.add(ours.driver[1])
+    children: dict[int, list[int]] = {}
+    for pid, info in seen.items():
+        children.setdefault(info["ppid"] or 0, []).append(pid)
+    strangers = {pid for pid in seen if ours.alone and pid not in trial and _works_for_another(seen, pid)}
+    return set(_descendants(roots, children, without=strangers))
+
+
+def _works_for_another(seen: Mapping[int, Mapping[str, Any]], pid: int) -> bool:
+    """Return whether a process is a worker of Ray that is not idle; Ray writes into its title what it does."""
+    parent, title = seen.get(seen[pid]["ppid"] or 0), " ".join(seen[pid]["cmdline"] or ())
+    of_ray = parent is not None and parent["name"] == "raylet"
+    return of_ray and title.startswith("ray::") and not title.startswith("ray::IDLE")
+
+
+def _descendants(roots: Iterable[int], children: Mapping[int, list[int]], *, without: set[int]) -> Iterator[int]:
+    waiting, seen = list(roots), set(without)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in seen:
+            seen.add(pid)
+            waiting += children.get(pid, ())
+            yield pid

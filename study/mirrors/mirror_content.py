@@ -1,0 +1,300 @@
+"""What each record becomes in MLflow: keys, values, texts. Pure; imports no MLflow.
+
+Everything here depends on the record alone, never on the moment of sending: a record sent again is the same.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from study.engine import UNKNOWN, engine_of, engine_of_space
+from study.metrics import METRICS
+from study.mirrors.tracking_uri import mask_credentials
+from study.records.folder import StudyIdentity
+from study.records.records import (
+    Evaluation,
+    Iteration,
+    Metrics,
+    SettingsFrozen,
+    StageDecided,
+    StudyClosed,
+    StudyOpened,
+    TrialBuilt,
+    TrialEnded,
+    TrialStarted,
+)
+from study.space.parameters import SCALE
+from study.space.spec import StudySpec
+
+STUDY_ID, ROLE, TRIAL, ATTEMPT = "study.id", "study.role", "study.trial", "study.attempt"
+"""Tags by which a run is found again."""
+SUPERSEDED, DUPLICATE = "superseded", "duplicate"
+"""Tags on deleted runs: why they were deleted."""
+FROZEN, FROZEN_CHAIN = "frozen.winner", "frozen.chain"
+"""Tags of the parent run: what was frozen before the first test seed, and the digest of the records up to then."""
+EFFECTIVE = "effective"
+"""Tag with what was read back from the built algorithm, as JSON."""
+PARENT = "mlflow.parentRunId"
+_NOTE = "mlflow.note.content"
+_URIS = ("tracking_uri", "optuna_storage")
+_NONE = "none"
+"""Stands for an empty text where a tag must replace an earlier one."""
+_LONGEST_TAG = 5000
+"""Characters; MLflow before 2.18 refuses longer tags, newer ones take 8000."""
+
+RUN_STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+"""MLflow's status of a trial that ended so."""
+STUDY_STATUS = {
+    "complete": "FINISHED",
+    "until": "FINISHED",
+    "stopped": "KILLED",
+    "time budget": "KILLED",
+    "error": "FAILED",
+}
+"""MLflow's status of a study that was closed for this reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One value of one metric."""
+
+    key: str
+    value: float
+    time_ms: int
+    """Milliseconds since the epoch, from the record."""
+    step: int
+    """Environment steps trained on."""
+
+
+def milliseconds(time_s: float) -> int:
+    """Return seconds since the epoch as MLflow's whole milliseconds."""
+    return round(time_s * 1000)
+
+
+def study_key(identity: StudyIdentity) -> dict[str, str]:
+    """Return the tags that name the study's parent run."""
+    return {STUDY_ID: identity.study_id, ROLE: "study"}
+
+
+def trial_key(identity: StudyIdentity, trial: int, attempt: int) -> dict[str, str]:
+    """Return the tags that name the run of one attempt of a trial."""
+    return {STUDY_ID: identity.study_id, ROLE: "trial", TRIAL: str(trial), ATTEMPT: str(attempt)}
+
+
+def study_params(spec: StudySpec) -> dict[str, str]:
+    """Return the parameters of the parent run."""
+    chosen_by = {"sampler": spec.search.sampler} if spec.kind == "search" else {"kind": spec.kind}
+    return {"environment": spec.environment.id, "algorithm": spec.algorithm, **chosen_by}
+
+
+def study_tags(identity: StudyIdentity, spec: StudySpec) -> dict[str, str]:
+    """Return what describes the study for as long as it exists."""
+    return without_empty(
+        {
+            _NOTE: spec.description,
+            "space": identity.space,
+            "study.digest": identity.digest,
+            "engine": engine_of_space(spec),
+        }
+    )
+
+
+def opened_tags(record: StudyOpened) -> dict[str, str]:
+    """Return what describes the driver now at work and its cluster; a resume replaces them."""
+    nodes = record.cluster.get("nodes", [])
+    return without_empty(
+        {
+            "status": "running",
+            "reason": _NONE,
+            "session": str(record.session),
+            "num_trials": str(record.num_trials),
+            "cluster.num_cpus": str(record.cluster.get("num_cpus", "")),
+            "cluster.num_nodes": str(len(nodes)),
+            "cluster.nodes": _short(nodes),
+            **{f"provenance.{key}": value for key, value in _flat(record.provenance)},
+        }
+    )
+
+
+def closed_tags(record: StudyClosed) -> dict[str, str]:
+    """Return how the driver ended."""
+    return {"status": record.reason, "reason": record.detail[:_LONGEST_TAG] or _NONE}
+
+
+def frozen_tags(record: SettingsFrozen | StageDecided) -> dict[str, str]:
+    """Return what is held of a hold-up study before the first test seed; nothing for other decisions."""
+    if isinstance(record, SettingsFrozen):
+        return {FROZEN: record.winner}
+    return without_empty({FROZEN_CHAIN: record.chain}) if record.opens_confirmation else {}
+
+
+def identity_text(identity: StudyIdentity) -> str:
+    """Return the study's identity with its complete spec, for people; without the passwords in its URIs."""
+    masked = {name: mask_credentials(value) for name, value in identity.to_json().items() if name in _URIS}
+    return json.dumps({**identity.to_json(), **masked}, indent=1)
+
+
+def opened_text(record: StudyOpened) -> str:
+    """Return all that is known about a driver and its cluster."""
+    return json.dumps({"cluster": record.cluster, "provenance": record.provenance}, indent=1)
+
+
+def trial_name(record: TrialStarted) -> str:
+    """Return the run's name, for people."""
+    runners = record.scale or record.setting.get(SCALE, 0)
+    stage = f" · {record.stage}" if record.stage else ""
+    return f"trial {record.trial}{stage} · {runners} runner{'s' if runners != 1 else ''}"
+
+
+def trial_params(record: TrialStarted, spec: StudySpec) -> dict[str, str]:
+    """Return short flat keys, the same for all trials of a study: MLflow's charts compare runs by them."""
+    return {key: str(value) for key, value in trial_values(record, spec).items()}
+
+
+def trial_values(record: TrialStarted, spec: StudySpec) -> dict[str, float | int | str]:
+    """Return the same with numbers as numbers."""
+    iterations = {} if record.iterations is None else {"iterations": record.iterations}
+    return {
+        **record.setting,
+        **iterations,
+        "seed": record.seed,
+        "anchor": record.anchor or _NONE,
+        "execution": record.execution,
+        **_staged_params(record),
+        **study_params(spec),
+    }
+
+
+def built_tags(record: TrialBuilt) -> dict[str, str]:
+    """Return the engine, how far the timings can be trusted, where the trial runs, and what was read back."""
+    effective = json.dumps(record.effective)
+    return without_empty(
+        {
+            "engine": engine_of(record.effective) or UNKNOWN,
+            "timing": record.timing,
+            "timing_reason": record.timing_reason,
+            "nodes": ", ".join(sorted(record.processes_per_node)),
+            "placement": _placement(record.placement),
+            EFFECTIVE: effective if len(effective) <= _LONGEST_TAG else "",  # no JSON any more where it is cut
+        }
+    )
+
+
+def _placement(places: Sequence[Mapping[str, Any]]) -> str:
+    """Return in words which processes each node has, such as `gros-12: main, runners 1-3; gros-13: runners 4-6`."""
+    hosts = {place["node"]: place["host"] for place in places}
+    shared = len(set(hosts.values())) < len(hosts)  # several nodes of Ray on one machine
+    words = []
+    for node, host in hosts.items():
+        here = [place for place in places if place["node"] == node]
+        kinds = ["main"] if any(place["process"] == "main" for place in here) else []
+        for kind, numbers in (
+            ("runner", sorted(number for place in here for number in place["runners"])),
+            ("learner", sorted(place["number"] for place in here if place["process"] == "learner")),
+        ):
+            if numbers:
+                kinds.append(f"{kind}{'s' if len(numbers) > 1 else ''} {_spans(numbers)}")
+        words.append(f"{f'{node} ({host})' if shared else host}: {', '.join(kinds)}")
+    return "; ".join(words)
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Return ascending numbers with runs shortened: 1-3, 7."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _staged_params(record: TrialStarted) -> dict[str, Any]:
+    """Return what a trial of a hold-up or throughput study is for."""
+    if record.stage is None:
+        return {}
+    runners = record.scale or record.setting.get(SCALE, 0)
+    return {
+        "stage": record.stage,
+        "variant": record.variant,
+        "setting": record.digest,
+        "stands_for_runners": runners,
+    }
+
+
+def ended_tags(record: TrialEnded) -> dict[str, str]:
+    """Return the outcome, the timing label that stays, and evaluation episodes that did not end by themselves."""
+    cut = record.summary.get("num_cut")
+    return without_empty(
+        {
+            "status": record.status,
+            "reason": record.reason,
+            "checkpoint": record.checkpoint or "",
+            "timing": record.timing or "",
+            "timing_reason": record.timing_reason,
+            "episodes_cut": f"{cut:.0f} of {record.summary.get('num_eval_episodes') or cut:.0f}" if cut else "",
+        }
+    )
+
+
+def built_points(record: TrialBuilt, time_ms: int) -> list[Point]:
+    """Return the start-up time, at step 0."""
+    return _points({"startup_time_s": record.startup_time_s}, time_ms, 0)
+
+
+def iteration_points(record: Iteration, time_ms: int) -> list[Point]:
+    """Return the iteration's mirrored metrics and what follows from them; nothing for an absent quantity."""
+    values = {
+        name: value
+        for name, value in record.metrics.items()
+        if name in METRICS and METRICS[name].grain == "iteration" and METRICS[name].mirrored
+    }
+    values["training_return"] = _ratio(record.metrics, "episode_return_sum", "num_episodes")
+    values["env_steps_per_s"] = record.metrics.get("env_steps_per_s")
+    values["wall_time_s"] = record.wall_time_s
+    values["env_steps"] = record.env_steps
+    return _points(values, time_ms, record.env_steps)
+
+
+def evaluation_points(record: Evaluation, time_ms: int) -> list[Point]:
+    """Return the mean return of the evaluation."""
+    mean = math.fsum(record.returns) / len(record.returns) if record.returns else None
+    return _points({"eval_return": mean}, time_ms, record.env_steps)
+
+
+def ended_points(record: TrialEnded, time_ms: int, env_steps: int) -> list[Point]:
+    """Return the summary at the trial's last step: MLflow shows the latest value, now that of the trial."""
+    return _points({name: value for name, value in record.summary.items() if name in METRICS}, time_ms, env_steps)
+
+
+def _points(values: Metrics, time_ms: int, step: int) -> list[Point]:
+    return [
+        Point(key=key, value=float(value), time_ms=time_ms, step=step)
+        for key, value in values.items()
+        if value is not None and math.isfinite(value)
+    ]
+
+
+def _ratio(metrics: Metrics, numerator: str, denominator: str) -> float | None:
+    above, below = metrics.get(numerator), metrics.get(denominator)
+    return above / below if above is not None and below is not None and below > 0 else None
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield dotted keys and short texts; lists stay whole."""
+    for key, value in content.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key}", value if isinstance(value, str) else _short(value)
+
+
+def _short(value: object) -> str:
+    return json.dumps(value, default=str)
+
+
+def without_empty(tags: Mapping[str, str]) -> dict[str, str]:
+    """Drop empty tags and cut long ones."""
+    return {key: value[:_LONGEST_TAG] for key, value in tags.items() if value}

@@ -1,1 +1,0 @@
-"""The protocol of a hold-up study: stages, decisions, verdict. Pure: records in, next trials out."""

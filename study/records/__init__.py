@@ -1,0 +1,1 @@
+"""What a study remembers: the append-only log, and everything that follows from it. The only truth."""

@@ -1,0 +1,356 @@
+"""The study folder: every path in it, its identity, and the lock of the one driver at work. Imports no engine."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from study.errors import RecordError
+from study.records import lock
+from study.records.files import check_plain, check_size, write_atomically
+from study.records.shapes import misfit
+from study.records.trust import SIGNATURE, check_own, sign
+from study.space.plain import unfit
+from study.space.space_file import Source
+from study.space.spec import StudySpec, parse_space
+
+FORMAT = 1
+"""Version of the folder's layout."""
+MAX_IDENTITY = 1_000_000
+"""Bytes of `study.json`; a space has at most a tenth."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Names of studies: they become folders, MLflow experiments and words of command lines."""
+_LARGEST = {"space.yaml": 1_000_000, **dict.fromkeys(("mirror.json", "certificate.json", "certificate.md"), 64_000_000)}
+"""Bytes of files that are read at once: a sparse one of a terabyte fits any archive, and no memory."""
+_STUDY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyIdentity:
+    """What a study is: written once, at its start, and never changed."""
+
+    format: int
+    study_id: str
+    """Random; names the study in MLflow and Optuna."""
+    name: str
+    created: float
+    """Seconds since the epoch."""
+    tracking_uri: str
+    """Absolute MLflow tracking URI."""
+    space: str
+    """Where the space came from, for people."""
+    spec: dict[str, Any]
+    """The complete spec, defaults included."""
+    digest: str
+    """`StudySpec.digest()` of `spec`."""
+    optuna_storage: str | None = None
+    """Database that shows the ended trials to `optuna-dashboard`, as a URL; None: only the journal in the folder."""
+
+    def parse(self) -> StudySpec:
+        """Return the spec."""
+        return parse_space(Source(name=f"{self.name}/study.json", content=self.spec))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values; what is not set is left out, so that earlier versions can read the rest."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class StudyFolder:
+    """All paths of one study."""
+
+    path: Path
+
+    @property
+    def identity_file(self) -> Path:
+        """The study's identity, JSON."""
+        return self.path / "study.json"
+
+    @property
+    def space_file(self) -> Path:
+        """The space as the person wrote it."""
+        return self.path / "space.yaml"
+
+    @property
+    def records(self) -> Path:
+        """The records, JSON lines; those of a packed study are compressed."""
+        file = self.path / "records.jsonl"
+        packed = (each for each in (self.packed_records, self.packed_results) if each.exists())
+        return file if file.exists() else next(packed, file)
+
+    @property
+    def packed_records(self) -> Path:
+        """The records of a packed study."""
+        return self.path / "records.jsonl.xz"
+
+    @property
+    def packed_results(self) -> Path:
+        """The records of a packed study without its training iterations."""
+        return self.path / "results.jsonl.xz"
+
+    @property
+    def optuna_journal(self) -> Path:
+        """Optuna's journal storage."""
+        return self.path / "optuna.journal"
+
+    @property
+    def mirror_state(self) -> Path:
+        """How far MLflow has caught up."""
+        return self.path / "mirror.json"
+
+    @property
+    def mirror_log(self) -> Path:
+        """What the mirror process had to say."""
+        return self.path / "mirror.log"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Event files for TensorBoard, a folder for each trial. That it is there says that the study keeps them."""
+        return self.path / "tensorboard"
+
+    @property
+    def table(self) -> Path:
+        """The table of trials, CSV."""
+        return self.path / "trials.csv"
+
+    @property
+    def certificate(self) -> Path:
+        """The certificate of a hold-up study, JSON."""
+        return self.path / "certificate.json"
+
+    @property
+    def certificate_page(self) -> Path:
+        """The certificate as a page, Markdown."""
+        return self.path / "certificate.md"
+
+    @property
+    def checkpoints(self) -> Path:
+        """One folder per trial with its final policy."""
+        return self.path / "checkpoints"
+
+    def checkpoint(self, trial: int) -> Path:
+        """Return the folder of the final policy of `trial`."""
+        return self.checkpoints / f"trial_{trial:05d}"
+
+    @property
+    def clips(self) -> Path:
+        """Films of policies, made on request: `best.mp4` with its poster and its facts, `trial_00007.gif`."""
+        return self.path / "clips"
+
+    @property
+    def clip_files(self) -> list[Path]:
+        """The films with what belongs to them; no drafts."""
+        endings = (".mp4", ".gif", ".png", ".json")
+        found = self.clips.iterdir() if self.clips.is_dir() else ()
+        return sorted(file for file in found if file.suffix in endings and not file.name.startswith("."))
+
+    def exists(self) -> bool:
+        """Return whether a study was started here.
+
+        Raises:
+            RecordError: The folder may not be looked into.
+        """
+        try:
+            return self.identity_file.exists()
+        except OSError as error:
+            raise RecordError(
+                f"{self.path}: must be readable ({error.strerror}). Fix: choose another --name or --out."
+            ) from error
+
+    def prepare(self) -> None:
+        """Make an empty folder for a new study; only its owner may look inside (a tracking URI can hold a password).
+
+        Raises:
+            RecordError: The folder holds something already, or cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            check_plain(self.path)
+            ours = (*lock.NAMES, "space.yaml")
+            foreign = [
+                entry.name
+                for entry in self.path.iterdir()
+                if entry.name not in ours
+                and not entry.name.startswith((f".{lock.OWNER}.", f".{self.identity_file.name}."))  # drafts
+                and not (entry == self.tensorboard and entry.is_dir() and not any(entry.iterdir()))
+            ]
+        except OSError as error:
+            raise RecordError(
+                f"{self.path}: must be writable ({error.strerror}). Fix: choose another folder with --out."
+            ) from error
+        if foreign:
+            lost = "restore study.json from a backup to resume, or " if self.records.name in foreign else ""
+            raise RecordError(
+                f"{self.path}: a new study needs an empty folder, got one with {', '.join(sorted(foreign)[:5])}. "
+                f"Fix: {lost}choose another --name or --out."
+            )
+        if self.path.stat().st_mode & 0o077:  # it was there before
+            self.path.chmod(0o700)
+
+    def make_tensorboard(self) -> None:
+        """Make the folder of event files, if it is not there: from now on whoever runs the study keeps them.
+
+        Raises:
+            RecordError: It cannot be made.
+        """
+        try:
+            self.tensorboard.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise RecordError(
+                f"{self.tensorboard}: must be a folder that can be written ({error.strerror}). "
+                "Fix: check the permissions, or remove what is in its place."
+            ) from error
+
+    def create(self, identity: StudyIdentity, space_text: str) -> None:
+        """Write a new study's identity and space file into a prepared and locked folder.
+
+        Raises:
+            RecordError: The folder cannot be written.
+        """
+        try:
+            write_atomically(self.space_file, space_text)
+            self.rewrite(identity)
+        except OSError as error:
+            raise RecordError(
+                f"{self.path}: must be writable ({error.strerror}). Fix: choose another folder with --out."
+            ) from error
+
+    def rewrite(self, identity: StudyIdentity) -> None:
+        """Write the identity, and the signature that says that this user did.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
+        write_atomically(self.identity_file, json.dumps(identity.to_json(), indent=1))
+        sign(self.identity_file)
+
+    def forget(self) -> None:
+        """Remove the files of a study that recorded nothing, and the folder if nothing else is in it."""
+        names = (
+            "study.json",
+            "space.yaml",
+            "records.jsonl",
+            "optuna.journal",
+            "mirror.json",
+            "mirror.log",
+            "trials.csv",
+            SIGNATURE,
+        )
+        for name in (*names, ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock", *lock.NAMES):
+            (self.path / name).unlink(missing_ok=True)
+        for draft in self.path.glob(f".{self.identity_file.name}.*"):
+            draft.unlink(missing_ok=True)
+        for folder in (self.tensorboard, self.path, self.path.parent):
+            with contextlib.suppress(OSError):  # not empty
+                folder.rmdir()
+
+    def identity(self) -> StudyIdentity:
+        """Read the study's identity. Every command on a study begins with it, and so with the check of its files.
+
+        Raises:
+            RecordError: The file is missing or damaged, or the folder holds links, pipes or the like.
+        """
+        file = self.identity_file
+        check_plain(self.path)
+        for name, largest in _LARGEST.items():
+            check_size(self.path / name, largest)
+        fix = "Fix: restore it from a backup, or start a new study with --name."
+        try:
+            content = json.loads(_small_text(file))
+            if not isinstance(content, dict) or (wrong := misfit(StudyIdentity, content)) is not None:
+                raise ValueError(wrong if isinstance(content, dict) else f"{str(content)[:40]!r}")
+            identity = StudyIdentity(**content)
+            if (wrong := next((law for _, law, _ in unfit(identity.spec)), None)) is not None:
+                raise ValueError(f"spec: {wrong}")
+            _check_names(identity)
+        except FileNotFoundError as error:
+            way_out = "restore it from a backup" if self.records.exists() else "check --out and --name"
+            raise RecordError(f"{self.path}: no study here (study.json is missing). Fix: {way_out}.") from error
+        except OSError as error:
+            raise RecordError(
+                f"{file}: must be a file that you can read ({error.strerror}). "
+                "Fix: check its permissions, or restore it from a backup."
+            ) from error
+        except (ValueError, TypeError, RecursionError) as error:
+            raise RecordError(f"{file}: must be a study's identity, got a damaged file ({error}). {fix}") from error
+        if identity.format != FORMAT:
+            raise RecordError(f"{file}: this version reads format {FORMAT}, got {identity.format!r}. {fix}")
+        return identity
+
+    def check_owner(self) -> None:
+        """Refuse a folder that somebody else could have prepared: a resume trusts what is in it.
+
+        Raises:
+            RecordError: It, or a file in it, belongs to another user, or others may write to it or exchange it.
+        """
+        check_own(self.path)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the study for one driver.
+
+        Raises:
+            RecordError: Another process holds it, or may hold it.
+        """
+        with lock.held(self.path):
+            yield
+
+
+def _check_names(identity: StudyIdentity) -> None:
+    """Refuse names that are no names: they become folders, words of command lines and parts of MLflow's queries."""
+    for field, rule, value in (("name", NAME, identity.name), ("study_id", _STUDY_ID, identity.study_id)):
+        if not rule.fullmatch(value):
+            raise ValueError(f"{field} {value[:100]!r}")
+
+
+def unpack_policy(archive: bytes, folder: Path) -> None:
+    """Unpack a policy that a trial has packed, an RLModule checkpoint, into a folder, all of it or nothing.
+
+    It is on the disk before this returns: the record that follows says for ever that it is there.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    draft = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    # Not tar: Python 3.11.2, Debian 12's, has no filter that would keep its members within the folder.
+    with zipfile.ZipFile(io.BytesIO(archive)) as content:
+        content.extractall(draft)
+    for path in (*draft.rglob("*"), draft):
+        _sync(path)
+    shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was killed before it had ended
+    draft.rename(folder)
+    _sync(folder.parent)
+
+
+def _sync(path: Path) -> None:
+    """Put a file, or the names in a folder, on the disk."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _small_text(file: Path) -> str:
+    """Read a file of no more than `MAX_IDENTITY` bytes.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is larger, no text, or no file at all but for instance a pipe.
+    """
+    if file.exists() and not file.is_file():
+        raise ValueError("not a file")
+    with file.open("rb") as stream:
+        raw = stream.read(MAX_IDENTITY + 1)
+    if len(raw) > MAX_IDENTITY:
+        raise ValueError(f"more than {MAX_IDENTITY} bytes")
+    return raw.decode()

@@ -1,0 +1,484 @@
+"""Records -> the state of a study: one row per trial, with its summary. Pure; the records alone redo every row."""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from study.engine import engine_of
+from study.errors import RecordError
+from study.metrics import FINAL_SHARE, METRICS, OF_ITERATIONS, OF_TRIALS, WARMUP_ITERATIONS
+from study.records.node_load import NodeLoad, reserved_on
+from study.records.records import (
+    Evaluation,
+    Iteration,
+    Metrics,
+    Record,
+    SettingsFrozen,
+    StageDecided,
+    Status,
+    StudyClosed,
+    StudyOpened,
+    Timing,
+    TrialBuilt,
+    TrialEnded,
+    TrialStarted,
+)
+from study.space.parameters import SCALE, Value
+from study.space.spec import Execution, StudySpec
+
+PHASES = {
+    "sampling_time_s": "sampling",
+    "learning_time_s": "learning",
+    "sync_time_s": "weights to runners",
+    "rest_time_s": "the rest",
+}
+"""The parts of a synchronous iteration, and how a person calls them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TrialRow:
+    """A trial as far as it has come: its latest attempt."""
+
+    trial: int
+    attempt: int
+    seed: int
+    setting: dict[str, Value]
+    proposed: dict[str, Value]
+    iterations: int | None
+    anchor: str | None
+    optuna_number: int | None
+    num_cpus: int
+    execution: Execution
+    started: float
+    """Seconds since the epoch."""
+    stage: str | None = None
+    """Stage of a hold-up study, or `throughput`."""
+    rule: dict[str, Value] = field(default_factory=dict)
+    """In a hold-up or throughput study the complete setting without the scale, rules in place of numbers."""
+    digest: str = ""
+    """Identity of `rule`."""
+    variant: str = "study"
+    scale: int | None = None
+    """Runners that the trial stands for, where they are not those of its setting."""
+    predicted_cpu_s: float | None = None
+    """CPU-seconds of training by the cost model of a hold-up study's calibration."""
+    first_episode: int = 0
+    """Number of the first evaluation episode that it plays."""
+    ended_at: float | None = None
+    """Seconds since the epoch."""
+    last_seen: float = 0.0
+    """When the last record of the attempt was written, seconds since the epoch."""
+    status: str = "running"
+    """`running`, `finished`, `failed` or `interrupted`."""
+    reason: str = ""
+    timing: Timing | None = None
+    timing_reason: str = ""
+    provisional: bool = False
+    """Whether the CPU pressure has yet to decide on the timing."""
+    engine: str | None = None
+    """Which runner and learner were built; None before, and where the records do not tell."""
+    startup_time_s: float | None = None
+    summary: Metrics = field(default_factory=dict)
+    checkpoint: str | None = None
+    last_iteration: Iteration | None = None
+    last_evaluation: Evaluation | None = None
+    progress: float = 0.0
+    num_dropped_samples: int = 0
+    num_lost_runners: int = 0
+    """Runners that were missing in the worst iteration."""
+    num_restarts: int = 0
+    """Runner processes that were started anew."""
+    cpus_per_host: dict[str, int] = field(default_factory=dict)
+    """Host -> CPUs that the trial reserves there, once its processes are up."""
+    node_loads: list[NodeLoad] = field(default_factory=list)
+    """What else its nodes did in the timed part."""
+    timed_from: float | None = None
+    """When the warm-up was over, by the driver's clock, seconds since the epoch."""
+    timed_to: float | None = None
+    """When the latest iteration was recorded, by the same clock."""
+    _warm_steps: int = 0
+    _warm_time_s: float = 0.0
+    _pressure_s: float | None = 0.0
+    """Seconds after the warm-up in which some task waited for a CPU; None once an iteration did not tell."""
+    _num_iterations: int = 0
+    _num_timed: int = 0
+    """Iterations after the warm-up."""
+    _folded: dict[str, float] = field(default_factory=dict)
+    """By the names of `OF_ITERATIONS`: the sum, the largest or the smallest value so far; none where none was told."""
+    _told: dict[str, int] = field(default_factory=dict)
+    """Iterations behind each of these."""
+    _timed_episodes: float = 0.0
+    _timed_lengths: float = 0.0
+    """Environment steps of the training episodes that ended after the warm-up."""
+    _num_eval_episodes: int = 0
+    _num_cut: int = 0
+    _evaluation_time_s: float = 0.0
+    _cpu_s: float = 0.0
+    _final_returns: list[float] = field(default_factory=list)
+    _evaluations: list["_Evaluated"] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the trial is over for good; an interrupted one waits for a resume."""
+        return self.status in ("finished", "failed")
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds from the start to the end of the attempt, start-up and evaluation included."""
+        return None if self.ended_at is None else self.ended_at - self.started
+
+    @property
+    def all_cut(self) -> bool:
+        """Whether no episode of the last evaluation came to its end."""
+        last = self.last_evaluation
+        return last is not None and last.num_cut >= len(last.returns) > 0
+
+    @property
+    def num_env_runners(self) -> int:
+        """The scale."""
+        return int(self.setting[SCALE]) if self.scale is None else self.scale
+
+    def apply(self, record: TrialBuilt | Iteration | Evaluation | TrialEnded, moment: float) -> None:
+        """Take in one record of this trial, written at `moment`."""
+        self.last_seen = moment
+        match record:
+            case TrialBuilt():
+                self.timing, self.timing_reason = record.timing, record.timing_reason
+                self.provisional = record.provisional
+                self.engine = engine_of(record.effective)
+                self.startup_time_s = record.startup_time_s
+                self.cpus_per_host = reserved_on(record.placement)
+            case Iteration():
+                self._apply_iteration(record, moment)
+            case Evaluation():
+                self.last_evaluation = record
+                self.progress = record.progress
+                self._evaluation_time_s += record.eval_time_s
+                self._num_eval_episodes += len(record.returns)
+                self._num_cut += record.num_cut
+                mean = sum(record.returns) / len(record.returns)
+                self._evaluations.append(
+                    _Evaluated(mean=mean, env_steps=record.env_steps, wall_time_s=record.wall_time_s, cpu_s=self._cpu_s)
+                )
+                # A tolerance, since progress is a sum of fractions.
+                if record.progress >= 1 - FINAL_SHARE - 1e-9:
+                    self._final_returns.append(mean)
+            case TrialEnded():
+                self.status, self.reason = record.status, record.reason
+                self.ended_at = moment if record.last_seen is None else record.last_seen
+                self.summary, self.checkpoint = record.summary, record.checkpoint
+                self.node_loads = [NodeLoad(**load) for load in record.node_loads]
+                if record.timing is not None:
+                    self.timing, self.timing_reason, self.provisional = record.timing, record.timing_reason, False
+
+    def _apply_iteration(self, record: Iteration, moment: float) -> None:
+        self._warm_steps, self._warm_time_s = self._warm_totals(record.iteration, record.metrics)
+        self._cpu_s += record.metrics.get("cpu_time_s") or 0.0
+        timed = record.iteration > WARMUP_ITERATIONS
+        self._fold(record.metrics, timed=timed)
+        if timed:
+            self._note_pressure(record.metrics)
+            self.timed_to = moment
+        else:
+            self.timed_from = moment
+        # RLlib counts dropped samples and restarts since the start of the trial.
+        dropped, healthy = record.metrics.get("num_dropped_samples"), record.metrics.get("num_healthy_env_runners")
+        self.num_dropped_samples = max(self.num_dropped_samples, int(dropped or 0))
+        self.num_restarts = max(self.num_restarts, int(record.metrics.get("num_env_runner_restarts") or 0))
+        if healthy is not None:
+            self.num_lost_runners = max(self.num_lost_runners, int(self.setting[SCALE]) - int(healthy))
+        self.last_iteration = record
+
+    def _note_pressure(self, metrics: Metrics) -> None:
+        pressure, seconds = metrics.get("cpu_pressure"), metrics.get("iteration_time_s")
+        if pressure is None or seconds is None or self._pressure_s is None:
+            self._pressure_s = None
+        else:
+            self._pressure_s += pressure * seconds
+
+    def _fold(self, metrics: Metrics, *, timed: bool) -> None:
+        self._num_iterations += 1
+        self._num_timed += timed
+        if timed:
+            self._timed_episodes += metrics.get("num_episodes") or 0.0
+            self._timed_lengths += metrics.get("episode_len_sum") or 0.0
+        for name, how in OF_ITERATIONS.items():
+            value, last = metrics.get(name), self._folded.get(name)
+            if value is None or (how == "mean" and not timed):
+                continue
+            self._told[name] = self._told.get(name, 0) + 1
+            if last is None:
+                self._folded[name] = value
+            elif how == "largest":
+                self._folded[name] = max(last, value)
+            elif how == "smallest":
+                self._folded[name] = min(last, value)
+            else:
+                self._folded[name] = last + value
+
+    def phase_shares(self) -> dict[str, float]:
+        """Return the share of each of `PHASES` in the training time after the warm-up; empty when it is not known."""
+        if any(self._told.get(name) != self._num_timed for name in PHASES):
+            return {}
+        total = sum(self._folded[name] for name in PHASES)
+        return {name: self._folded[name] / total for name in PHASES} if total > 0 else {}
+
+    def columns(self) -> dict[str, float | int | None]:
+        """Return every quantity of `study.metrics.OF_TRIALS` but those of `summary`; None where it does not exist."""
+        began = self._num_iterations > 0
+        values: dict[str, float | int | None] = {
+            "iterations": self._num_iterations or None,
+            "timed_iterations": self._num_timed if began else None,
+            "timed_env_steps": self._warm_steps if self._num_timed else None,
+            "timed_s": self._warm_time_s if self._num_timed else None,
+        }
+        for name, how in OF_ITERATIONS.items():
+            value = self._folded.get(name)
+            if how == "weighted mean":
+                value = self.mean_cpu_pressure()
+            elif value is not None and how == "mean":
+                value /= self._told[name]
+            values[name] = int(value) if value is not None and METRICS[name].whole else value
+        lengths, episodes = self._timed_lengths, self._timed_episodes
+        return values | {
+            "episode_len": lengths / episodes if episodes > 0 and lengths > 0 else None,
+            "num_evaluations": len(self._evaluations) or None,
+            "num_eval_episodes": self._num_eval_episodes if self._evaluations else None,
+            "num_cut": self._num_cut if self._evaluations else None,
+        }
+
+    def mean_cpu_pressure(self) -> float | None:
+        """Return the mean of cpu_pressure over the training time after the warm-up; None when it is not known."""
+        if self._pressure_s is None or self._warm_time_s <= 0:
+            return None
+        return self._pressure_s / self._warm_time_s
+
+    def _warm_totals(self, iteration: int, metrics: Metrics) -> tuple[int, float]:
+        """Return the steps and seconds after the warm-up, with one more iteration."""
+        if iteration <= WARMUP_ITERATIONS:
+            return self._warm_steps, self._warm_time_s
+        steps = self._warm_steps + int(metrics.get("train_batch_size_actual") or 0)
+        return steps, self._warm_time_s + (metrics.get("iteration_time_s") or 0.0)
+
+    def env_steps_per_s(self) -> float | None:
+        """Return env steps over training seconds, without the warm-up iterations; None before there are any."""
+        return self._warm_steps / self._warm_time_s if self._warm_time_s > 0 else None
+
+    def env_steps_per_s_with(self, iteration: int, metrics: Metrics) -> float | None:
+        """Return the same as it will be with one more iteration."""
+        steps, seconds = self._warm_totals(iteration, metrics)
+        return steps / seconds if seconds > 0 else None
+
+    def summarise(self, spec: StudySpec, status: Status, *, moment: float) -> Metrics:
+        """Return the metrics of grain `trial`; None where the trial did not get far enough to have one.
+
+        Args:
+            spec: The space.
+            status: How the attempt ends. A failure scores 0; an interruption, or a throughput study, has no score.
+            moment: When it ends, seconds since the epoch.
+        """
+        last = self.last_iteration
+        final = sum(self._final_returns) / len(self._final_returns) if self._final_returns else None
+        score: float | None = 0.0 if status == "failed" and spec.kind == "search" else None
+        if status == "finished" and final is not None and isfinite(final):
+            score = spec.score(final)
+        reached = self._first_at(spec.target) if status == "finished" and self._evaluations else None
+        return {
+            "wall_time_s": last.wall_time_s if last else 0.0,
+            "env_steps": last.env_steps if last else 0,
+            "env_steps_per_s": self.env_steps_per_s(),
+            "final_return": final if status == "finished" else None,
+            "score": score,
+            "startup_time_s": self.startup_time_s,
+            "evaluation_time_s": self._evaluation_time_s,
+            "cpu_s_reserved": (moment - self.started) * self.num_cpus,
+            "cpu_s_spent": self._cpu_s if last else None,
+            "env_steps_to_target": reached.env_steps if reached else None,
+            "time_to_target_s": reached.wall_time_s if reached else None,
+            "cpu_s_to_target": reached.cpu_s if reached else None,
+            "peak_return": max((each.mean for each in self._evaluations), default=None),
+            "foreign_cores": max((load.foreign_cores for load in self.node_loads), default=None),
+            "stolen_cores": max((load.stolen_cores for load in self.node_loads), default=None),
+        }
+
+    def _first_at(self, target: float) -> "_Evaluated | None":
+        """Return the first of the first two consecutive evaluations at or above `target`; None when there are none."""
+        pairs = itertools.pairwise(self._evaluations)
+        return next((first for first, second in pairs if first.mean >= target and second.mean >= target), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Evaluated:
+    """What an evaluation found, and what the training before it cost."""
+
+    mean: float
+    env_steps: int
+    wall_time_s: float
+    cpu_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Ledger:
+    """The state of a study."""
+
+    rows: dict[int, TrialRow] = field(default_factory=dict)
+    """By number of the plan."""
+    sessions: int = 0
+    """Drivers that have worked on the study."""
+    num_trials: int = 0
+    """Trials planned by the latest driver."""
+    closed: StudyClosed | None = None
+    """How the latest driver ended; None while it works, or when it was killed."""
+    opened: StudyOpened | None = None
+    """What the latest driver found."""
+    restarts: list[tuple[int, int]] = field(default_factory=list)
+    """(trial, attempt) of attempts that another attempt replaced."""
+    cpu_s_lost: float = 0.0
+    """CPU-seconds of training in those attempts."""
+    decisions: list[StageDecided] = field(default_factory=list)
+    """Of a hold-up study, in their order."""
+    frozen: SettingsFrozen | None = None
+    """The settings that a hold-up study confirms, once they are fixed."""
+
+    def apply(self, record: Record, moment: float) -> TrialRow | None:
+        """Take in one record; return the trial that it is about, if any.
+
+        Raises:
+            RecordError: It is about a trial that has not started.
+        """
+        match record:
+            case StudyOpened():
+                self.sessions, self.num_trials, self.closed = record.session, record.num_trials, None
+                self.opened = record
+            case StudyClosed():
+                self.closed = record
+            case StageDecided():
+                self.decisions.append(record)
+            case SettingsFrozen():
+                self.frozen = record
+            case TrialStarted():
+                if (earlier := self.rows.get(record.trial)) is not None:
+                    self.restarts.append((record.trial, earlier.attempt))
+                    self.cpu_s_lost += earlier.summary.get("cpu_s_spent") or 0.0
+                self.rows[record.trial] = _row(record, moment)
+                return self.rows[record.trial]
+            case TrialBuilt() | Iteration() | Evaluation() | TrialEnded():
+                if (row := self.rows.get(record.trial)) is None:
+                    raise RecordError(
+                        f"records: a trial must have started before, got {record.kind} of trial {record.trial}. "
+                        "Fix: restore the file from a backup, or start a new study with --name."
+                    )
+                row.apply(record, moment)
+                return row
+        return None
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of trials by status."""
+        result = {"finished": 0, "failed": 0, "interrupted": 0, "running": 0}
+        for row in list(self.rows.values()):  # a copy: the display counts while the event loop adds
+            result[row.status] += 1
+        return result
+
+
+def _row(record: TrialStarted, moment: float) -> TrialRow:
+    return TrialRow(
+        trial=record.trial,
+        attempt=record.attempt,
+        seed=record.seed,
+        setting=record.setting,
+        proposed=record.proposed,
+        iterations=record.iterations,
+        anchor=record.anchor,
+        optuna_number=record.optuna_number,
+        num_cpus=record.num_cpus,
+        execution=record.execution,
+        stage=record.stage,
+        rule=record.rule,
+        digest=record.digest,
+        variant=record.variant,
+        scale=record.scale,
+        predicted_cpu_s=record.predicted_cpu_s,
+        first_episode=record.first_episode,
+        started=moment,
+        last_seen=moment,
+    )
+
+
+def fold(records: Iterable[tuple[Record, float]]) -> Ledger:
+    """Return the state that `records` (with their times) lead to."""
+    ledger = Ledger()
+    for record, moment in records:
+        ledger.apply(record, moment)
+    return ledger
+
+
+def best_per_scale(rows: Iterable[TrialRow]) -> dict[int, TrialRow]:
+    """Return, for every scale with a finished trial, the one with the highest score (the cheaper one on a tie).
+
+    Trials of a throughput study are no better or worse than each other.
+    """
+    best: dict[int, TrialRow] = {}
+    for row in rows:
+        if row.status != "finished" or row.stage == "throughput":
+            continue
+        rival = best.get(row.num_env_runners)
+        if rival is None or _merit(row) > _merit(rival):
+            best[row.num_env_runners] = row
+    return dict(sorted(best.items()))
+
+
+def _merit(row: TrialRow) -> tuple[float, float]:
+    return row.summary.get("score") or 0.0, -(row.summary.get("cpu_s_reserved") or 0.0)
+
+
+TABLE_COLUMNS = (
+    "trial",
+    "status",
+    "num_env_runners",
+    "train_batch_size",
+    "lr",
+    "seed",
+    "env_steps_per_s",
+    "wall_time_s",
+    "final_return",
+    "score",
+    "execution",
+    "timing",
+    "engine",
+)
+"""The columns that lead the table of trials; the other parameters and metrics follow in the CSV."""
+
+
+def table_row(row: TrialRow) -> dict[str, Any]:
+    """Return one line of the table of trials, all columns."""
+    line: dict[str, Any] = {
+        **row.setting,
+        **dict.fromkeys(OF_TRIALS),
+        **row.summary,
+        **row.columns(),
+        "trial": row.trial,
+        "status": row.status,
+        "seed": row.seed,
+        "execution": row.execution,
+        "engine": row.engine,
+        # A label that the whole trial has yet to settle is none so far.
+        "timing": None if row.provisional and row.status == "running" else row.timing,
+    }
+    rest = {
+        "max_iterations": row.iterations,
+        "anchor": row.anchor,
+        "stage": row.stage,
+        "variant": row.variant if row.stage else None,
+        "digest": row.digest or None,
+        "stands_for_runners": row.scale,
+        "predicted_cpu_s": row.predicted_cpu_s,
+        "attempt": row.attempt,
+        "num_cpus": row.num_cpus,
+        "checkpoint": row.checkpoint,
+        "timing_reason": row.timing_reason,
+        "reason": row.reason,
+    }
+    leading = {name: line.pop(name, None) for name in TABLE_COLUMNS}
+    return leading | line | rest

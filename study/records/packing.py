@@ -1,0 +1,126 @@
+"""A copy of a study that can be published: compressed records, and no path in its command lines. No engine.
+
+Only the words of command lines and the tracking URI lose their folders, and where a person asks for it the floats of
+training iterations all but their first digits. Host names and the reasons of failures stay as they were recorded.
+"""
+
+import json
+import lzma
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from study.errors import RecordError
+from study.records.files import write_atomically
+from study.records.folder import StudyFolder
+from study.records.records import Iteration, StudyOpened, open_records, read_lines
+from study.records.state import fold_lines
+from study.records.table import write_table
+
+DIGITS = 7
+"""Significant digits of the shortest form of training iterations: the learner's single-precision numbers are whole."""
+PUBLISHED_URI = "sqlite:///mlflow.db"
+"""The default; a published study is mirrored to nowhere until somebody does so."""
+_WHERE_KIND_IS = 200
+"""Bytes at the beginning of a line within which its kind stands."""
+_FOLDERS = re.compile(r"(?:[A-Za-z]:)?(?:/[^/\s=]+)*/(?=[^/\s=]*$)")
+"""The folders of a path at the end of a word."""
+
+
+def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digits: int | None = None) -> StudyFolder:
+    """Copy a study to `target`, where it can be read, analysed and verified, but not resumed.
+
+    Args:
+        folder: The study.
+        target: Where the copy is made.
+        results_only: Leave out the training iterations, a tenth of the size: enough for tables of results and for a
+            replay, not for curves or a certificate. What is added up from iterations is then in trials.csv alone. The
+            other records are numbered anew.
+        digits: Significant digits that the floats of training iterations keep: 7, or None for all. At 7, times are
+            exact to a microsecond or so and the learner's single-precision numbers whole, in half the size. Other
+            numbers are refused: the hash chain of the records would be another one.
+
+    Returns:
+        The copy: study.json, space.yaml, trials.csv, and records.jsonl.xz or results.jsonl.xz.
+
+    Raises:
+        RecordError: There is no study, its records cannot be trusted, or the target holds something already.
+    """
+    if digits not in (None, DIGITS):
+        raise RecordError(f"digits: must be {DIGITS}, got {digits}. Fix: --digits {DIGITS}, or none to keep all.")
+    identity = folder.identity()
+    lines, space = list(read_lines(folder.records)), _space_of(folder)
+    ledger = fold_lines(lines, folder.records)
+    packed = StudyFolder(target)
+    packed.prepare()
+    published = replace(identity, tracking_uri=PUBLISHED_URI, optuna_storage=None, space=Path(identity.space).name)
+    write_atomically(packed.identity_file, json.dumps(published.to_json(), indent=1))
+    write_atomically(packed.space_file, space)
+    file = packed.packed_results if results_only else packed.packed_records
+    with open_records(folder.records) as source, lzma.open(file, "wb", preset=9) as sink:
+        kept = 0
+        for line, raw in zip(lines, source, strict=False):
+            if results_only and isinstance(line.record, Iteration):
+                continue
+            shorter = digits is not None and isinstance(line.record, Iteration)
+            if results_only or shorter or isinstance(line.record, StudyOpened):
+                raw = _published(raw, seq=kept, digits=digits if shorter else None)
+            sink.write(raw)
+            kept += 1
+    write_table(packed.table, ledger.rows.values())
+    return packed
+
+
+def _space_of(folder: StudyFolder) -> str:
+    try:
+        if folder.space_file.stat().st_nlink > 1:  # the name of a private file, perhaps
+            raise OSError(0, "it is also known by another name, a hard link")
+        return folder.space_file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(
+            f"{folder.space_file}: must be the space as it was written, got none that can be read ({error}). "
+            "Fix: put the space file that the study was started with in its place."
+        ) from error
+
+
+def unpacked(folder: StudyFolder) -> StudyFolder:
+    """Return the folder if its records can be written to.
+
+    Raises:
+        RecordError: They are compressed.
+    """
+    if folder.records.suffix == ".xz":
+        raise RecordError(
+            f"{folder.records}: a packed study can be read only. Fix: copy the folder, run `xz -d "
+            f"{folder.packed_records.name}` in the copy, and use that."
+        )
+    return folder
+
+
+def _published(raw: bytes, *, seq: int | None, digits: int | None) -> bytes:
+    """Return a line without the folders of a command line, with another number, and fewer digits, where given."""
+    content: dict[str, Any] = orjson.loads(raw)
+    if seq is not None:
+        content["seq"] = seq
+    if content["kind"] == StudyOpened.kind:
+        command = content["provenance"].get("command") or []
+        content["provenance"]["command"] = [_FOLDERS.sub("", word) for word in command]
+    if digits is not None:
+        content["wall_time_s"] = _rounded(content["wall_time_s"], digits)
+        content["metrics"] = {name: _rounded(value, digits) for name, value in content["metrics"].items()}
+    return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def published(raw: bytes) -> bytes:
+    """Return a line in the shortest form in which it is published: the same for the line and for its packed copy."""
+    kind = raw[:_WHERE_KIND_IS].partition(b'"kind":"')[2].partition(b'"')[0]
+    if kind == Iteration.kind.encode():
+        return _published(raw, seq=None, digits=DIGITS)
+    return _published(raw, seq=None, digits=None) if kind == StudyOpened.kind.encode() else raw
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value

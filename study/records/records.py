@@ -1,0 +1,532 @@
+"""What a study remembers: one append-only file of JSON lines, the only truth. May import no Ray, torch, MLflow, Optuna.
+
+Everything else (Optuna's journal, MLflow, tables) is derived from this file or reconciled with it. Each line is
+written by one `write` and carries a consecutive `seq`, so that a line torn by a kill, a line lost in the middle and
+a file that is not ours are told apart. One driver writes at a time (`study.records.folder` holds the lock).
+"""
+
+import contextlib
+import lzma
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any, ClassVar, Literal, Self
+
+import orjson
+
+from study.errors import RecordError
+from study.records.shapes import is_moment, misfit
+from study.space.spec import Execution
+
+SCHEMA = 1
+"""Version of the line format. Raise it with a migration in `_MIGRATIONS`."""
+
+_BEGINNING = b'{"schema":'
+"""How every line begins."""
+MAX_LINE = 64_000_000
+"""Bytes of a line: a decision on a hundred thousand trials has fewer, and a file that never ends a line has more."""
+
+Status = Literal["finished", "failed", "interrupted"]
+Timing = Literal["measured", "oversubscribed", "emulated", "tainted"]
+Metrics = dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Base of all records."""
+
+    kind: ClassVar[str]
+    durable: ClassVar[bool] = False
+    """Whether the line must be on the disk, not only in the page cache, before work goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOpened(Record):
+    """A driver began to work on the study."""
+
+    kind: ClassVar[str] = "study_opened"
+    durable: ClassVar[bool] = True
+    session: int
+    """1 for the first driver, 2 for the first resume, …"""
+    num_trials: int
+    """Trials planned, the finished ones included."""
+    cluster: dict[str, Any]
+    """Shape of the Ray cluster: `ClusterShape.to_json()`."""
+    provenance: dict[str, Any]
+    """Commit, versions, hardware, scheduler job of this driver."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStarted(Record):
+    """A trial was given to Ray Tune."""
+
+    kind: ClassVar[str] = "trial_started"
+    # Else a power cut could take it back after its first values have gone to MLflow, and the number be given twice.
+    durable: ClassVar[bool] = True
+    trial: int
+    """Number in the plan, from 0; the identity of the trial."""
+    attempt: int
+    """1, or more when an earlier attempt was interrupted."""
+    seed: int
+    setting: dict[str, float | int]
+    """All parameters as asked, the scale included."""
+    proposed: dict[str, float | int]
+    """The tuned parameters as the sampler proposed them, before rounding to a runnable value."""
+    iterations: int | None
+    """Limit of training iterations, when the space gives one."""
+    anchor: str | None
+    """Name of the anchor, baseline or arm that this trial comes from."""
+    optuna_number: int | None
+    """None for a trial that Optuna does not know of: it chose nothing there."""
+    num_cpus: int
+    """CPUs reserved."""
+    execution: Execution = "real"
+    """How the trial runs; lines without it are of a time when every trial was real."""
+    stage: str | None = None
+    """Stage of a hold-up study, or `throughput`."""
+    rule: dict[str, float | int] = field(default_factory=dict)
+    """In a hold-up or throughput study the complete setting as it is kept: no scale, rules in place of numbers."""
+    digest: str = ""
+    """Identity of `rule`."""
+    variant: str = "study"
+    """`study`, `stock` or `measured`; see `study.designs.holdup.stages`."""
+    scale: int | None = None
+    """Runners that the trial stands for, where it is not `setting`'s: one stock runner with the lanes of 46."""
+    predicted_cpu_s: float | None = None
+    """In a hold-up study: CPU-seconds of training by the cost model of the calibration; a prediction."""
+    first_episode: int = 0
+    """Number of the first evaluation episode that the trial plays: above 0 in a confirmation of version 3 or later of
+    the protocol, in which every run plays episodes that no other trial plays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialBuilt(Record):
+    """All processes of a trial are up."""
+
+    kind: ClassVar[str] = "trial_built"
+    trial: int
+    attempt: int
+    startup_time_s: float | None
+    """None where the trial went on in the processes of another one."""
+    effective: dict[str, Any]
+    """Configuration read back from the built algorithm."""
+    processes_per_node: dict[str, int]
+    """Node address -> processes of this trial there (main, runners and learners)."""
+    timing: Timing
+    timing_reason: str
+    """Why the timing is labelled so."""
+    provisional: bool = False
+    """Whether the CPU pressure of the whole trial will decide between `measured` and `oversubscribed`."""
+    placement: list[dict[str, Any]] = field(default_factory=list)
+    """Every process of the trial, `Place.to_json()`: what it is, its runners, its node, the CPUs it reserves. Empty in
+    lines of a time when only their number was kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration(Record):
+    """One training iteration."""
+
+    kind: ClassVar[str] = "iteration"
+    trial: int
+    attempt: int
+    iteration: int
+    """From 1."""
+    env_steps: int
+    """Environment steps trained on so far."""
+    wall_time_s: float
+    """Training seconds so far."""
+    metrics: Metrics
+    """Metrics of grain `iteration` by name; None where the quantity does not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation(Record):
+    """One evaluation."""
+
+    kind: ClassVar[str] = "evaluation"
+    trial: int
+    attempt: int
+    iteration: int
+    env_steps: int
+    wall_time_s: float
+    progress: float
+    """Share of the budget used, in [0, 1]."""
+    returns: list[float]
+    """Return of each episode, in the order of the evaluation seeds."""
+    num_cut: int
+    """Episodes that did not end and were cut at the limit."""
+    eval_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialEnded(Record):
+    """The end of an attempt. `finished` and `failed` end the trial; `interrupted` leaves it to a resume."""
+
+    kind: ClassVar[str] = "trial_ended"
+    durable: ClassVar[bool] = True
+    trial: int
+    attempt: int
+    status: Status
+    reason: str
+    """Empty when finished."""
+    summary: Metrics
+    """Metrics of grain `trial` by name; None where the quantity does not exist."""
+    checkpoint: str | None
+    """Folder of the final policy, relative to the study folder."""
+    timing: Timing | None = None
+    """The label that stays; None when the trial was never built, and in lines of a time when labels never changed."""
+    timing_reason: str = ""
+    node_loads: list[dict[str, Any]] = field(default_factory=list)
+    """What else each node of the trial did in its timed part: `NodeLoad.to_json()`; empty when that is not known."""
+    last_seen: float | None = None
+    """Seconds since the epoch of the last line about an attempt that a killed driver left; None: it ended with this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageDecided(Record):
+    """A hold-up study took a decision: on what evidence, and which trials follow from it."""
+
+    kind: ClassVar[str] = "stage_decided"
+    durable: ClassVar[bool] = True
+    number: int
+    """From 0."""
+    stage: str
+    """Stage whose trials led to it."""
+    phase: str
+    """Which part of the stage, such as `race 2`; the decisions of a study are in the order of their phases."""
+    num_looks: int
+    """Trials of the study that had ended when it was taken."""
+    kept: list[str]
+    """Digests of the settings that go on, best first."""
+    dropped: list[str]
+    """Digests of the settings that do not."""
+    evidence: dict[str, Any]
+    """The numbers behind it."""
+    cancelled: list[int]
+    """Trials that were asked for before and are not run, for lack of budget."""
+    requests: list[dict[str, Any]]
+    """The trials that follow, in their order: `Request.to_json()`."""
+    next_stage: str | None
+    """Stage of those trials; None at the end of the protocol."""
+    protocol: int = 1
+    """Version of the protocol that took it: another one may decide otherwise on the same evidence."""
+    chain: str = ""
+    """Head of the hash chain over all lines before this one (`study.records.chain`); empty in lines of a time when
+    there was none."""
+
+    @property
+    def opens_confirmation(self) -> bool:
+        """Whether it asks for the first test seeds."""
+        return self.next_stage == "confirm" and self.stage != "confirm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsFrozen(Record):
+    """The settings that the confirmation will judge; test seeds are refused before this is on disk."""
+
+    kind: ClassVar[str] = "settings_frozen"
+    durable: ClassVar[bool] = True
+    winner: str
+    """Digest."""
+    settings: dict[str, dict[str, float | int]]
+    """Digest -> complete setting, of the winner and of every other arm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyClosed(Record):
+    """The driver ended on its own terms."""
+
+    kind: ClassVar[str] = "study_closed"
+    durable: ClassVar[bool] = True
+    session: int
+    reason: Literal["complete", "until", "stopped", "time budget", "error"]
+    detail: str = ""
+
+
+KINDS: MappingProxyType[str, type[Record]] = MappingProxyType(
+    {
+        record.kind: record
+        for record in (
+            StudyOpened,
+            TrialStarted,
+            TrialBuilt,
+            Iteration,
+            Evaluation,
+            TrialEnded,
+            StageDecided,
+            SettingsFrozen,
+            StudyClosed,
+        )
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A record with its place in the file."""
+
+    seq: int
+    time: float
+    """Seconds since the epoch."""
+    record: Record
+    end: int = field(compare=False)
+    """Offset of the byte after the line."""
+
+
+def open_records(path: Path) -> IO[bytes]:
+    """Open a records file for reading; a packed one as if it were not.
+
+    Raises:
+        RecordError: It may not be read, or is no file, but for instance a pipe that somebody would have to fill.
+    """
+    if not path.is_file():
+        raise RecordError(f"{path}: must be a file, got something else. Fix: restore it from a backup.")
+    try:
+        return lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb")
+    except OSError as error:
+        raise RecordError(f"{path}: must be readable ({error.strerror}). Fix: check its permissions.") from error
+
+
+def raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    """Yield the lines of an open records file, the last one perhaps torn.
+
+    Raises:
+        RecordError: A packed file is damaged, the file cannot be read, or a line does not end.
+    """
+    number = 0
+    try:
+        while raw := file.readline(MAX_LINE):
+            if len(raw) == MAX_LINE:
+                raise RecordError(
+                    f"{path}: line {number + 1}: a record has fewer than {MAX_LINE} bytes. "
+                    "Fix: restore the file from a backup, or start a new study with --name."
+                )
+            number += 1
+            yield raw
+    except (EOFError, lzma.LZMAError) as error:
+        raise RecordError(
+            f"{path}: must be a complete compressed file, got one that is cut or damaged after line {number} "
+            f"({error}). Fix: copy it again."
+        ) from error
+    except OSError as error:
+        raise RecordError(f"{path}: must be readable ({error.strerror}). Fix: check its permissions.") from error
+
+
+def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Iterator[Line]:
+    """Yield the complete lines of a records file from byte `offset` on; a torn last line is not yielded.
+
+    Args:
+        path: The records file; a missing one has no lines.
+        offset: Byte at which a line begins.
+        first_seq: Number that the first line must have; None accepts any.
+
+    Raises:
+        RecordError: A complete line is not a record of a known schema, or a line is missing.
+    """
+    if not path.exists():
+        return
+    expected = first_seq
+    with open_records(path) as file:
+        file.seek(offset)
+        for number, raw in enumerate(raw_lines(file, path), start=1):
+            offset += len(raw)
+            if not raw.endswith(b"\n"):
+                return
+            where = f"{path}: line {number}" if first_seq == 0 else f"{path}: byte {offset - len(raw)}"
+            line = parse_line(raw, where, offset)
+            if expected is not None:
+                check_seq(line, expected, where)
+            expected = line.seq + 1
+            yield line
+
+
+def check_seq(line: Line, expected: int, where: str) -> None:
+    """Refuse a line that does not follow on the one before.
+
+    Raises:
+        RecordError: Its number is another one.
+    """
+    if line.seq != expected:
+        raise RecordError(
+            f"{where}: `seq` must be {expected}, got {line.seq}: lines are missing or doubled. "
+            "Fix: restore the file from a backup, or start a new study with --name."
+        )
+
+
+def restore_returns(content: dict[str, Any]) -> None:
+    """Put NaN back for returns that are no numbers, which JSON does not have: it holds null."""
+    returns = content.get("returns")
+    if type(returns) is list and None in returns:
+        content["returns"] = [math.nan if each is None else each for each in returns]
+
+
+def parse_line(raw: bytes, where: str, end: int) -> Line:
+    """Return the record in a complete line.
+
+    Args:
+        raw: The line.
+        where: File and line, for the message.
+        end: Offset of the byte after it.
+
+    Raises:
+        RecordError: It is not a record of a known schema.
+    """
+    fix = "Fix: restore the file from a backup, or start a new study with --name."
+    try:
+        content = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise RecordError(f"{where}: must be JSON, {error}. {fix}") from error
+    if not isinstance(content, dict) or not {"schema", "seq", "time", "kind"} <= content.keys():
+        raise RecordError(f"{where}: must be a record with schema, seq, time and kind, got {raw[:60]!r}. {fix}")
+    schema, seq, moment, kind = (content.pop(key) for key in ("schema", "seq", "time", "kind"))
+    if schema != SCHEMA:
+        raise RecordError(
+            f"{where}: this version reads schema {SCHEMA}, got {str(schema)[:60]}. "
+            "Fix: use the version of this project that wrote the study."
+        )
+    if type(kind) is not str or kind not in KINDS or type(seq) is not int or not is_moment(moment):
+        raise RecordError(f"{where}: unknown record, got kind {str(kind)[:60]!r}. {fix}")
+    try:
+        restore_returns(content)
+        line = Line(seq=seq, time=moment, record=KINDS[kind](**content), end=end)
+    except TypeError as error:
+        wanted = ", ".join(item.name for item in fields(KINDS[kind]))
+        raise RecordError(f"{where}: a {kind} record has {wanted}, got {', '.join(content)[:500]}. {fix}") from error
+    if wrong := misfit(KINDS[kind], content):
+        raise RecordError(
+            f"{where}: a record must have the fields of its kind, each of its type, got {kind} with {wrong}. {fix}"
+        )
+    return line
+
+
+class RecordLog:
+    """The records file, open for appending. Use as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`, creating it when missing, and cut off a last line that a kill tore.
+
+        Raises:
+            RecordError: The file cannot be trusted; it is left as it is.
+        """
+        self.path = path
+        self._writing = threading.Lock()
+        self._is_closed = False
+        """Whether this driver's session has ended: a thread that comes late must not write behind the end."""
+        self._next_seq, end = 0, 0
+        for line in read_lines(path):
+            self._next_seq, end = line.seq + 1, line.end
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._end, self._inode = end, os.fstat(self._file).st_ino
+        self._chain, self._chained = "", 0
+        """Head of the hash chain, and the bytes that are in it."""
+        self.torn_bytes = max(os.fstat(self._file).st_size - end, 0)
+        """Bytes of a torn last line that were cut off."""
+        if self.torn_bytes:
+            self._check_torn(end)
+            os.ftruncate(self._file, end)
+
+    def _check_torn(self, end: int) -> None:
+        """Refuse to cut off anything but the beginning of a record.
+
+        Raises:
+            RecordError: The last line is something else.
+        """
+        with self.path.open("rb") as file:
+            file.seek(end)
+            torn = file.read(len(_BEGINNING))
+        if end:
+            torn = torn.rstrip(b"\0")  # what a power cut leaves of bytes that never reached the disk
+        if not _BEGINNING.startswith(torn):
+            os.close(self._file)
+            raise RecordError(
+                f"{self.path}: the last line must be a record or the beginning of one, got {torn!r}…. "
+                "Fix: restore the file from a backup, or start a new study with --name."
+            )
+
+    def append(self, record: Record) -> Line:
+        """Write one record.
+
+        Raises:
+            RecordError: The disk is full or failing; the file ends with the last complete line. Or somebody else has
+                written to it, or the session has ended: then nothing is written.
+        """
+        with self._writing:
+            if self._is_closed:
+                law = f"a session that has ended must write no more, got {record.kind}"
+                raise RecordError(f"{self.path}: {law}. Fix: run the same command with --resume.")
+            if isinstance(record, StageDecided):
+                record = replace(record, chain=self._head_of_chain())
+            line = self._append(record)
+            self._is_closed = isinstance(record, StudyClosed)
+        return line
+
+    def _head_of_chain(self) -> str:
+        """Return the head of the hash chain over all lines so far."""
+        from study.records.chain import heads  # which reads records
+
+        for head in heads(self.path, offset=self._chained, head=self._chain):
+            self._chain = head
+        self._chained = self._end
+        return self._chain
+
+    def _append(self, record: Record) -> Line:
+        self._check_alone(asking_anew=record.durable)
+        moment = time.time()
+        content = {"schema": SCHEMA, "seq": self._next_seq, "time": moment, "kind": record.kind, **asdict(record)}
+        raw = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
+        try:
+            written = os.write(self._file, raw)
+            if written != len(raw):
+                raise OSError(28, "No space left on device")
+            if record.durable:
+                os.fsync(self._file)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # else the next opening cuts the torn line off
+                os.ftruncate(self._file, self._end)
+            raise RecordError(
+                f"{self.path}: the record could not be written ({error.strerror}). "
+                "Fix: free some space, then run the same command with --resume; nothing recorded so far is lost."
+            ) from error
+        self._end += len(raw)
+        line = Line(seq=self._next_seq, time=moment, record=record, end=self._end)
+        self._next_seq += 1
+        return line
+
+    def _check_alone(self, *, asking_anew: bool) -> None:
+        """Refuse to write behind another driver, whatever became of the lock: its session's records are in the file.
+
+        Args:
+            asking_anew: Open the file for it, so that a file server is asked; else its last answer may do.
+
+        Raises:
+            RecordError: The file is not as this driver left it.
+        """
+        try:
+            if asking_anew:
+                os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
+            status = self.path.stat()
+            got = f"{status.st_size} bytes" if status.st_ino == self._inode else "another file"
+            if status.st_ino == self._inode and status.st_size == self._end:
+                return
+        except OSError as error:
+            got = f"none that can be read ({error.strerror})"
+        raise RecordError(
+            f"{self.path}: only one driver may write, and this one left it at {self._end} bytes, got {got}: another "
+            "driver has taken the study over, or the file was changed. Fix: let one driver alone go on, with --resume; "
+            "nothing recorded is lost."
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

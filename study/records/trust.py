@@ -1,0 +1,152 @@
+"""Whether a study folder is its user's own: nobody else can have prepared or exchanged what is in it. No engine.
+
+A resume goes on from what it finds: Optuna's journal, checkpoints beside it, a tracking URI; `evaluate` plays a policy.
+None of that is unpickled; the check keeps it so that a stranger's folder is never taken for one's own work.
+
+After unpacking a stranger's files belong to whoever unpacked them. So a study that is started leaves a signature of its
+`study.json` and of that file's inode, under a key that is in the user's state folder: a received, copied or changed
+folder has none that fits. Where the key cannot be kept, the folder counts as received.
+"""
+
+import contextlib
+import grp
+import hmac
+import os
+import pwd
+import secrets
+import shlex
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from study.errors import RecordError
+from study.records.files import write_atomically
+
+_COPY = "copy the folder and resume the copy with --out"
+SIGNATURE = ".made_here"
+"""File of a study's folder."""
+_KEY_BYTES = 32
+
+
+def check_own(folder: Path, *, way_out: str = _COPY) -> None:
+    """Refuse a folder that others own or may write to, in a place where anybody could exchange it.
+
+    Looks at the folder and every file directly in it, and at every folder above, of the path as given and of where
+    symbolic links in it lead. Folders above may belong to others, as a project's do, if not everybody may write there.
+
+    Args:
+        folder: What is about to be trusted.
+        way_out: What to do about another user's files.
+
+    Raises:
+        RecordError: Names the first place that is not trusted, and the way out.
+    """
+    if (place := open_place(folder)) is not None:
+        raise RecordError(f"{place}: must not be writable by everybody. Fix: chmod o-w {shlex.quote(str(place))}.")
+    _check(folder, folder.stat(), way_out)
+    for entry in os.scandir(folder):
+        with contextlib.suppress(FileNotFoundError):  # a draft that another driver has just removed
+            if entry.is_symlink():
+                _check_owner(Path(entry.path), entry.stat(follow_symlinks=False), way_out)
+            if Path(entry.path).exists():
+                _check(Path(entry.path), entry.stat(), way_out)
+
+
+def sign(identity_file: Path) -> None:
+    """Leave the signature of a study of this user's beside its identity; where there can be no key, leave none."""
+    if (signature := _signature(identity_file)) is not None:
+        write_atomically(identity_file.with_name(SIGNATURE), signature)
+
+
+def is_made_here(identity_file: Path) -> bool:
+    """Return whether this user started the study, in this folder and with this identity."""
+    try:
+        left = identity_file.with_name(SIGNATURE).read_bytes()[:100].decode("ascii", "replace").strip()
+    except OSError:
+        return False
+    expected = _signature(identity_file) if left.isascii() else None
+    return expected is not None and hmac.compare_digest(left, expected)
+
+
+def check_modules(identity_file: Path, ids: Iterable[str], way_out: str) -> None:
+    """Refuse environments that are imported from a module because a folder from elsewhere names it.
+
+    Args:
+        identity_file: Of the study.
+        ids: Of its environments; `module:Class` imports the module.
+        way_out: What to do after reading the module.
+
+    Raises:
+        RecordError: There is such an environment, and the study was not started here.
+    """
+    imported = next((each for each in ids if ":" in each), None)
+    if imported is not None and not is_made_here(identity_file):
+        raise RecordError(
+            f"{identity_file.parent}: a module must not be imported because a folder that was received, moved or "
+            f"copied names it, got {imported!r}. Fix: read that module, then {way_out}."
+        )
+
+
+def _signature(identity_file: Path) -> str | None:
+    """Return what only this user can have written beside this very file; None where there can be no key."""
+    try:
+        key, content = _key(), identity_file.read_bytes()
+        inode = identity_file.stat().st_ino
+    except (OSError, RuntimeError):  # no home, or none that can be written
+        return None
+    return hmac.digest(key, f"{inode}:".encode() + content, "sha256").hex()
+
+
+def _key() -> bytes:
+    """Return the user's key; the first call makes it."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    file = Path(state) / "runner-scaling-study" / "key"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = file.with_name(f".key.{secrets.token_hex(8)}")
+        write_atomically(draft, secrets.token_bytes(_KEY_BYTES))
+        with contextlib.suppress(FileExistsError):  # another process was faster: there must be one key
+            os.link(draft, file)
+        draft.unlink()
+    status = file.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{file} is not this user's alone")
+    return file.read_bytes()
+
+
+def open_place(folder: Path) -> Path | None:
+    """Return the folder, or the first one above it, in which everybody may exchange what is there, if there is one."""
+    modes = ((place, place.stat().st_mode) for place in (folder, *_above(folder)))
+    return next((place for place, mode in modes if mode & stat.S_IWOTH and not mode & stat.S_ISVTX), None)
+
+
+def group_may_write(status: os.stat_result) -> bool:
+    """Return whether others may write to a file or folder since its group is not this user's own."""
+    return bool(status.st_mode & stat.S_IWGRP) and not _is_private(status.st_gid)
+
+
+def _check_owner(place: Path, status: os.stat_result, way_out: str) -> None:
+    if status.st_uid != os.getuid():
+        raise RecordError(f"{place}: must belong to you (uid {os.getuid()}), got uid {status.st_uid}. Fix: {way_out}.")
+
+
+def _check(place: Path, status: os.stat_result, way_out: str) -> None:
+    _check_owner(place, status, way_out)
+    if status.st_mode & stat.S_IWOTH:
+        raise RecordError(f"{place}: must not be writable by everybody. Fix: chmod o-w {shlex.quote(str(place))}.")
+    if group_may_write(status):
+        raise RecordError(f"{place}: must not be writable by your group. Fix: chmod g-w {shlex.quote(str(place))}.")
+
+
+def _is_private(gid: int) -> bool:
+    """Return whether a group is this user's own, as many systems give one to each: its name is the user's."""
+    try:
+        return grp.getgrgid(gid).gr_name == pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a system that does not know them
+        return False
+
+
+def _above(folder: Path) -> Iterator[Path]:
+    """Yield every folder above, by the path as given and by the one without links."""
+    yield from folder.absolute().parents
+    yield from folder.resolve().parents

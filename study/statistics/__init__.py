@@ -1,0 +1,48 @@
+"""Every estimate with its interval, so that no table does statistics itself. Imports NumPy, SciPy, `study.errors`.
+
+The unit of replication is the run: one number per run, and a failed run is a score of 0 (or a time that is not
+reached) that the caller wrote. Intervals have the level that is asked for only as far as the coverage that each
+docstring quotes; `tests/unit/test_statistics_coverage.py` measures it.
+"""
+
+from study.statistics.comparisons import better_with_permutation, holm
+from study.statistics.estimate import BOOTSTRAP, FEWEST_RUNS, NUM_RESAMPLES, TOO_FEW, Estimate, resamples
+from study.statistics.looks import BOUND_WIDTH, lower_bound, paired_lower_bounds, pooled_sd
+from study.statistics.means import (
+    TRIMMED_SHARE,
+    Side,
+    difference_of_means,
+    iqm,
+    iqm_interval,
+    mean_interval,
+)
+from study.statistics.rates import rate_interval
+from study.statistics.samples import BoolArray, FloatArray
+from study.statistics.times import median_time, ratio_of_restricted_means, restricted_mean
+
+__all__ = [
+    "BOOTSTRAP",
+    "BOUND_WIDTH",
+    "FEWEST_RUNS",
+    "NUM_RESAMPLES",
+    "TOO_FEW",
+    "TRIMMED_SHARE",
+    "BoolArray",
+    "Estimate",
+    "FloatArray",
+    "Side",
+    "better_with_permutation",
+    "difference_of_means",
+    "holm",
+    "iqm",
+    "iqm_interval",
+    "lower_bound",
+    "mean_interval",
+    "median_time",
+    "paired_lower_bounds",
+    "pooled_sd",
+    "rate_interval",
+    "ratio_of_restricted_means",
+    "resamples",
+    "restricted_mean",
+]

@@ -1,0 +1,202 @@
+"""Means and their differences, plain and interquartile. Imports NumPy, SciPy, `study.errors`."""
+
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from study.errors import AnalysisError
+from study.statistics.estimate import (
+    FEWEST_RUNS,
+    NUM_RESAMPLES,
+    Estimate,
+    bootstrap,
+    check_level,
+    check_resamples,
+    without_interval,
+)
+from study.statistics.samples import FloatArray, as_sample, variance
+
+Side = Literal["both", "lower"]
+
+TRIMMED_SHARE = 0.25
+"""Share of the runs cut from each end: the interquartile mean (rliable)."""
+
+
+def mean_interval(values: npt.ArrayLike, *, level: float = 0.95) -> Estimate:
+    """Return the mean of independent runs with Student's t interval.
+
+    **Not to be trusted for rare failures.** A sample without a failed run looks certain, whatever the share of
+    failures is. With scores near 1 and a share of failed runs at 0, a nominal 95 % covers, in %
+    (`test_mean_interval_covers_as_its_docstring_says`):
+
+        failed    0 %    5 %   10 %   20 %
+        n = 5     95     78     53     68
+        n = 10    95     61     66     88
+        n = 20    95     66     88     92
+
+    Print `rate_interval` of the solved runs beside such a mean.
+
+    Args:
+        values: One number per run, shape (runs,).
+        level: Nominal coverage, in (0, 1).
+
+    Returns:
+        The mean, in the unit of `values`. No interval with one run; width 0 where all runs are equal.
+
+    Raises:
+        AnalysisError: `values` is empty or not finite, or `level` is out of range.
+    """
+    sample = as_sample("values", values)
+    return _t_estimate(
+        float(sample.mean()),
+        _squared_error(sample),
+        sample.size - 1,
+        n=sample.size,
+        level=level,
+        side="both",
+        method="Student t",
+    )
+
+
+def difference_of_means(
+    first: npt.ArrayLike, second: npt.ArrayLike, *, level: float = 0.95, side: Side = "both"
+) -> Estimate:
+    """Return mean(first) - mean(second) of independent runs with Welch's t interval.
+
+    **Not to be trusted for rare failures**, like `mean_interval`. Where both samples fail equally
+    often a nominal 95 % covers 94-99 % (n = 5 to 20 each). Where only the first fails, its one-sided 95 % lower bound
+    against 10 sound runs covers, in % (`test_welch_covers_as_its_docstring_says`):
+
+        failed    0 %    5 %   10 %   20 %
+        n = 5     96     72     51     68
+        n = 10    95     68     66     90
+        n = 20    95     77     87     92
+
+    So a bound above -0.05 with 20 runs against 10 is found in 24 % of samples, not in 5 %, when failures in 5.2 % of
+    runs make the true difference exactly -0.05, and in 7 % when 10 % of runs fail; "19 of 20 solved" changes neither
+    (`test_a_margin_of_five_hundredths_is_passed_too_often`). 20 runs without a failure only exclude rates above
+    14 % (17 % two-sided).
+
+    Args:
+        first: One number per run, shape (runs of the first,).
+        second: One number per run, shape (runs of the second,).
+        level: Nominal coverage, in (0, 1).
+        side: "both", or "lower" for a one-sided lower bound at `level`; `high` is then inf.
+
+    Returns:
+        The difference, in the unit of the samples. No interval when a sample has one run: its spread is unknown.
+        Width 0 where neither sample varies: the point itself, which is the absence of evidence on the spread.
+
+    Raises:
+        AnalysisError: A sample is empty or not finite, or `level` or `side` is out of range.
+
+    Source:
+        Welch, Biometrika 34 (1947), with Satterthwaite's degrees of freedom. SciPy's `ttest_ind` agrees (tested);
+        it is not called because it warns, rightly, where a sample does not vary.
+    """
+    one, two = as_sample("first", first), as_sample("second", second)
+    error_one, error_two = _squared_error(one), _squared_error(two)
+    squared = error_one + error_two
+    degrees = 0.0
+    if min(one.size, two.size) > 1:
+        share = error_one / squared if squared > 0 else 0.5
+        degrees = 1 / (share**2 / (one.size - 1) + (1 - share) ** 2 / (two.size - 1))
+    return _t_estimate(
+        float(one.mean() - two.mean()),
+        squared,
+        degrees,
+        n=one.size + two.size,
+        level=level,
+        side=side,
+        method="Welch t",
+    )
+
+
+def iqm(values: npt.ArrayLike) -> float:
+    """Return the interquartile mean: the mean after floor(n / 4) runs are cut from each end.
+
+    It does not see failures of fewer than a quarter of the runs: where these matter, use the mean.
+
+    Args:
+        values: One number per run, shape (runs,).
+
+    Raises:
+        AnalysisError: `values` is empty or not finite.
+
+    Source:
+        Agarwal et al., NeurIPS 2021 (rliable's `aggregate_iqm`): `scipy.stats.trim_mean(values, 0.25)`; whole runs
+        are cut, there are no fractional weights.
+    """
+    return float(stats.trim_mean(as_sample("values", values), TRIMMED_SHARE))
+
+
+def iqm_interval(values: npt.ArrayLike, *, level: float = 0.95, num_resamples: int = NUM_RESAMPLES) -> Estimate:
+    """Return the interquartile mean with an interval: bootstrap from five runs on, Student's t below.
+
+    Below five runs it is the trimmed Student's t, which for two and three runs, of which none is cut, is Student's t of
+    the mean: with scores near 1 and 0 to 20 % of zeros a nominal 95 % covers 92-96 % at n = 2, 3 and 4
+    (`test_iqm_interval_covers_below_five_runs`). A bootstrap of so few covers 49 / 74 / 87 %.
+
+    From five runs on it is the expanded percentile bootstrap, see `estimate.bootstrap`. The resamples are always the
+    same, so that equal runs have equal intervals.
+    With scores near 1 and 0 to 20 % of zeros a nominal 95 % covers 95.5-97.5 % at n = 10 and 20, and 92-95 % at n = 5
+    (`test_iqm_interval_covers_as_its_docstring_says`). In the same simulation plain percentiles covered 93-95 %
+    (88-90 % at n = 5), BCa 91-95 % (86-90 %), the basic bootstrap 89-94 % (82-87 %): the expanded one is the only one
+    that is not below 95 % where a study has its runs. It is wider than plain percentiles (median width): by 10-20 % in
+    most cells at n = 10 and 20, by up to 63 % at n = 10 with 10 % of runs failed, and by 24-42 % at n = 5.
+
+    Args:
+        values: One number per run, shape (runs,), in any order.
+        level: Nominal coverage, in (0, 1).
+        num_resamples: Resamples, >= 1.
+
+    Returns:
+        The interquartile mean, in the unit of `values`. No interval with one run; width 0 where all are equal.
+
+    Raises:
+        AnalysisError: `values` is empty or not finite, or `level` or `num_resamples` is out of range.
+
+    Source:
+        Yuen, Biometrika 61 (1974), for the trimmed t.
+    """
+    sample = np.sort(as_sample("values", values))
+    check_resamples(num_resamples)
+    if sample.size < FEWEST_RUNS:
+        return _trimmed_t(sample, level)
+
+    def statistic(resample: FloatArray, axis: int) -> FloatArray:
+        return np.asarray(stats.trim_mean(resample, TRIMMED_SHARE, axis=axis), dtype=np.float64)
+
+    return bootstrap(iqm(sample), (sample,), statistic, level=level, num_resamples=num_resamples)
+
+
+def _trimmed_t(sample: FloatArray, level: float) -> Estimate:
+    """Return the interquartile mean with Student's t from the winsorised variance."""
+    n, cut = sample.size, int(TRIMMED_SHARE * sample.size)
+    kept, ordered = n - 2 * cut, np.sort(sample)
+    winsorised = np.clip(sample, ordered[cut], ordered[n - cut - 1])
+    squared = variance(winsorised) * (n - 1) / (kept * (kept - 1)) if kept > 1 else 0.0
+    return _t_estimate(
+        iqm(sample), squared, kept - 1, n=n, level=level, side="both", method="Student t" if not cut else "trimmed t"
+    )
+
+
+def _t_estimate(
+    value: float, squared_error: float, degrees: float, *, n: int, level: float, side: Side, method: str
+) -> Estimate:
+    """Return value +- t * sqrt(squared_error); `degrees` below 1 says that the error is unknown."""
+    check_level(level)
+    if side not in get_args(Side):
+        raise AnalysisError(f"side: must be one of {get_args(Side)}, got {side!r}. Fix: name one of these.")
+    if degrees < 1:
+        return without_interval(value, n=n, level=level, method=method)
+    quantile = (1 + level) / 2 if side == "both" else level
+    half = float(stats.t.ppf(quantile, degrees) * np.sqrt(squared_error))
+    high = value + half if side == "both" else float("inf")
+    return Estimate(value=value, low=value - half, high=high, n=n, level=level, method=method)
+
+
+def _squared_error(sample: FloatArray) -> float:
+    return variance(sample) / sample.size

@@ -1,0 +1,246 @@
+"""EnvPool's environments, written in C++, behind the same seam as Gymnasium's. EnvPool is imported when needed.
+
+Facts about EnvPool 1.2 that this rests on, each tested in `tests/contract`:
+
+- `seed` may be a list. Environment i then plays what a pool of one with that seed plays, whatever else the
+  pool holds: lane -> seed holds exactly, in every layout. A pool cannot be seeded again.
+- `step(actions, env_id)` and `reset(env_id)` touch only the environments named, and answer in that order.
+- Left alone, an environment that ended takes its next action as a reset.
+- Of an episode that ends in its last allowed step, EnvPool says `truncated` only.
+"""
+
+import difflib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from study.space.procgen import is_procgen, task_of
+from study.space.spec import EnvironmentSpec
+from study.trial.engine.envs.lane_checks import LaneError
+from study.trial.engine.envs.layers import StepLoad
+from study.trial.engine.envs.observations import PoolObservations, Unusable
+
+Array = npt.NDArray[Any]
+
+_OURS = ("num_envs", "batch_size", "num_threads", "max_num_players", "seed", "env_seed", "max_episode_steps")
+"""Arguments of a pool that the study sets."""
+_INT_MAX = 2**31 - 1
+"""EnvPool's way to say that episodes have no limit."""
+
+
+class PoolTask:
+    """What an EnvPool task is, before any pool is made.
+
+    Attributes:
+        observations: What the network sees of it.
+        action_space: Of one environment.
+        limit: Steps after which an episode is truncated.
+    """
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        """Look the task up.
+
+        Raises:
+            Unusable: EnvPool is not installed or does not know the task, the task does not take these arguments or
+                has several players, or a library of the system is missing.
+        """
+        self._envpool = _envpool()
+        self._id, self._kwargs = spec.id, spec.kwargs
+        if is_procgen(spec.id):
+            self._id, self._kwargs = task_of(spec.id, spec.kwargs)
+        self._check()
+        try:
+            task = self._envpool.make_spec(self._id, **self._kwargs)
+        except ImportError as error:  # EnvPool's own words name another package; the linker's name the library
+            missing = str(error.__cause__ or error)
+            law = f"'{spec.id}' needs a library of the system, got: {missing}."
+            qt = is_procgen(spec.id) or "libQt5" in missing
+            fix = "On Debian: apt install libqt5gui5, on every node." if qt else "Install it on every node."
+            raise Unusable("environment.id", law, fix) from error
+        except TypeError as error:  # of C++ types, all signatures follow
+            law = f"must suit '{spec.id}', got {spec.kwargs}: {str(error).partition(' The following')[0].rstrip('.')}."
+            raise Unusable("environment.kwargs", law, "Change the arguments.") from error
+        if task.config.max_num_players != 1:
+            law = f"'{spec.id}' must have one player, got {task.config.max_num_players}."
+            raise Unusable("environment.id", law, "Use a task for one player.")
+        self.observations = PoolObservations(task.gymnasium_observation_space)
+        self.action_space: gymnasium.Space = task.gymnasium_action_space
+        self.limit: int = spec.max_episode_steps or task.config.max_episode_steps
+        # One step more than allowed, so that `terminated` in the last allowed step is the environment's own.
+        # With `episodic_life` a reset goes on with the same game unless EnvPool itself saw the limit.
+        self._pool_limit = self.limit if getattr(task.config, "episodic_life", False) else min(self.limit + 1, _INT_MAX)
+
+    def pool(self, seeds: Sequence[int]) -> Any:
+        """Return a pool of one environment per seed, stepped by one thread."""
+        return self._envpool.make(
+            self._id,
+            env_type="gymnasium",
+            num_envs=len(seeds),
+            num_threads=1,
+            seed=list(seeds),
+            max_episode_steps=self._pool_limit,
+            **self._kwargs,
+        )
+
+    def _check(self) -> None:
+        known = self._envpool.list_all_envs()
+        if self._id not in known:
+            near = difflib.get_close_matches(self._id, known, n=1, cutoff=0.5)
+            fix = f"Did you mean '{near[0]}'?" if near else "Use an id of EnvPool, or `backend: gymnasium`."
+            raise Unusable("environment.id", f"EnvPool has no such environment, got '{self._id}'.", fix)
+        taken = sorted(set(self._kwargs) & set(_OURS))
+        if taken:
+            law = f"the study sets {', '.join(taken)} itself, got {self._kwargs}."
+            raise Unusable("environment.kwargs", law, "Leave them out.")
+
+
+def _envpool() -> ModuleType:
+    try:
+        import envpool
+    except ImportError as error:
+        absent = isinstance(error, ModuleNotFoundError) and error.name == "envpool"
+        law = "envpool is not installed." if absent else f"envpool cannot be imported, got: {error}."
+        raise Unusable("environment.backend", law, "pip install '.[envpool]'") from error
+    module: ModuleType = envpool
+    return module
+
+
+class EnvPoolLanes:
+    """`LaneEnvs` over one pool.
+
+    `seeds[i]` is the seed of lane i, however lanes are spread over processes: see the top of this file.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int], *, load: StepLoad | None = None) -> None:
+        """Make the pool.
+
+        Args:
+            spec: The environment.
+            seeds: Seed of each lane, shape (num_envs,), at least one, each below 2^31.
+            load: What each step of each lane costs besides itself.
+
+        Raises:
+            Unusable: The task cannot be made.
+        """
+        task = PoolTask(spec)
+        self.num_envs = len(seeds)
+        self.observation_space: gymnasium.Space = task.observations.space
+        self.action_space = task.action_space
+        self._pool: Any = task.pool(seeds)
+        self._task, self._load = task, load or StepLoad()
+        self._lanes = np.arange(self.num_envs, dtype=np.int32)
+
+    def reset(self, observations: Array) -> None:
+        """See `LaneEnvs.reset`."""
+        observations[:] = self._first_observations(self._lanes)
+
+    def step(
+        self, actions: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array
+    ) -> list[tuple[int, Array]]:
+        """See `LaneEnvs.step`; where EnvPool itself raises, the note names all lanes that were stepped."""
+        if not len(actions):
+            return []
+        lanes = self._lanes[: len(actions)]
+        try:
+            batch, pool_rewards, ends, cut, info = self._pool.step(actions, lanes)
+        except Exception as error:
+            error.add_note(f"This happened in a step of lanes 0 to {len(lanes) - 1}.")
+            raise
+        observations[:] = self._checked(batch, lanes)
+        if pool_rewards.shape != lanes.shape:
+            raise LaneError(f"{_place(lanes)}: a reward must be one number, got shape {pool_rewards.shape[1:]}.")
+        rewards[:] = pool_rewards
+        terminated[:] = ends
+        np.logical_or(cut, info["elapsed_step"] >= self._task.limit, out=truncated)
+        ended = lanes[terminated | truncated]
+        finals: list[tuple[int, Array]] = []
+        if ended.size:
+            finals = [(int(lane), observations[lane].copy()) for lane in ended]
+            observations[ended] = self._first_observations(ended)
+        if self._load:
+            self._load.bear(len(lanes))
+        return finals
+
+    def close(self) -> None:
+        """See `LaneEnvs.close`."""
+        self._pool = None
+
+    def _first_observations(self, lanes: npt.NDArray[np.int32]) -> Array:
+        try:
+            batch, _ = self._pool.reset(lanes)
+        except Exception as error:
+            error.add_note(f"This happened in the reset of {_place(lanes)}.")
+            raise
+        return self._checked(batch, lanes)
+
+    def _checked(self, batch: Any, lanes: npt.NDArray[np.int32]) -> Array:
+        array = self._task.observations(batch)
+        shape = self.observation_space.shape
+        if array.shape != (len(lanes), *(shape or ())):
+            raise LaneError(
+                f"{_place(lanes)}: an observation must fit its space, got shape {array.shape[1:]}, "
+                f"the space says {shape}."
+            )
+        return array
+
+
+def _place(lanes: npt.NDArray[np.int32]) -> str:
+    return f"lanes {', '.join(map(str, lanes.tolist()))}"
+
+
+class EnvPoolEnv(gymnasium.Env[Array, Any]):
+    """One environment of EnvPool, for whoever wants Gymnasium's interface.
+
+    A reset with a seed makes a new pool, since a pool cannot be seeded again: under a millisecond for most
+    tasks, but 0.2 s for an Atari game.
+    """
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        """Look the task up; the first reset makes the pool.
+
+        Raises:
+            Unusable: EnvPool is not installed, or does not know the task.
+        """
+        task = PoolTask(spec)
+        self.observation_space = task.observations.space
+        self.action_space = task.action_space
+        self._spec = spec
+        self._lane: EnvPoolLanes | None = None
+        self._following: Array | None = None
+        """First observation of the next episode, once an episode has ended: lanes reset at once."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """Start an episode; without a seed the one that follows in this pool."""
+        super().reset(seed=seed)
+        if seed is not None or self._lane is None:
+            self.close()
+            self._lane = EnvPoolLanes(self._spec, [int(self.np_random.integers(2**31)) if seed is None else seed])
+        if self._following is None:
+            observations = self._row()
+            self._lane.reset(observations)
+            return observations[0], {}
+        first, self._following = self._following, None
+        return first, {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """Take one step."""
+        if self._lane is None or self._following is not None:
+            raise RuntimeError("EnvPoolEnv.step: an episode must have been started, got none. Fix: call reset().")
+        observations = self._row()
+        rewards, terminated, truncated = np.empty(1, np.float32), np.empty(1, bool), np.empty(1, bool)
+        finals = self._lane.step(np.asarray(action)[np.newaxis], observations, rewards, terminated, truncated)
+        observation = observations[0]
+        if finals:
+            self._following, (_, observation) = observation, finals[0]
+        return observation, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+    def close(self) -> None:
+        """Let the pool go."""
+        self._lane, self._following = None, None
+
+    def _row(self) -> Array:
+        return np.empty((1, *(self.observation_space.shape or ())), np.float32)

@@ -1,0 +1,178 @@
+"""The lanes of one process, stepped together: one seam, two backends. No Ray, no torch.
+
+A lane is one sub-environment of a trial. Gymnasium's vector environments merge infos, copy observations and
+allocate at every step; here each lane writes straight into the arrays of whoever samples.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Discrete
+
+from study.trial.engine.envs.environments import EnvFactory
+from study.trial.engine.envs.envpool_envs import EnvPoolLanes
+from study.trial.engine.envs.lane_checks import LaneError, checked_observation, checked_reward, where
+
+__all__ = ["Finals", "GymnasiumLanes", "LaneEnvs", "LaneError", "make_lane_envs"]
+
+Array = npt.NDArray[Any]
+Finals = list[tuple[int, npt.NDArray[Any]]]
+"""(lane, last observation of the episode that ended), in the order of the lanes."""
+
+
+class LaneEnvs(Protocol):
+    """Some lanes of a trial.
+
+    Attributes:
+        num_envs: Number of lanes.
+        observation_space: Of one environment: a float32 `Box`.
+        action_space: Of one environment.
+    """
+
+    num_envs: int
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+
+    def reset(self, observations: Array) -> None:
+        """Start a new episode in every lane: the first time with the lanes' seeds, later without.
+
+        Args:
+            observations: Receives the first observations, shape (num_envs, *shape), float32.
+
+        Raises:
+            LaneError: An observation does not fit the space. What an environment itself raises passes
+                through, with a note that names the lane and the step.
+        """
+
+    def step(self, actions: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array) -> Finals:
+        """Step the first `len(actions)` lanes; the others stay as they are.
+
+        A lane whose episode ended is reset at once, without a seed.
+
+        Args:
+            actions: Ready for the environments, shape (m, *action shape), m <= num_envs.
+            observations: Receives the observations, shape (m, *shape), float32. Of a lane whose episode ended it
+                is the first one of the next episode.
+            rewards: Receives the rewards, shape (m,), float32.
+            terminated: Receives whether the environment ended the episode, shape (m,), bool.
+            truncated: Receives whether the episode was cut, shape (m,), bool.
+
+        Returns:
+            (lane, last observation) of each episode that ended, in the order of the lanes.
+
+        Raises:
+            LaneError: An observation does not fit the space, or a reward is not one number. What an
+                environment itself raises passes through, with a note that names the lane and the step.
+        """
+
+    def close(self) -> None:
+        """Close the environments; a second call does nothing."""
+
+
+def make_lane_envs(make: Callable[[], gymnasium.Env] | EnvFactory, seeds: Sequence[int]) -> LaneEnvs:
+    """Make lanes on the backend that the environment asks for.
+
+    Args:
+        make: Makes one environment. An `EnvFactory` also says which backend; anything else is Gymnasium's.
+        seeds: Seed of each lane's first reset, shape (num_envs,), at least one.
+
+    Raises:
+        Unusable: The environment cannot be made.
+    """
+    if isinstance(make, EnvFactory) and make.spec.backend == "envpool":
+        return EnvPoolLanes(make.spec, seeds, load=make.load)
+    return GymnasiumLanes(make, seeds)
+
+
+class GymnasiumLanes:
+    """`LaneEnvs` over environments of Gymnasium: a plain loop."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env], seeds: Sequence[int]) -> None:
+        """Make one environment per seed.
+
+        Args:
+            make: Makes one environment; its observations are arrays of numbers with a fixed shape.
+            seeds: Seed of each lane's first reset, shape (num_envs,), at least one.
+        """
+        self.num_envs = len(seeds)
+        self._envs: list[gymnasium.Env] = []
+        try:
+            for _ in seeds:
+                self._envs.append(make())
+        except BaseException:
+            self.close()
+            raise
+        self.observation_space = self._envs[0].observation_space
+        self.action_space = self._envs[0].action_space
+        self._seeds: list[int] | None = list(seeds)
+        self._steps = [env.step for env in self._envs]
+        self._lengths = [0] * self.num_envs
+        # Gymnasium's own environments are up to a tenth faster with Python's numbers than with NumPy's. Others get
+        # np.int64, as from `action_space.sample()`: they may use its methods.
+        discrete = isinstance(self.action_space, Discrete)
+        self._python_ints = discrete and all(map(_is_of_gymnasium, self._envs))
+
+    def reset(self, observations: Array) -> None:
+        """See `LaneEnvs.reset`."""
+        lane = 0
+        try:
+            for lane in range(self.num_envs):
+                observations[lane] = self._first_observation(lane, self._seeds[lane] if self._seeds else None)
+        except Exception as error:
+            self._note(error, lane)
+            raise
+        self._seeds = None
+
+    def step(self, actions: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array) -> Finals:
+        """See `LaneEnvs.step`."""
+        finals: Finals = []
+        row_rewards: list[float] = []
+        row_terminated: list[bool] = []
+        row_truncated: list[bool] = []
+        lengths, shape, ndarray = self._lengths, self.observation_space.shape, np.ndarray
+        # A copy: an environment may keep its action, and the caller may use the array again.
+        rows = np.array(actions, self.action_space.dtype)
+        row_actions: Iterable[Any] = rows.tolist() if self._python_ints else rows
+        lane = 0
+        try:
+            for lane, step, action in zip(itertools.count(), self._steps, row_actions, strict=False):
+                lengths[lane] += 1
+                observation, reward, ends, cut, _ = step(action)
+                if type(observation) is not ndarray or observation.shape != shape:
+                    observation = checked_observation(observation, shape, lane, lengths[lane])
+                row_rewards.append(reward if isinstance(reward, float) else checked_reward(reward, lane, lengths[lane]))
+                row_terminated.append(bool(ends))
+                row_truncated.append(bool(cut))
+                if ends or cut:
+                    finals.append((lane, np.array(observation, np.float32)))
+                    observation = self._first_observation(lane, None)
+                observations[lane] = observation
+        except Exception as error:
+            self._note(error, lane)
+            raise
+        rewards[:], terminated[:], truncated[:] = row_rewards, row_terminated, row_truncated
+        return finals
+
+    def close(self) -> None:
+        """See `LaneEnvs.close`."""
+        self._steps = []
+        while self._envs:
+            self._envs.pop().close()
+
+    def _first_observation(self, lane: int, seed: int | None) -> Array:
+        self._lengths[lane] = 0
+        env = self._envs[lane]
+        observation, _ = env.reset() if seed is None else env.reset(seed=seed)
+        return checked_observation(observation, self.observation_space.shape, lane, 0)
+
+    def _note(self, error: Exception, lane: int) -> None:
+        if not isinstance(error, LaneError):
+            error.add_note(f"This happened in {where(lane, self._lengths[lane])}.")
+
+
+def _is_of_gymnasium(env: gymnasium.Env) -> bool:
+    return type(env.unwrapped).__module__.startswith("gymnasium.")

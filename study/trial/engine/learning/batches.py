@@ -1,0 +1,119 @@
+"""What an update learns from: episodes -> flat arrays -> tensors -> minibatches. Imports RLlib's episodes and torch."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import tree
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from torch import Tensor
+
+from study.trial.engine.learning.advantages import BoolArray, FloatArray, IntArray
+
+DISCOUNTED = "discounted_return"
+"""Column of an episode: r(t) + gamma r(t-1) + gamma^2 r(t-2) + …, back to its first step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragments:
+    """What the episodes contain: the steps of all fragments one behind the other."""
+
+    observations: Any
+    """Nested arrays of shape (steps + fragments, …): before each step, then the last one of each fragment."""
+    actions: Any
+    rewards: FloatArray
+    lengths: IntArray
+    terminated: BoolArray
+    discounted: FloatArray | None = None
+    """Discounted return of each step's episode up to it, where the runners hand it over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The train batch, or rows of it, on the learner's device."""
+
+    observations: Any
+    """Nested tensors, shape (steps, …)."""
+    actions: Tensor
+    old: Tensor
+    """Parameters of the action distributions before the update, shape (steps, inputs)."""
+    old_log_probs: Tensor
+    advantages: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def rows(self, index: Tensor) -> "Batch":
+        """Return the rows at `index`, shape (rows,)."""
+        observations = self.observations
+        return Batch(
+            observations=observations[index]
+            if isinstance(observations, Tensor)
+            else tree.map_structure(lambda part: part[index], observations),
+            actions=self.actions[index],
+            old=self.old[index],
+            old_log_probs=self.old_log_probs[index],
+            advantages=self.advantages[index],
+            targets=self.targets[index],
+        )
+
+
+def gather_fragments(episodes: Sequence[SingleAgentEpisode]) -> Fragments:
+    """Gather the episodes' arrays, whose lookback buffers hold steps of earlier batches, into new ones.
+
+    Raises:
+        ValueError: There is no step.
+    """
+    filled = [episode if episode.is_numpy else episode.to_numpy() for episode in episodes if len(episode)]
+    if not filled:
+        raise ValueError("episodes: must hold at least one step for every learner, got none.")
+    observations = [_own(episode.observations) for episode in filled]
+    before = [tree.map_structure(lambda part: part[:-1], structure) for structure in observations]
+    last = [tree.map_structure(lambda part: part[-1:], structure) for structure in observations]
+    return Fragments(
+        observations=tree.map_structure(lambda *parts: np.concatenate(parts), *before, *last),
+        actions=np.concatenate([_own(episode.actions) for episode in filled]),
+        rewards=np.concatenate([_own(episode.rewards) for episode in filled], dtype=np.float64, casting="unsafe"),
+        lengths=np.array([len(episode) for episode in filled], dtype=np.int64),
+        terminated=np.array([episode.is_terminated for episode in filled], dtype=np.bool_),
+        discounted=np.concatenate([_own(each.extra_model_outputs[DISCOUNTED]) for each in filled])
+        if DISCOUNTED in filled[0].extra_model_outputs
+        else None,
+    )
+
+
+def _own(buffer: Any) -> Any:
+    """Return a buffer's content behind its lookback, as views."""
+    start = buffer.lookback
+    if isinstance(buffer.data, np.ndarray):
+        return buffer.data[start:]
+    return tree.map_structure(lambda part: part[start:], buffer.data)
+
+
+def minibatch_indices(
+    steps: int, *, size: int, count: int, generator: torch.Generator | None, device: Any = "cpu"
+) -> Iterator[Tensor]:
+    """Yield the rows of each minibatch, going through the steps again and again.
+
+    As RLlib's `MiniBatchCyclicIterator` does, a minibatch that reaches the end of an epoch is filled up from the next.
+
+    Args:
+        steps: Steps in the batch, > 0.
+        size: Rows of every minibatch; may exceed `steps`.
+        count: Number of minibatches.
+        generator: Makes an order for every epoch; None keeps the given order.
+        device: Where the indices are to lie.
+
+    Yields:
+        Indices in [0, steps), shape (size,).
+    """
+    queue = torch.empty(0, dtype=torch.int64, device=device)
+    for _ in range(count):
+        while len(queue) < size:
+            order = torch.arange(steps) if generator is None else torch.randperm(steps, generator=generator)
+            queue = torch.cat([queue, order.to(device)])
+        yield queue[:size]
+        queue = queue[size:]

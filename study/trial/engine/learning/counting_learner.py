@@ -1,0 +1,225 @@
+"""RLlib's APPO and IMPALA learners, which tell what their thread has done and when it has nothing to do. Imports RLlib.
+
+RLlib hands batches to a thread and does not look after it: neither its end nor what it has learnt so far is known.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ray.rllib.algorithms.appo.torch.appo_torch_learner import APPOTorchLearner
+from ray.rllib.algorithms.impala.torch.impala_torch_learner import IMPALATorchLearner
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.learner import Learner
+from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
+from torch import Tensor
+
+from study.trial.engine.learning.truncations import BootstrappedLearner
+from study.trial.failures import described
+
+_LOSSES = {
+    "kl": ("mean_kl_loss",),
+    "entropy": ("entropy",),
+    "policy_loss": ("policy_loss", "mean_pi_loss"),
+    "vf_loss": ("mean_vf_loss", "vf_loss"),
+}
+"""Our metric -> its key in APPO or IMPALA, which logs its value loss summed too."""
+_LOOK_S = 1.0
+"""How often somebody who waits for the learner's thread looks whether it is still alive."""
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learnt:
+    """What a learner has done since the start. Replaced as a whole, so that its parts are of one moment."""
+
+    busy_s: float = 0.0
+    """Seconds of updates."""
+    num_updates: int = 0
+    lags: float = 0.0
+    """Sum over the updates of the mean number of updates between the policy that sampled and the one that learnt."""
+    losses: Mapping[str, Any] = field(default_factory=dict)
+    """What the last update logged, by our names; what the algorithm lacks is left out."""
+    failure: str = ""
+    """What ended the thread."""
+
+
+class _EndOfUpdate(threading.Event):
+    """The end of an update as RLlib waits for it, without limit; but not for a thread that is gone."""
+
+    failure: Exception | None = None
+
+    def __init__(self, thread: threading.Thread) -> None:
+        super().__init__()
+        self._thread = thread
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return once the update has ended.
+
+        Raises:
+            RuntimeError: The learner's thread has died.
+        """
+        while not super().wait(_LOOK_S if timeout is None else timeout):
+            if timeout is not None:
+                return False
+            if not self._thread.is_alive() and not self.is_set():
+                why = type(self.failure).__name__ if self.failure else "without a reason"
+                raise RuntimeError(f"the learner's thread has died: {why}: {self.failure}") from self.failure
+        return True
+
+
+class Backlog:
+    """RLlib's queue, or circular buffer, of batches between it and the learner's thread, that can tell its end.
+
+    Neither RLlib's buffer nor its queue between threads knows of a batch that was taken and not learnt from yet.
+    """
+
+    def __init__(self, batches: Any) -> None:
+        """Stand in for RLlib's `batches`, which one thread takes from."""
+        self._batches = batches
+        self._changed = threading.Condition()
+        self._num_put, self._in_hand = 0, False
+
+    def put(self, item: Any, **arguments: Any) -> None:
+        """Add a batch; wait for room where RLlib's does."""
+        self._batches.put(item, **arguments)
+        with self._changed:
+            self._num_put += 1
+            self._changed.notify_all()
+
+    def put_nowait(self, item: Any) -> None:
+        """Add a batch, or RLlib's word to stop."""
+        self.put(item, block=False)
+
+    def get(self) -> Any:
+        """Return the next batch; the one before has been learnt from."""
+        with self._changed:
+            self._in_hand = False
+            self._changed.notify_all()
+            self._changed.wait_for(self._batches.qsize)
+            self._in_hand = True
+            return self._batches.get()
+
+    def task_done(self) -> None:
+        """Hand on what RLlib says to its queue."""
+        self._batches.task_done()
+
+    def qsize(self) -> int:
+        """Return the batches that wait."""
+        return int(self._batches.qsize())
+
+    def is_done(self, num_submitted: int, *, timeout_s: float) -> bool:
+        """Return whether so many batches, all that there are, have been put here and learnt from by then.
+
+        Args:
+            num_submitted: Batches that were handed to the learner; with a GPU, a thread brings them here in its time.
+            timeout_s: Seconds to wait.
+        """
+
+        def done() -> bool:
+            return self._num_put >= num_submitted and not self._in_hand and not self._batches.qsize()
+
+        with self._changed:
+            return self._changed.wait_for(done, timeout_s)
+
+
+class CountingLearner(Learner):
+    """Adds up raw what its thread does: seconds of updates, their number, and how old the policies of samples were."""
+
+    _learner_thread: Any
+    _submitted_updates: int
+    _backlog: Backlog
+
+    def build(self) -> None:
+        """Build as RLlib does, which starts the thread, once the sums are there."""
+        self._learnt, self._lags, self._began = Learnt(), 0.0, 0.0
+        super().build()
+        thread = self._learner_thread
+        self._agg_event = _EndOfUpdate(thread)
+        thread._update_method = self._end_of_update_after(thread._update_method)
+
+    @property
+    def _learner_thread_in_queue(self) -> Backlog:
+        return self._backlog
+
+    @_learner_thread_in_queue.setter
+    def _learner_thread_in_queue(self, batches: Any) -> None:
+        # RLlib makes the queue and starts the thread on it in one go: afterwards is too late to put anything around it.
+        self._backlog = Backlog(batches)
+
+    def _end_of_update_after(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        """Return RLlib's update, which leaves behind what it raises: nobody sees the thread that it ends."""
+
+        def updated(**arguments: Any) -> Any:
+            try:
+                return update(**arguments)
+            except Exception as error:
+                self._agg_event.failure = error
+                raise
+
+        return updated
+
+    def before_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
+        """Begin an update."""
+        self._began = time.perf_counter()
+        super().before_gradient_based_update(timesteps=timesteps)
+
+    def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
+        """End an update."""
+        super().after_gradient_based_update(timesteps=timesteps)
+        before = self._learnt
+        self._learnt = Learnt(
+            busy_s=before.busy_s + time.perf_counter() - self._began,
+            num_updates=before.num_updates + 1,
+            lags=self._lags,
+            losses=self._logged(),
+        )
+
+    def _logged(self) -> dict[str, Any]:
+        """Return what this update logged: numbers or tensors, which would hold it up if they were read here."""
+        found = {}
+        for name, keys in _LOSSES.items():
+            if name == "kl" and not getattr(self.config, "use_kl_loss", False):
+                continue  # APPO logs 0 where its loss has no such term
+            logged = (self.metrics.peek((DEFAULT_MODULE_ID, key), default=_ABSENT) for key in keys)
+            value = next((value for value in logged if value is not _ABSENT), _ABSENT)
+            if value is not _ABSENT:
+                found[name] = value.detach() if isinstance(value, Tensor) else value
+        return found
+
+    def _compute_off_policyness(self, batch: dict[str, Any]) -> None:
+        super()._compute_off_policyness(batch)
+        rows = batch[DEFAULT_MODULE_ID]
+        steps = rows[Columns.LOSS_MASK].bool()
+        # The learner has counted this update already: what was sampled with the newest weights has a lag of 0.
+        self._lags += float((self._weights_seq_no - 1 - rows[WEIGHTS_SEQ_NO][steps].double()).mean())
+
+    def learnt_so_far(self) -> Learnt:
+        """Return what was learnt since the start, and what failed."""
+        learnt, failure = self._learnt, self._agg_event.failure
+        losses = {name: float(value) for name, value in learnt.losses.items()}
+        return replace(learnt, losses=losses, failure=described(failure) if failure else "")
+
+    def finish(self, timeout_s: float) -> bool:
+        """Wait until all batches so far are learnt from, or the thread has died; return whether that came in time.
+
+        To be called where `update` is called, so that no other batch comes meanwhile.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._backlog.is_done(self._submitted_updates, timeout_s=_LOOK_S):
+            if not self._learner_thread.is_alive():
+                return True
+            if time.monotonic() > deadline:
+                return False
+        return True
+
+
+class CountingAPPOLearner(CountingLearner, BootstrappedLearner, APPOTorchLearner):
+    """APPO's."""
+
+
+class CountingIMPALALearner(CountingLearner, BootstrappedLearner, IMPALATorchLearner):
+    """IMPALA's."""

@@ -1,0 +1,510 @@
+"""The batched environment runner: one forward pass per vector step over all lanes of a process. Imports RLlib.
+
+RLlib's stock runner spends over nine tenths of a step on Python: connectors, per-step lists, timers, mode
+switches. Here a fragment is a set of arrays, time by lane, that the environments write into; at its end the
+arrays are cut into RLlib's episodes. It is used through `env_runner_cls` and keeps the contract of
+`SingleAgentEnvRunner`: `sample`, `get_metrics`, `get_spaces`, `get_state`, `set_state`, `stop`.
+
+What a lane does depends on the trial's seed and the lane alone (`seeds`), so the same lanes can be
+stepped by one process or by many. Forward passes of different size round differently, in the last digit.
+"""
+
+import math
+import uuid
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+import ray
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.columns import Columns
+from ray.rllib.env.env_context import EnvContext
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
+from ray.rllib.utils.metrics import (
+    EPISODE_LEN_MAX,
+    EPISODE_LEN_MEAN,
+    EPISODE_LEN_MIN,
+    EPISODE_RETURN_MAX,
+    EPISODE_RETURN_MEAN,
+    EPISODE_RETURN_MIN,
+    SAMPLE_TIMER,
+    WEIGHTS_SEQ_NO,
+)
+from ray.tune.registry import ENV_CREATOR, _global_registry
+from scipy.signal import lfilter
+
+from study.trial.engine.envs.lane_envs import LaneEnvs, make_lane_envs
+from study.trial.engine.learning.batches import DISCOUNTED
+from study.trial.engine.sampling.acting import action_rule, network_of, scaling_for_environment
+from study.trial.engine.sampling.lanes import Fragment
+from study.trial.engine.sampling.runner import DivergedError, Ended, MeasuredEnvRunner, NonFiniteError, layout_of
+from study.trial.engine.sampling.seeds import LaneNoise, lane_seed
+
+Array = npt.NDArray[Any]
+
+_DIVERGED = "the policy must answer finite numbers, it does not: the training diverged"
+
+
+class VectorSpaces:
+    """What RLlib asks of a runner's vector environment: its spaces, and to be closed."""
+
+    def __init__(self, envs: LaneEnvs) -> None:
+        self._envs = envs
+        self.num_envs = envs.num_envs
+        self.single_observation_space, self.single_action_space = envs.observation_space, envs.action_space
+        self.observation_space = gymnasium.vector.utils.batch_space(envs.observation_space, envs.num_envs)
+        self.action_space = gymnasium.vector.utils.batch_space(envs.action_space, envs.num_envs)
+
+    @property
+    def unwrapped(self) -> "VectorSpaces":
+        """The object itself."""
+        return self
+
+    def close(self) -> None:
+        """Close every environment."""
+        self._envs.close()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rows:
+    """A fragment of all lanes: row t is a step; the first rows repeat the end of the previous fragment.
+
+    Attributes:
+        observations: What each lane saw before step t; one row more than the others, (rows + 1, lanes, *shape).
+        actions: What the policy chose, (rows, lanes, *shape).
+        inputs: Inputs of the action distribution, (rows, lanes, inputs).
+        log_probs: Log-probabilities of the actions, (rows, lanes).
+        rewards: (rows, lanes), float32.
+        terminated: (rows, lanes).
+        truncated: (rows, lanes).
+    """
+
+    observations: Array
+    actions: Array
+    inputs: Array
+    log_probs: Array
+    rewards: Array
+    terminated: Array
+    truncated: Array
+
+    STEPWISE = ("actions", "inputs", "log_probs", "rewards", "terminated", "truncated")
+
+    def copy_end(self, source: "_Rows", lanes: slice, *, end: int, rows: int) -> None:
+        """Begin with the `rows` rows of `source` before row `end`, and the observation at `end`."""
+        self.observations[: rows + 1, lanes] = source.observations[end - rows : end + 1, lanes]
+        for name in self.STEPWISE:
+            getattr(self, name)[:rows, lanes] = getattr(source, name)[end - rows : end, lanes]
+
+
+@dataclass(slots=True)
+class _Ongoing:
+    """The episode that a lane is in."""
+
+    id: str
+    length: int = 0
+    total: float = 0.0
+    discounted: float = 0.0
+    """r(t) + gamma r(t-1) + … of the last step t."""
+
+
+class BatchedEnvRunner(MeasuredEnvRunner):
+    """Steps the lanes of one runner, or of several emulated ones, with whole arrays.
+
+    Its state, as RLlib's runners', holds weights and no environments: one that is restarted begins its lanes anew,
+    with their first seeds and noise. A study restarts none. RLlib's own evaluation needs `num_episodes`, which is
+    not offered; a study evaluates by itself.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._ended: list[tuple[float, int]] = []
+        """(return, length) of episodes since the measurement before."""
+        self._ended_for_metrics: list[tuple[float, int]] = []
+        """The same since RLlib's metrics were fetched."""
+
+    # --- what RLlib calls --------------------------------------------------------------------------------------
+
+    def make_env(self) -> None:
+        """Make the environments of this process's lanes; the next sample resets them with the lanes' seeds."""
+        if self.env is not None:
+            self.env.close()
+        # Without a seed every run shall differ, as in RLlib.
+        drawn = int(np.random.SeedSequence().generate_state(1)[0])
+        seed = drawn if self._seed_of_lanes is None else self._seed_of_lanes
+        self._envs = make_lane_envs(_maker(self.config, self), [lane_seed(seed, *lane) for lane in self.lanes])
+        self.env, self.num_envs = VectorSpaces(self._envs), self._envs.num_envs
+        self._noises = [LaneNoise(seed, *lane) for lane in self.lanes]
+        self._lane_steps = [0] * self.num_envs
+        self._rule = action_rule(self._envs.action_space)
+        self._scale = scaling_for_environment(
+            self._envs.action_space,
+            normalize_actions=bool(self.config.normalize_actions),
+            clip_actions=bool(self.config.clip_actions),
+        )
+        self._needs_initial_reset = True
+
+    @property
+    def env_steps_per_round(self) -> int:
+        """Environment steps that a call of `sample` without arguments brings, exactly."""
+        return self._fragment().env_steps(self.num_envs)
+
+    def sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        explore: bool | None = None,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> list[SingleAgentEpisode]:
+        """Return this process's share of a train batch as episodes (or pieces of them), in lane order.
+
+        Args:
+            num_timesteps: Sample so many steps instead, rounded up to whole vector steps.
+            num_episodes: Not offered.
+            explore: Whether actions are drawn or the most probable ones taken; None for the configuration's.
+            random_actions: Draw actions evenly from the action space; the policy is not asked.
+            force_reset: Begin new episodes first.
+
+        Raises:
+            ValueError: `num_episodes` was given.
+            LaneError: An environment returned something that is not what its spaces say.
+            NonFiniteError: An observation is not finite.
+            DivergedError: An output of the policy is not finite.
+        """
+        if num_episodes is not None:
+            raise ValueError("BatchedEnvRunner.sample: num_episodes is not offered. Fix: use num_timesteps.")
+        self._pull_weights()
+        fragment = self._fragment()
+        if num_timesteps is not None:
+            steps = math.ceil(num_timesteps / self.num_envs)
+            fragment = Fragment(num_vector_steps=steps, num_lanes_in_last_step=self.num_envs if steps else 0)
+        if explore is None:
+            explore = self.config.explore
+        self.metrics.log_value(key=WEIGHTS_SEQ_NO, value=self._weights_seq_no, window=1)
+        with self.metrics.log_time(SAMPLE_TIMER):
+            if force_reset or self._needs_initial_reset:
+                self._begin()
+            rows, ends = self._step(fragment, explore=explore, random_actions=random_actions)
+            episodes = self._cut(rows, fragment, ends, with_outputs=not random_actions)
+        self._remember(rows, fragment)
+        env_steps, num_ended = fragment.env_steps(self.num_envs), sum(map(len, ends))
+        self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=env_steps)
+        self._increase_sampled_metrics(env_steps, num_ended)
+        return episodes
+
+    def _pull_weights(self) -> None:
+        """Take newer weights where an asynchronous algorithm has put some, as RLlib's runner does."""
+        if self._env_runner_state_server is not None:
+            newer = ray.get(self._env_runner_state_server.pull_if_newer.remote(self._weights_seq_no))
+            if newer is not None:
+                self.set_state(newer)
+
+    def get_metrics(self) -> Any:
+        """Return RLlib's metrics; those of episodes are computed once from all that ended."""
+        if self._ended_for_metrics:
+            returns, lengths = np.array(self._ended_for_metrics).T
+            for values, mean, least, most in (
+                (returns, EPISODE_RETURN_MEAN, EPISODE_RETURN_MIN, EPISODE_RETURN_MAX),
+                (lengths, EPISODE_LEN_MEAN, EPISODE_LEN_MIN, EPISODE_LEN_MAX),
+            ):
+                self.metrics.log_value(mean, float(values.mean()), window=1)
+                self.metrics.log_value(least, float(values.min()), reduce="min", window=1)
+                self.metrics.log_value(most, float(values.max()), reduce="max", window=1)
+            self._ended_for_metrics = []
+        return self.metrics.reduce()
+
+    def _take_ended(self) -> Ended:
+        ended, self._ended = self._ended, []
+        return Ended(
+            returns=tuple(total for total, _ in ended),
+            lengths=tuple(length for _, length in ended),
+        )
+
+    # --- sampling ----------------------------------------------------------------------------------------------
+
+    def _fragment(self) -> Fragment:
+        length = self.config.rollout_fragment_length
+        if length != "auto":  # of an asynchronous algorithm, whose batches are made of such fragments as they come
+            return Fragment(num_vector_steps=int(length), num_lanes_in_last_step=self.num_envs)
+        return layout_of(self.config).fragment(max(self.worker_index - 1, 0), self.config.total_train_batch_size)
+
+    @property
+    def _lookback(self) -> int:
+        return max(int(self.config.episode_lookback_horizon), 0)
+
+    def _begin(self) -> None:
+        """Start a new episode in every lane."""
+        self._tail = self._empty(self._lookback)
+        self._envs.reset(self._tail.observations[-1])
+        _check_finite(self._tail.observations[-1:])
+        self._ongoing = [_Ongoing(uuid.uuid4().hex) for _ in range(self.num_envs)]
+        self._ended, self._ended_for_metrics = [], []
+        self._needs_initial_reset = False
+
+    def _empty(self, rows: int) -> _Rows:
+        observation, action = self._envs.observation_space, self._envs.action_space
+        shape = (rows, self.num_envs)
+        return _Rows(
+            observations=np.zeros((rows + 1, self.num_envs, *observation.shape), np.float32),
+            actions=np.zeros((*shape, *action.shape), action.dtype),
+            inputs=np.zeros((*shape, self._rule.num_inputs), np.float32),
+            log_probs=np.zeros(shape, np.float32),
+            rewards=np.zeros(shape, np.float32),
+            terminated=np.zeros(shape, bool),
+            truncated=np.zeros(shape, bool),
+        )
+
+    def _step(
+        self, fragment: Fragment, *, explore: bool, random_actions: bool
+    ) -> tuple[_Rows, list[list[tuple[int, Array]]]]:
+        """Step the lanes through a fragment.
+
+        Returns:
+            The rows, and for each lane the (row after its last step, last observation) of episodes that ended.
+        """
+        first, num_envs = self._lookback, self.num_envs
+        last = first + fragment.num_vector_steps - 1
+        rows = self._empty(last + 1)
+        rows.copy_end(self._tail, slice(None), end=first, rows=first)
+        choose = self._chooser(fragment, explore=explore, random_actions=random_actions)
+        ends: list[list[tuple[int, Array]]] = [[] for _ in range(num_envs)]
+        step, scale = self._envs.step, self._scale
+        continuous = isinstance(self._envs.action_space, gymnasium.spaces.Box)
+        observations, actions, inputs = rows.observations, rows.actions, rows.inputs
+        rewards, terminated, truncated = rows.rewards, rows.terminated, rows.truncated
+        for row in range(first, last + 1):
+            num = num_envs if row < last else fragment.num_lanes_in_last_step
+            chosen = choose(row - first, observations[row, :num], inputs[row, :num])
+            if continuous and not np.isfinite(chosen).all():
+                raise DivergedError(_DIVERGED)  # before an environment gets to see it
+            actions[row, :num] = chosen
+            ended = step(
+                scale(chosen),
+                observations[row + 1, :num],
+                rewards[row, :num],
+                terminated[row, :num],
+                truncated[row, :num],
+            )
+            for lane, observation in ended:
+                ends[lane].append((row + 1, observation))
+        _check_finite(observations[first:], *(observation for lane in ends for _, observation in lane))
+        if not random_actions:
+            if not np.isfinite(inputs).all():
+                raise DivergedError(_DIVERGED)
+            rows.log_probs[first:] = self._rule.log_prob(inputs[first:], actions[first:])
+        return rows, ends
+
+    def _chooser(
+        self, fragment: Fragment, *, explore: bool, random_actions: bool
+    ) -> Callable[[int, Array, Array], Array]:
+        """Return a function of (step, observations, out: network outputs) that gives the lanes' actions."""
+        if random_actions:
+            space = self._envs.action_space
+            return lambda step, observations, out: np.stack([space.sample() for _ in observations])
+        network, rule = network_of(self.module), self._rule
+        if not explore:
+
+            def greedy(step: int, observations: Array, out: Array) -> Array:
+                out[:] = network(observations)
+                return rule.greedy(out)
+
+            return greedy
+        noise = self._draw_noise(fragment)
+
+        def draw(step: int, observations: Array, out: Array) -> Array:
+            out[:] = network(observations)
+            return rule.choose(out, noise[step, : len(out)])
+
+        return draw
+
+    def _draw_noise(self, fragment: Fragment) -> Array:
+        """Return the noise of every decision of a fragment, shape (vector steps, lanes, noise size).
+
+        A lane's numbers go on where its steps of the previous fragment ended.
+        """
+        steps, size = fragment.num_vector_steps, self._rule.noise_size
+        uniforms = np.empty((steps, self.num_envs, size))
+        for lane, noise in enumerate(self._noises):
+            start = self._lane_steps[lane] * size
+            uniforms[:, lane] = noise.uniforms(start, steps * size).reshape(steps, size)
+        return self._rule.noise(uniforms)
+
+    def _steps_of(self, lane: int, fragment: Fragment) -> int:
+        return fragment.num_vector_steps - (lane >= fragment.num_lanes_in_last_step and fragment.num_vector_steps > 0)
+
+    def _remember(self, rows: _Rows, fragment: Fragment) -> None:
+        """Keep what the next fragment begins with, and no more: fragments of images are large."""
+        steps = [self._steps_of(lane, fragment) for lane in range(self.num_envs)]
+        self._tail = self._empty(self._lookback)
+        for lanes, number in _runs(steps):
+            self._tail.copy_end(rows, lanes, end=self._lookback + number, rows=self._lookback)
+        self._lane_steps = [before + number for before, number in zip(self._lane_steps, steps, strict=True)]
+
+    # --- episodes ----------------------------------------------------------------------------------------------
+
+    def _cut(
+        self, rows: _Rows, fragment: Fragment, ends: list[list[tuple[int, Array]]], *, with_outputs: bool
+    ) -> list[SingleAgentEpisode]:
+        """Cut a fragment into episodes, lane by lane, each lane in time order."""
+        episodes, first = [], self._lookback
+        for lane, ends_of_lane in enumerate(ends):
+            start, stop = first, first + self._steps_of(lane, fragment)
+            for end, observation in ends_of_lane:
+                episodes.append(self._episode(rows, lane, start, end, observation, with_outputs=with_outputs))
+                ongoing = self._ongoing[lane]
+                self._ended.append((ongoing.total, ongoing.length))
+                self._ended_for_metrics.append((ongoing.total, ongoing.length))
+                self._ongoing[lane] = _Ongoing(uuid.uuid4().hex)
+                start = end
+            if start < stop:
+                episodes.append(self._episode(rows, lane, start, stop, None, with_outputs=with_outputs))
+        return episodes
+
+    def _episode(
+        self, rows: _Rows, lane: int, start: int, stop: int, last: Array | None, *, with_outputs: bool
+    ) -> SingleAgentEpisode:
+        """Return steps `start` to `stop` of a lane; `last` is the last observation of an episode that ended."""
+        ongoing = self._ongoing[lane]
+        lookback = min(self._lookback, ongoing.length)
+        steps = slice(start - lookback, stop)
+        observations = rows.observations[start - lookback : stop + 1, lane]
+        if last is not None:
+            observations = observations.copy()  # the array holds the next episode's first observation there
+            observations[-1] = last
+        outputs = {}
+        if with_outputs:
+            outputs = {
+                Columns.ACTION_DIST_INPUTS: rows.inputs[steps, lane],
+                Columns.ACTION_LOGP: rows.log_probs[steps, lane],
+                WEIGHTS_SEQ_NO: np.full(stop - start + lookback, self._weights_seq_no),
+            }
+        rewards = rows.rewards[steps, lane]
+        if getattr(self.config, "normalize_rewards", False):
+            outputs[DISCOUNTED] = self._discounted(ongoing, rewards, lookback)
+        episode = SingleAgentEpisode(
+            ongoing.id,
+            observations=InfiniteLookbackBuffer(observations, lookback, self._envs.observation_space),
+            actions=InfiniteLookbackBuffer(rows.actions[steps, lane], lookback, self._envs.action_space),
+            rewards=InfiniteLookbackBuffer(rewards, lookback),
+            infos=InfiniteLookbackBuffer([{}] * len(observations), lookback),
+            extra_model_outputs={name: InfiniteLookbackBuffer(value, lookback) for name, value in outputs.items()},
+            terminated=last is not None and bool(rows.terminated[stop - 1, lane]),
+            truncated=last is not None and not rows.terminated[stop - 1, lane],
+            t_started=ongoing.length,
+            len_lookback_buffer=lookback,
+            observation_space=self._envs.observation_space,
+            action_space=self._envs.action_space,
+        )
+        ongoing.length += stop - start
+        ongoing.total += float(rewards[lookback:].sum(dtype=np.float64))
+        return episode
+
+    def _discounted(self, ongoing: _Ongoing, rewards: Array, lookback: int) -> Array:
+        """Return the discounted return up to each step, shape of `rewards`; zeros for the repeated ones before."""
+        gamma = self.config.gamma
+        carried = [gamma * ongoing.discounted]
+        sums, _ = lfilter([1.0], [1.0, -gamma], rewards[lookback:].astype(np.float64), zi=carried)
+        if len(sums):
+            ongoing.discounted = float(sums[-1])
+        return np.concatenate([np.zeros(lookback), sums])
+
+
+def _maker(config: AlgorithmConfig, runner: MeasuredEnvRunner) -> Any:
+    """Return what makes one environment of a configuration: its registered creator, else `gymnasium.make`."""
+    if isinstance(config.env, str) and _global_registry.contains(ENV_CREATOR, config.env):
+        creator = _global_registry.get(ENV_CREATOR, config.env)
+    elif callable(config.env):
+        creator = config.env
+    else:
+        return lambda: gymnasium.make(config.env, disable_env_checker=True, **config.env_config)
+    if hasattr(creator, "spec"):  # ours: the backend is chosen by what it says
+        return creator
+    context = EnvContext(config.env_config, worker_index=runner.worker_index, num_workers=runner.num_workers)
+    return lambda: creator(context)
+
+
+def _check_finite(*arrays: Array) -> None:
+    for array in arrays:
+        if not np.isfinite(array).all():
+            raise NonFiniteError("observations must be finite, got nan or inf")
+
+
+def _runs(values: Collection[int]) -> list[tuple[slice, int]]:
+    """Return (indices, value) of every run of equal values."""
+    runs, start = [], 0
+    items = list(values)
+    for index in range(1, len(items) + 1):
+        if index == len(items) or items[index] != items[start]:
+            runs.append((slice(start, index), items[start]))
+            start = index
+    return runs
+
+
+_DISTRIBUTIONS = ("TorchCategorical", "TorchMultiCategorical", "TorchDiagGaussian")
+_RUNNER_CALLBACKS = (
+    "on_environment_created",
+    "on_episode_created",
+    "on_episode_start",
+    "on_episode_step",
+    "on_episode_end",
+    "on_sample_end",
+)
+
+
+def batched_obstacle(config: AlgorithmConfig) -> str | None:
+    """Return in one line why the batched runner cannot serve a configuration; None when it can.
+
+    The spaces must be set on the configuration. A module class of the user's own is built once to look at it.
+    """
+    if not isinstance(config.observation_space, gymnasium.spaces.Box):
+        return f"it takes Box observations, got {config.observation_space}"
+    try:
+        action_rule(config.action_space)
+    except ValueError:
+        return f"it takes Discrete, MultiDiscrete and flat Box actions, got {config.action_space}"
+    if config.batch_mode != "truncate_episodes":
+        return f"it takes batch_mode truncate_episodes, got {config.batch_mode}"
+    called = _callbacks_of(config)
+    if called:
+        return f"it does not call {called[0]}"
+    if config._env_to_module_connector is not None or config._module_to_env_connector is not None:
+        return "it takes no connectors of one's own"
+    if not (
+        config.add_default_connectors_to_env_to_module_pipeline
+        and config.add_default_connectors_to_module_to_env_pipeline
+    ):
+        return "it needs RLlib's default connectors"
+    return _module_obstacle(config)
+
+
+def _callbacks_of(config: AlgorithmConfig) -> list[str]:
+    """Return the callbacks that a runner would have to make."""
+    classes = config.callbacks_class if isinstance(config.callbacks_class, (list, tuple)) else [config.callbacks_class]
+    return [
+        name
+        for name in _RUNNER_CALLBACKS
+        if getattr(config, f"callbacks_{name}")
+        or any(getattr(each, name, None) is not getattr(RLlibCallback, name) for each in classes)
+    ]
+
+
+def _module_obstacle(config: AlgorithmConfig) -> str | None:
+    spaces = {DEFAULT_MODULE_ID: (config.observation_space, config.action_space)}
+    spec = config.get_rl_module_spec(spaces=spaces, inference_only=True)
+    if spec.module_class is DefaultPPOTorchRLModule and not config.model_config.get("use_lstm"):
+        return None
+    module = spec.build()
+    if module.is_stateful():
+        return "the module has a state (it is recurrent)"
+    distribution = module.get_exploration_action_dist_cls()
+    if distribution.__name__ not in _DISTRIBUTIONS:
+        return f"it draws from {', '.join(_DISTRIBUTIONS)}, the module asks for {distribution.__name__}"
+    return None

@@ -1,0 +1,256 @@
+"""What every environment runner of a trial shares, and RLlib's stock runner with it. Imports RLlib and torch.
+
+RLlib's statistics are means of means and smoothed times; here every runner hands over sums, counts and raw
+times. There are two runners: `StockEnvRunner` below and `study.trial.engine.sampling.batched_runner.BatchedEnvRunner`.
+"""
+
+import abc
+import gc
+import math
+import os
+import random
+import traceback
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+from study.trial.engine.envs.on_nodes import why_not_here
+from study.trial.engine.sampling.lanes import LaneLayout
+from study.trial.engine.sampling.seeds import lane_seed, noise_seed
+from study.trial.failures import RunnerStartError, described, original, was_lost
+from study.trial.measure import ProcessMeasurement, RunnerMeasurement, Watch, forget_peak_rss
+
+Sample = tuple[list[SingleAgentEpisode], dict[str, Any], RunnerMeasurement]
+"""Episodes, RLlib's own metrics, raw measurement."""
+SampleReference = tuple["ray.ObjectRef[list[SingleAgentEpisode]]", dict[str, Any], RunnerMeasurement]
+"""The same with the episodes by reference: they go to the learner directly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerReport:
+    """What a runner process says about itself once it is up."""
+
+    process: int
+    """RLlib's `worker_index`: from 1, or 0 for the main process."""
+    lanes: tuple[tuple[int, int], ...]
+    """(runner from 1, environment from 0) of every lane that it steps."""
+    env_steps_per_round: int
+    """Environment steps that it gives to a train batch."""
+    class_name: str
+    torch_threads: int
+    omp_num_threads: str | None
+    node: str
+    """Identity of the node, as Ray knows it."""
+    node_address: str
+    hostname: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Training episodes that ended: their returns and lengths, both of shape (episodes,)."""
+
+    returns: tuple[float, ...] = ()
+    lengths: tuple[int, ...] = ()
+
+
+class NonFiniteError(ValueError):
+    """An environment returned a number that no learner can use."""
+
+
+class DivergedError(ValueError):
+    """The policy's outputs are not finite."""
+
+
+def layout_of(config: AlgorithmConfig) -> LaneLayout:
+    """Return the lanes of a configuration: those of the study, else one process for every runner."""
+    layout: LaneLayout | None = getattr(config, "lane_layout", None)
+    if layout is not None:
+        return layout
+    runners = max(config.num_env_runners, 1)
+    return LaneLayout(
+        num_env_runners=runners, num_envs_per_env_runner=config.num_envs_per_env_runner, num_processes=runners
+    )
+
+
+class MeasuredEnvRunner(SingleAgentEnvRunner, abc.ABC):
+    """A runner process that measures its own sampling and can say what it is."""
+
+    env: Any
+
+    def __init__(self, *, config: AlgorithmConfig, worker_index: int, **kwargs: Any) -> None:
+        try:
+            self._start(config=config, worker_index=worker_index, **kwargs)
+        except Exception as error:
+            if worker_index == 0 or was_lost(error):
+                raise  # the main process says itself where it is, and a lost process or node is no fault of this one
+            runner = f"env runner {worker_index} on {ray.util.get_node_ip_address()} ({os.uname().nodename})"
+            reason = why_not_here(error, getattr(config, "env_id", ""))
+            raise RunnerStartError(f"{runner}: {' '.join(str(reason).split())}") from error
+
+    def _start(self, *, config: AlgorithmConfig, worker_index: int, **kwargs: Any) -> None:
+        # The local runner lives in the main process, whose threads and randomness are the learner's.
+        if worker_index > 0:
+            torch.set_num_threads(max(int(config.num_cpus_per_env_runner), 1))
+        if worker_index > 0 and config.seed is not None:
+            # RLlib's own seeding asks torch for deterministic algorithms by a function that imports torch's
+            # compiler, 0.8 CPU seconds and 55 MB in every runner by tests.benchmarks.startup. This sets the same flag.
+            torch.set_deterministic_debug_mode("error")
+            _seed_globally(noise_seed(config.seed, worker_index))
+            unseeded = config.copy(copy_frozen=False).debugging(seed=None)
+            self._seed_of_lanes: int | None = config.seed
+            super().__init__(config=unseeded, worker_index=worker_index, **kwargs)
+            self.config, self._seed = config, config.seed
+        else:
+            self._seed_of_lanes = config.seed
+            super().__init__(config=config, worker_index=worker_index, **kwargs)
+        self._node = ray.get_runtime_context().get_node_id()
+        self._watch = Watch()
+
+    def renew(self, **kwargs: Any) -> None:
+        """Begin anew in the same process, as a runner that was just made: environments, policy, seeds and measurements.
+
+        Only what a process has imported and compiled stays, which is what a new one would take seconds for.
+        """
+        self.stop()
+        self.__dict__.clear()
+        gc.collect()  # now, and not while the next trial is timed
+        forget_peak_rss()
+        self.__init__(**kwargs)  # type: ignore[misc]
+
+    @property
+    def lanes(self) -> tuple[tuple[int, int], ...]:
+        """(runner from 1, environment from 0) of every lane of this process, in lane order."""
+        return layout_of(self.config).lanes_of(max(self.worker_index - 1, 0))
+
+    @property
+    def num_runners(self) -> int:
+        """Runners of the trial that this process stands for."""
+        return len({runner for runner, _ in self.lanes})
+
+    @property
+    @abc.abstractmethod
+    def env_steps_per_round(self) -> int:
+        """Environment steps that a call of `sample` without arguments brings."""
+
+    @abc.abstractmethod
+    def _take_ended(self) -> Ended:
+        """Return the episodes that ended since the last call, their earlier fragments included."""
+
+    def measured_sample(self) -> Sample:
+        """Return one fragment of every lane with RLlib's metrics and the raw measurement.
+
+        An exception of the environment is returned in the measurement: RLlib wraps it in an empty
+        `RuntimeError`, and takes a runner that raises for dead.
+        """
+        self._watch.start()
+        try:
+            episodes = self.sample()
+            measured = self._watch.stop(self._node)
+            _check_finite(episodes)
+        except Exception as error:  # noqa: BLE001 (the user's environment may raise anything)
+            failed = self._measurement(self._watch.stop(self._node), env_steps=0, ended=Ended())
+            trace = "".join(traceback.format_exception(error))
+            fix = (
+                "lower lr, clip_param or num_epochs" if isinstance(error, DivergedError) else "correct the environment"
+            )
+            return [], {}, replace(failed, error=_with_notes(error), fix=fix, traceback=trace)
+        measurement = self._measurement(measured, env_steps=sum(map(len, episodes)), ended=self._take_ended())
+        return episodes, self.get_metrics(), measurement
+
+    def _measurement(self, measured: ProcessMeasurement, *, env_steps: int, ended: Ended) -> RunnerMeasurement:
+        local = self.worker_index == 0  # then the main process counts its own CPU time and memory
+        return RunnerMeasurement(
+            runner=self.worker_index,
+            num_runners=self.num_runners,
+            sampling_time_s=measured.wall_time_s,
+            env_steps=env_steps,
+            episode_return_sum=math.fsum(ended.returns),
+            num_episodes=len(ended.returns),
+            episode_len_sum=sum(ended.lengths),
+            cpu_time_s=0.0 if local else measured.cpu_time_s,
+            peak_rss_mb=0.0 if local else measured.peak_rss_mb,
+            pressure_s=measured.pressure_s,
+            node=measured.node,
+        )
+
+    def referenced_sample(self) -> SampleReference:
+        """Return what `measured_sample` returns, with the episodes in the object store."""
+        episodes, metrics, measurement = self.measured_sample()
+        return ray.put(episodes), metrics, measurement
+
+    def report(self) -> RunnerReport:
+        """Return what this process really is."""
+        self._watch.skip()
+        return RunnerReport(
+            process=self.worker_index,
+            lanes=self.lanes,
+            env_steps_per_round=self.env_steps_per_round,
+            class_name=type(self).__name__,
+            torch_threads=torch.get_num_threads(),
+            omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
+            node=self._node,
+            node_address=ray.util.get_node_ip_address(),
+            hostname=os.uname().nodename,
+            pid=os.getpid(),
+        )
+
+
+class StockEnvRunner(MeasuredEnvRunner):
+    """RLlib's own sampling; environments are seeded by lane, the action noise by runner."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if self.worker_index > 0 and self.config.seed is not None:
+            # Anew: environments and module may have drawn while they were made.
+            _seed_globally(noise_seed(self.config.seed, self.worker_index))
+
+    @property
+    def env_steps_per_round(self) -> int:
+        """Environment steps that a call of `sample` without arguments brings, at the least."""
+        return int(self.config.get_rollout_fragment_length(self.worker_index) * self.num_envs)
+
+    def _try_env_reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset with a seed for every lane instead of RLlib's `seed + index`, which other runners use too."""
+        seeds: Any = seed
+        if seed is not None:
+            seeds = [lane_seed(self.config.seed, *lane) for lane in self.lanes]
+        return super()._try_env_reset(seed=seeds, options=options)
+
+    def _take_ended(self) -> Ended:
+        """Return the episodes that ended in this sample; to be called before `get_metrics`, which forgets them."""
+        episodes = [
+            [*self._ongoing_episodes_for_metrics.get(last.id_, ()), last] for last in self._done_episodes_for_metrics
+        ]
+        return Ended(
+            returns=tuple(math.fsum(piece.get_return() for piece in pieces) for pieces in episodes),
+            lengths=tuple(sum(map(len, pieces)) for pieces in episodes),
+        )
+
+
+def _check_finite(episodes: list[SingleAgentEpisode]) -> None:
+    for episode in episodes:
+        rewards = np.asarray(episode.get_rewards())
+        if not np.isfinite(rewards).all():
+            index = int(np.flatnonzero(~np.isfinite(rewards))[0])
+            step = episode.t_started + index + 1
+            raise NonFiniteError(f"rewards must be finite, got {rewards[index]} at step {step} of an episode")
+
+
+def _with_notes(error: Exception) -> str:
+    """Return `Type: message` of what was raised, with the lane and step that it was annotated with."""
+    cause = original(error)
+    return ". ".join([described(cause), *getattr(cause, "__notes__", ())]).rstrip(".")
+
+
+def _seed_globally(seed: int) -> None:
+    """Seed what RLlib samples actions from (torch), and what a user's environment may use against advice."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 (the global generator is exactly what is meant)
