@@ -11,7 +11,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from study.cli.options import (
+from study.console import SteadyConsole, say
+from study.console import write as write_text
+from study.designs.holdup.stages import STAGES
+from study.errors import ExitCode, Fault, SpaceError, StudyError
+from study.evaluating.options import WithFilm, evaluate
+from study.launch.options import launch
+from study.options import (
     Address,
     Seed,
     Set,
@@ -26,12 +32,6 @@ from study.cli.options import (
     seconds,
     with_lines,
 )
-from study.console import SteadyConsole, say
-from study.console import write as write_text
-from study.designs.holdup.stages import STAGES
-from study.errors import ExitCode, Fault, SpaceError, StudyError
-from study.evaluating.options import WithFilm, evaluate
-from study.launch.options import launch
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
 

@@ -7,7 +7,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from study.cli.options import (
+from study.console import SteadyConsole
+from study.designs.holdup.stages import STAGES
+from study.launch import option_checks as checks
+from study.mirrors.tracking_uri import asked_uri
+from study.options import (
     Seed,
     Set,
     Space,
@@ -19,10 +23,6 @@ from study.cli.options import (
     one_space,
     seconds,
 )
-from study.console import SteadyConsole
-from study.designs.holdup.stages import STAGES
-from study.launch import option_checks as checks
-from study.mirrors.tracking_uri import asked_uri
 from study.space.space_file import find_space
 
 Kind = Literal["slurm", "oar", "pbs", "ssh", "ray-up", "kuberay"]

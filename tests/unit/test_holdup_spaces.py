@@ -2,10 +2,10 @@
 
 import pytest
 
-from study.cli.options import all_overrides
 from study.designs.holdup.baselines import default_setting, fixed_baselines, scaled_baselines
 from study.designs.holdup.stages import digest_of
 from study.errors import ClusterError, SpaceError
+from study.options import all_overrides
 from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.space.rules import overlay, resolve

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.cli.options import seconds
 from study.errors import LaunchError, SpaceError
 from study.launch.allocation import Host, hosts_of_lines
 from study.launch.batch import Request, clock, script
@@ -26,6 +25,7 @@ from study.launch.ports import HIGHEST, LOWEST, take_block
 from study.launch.scheduler import adapter
 from study.launch.slurm import Slurm, expand_counts
 from study.launch.ssh import parse_hosts
+from study.options import seconds
 
 JOB = LaunchJob(
     scheduler="slurm", study="/w/studies/s", run=("run", "--space", "s.yaml"), workdir="/w", python="/v/bin/python"

@@ -17,7 +17,7 @@ import typer.main
 from analysis import load, scaling
 from analysis.tables import all_tables
 from study.cli import commands as cli
-from study.cli.options import load as load_options
+from study.options import load as load_options
 from study.space.cells import cells_of
 from study.space.parameters import SCALE
 from study.space.space_file import SHIPPED

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from study.cli.options import all_overrides
 from study.cli.throughput_display import print_throughput_plan
 from study.cluster.connection import private_shape
 from study.designs.holdup.phases import shares
 from study.designs.throughput.blocks import in_block
 from study.errors import ClusterError
+from study.options import all_overrides
 from study.planning.plan import deal_slots, make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.space.cells import ANCHOR, cells_of
