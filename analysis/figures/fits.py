@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.figures.throughput import Line
 from analysis.models import AmdahlFit, USLFit, fit_amdahl, fit_usl
 from analysis.scaling.selection import select
-from analysis.tables.cells import in_words
+from analysis.tables.numbers import in_words
 from study.errors import AnalysisError
 
 if TYPE_CHECKING:

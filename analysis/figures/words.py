@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.scaling.fingerprint import ENGINE, fields
-from analysis.tables.cells import estimate
+from analysis.tables.numbers import estimate
 from study.engine import UNKNOWN, engines_in_words
 
 

@@ -10,7 +10,8 @@ from math import isfinite, nan
 import pandas as pd
 
 from analysis.scaling.single import karp_flatt
-from analysis.tables.table import Table, TableColumn, make_frame
+from analysis.tables.grid import TableColumn
+from analysis.tables.table import Table, make_frame
 from study.errors import AnalysisError
 
 UNKNOWN_BATCH = "batch not published: cannot be compared"

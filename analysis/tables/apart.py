@@ -5,8 +5,9 @@ import pandas as pd
 from analysis.load import StudyData
 from analysis.scaling.selection import at_their_scale
 from analysis.tables import definitions as words
+from analysis.tables.grid import TableColumn
 from analysis.tables.results import FAILED, Results, of_engine
-from analysis.tables.table import Table, TableColumn, make_frame, without_rows
+from analysis.tables.table import Table, make_frame, without_rows
 
 TITLE = "Not measured: no speed-up"
 NOTES = {

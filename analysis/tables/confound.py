@@ -3,10 +3,11 @@
 from analysis.load import StudyData
 from analysis.scaling.results import Decomposition, Refusal
 from analysis.tables import definitions as words
-from analysis.tables.cells import in_words
+from analysis.tables.grid import TableColumn
+from analysis.tables.numbers import in_words
 from analysis.tables.results import Results, left_out, of_engine
 from analysis.tables.scaling_tables import FIRST_COMMAND
-from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
+from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
 from study.statistics import Estimate
 
 TITLE = "Runners x batch: what each of them did to the throughput"

@@ -8,9 +8,10 @@ from typing import Any
 
 from analysis.load import StudyData
 from analysis.tables import definitions as words
-from analysis.tables.cells import in_words
+from analysis.tables.grid import TableColumn
+from analysis.tables.numbers import in_words
 from analysis.tables.results import Results, of_engine
-from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
+from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
 from study.errors import StudyError
 from study.records.folder import StudyFolder
 from study.statistics import Estimate

@@ -3,11 +3,10 @@
 import re
 from html import escape
 
-from analysis.tables.cells import Cell, cells, more_rows
-from analysis.tables.table import Table, TableColumn
+from analysis.tables.grid import Cell, Grid, TableColumn, numeric_columns
 
 
-def to_html(table: Table) -> str:
+def to_html(table: Grid) -> str:
     """Return a `section` of class `study-table`: conclusion, table, counts, notes, definitions.
 
     The table has a caption, its heads have scopes, and it lies in a region that scrolls by itself on narrow screens
@@ -20,7 +19,7 @@ def to_html(table: Table) -> str:
     parts.append(f'<p class="conclusion">{prose(table.conclusion)}</p>')
     if not table.empty:
         parts += _grid(table, label)
-    parts.append(f'<p class="counts">{escape(f"{more_rows(table)} {table.counts()}".strip())}</p>')
+    parts.append(f'<p class="counts">{escape(f"{table.more_rows} {table.counts}".strip())}</p>')
     if table.notes:
         parts.append(f'<ul class="notes">{"".join(f"<li>{prose(note)}</li>" for note in table.notes)}</ul>')
     if table.definitions or not table.empty:
@@ -33,9 +32,9 @@ def prose(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def _grid(table: Table, label: str) -> list[str]:
-    rows = cells(table)
-    numeric = [any(row[place].number for row in rows) for place in range(len(table.columns))]
+def _grid(table: Grid, label: str) -> list[str]:
+    rows = table.cells()
+    numeric = numeric_columns(rows)
     heads = "".join(_head(column, number) for column, number in zip(table.columns, numeric, strict=True))
     lines = [f'<div class="table-scroll" role="region" aria-labelledby="{escape(label)}" tabindex="0">', "<table>"]
     lines += [f'<caption id="{escape(label)}">{escape(_caption(table))}</caption>', f"<thead><tr>{heads}</tr></thead>"]
@@ -48,7 +47,7 @@ def _grid(table: Table, label: str) -> list[str]:
     return [*lines, "</tbody>", "</table>", "</div>"]
 
 
-def _caption(table: Table) -> str:
+def _caption(table: Grid) -> str:
     return f"{table.key}. {table.title}"
 
 
@@ -63,7 +62,7 @@ def _cell(cell: Cell, number: bool, *, tag: str = "td") -> str:
     return f"<{tag}{kind}>{escape(cell.value)}{interval}</{tag.split()[0]}>"
 
 
-def _definitions(table: Table) -> str:
+def _definitions(table: Grid) -> str:
     entries = [f"<dt>{escape(column.heading)}</dt><dd>{prose(column.meaning)}</dd>" for column in table.columns]
     lines = "".join(f"<li>{prose(text)}</li>" for text in table.definitions)
     listed = f"<ul>{lines}</ul>" if lines else ""

@@ -1,7 +1,6 @@
 """A table as LaTeX, for booktabs and graphicx. Pure text; every character of the data is escaped."""
 
-from analysis.tables.cells import cells, more_rows
-from analysis.tables.table import Table
+from analysis.tables.grid import Grid, numeric_columns
 from study.harmless import one_line
 
 ESCAPES = {
@@ -40,9 +39,9 @@ def escape(text: str) -> str:
     return "".join(ESCAPES.get(letter, letter) for letter in one_line(text))
 
 
-def to_latex(table: Table) -> str:
+def to_latex(table: Grid) -> str:
     """Return a `table` environment with caption and label; a table wider than the page is shrunk to it."""
-    said = [more_rows(table), table.counts(), *table.notes, *table.definitions]
+    said = [table.more_rows, table.counts, *table.notes, *table.definitions]
     small = escape(" ".join(said).strip())
     foot = [f"\\par\\smallskip\\begin{{minipage}}{{\\linewidth}}\\footnotesize {small}\\end{{minipage}}"]
     body = [] if table.empty else _tabular(table)
@@ -60,9 +59,9 @@ def to_latex(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tabular(table: Table) -> list[str]:
-    rows = cells(table)
-    numeric = [any(row[place].number for row in rows) for place in range(len(table.columns))]
+def _tabular(table: Grid) -> list[str]:
+    rows = table.cells()
+    numeric = numeric_columns(rows)
     heads = [f"{{{escape(column.heading)}}}" for column in table.columns]
     lines = ["\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"]
     lines += [f"\\begin{{tabular}}{{{''.join('r' if number else 'l' for number in numeric)}}}", "\\toprule"]

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from analysis.load import StudyData
 from analysis.models import ModelError
 from analysis.tables import definitions as words
-from analysis.tables.cells import in_words
+from analysis.tables.grid import TableColumn
 from analysis.tables.model_results import COSTLY, MOST_RUNS, ModelResults
+from analysis.tables.numbers import in_words
 from analysis.tables.results import Results, attempt, of_engine
 from analysis.tables.scaling_tables import FIRST_COMMAND
-from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
+from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
 
 TITLE = "Models: how far they are off on cells that they did not see"
 SAID = (words.HOLD_OUT, words.MODEL, words.MEASURED, words.MODEL_INTERVAL)

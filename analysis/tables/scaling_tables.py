@@ -6,9 +6,10 @@ from typing import Any
 from analysis.load import StudyData
 from analysis.scaling.results import Drift, Refusal, Scaling, ScalingGroup, ScalingRow
 from analysis.tables import definitions as words
-from analysis.tables.cells import in_words
+from analysis.tables.grid import TableColumn
+from analysis.tables.numbers import in_words
 from analysis.tables.results import Results, left_out, of_engine
-from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
+from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
 
 THROUGHPUT_COMMAND = "python run_study.py --space throughput.yaml"
 FIRST_COMMAND = f"{THROUGHPUT_COMMAND} (on fewer than 47 CPUs: python run_study.py --space waiting.yaml)"

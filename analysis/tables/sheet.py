@@ -7,8 +7,9 @@ from analysis.load import StudyData
 from analysis.scaling.fingerprint import ABSENT, fields
 from analysis.scaling.selection import at_their_scale
 from analysis.tables import definitions as words
+from analysis.tables.grid import TableColumn
 from analysis.tables.results import Results, of_engine
-from analysis.tables.table import Table, TableColumn, make_frame
+from analysis.tables.table import Table, make_frame
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "study": ("study_id", "digest", "description", "space", "created", "first_record", "last_record", "num_trials"),

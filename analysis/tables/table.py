@@ -11,41 +11,10 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.tables import html, latex, writers
+from analysis.tables.grid import SUFFIXES, Grid, TableColumn
 from study.errors import AnalysisError
 from study.statistics import Estimate
-
-SUFFIXES = ("_low", "_high", "_n")
-"""Of the columns that go with an estimate: the ends of its interval, and the runs behind it where rows differ."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableColumn:
-    """A column, declared.
-
-    An estimate has three columns in the frame, `name`, `name_low` and `name_high` (both ends NA: no interval), and may
-    have a fourth, `name_n`, the runs behind it; without it the row's `n` counts.
-    """
-
-    name: str
-    unit: str
-    """`1` for a pure number, empty for text."""
-    meaning: str
-    digits: int = 3
-    """Significant digits that people see; the CSV has all."""
-    estimate: bool = False
-    label: str = ""
-    """What people see in the head; by default the name with spaces."""
-
-    @property
-    def heading(self) -> str:
-        """The head of the column: label and unit."""
-        label = self.label or self.name.replace("_", " ")
-        return label if self.unit in ("", "1") else f"{label} ({self.unit})"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns of the frame that belong to it."""
-        return (self.name, *(f"{self.name}{suffix}" for suffix in SUFFIXES)) if self.estimate else (self.name,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +72,20 @@ class Table:
         left_out = ", ".join(f"{count:,} ({reason})" for reason, count in self.excluded.items() if count)
         return f"n = {runs}, {self.n_failed:,} failed; left out: {left_out or 'none'}."
 
+    def grid(self) -> Grid:
+        """Return what the writers need."""
+        return Grid(
+            key=self.key,
+            title=self.title,
+            conclusion=self.conclusion,
+            columns=self.columns,
+            frame=self.frame,
+            counts=self.counts(),
+            engine=self.engine,
+            notes=self.notes,
+            definitions=self.definitions,
+        )
+
     def of_engine(self, engine: str) -> "Table":
         """Return the table with the engine that its numbers are of; its conclusion begins with it."""
         if self.empty:
@@ -115,27 +98,19 @@ class Table:
 
     def to_csv(self) -> str:
         """Return all numbers at full precision under `#` lines that say the rest: `pd.read_csv(file, comment="#")`."""
-        from analysis.tables.writers import to_csv
-
-        return to_csv(self)
+        return writers.to_csv(self.grid())
 
     def to_markdown(self) -> str:
         """Return the table for people, with conclusion, counts and definitions."""
-        from analysis.tables.writers import to_markdown
-
-        return to_markdown(self)
+        return writers.to_markdown(self.grid())
 
     def to_latex(self) -> str:
         """Return a `table` environment for booktabs and graphicx."""
-        from analysis.tables.latex import to_latex
-
-        return to_latex(self)
+        return latex.to_latex(self.grid())
 
     def to_html(self) -> str:
         """Return a `section` with an accessible table: caption, scopes, a region that scrolls by itself."""
-        from analysis.tables.html import to_html
-
-        return to_html(self)
+        return html.to_html(self.grid())
 
     def _repr_html_(self) -> str:
         """Show the table in a notebook."""

@@ -7,10 +7,11 @@ from analysis.load import StudyData
 from analysis.scaling.phases import stragglers
 from analysis.scaling.results import PhaseRow, Phases
 from analysis.tables import definitions as words
-from analysis.tables.cells import in_words
+from analysis.tables.grid import TableColumn
+from analysis.tables.numbers import in_words
 from analysis.tables.results import Results, left_out, of_engine
 from analysis.tables.scaling_tables import FIRST_COMMAND
-from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
+from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
 from study.statistics import Estimate
 
 NOTHING = f"No phases: no run is finished with a measured clock. Measure some: {FIRST_COMMAND}"

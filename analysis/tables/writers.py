@@ -6,17 +6,16 @@ from typing import Literal
 
 import pandas as pd
 
-from analysis.tables.cells import Cell, cells, more_rows
-from analysis.tables.table import Table
+from analysis.tables.grid import Cell, Grid, numeric_columns
 from study.harmless import csv_cell, markdown, one_line
 
 
-def to_csv(table: Table) -> str:
+def to_csv(table: Grid) -> str:
     """Return every number at full precision; the `#` lines above them say what the table rests on.
 
     Read it with `pandas.read_csv(file, comment="#")`.
     """
-    said = [f"{table.key}. {table.title}", table.conclusion, table.counts()]
+    said = [f"{table.key}. {table.title}", table.conclusion, table.counts]
     said += [f"engine: {table.engine}"] if table.engine else []
     said += [*table.notes, *table.definitions]
     said += [f"{column.name} [{column.unit or 'text'}]: {column.meaning}" for column in table.columns]
@@ -38,12 +37,12 @@ def frame_to_csv(frame: pd.DataFrame, *, quoting: Literal[0, 2] = csv.QUOTE_MINI
     return safe.to_csv(index=False, lineterminator="\n", quoting=quoting)
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: Grid) -> str:
     """Return title, conclusion, the table in pipes, counts, notes, columns and definitions."""
     parts = [f"### {table.key}. {_escaped(table.title)}", one_line(table.conclusion)]
     if not table.empty:
-        parts.append(_pipes([column.heading for column in table.columns], cells(table)))
-    parts.append(one_line(f"{more_rows(table)} {table.counts()}"))
+        parts.append(_pipes([column.heading for column in table.columns], table.cells()))
+    parts.append(one_line(f"{table.more_rows} {table.counts}"))
     parts += [_bullets("Notes", table.notes), _bullets("Definitions", table.definitions)]
     if not table.empty:
         meanings = [f"{column.heading}: {column.meaning}" for column in table.columns if column.meaning]
@@ -52,7 +51,7 @@ def to_markdown(table: Table) -> str:
 
 
 def _pipes(headings: list[str], rows: list[list[Cell]]) -> str:
-    numeric = [any(row[place].number for row in rows) for place in range(len(headings))]
+    numeric = numeric_columns(rows)
     rule = ["---:" if number else ":---" for number in numeric]
     lines = [[_escaped(heading) for heading in headings], rule]
     lines += [[_escaped(each.text) for each in row] for row in rows]

@@ -185,10 +185,8 @@ def efficiency_view(found: "ResultTable | str", *, width: int) -> RenderableType
     """Return the efficiency table for a terminal; on a narrow one, intervals stand below their values."""
     if isinstance(found, str):
         return Text(found)
-    from analysis.tables.cells import cells
-
     between = "\n" if width < NARROW else " "
-    rows = cells(found)
+    rows = found.grid().cells()
     table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=width < NARROW)
     for place, column in enumerate(found.columns):
         number = any(row[place].number for row in rows)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.tables.cells import estimate, in_words, plain
-from analysis.tables.table import Table, TableColumn, estimate_columns, make_frame, without_rows
+from analysis.tables.grid import TableColumn
+from analysis.tables.numbers import estimate, in_words, plain
+from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
 from study.errors import AnalysisError
 from study.statistics import Estimate
 from study.statistics.estimate import without_interval

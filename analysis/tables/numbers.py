@@ -1,70 +1,17 @@
 """Numbers as people read them: significant digits that fit the interval, never a value without one. Pure."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from analysis.tables.table import Table, TableColumn
 from study.statistics import Estimate
 
-MISSING = "-"
-"""What stands where a quantity does not exist."""
-MOST_ROWS = 300
-"""Rows that people are shown; nobody reads more."""
 MOST_DECIMALS = 8
 FURTHER_DECIMALS = 2
 """Decimals that a narrow interval may add: an interval still narrower is one of rounding errors."""
 NOTHING = 1e-9
 """What is smaller is 0 but for rounding: no quantity of a table is that small."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """What a reader sees in one place: the value, and in brackets how well it is known."""
-
-    value: str
-    interval: str = ""
-    """`[1.90, 1.96]`, `(n=1, no interval)`, or empty for a column that is no estimate."""
-    number: bool = False
-    """Whether it is aligned as a number."""
-
-    @property
-    def text(self) -> str:
-        """Value and interval."""
-        return f"{self.value} {self.interval}".strip()
-
-
-def more_rows(table: Table) -> str:
-    """Return a sentence on the rows that people are not shown; empty where they see all."""
-    more = len(table.frame) - MOST_ROWS
-    return f"… and {more:,} more rows; the CSV has all of them." if more > 0 else ""
-
-
-def cells(table: Table) -> list[list[Cell]]:
-    """Return the first `MOST_ROWS` rows of a table, each with a cell for every declared column."""
-    records = table.frame.head(MOST_ROWS).to_dict("records")
-    return [
-        [cell(column, {str(key): value for key, value in row.items()}) for column in table.columns] for row in records
-    ]
-
-
-def cell(column: TableColumn, row: dict[str, Any]) -> Cell:
-    """Return one cell; estimates are merged with their interval."""
-    value: Any = row.get(column.name)
-    if is_missing(value):
-        return Cell(value=MISSING, number=column.unit != "")
-    if not column.estimate:
-        return Cell(value=plain(value, column.digits), number=_is_number(value))
-    low, high = row.get(f"{column.name}_low"), row.get(f"{column.name}_high")
-    shown, interval = estimate(float(value), low, high, digits=column.digits)
-    if not interval:
-        own = f"{column.name}_n"
-        runs: Any = row.get(own, row.get("n"))
-        unknown = "(by definition)" if own in row else "(no interval)"
-        interval = unknown if is_missing(runs) else f"(n={int(runs)}, no interval)"
-    return Cell(value=shown, interval=interval, number=True)
 
 
 def estimate(value: float, low: Any, high: Any, *, digits: int) -> tuple[str, str]:
@@ -122,7 +69,7 @@ def plain(value: Any, digits: int) -> str:
     """Return a value that is no estimate: integers in full, other numbers to `digits`, words as they are."""
     if isinstance(value, bool) or type(value).__name__ == "bool_":
         return "yes" if value else "no"
-    if not _is_number(value):
+    if not is_number(value):
         return str(value)
     if isinstance(value, int) or hasattr(value, "__index__"):
         return f"{int(value):,}"
@@ -137,5 +84,6 @@ def is_missing(value: Any) -> bool:
     return value is None or bool(pd.isna(value))
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value of a frame is a number."""
     return not isinstance(value, (str, bool)) and hasattr(value, "__float__") and type(value).__name__ != "bool_"

@@ -1,0 +1,119 @@
+"""A table as its writers see it: headings, the cells that people see, and the sentences beside them. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from analysis.tables.numbers import estimate, is_missing, is_number, plain
+
+MISSING = "-"
+"""What stands where a quantity does not exist."""
+MOST_ROWS = 300
+"""Rows that people are shown; the CSV has all."""
+SUFFIXES = ("_low", "_high", "_n")
+"""Of the columns that go with an estimate: the ends of its interval, and the runs behind it where rows differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableColumn:
+    """A column, declared.
+
+    An estimate has three columns in the frame, `name`, `name_low` and `name_high` (both ends NA: no interval), and may
+    have a fourth, `name_n`, the runs behind it; without it the row's `n` counts.
+    """
+
+    name: str
+    unit: str
+    """`1` for a pure number, empty for text."""
+    meaning: str
+    digits: int = 3
+    """Significant digits that people see; the CSV has all."""
+    estimate: bool = False
+    label: str = ""
+    """What people see in the head; by default the name with spaces."""
+
+    @property
+    def heading(self) -> str:
+        """The head of the column: label and unit."""
+        label = self.label or self.name.replace("_", " ")
+        return label if self.unit in ("", "1") else f"{label} ({self.unit})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of the frame that belong to it."""
+        return (self.name, *(f"{self.name}{suffix}" for suffix in SUFFIXES)) if self.estimate else (self.name,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What a reader sees in one place: the value, and in brackets how well it is known."""
+
+    value: str
+    interval: str = ""
+    """`[1.90, 1.96]`, `(n=1, no interval)`, or empty for a column that is no estimate."""
+    number: bool = False
+    """Whether it is aligned as a number."""
+
+    @property
+    def text(self) -> str:
+        """Value and interval."""
+        return f"{self.value} {self.interval}".strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """What a writer needs of a table."""
+
+    key: str
+    title: str
+    conclusion: str
+    columns: tuple[TableColumn, ...]
+    frame: pd.DataFrame
+    """All rows, at full precision."""
+    counts: str
+    """How many runs the table rests on and leaves out, as a sentence."""
+    engine: str
+    notes: tuple[str, ...]
+    definitions: tuple[str, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show but the reason."""
+        return self.frame.empty
+
+    @property
+    def more_rows(self) -> str:
+        """A sentence on the rows that people are not shown; empty where they see all."""
+        more = len(self.frame) - MOST_ROWS
+        return f"… and {more:,} more rows; the CSV has all of them." if more > 0 else ""
+
+    def cells(self) -> list[list[Cell]]:
+        """Return the first `MOST_ROWS` rows, each with a cell for every declared column."""
+        return [
+            [cell(column, {str(key): value for key, value in row.items()}) for column in self.columns]
+            for row in self.frame.head(MOST_ROWS).to_dict("records")
+        ]
+
+
+def numeric_columns(rows: list[list[Cell]]) -> list[bool]:
+    """Return for each column whether it is aligned as numbers: any of its cells is one."""
+    return [any(cell.number for cell in column) for column in zip(*rows, strict=True)]
+
+
+def cell(column: TableColumn, row: Mapping[str, Any]) -> Cell:
+    """Return one cell; estimates are merged with their interval."""
+    value: Any = row.get(column.name)
+    if is_missing(value):
+        return Cell(value=MISSING, number=column.unit != "")
+    if not column.estimate:
+        return Cell(value=plain(value, column.digits), number=is_number(value))
+    low, high = row.get(f"{column.name}_low"), row.get(f"{column.name}_high")
+    shown, interval = estimate(float(value), low, high, digits=column.digits)
+    if not interval:
+        own = f"{column.name}_n"
+        runs: Any = row.get(own, row.get("n"))
+        unknown = "(by definition)" if own in row else "(no interval)"
+        interval = unknown if is_missing(runs) else f"(n={int(runs)}, no interval)"
+    return Cell(value=shown, interval=interval, number=True)
