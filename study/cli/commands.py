@@ -381,8 +381,8 @@ def replay(
     ] = False,
 ) -> None:
     """Replay the protocol and its rivals on a recorded table at equal CPU-seconds: how often does the pick hold up?"""
-    from analysis.replay import replay as replay_study
-    from analysis.replay import to_markdown
+    from study.designs.holdup.replay import replay as replay_study
+    from study.designs.holdup.replay import to_markdown
 
     result = replay_study(
         records, target=target, small=small, num_replays=replays, seed=seed, complete_seeds_only=complete_seeds_only

@@ -8,8 +8,8 @@ import pytest
 
 from analysis.figures import return_curves
 from analysis.load import open_study, trials
-from analysis.replay import replay, to_markdown
 from study.designs.holdup.certificate.making import verify
+from study.designs.holdup.replay import replay, to_markdown
 from study.records.folder import StudyFolder
 from study.statistics import mean_interval
 

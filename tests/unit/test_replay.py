@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.replay import replay, replay_table, to_markdown
-from analysis.replay import run as module
-from analysis.replay.draw import Purse, draw_roles, draw_study, roles_of
-from analysis.replay.protocol import protocol
-from analysis.replay.rules import FREE, OURS, RULES, fixed_repeats, halving, single_seed
-from analysis.replay.table import SMALL, TARGET, ScoreTable, score_table
+from study.designs.holdup.replay import replay, replay_table, to_markdown
+from study.designs.holdup.replay import run as module
+from study.designs.holdup.replay.draw import Purse, draw_roles, draw_study, roles_of
+from study.designs.holdup.replay.protocol import protocol
+from study.designs.holdup.replay.rules import FREE, OURS, RULES, fixed_repeats, halving, single_seed
+from study.designs.holdup.replay.table import SMALL, TARGET, ScoreTable, score_table
 from study.errors import AnalysisError
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.records import Evaluation, TrialEnded, TrialStarted

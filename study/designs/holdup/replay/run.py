@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from analysis.replay.draw import Purse, Roles, draw_study, roles_of
-from analysis.replay.report import ReplayResult, RuleResult, notes
-from analysis.replay.rules import OURS, RULES, Rule
-from analysis.replay.table import SMALL, TARGET, ScoreTable, score_table
+from study.designs.holdup.replay.draw import Purse, Roles, draw_study, roles_of
+from study.designs.holdup.replay.report import ReplayResult, RuleResult, notes
+from study.designs.holdup.replay.rules import OURS, RULES, Rule
+from study.designs.holdup.replay.table import SMALL, TARGET, ScoreTable, score_table
 from study.errors import AnalysisError
 from study.space.holdup import HoldUpSpec
 from study.statistics import Estimate, FloatArray

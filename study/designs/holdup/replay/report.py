@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.replay.draw import Roles
-from analysis.replay.rules import FREE
-from analysis.replay.table import LAST_EPISODES, SMALL, TARGET, ScoreTable
+from study.designs.holdup.replay.draw import Roles
+from study.designs.holdup.replay.rules import FREE
+from study.designs.holdup.replay.table import LAST_EPISODES, SMALL, TARGET, ScoreTable
 from study.space.holdup import HoldUpSpec
 from study.statistics import Estimate
 

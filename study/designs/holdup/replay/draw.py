@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from analysis.replay.table import TARGET, ScoreTable
+from study.designs.holdup.replay.table import TARGET, ScoreTable
 from study.errors import AnalysisError
 from study.space.holdup import HoldUpSpec
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analysis.replay.draw import Draw, Purse, look
-from analysis.replay.table import SMALL, TARGET
 from study.designs.holdup import selection
 from study.designs.holdup.phases import SECOND_LOOKS
+from study.designs.holdup.replay.draw import Draw, Purse, look
+from study.designs.holdup.replay.table import SMALL, TARGET
 from study.statistics import pooled_sd
 
 

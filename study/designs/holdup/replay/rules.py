@@ -8,9 +8,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from analysis.replay.draw import Draw, Purse, look
-from analysis.replay.protocol import protocol
-from analysis.replay.table import SMALL, TARGET
+from study.designs.holdup.replay.draw import Draw, Purse, look
+from study.designs.holdup.replay.protocol import protocol
+from study.designs.holdup.replay.table import SMALL, TARGET
 
 REPEATS = 3
 """Seeds of every setting under fixed repeats."""
