@@ -1,25 +1,31 @@
-"""`python -m tests.golden write [words]`: write the golden files anew, or those whose path contains a word."""
+"""`python -m tests.golden write [words]`: write the golden files anew, or those of subjects with a word."""
 
 import argparse
+import itertools
 import os
 import tempfile
+from pathlib import Path
 
 
 def main() -> None:
     """Write what differs, and say so."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=["write"])
-    parser.add_argument("words", nargs="*", help="Only files whose path contains one of these.")
+    parser.add_argument("words", nargs="*", help="Words such as plans, holdup, first_trials/scaling, example_study.")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as state:
-        os.environ["XDG_STATE_HOME"] = state
-        from tests.golden import plans
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["XDG_STATE_HOME"] = f"{scratch}/state"
+        from tests.golden import examples, plans, sequences
 
-        for path, content in plans.files().items():
-            if asked.words and not any(word in str(path) for word in asked.words):
-                continue
+        def wanted(name: str) -> bool:
+            return not asked.words or any(word in name for word in asked.words)
+
+        everything = itertools.chain(
+            plans.files(wanted), sequences.files(wanted, Path(scratch)), examples.files(wanted)
+        )
+        for path, content in everything:
             before = path.read_text() if path.exists() else None
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
             if before != content:
                 print(f"{path}: {'new' if before is None else 'changed'}")  # noqa: T201

@@ -1,24 +1,33 @@
 """The only file of the golden tests that imports the program: whoever moves or renames a module corrects it here.
 
 What is entered: the command line (`study.cli.app`), the plan of a space on a described cluster, and Ray Tune's own
-interfaces. Everything else that the golden tests compare is read from files.
+interfaces: a stand-in for `Tuner` gets the program's searcher, callback, stopper and trainable from the program itself.
+Everything else that the golden tests compare is read from files.
 """
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import ray.tune
 from typer.testing import CliRunner
 
 import study.driver.run  # noqa: F401 (it has names that `on_cluster` replaces)
+from analysis.load import trials
 from study.cli import commands as command_line
 from study.cluster import address, connection
 from study.errors import ClusterError
 from study.mirrors import mirror_process
 from study.planning.plan import make_plan
 from study.planning.shape import ClusterShape, NodeShape
+from study.records.folder import StudyFolder
+from study.records.state import ledger_of
+from study.records.table import write_table
 from study.space.spec import load_space
 
 Node = tuple[str, int, int, int, float]
@@ -152,3 +161,63 @@ def plan_of(space: str, nodes: Sequence[Node]) -> dict[str, Any]:
 def in_one_line(values: Mapping[str, Any]) -> str:
     """Return parameters in one line, in the order of their names."""
     return ",".join(f"{name}:{value:.9g}" for name, value in sorted(values.items()))
+
+
+# --- a trial, as Tune carries it -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a trial is asked to be, by the configuration that the searcher gives to Tune."""
+
+    trial: int
+    attempt: int
+    seed: int
+    setting: dict[str, Any]
+    execution: str
+    env_steps: int | None
+    time_s: float | None
+    """The budget in steps or seconds."""
+    iterations: int | None
+    episodes: int
+    num_evaluations: int
+    """0 where the trial is timed and not judged."""
+    first_episode: int
+
+
+def asked(config: Mapping[str, Any]) -> Asked:
+    """Return what is in a Tune trial's configuration."""
+    spec = json.loads(config["spec"])
+    return Asked(
+        trial=config["trial"],
+        attempt=config["attempt"],
+        seed=config["seed"],
+        setting=dict(config["setting"]),
+        execution=config["execution"],
+        env_steps=spec.get("budget", {}).get("env_steps"),
+        time_s=spec.get("budget", {}).get("time_s"),
+        iterations=config["iterations"],
+        episodes=spec["evaluation"]["episodes"],
+        num_evaluations=0 if spec.get("kind") == "throughput" else spec["evaluation"]["num_evaluations"],
+        first_episode=config["first_episode"],
+    )
+
+
+def result(
+    records: list[dict[str, Any]], *, progress: float, done: bool, policy: bytes | None, loads: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what a trial gives to Tune after an iteration: fields of its new records, each with its `kind`."""
+    return {"records": records, "progress": progress, "done": done, "policy": policy, "node_loads": loads}
+
+
+# --- recorded studies ------------------------------------------------------------------------------------------------
+
+
+def write_trials_csv(study_folder: Path, target: Path) -> None:
+    """Write the table of trials of a recorded study anew."""
+    write_table(target, ledger_of(StudyFolder(study_folder).records).rows.values())
+
+
+def frame_of(study_folder: Path) -> pd.DataFrame:
+    """Return a recorded study's trials as the analysis has them."""
+    return trials(study_folder)

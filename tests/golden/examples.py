@@ -1,0 +1,83 @@
+"""The recorded studies that come with the project: certificate, table of trials, frame, CSVs of their reports."""
+
+import csv
+import hashlib
+import io
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from tests.golden import entry
+
+ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
+GOLDEN = Path(__file__).with_name("examples")
+NAMES = ("example_study", "example_throughput", "example_table")
+
+
+def certificate_anew(folder: Path) -> dict[str, bytes]:
+    """Return the files of the recorded hold-up study's certificate, written from its records in an empty folder."""
+    study = folder / "example_study"
+    shutil.copytree(ANALYSIS / "example_study", study)
+    names = ("certificate.json", "certificate.md")
+    for name in names:
+        (study / name).unlink()
+    code, text = entry.run_command("certificate", "write", str(study))
+    assert code == 0, text
+    return {name: (study / name).read_bytes() for name in names}
+
+
+def report_of(name: str, folder: Path) -> dict[str, str]:
+    """Return every CSV of an example's report, by its name, as it is compared: numbers with nine digits."""
+    code, text = entry.run_command("report", str(ANALYSIS / name), "--format", "csv", "--out", str(folder))
+    assert code == 0, text
+    return {path.name: compared(path.read_text()) for path in sorted(folder.rglob("*.csv"))}
+
+
+def compared(text: str) -> str:
+    """Return a CSV with numbers of nine digits; of the sentences above it the numbers alone."""
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("#"):
+            lines.append(" ".join(["#", *re.findall(r"\d+(?:[.,]\d+)*", line)]))
+        else:
+            buffer = io.StringIO()
+            csv.writer(buffer, lineterminator="").writerow(map(_rounded, next(csv.reader([line]), [])))
+            lines.append(buffer.getvalue())
+    return "\n".join(lines) + "\n"
+
+
+def _rounded(cell: str) -> str:
+    try:
+        return f"{float(cell):.9g}"
+    except ValueError:
+        return cell
+
+
+def frame_of(name: str) -> str:
+    """Return, for each column of an example's frame of trials, how many values it has and a digest of them."""
+    frame, columns = entry.frame_of(ANALYSIS / name), {}
+    for column in frame.columns:
+        values = [_written(value) for value in frame[column]]
+        digest = hashlib.sha256("\n".join(values).encode()).hexdigest()[:16]
+        columns[str(column)] = f"{sum(value != '' for value in values)} of {len(values)}: {digest}"
+    return json.dumps(columns, indent=1) + "\n"
+
+
+def _written(value: object) -> str:
+    if isinstance(value, float):
+        return "" if value != value else f"{value:.9g}"
+    return "" if value is None or value is pd.NA else str(value)
+
+
+def files(wanted: Callable[[str], bool]) -> Iterator[tuple[Path, str]]:
+    """Yield the golden files of the examples with what they should hold."""
+    for name in filter(lambda name: wanted(f"examples/{name}"), NAMES):
+        yield GOLDEN / name / "frame.json", frame_of(name)
+        with tempfile.TemporaryDirectory() as folder:
+            for file, text in report_of(name, Path(folder)).items():
+                yield GOLDEN / name / file, text

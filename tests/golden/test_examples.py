@@ -1,0 +1,33 @@
+"""What is made of the recorded studies is what was made of them before."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.golden import entry, examples
+
+
+def test_the_certificate_of_the_example_written_anew_has_the_same_bytes(tmp_path: Path) -> None:
+    for name, content in examples.certificate_anew(tmp_path).items():
+        assert content == (examples.ANALYSIS / "example_study" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("name", ["example_study", "example_throughput", "example_coinrun"])
+def test_the_table_of_trials_written_anew_has_the_same_bytes(name: str, tmp_path: Path) -> None:
+    entry.write_trials_csv(examples.ANALYSIS / name, tmp_path / "trials.csv")
+    assert (tmp_path / "trials.csv").read_bytes() == (examples.ANALYSIS / name / "trials.csv").read_bytes()
+
+
+@pytest.mark.parametrize("name", examples.NAMES)
+def test_the_frame_of_trials_is_the_recorded_one(name: str) -> None:
+    recorded = json.loads((examples.GOLDEN / name / "frame.json").read_text())
+    assert json.loads(examples.frame_of(name)) == recorded
+
+
+@pytest.mark.parametrize("name", examples.NAMES)
+def test_the_csvs_of_the_report_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
+    found = examples.report_of(name, tmp_path)
+    assert sorted(found) == sorted(path.name for path in (examples.GOLDEN / name).glob("*.csv"))
+    for file, text in found.items():
+        assert text == (examples.GOLDEN / name / file).read_text(), file

@@ -1,0 +1,59 @@
+"""Studies of all kinds, killed, resumed and troubled, write the recorded records."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.golden import plans, sequences
+
+
+@pytest.mark.parametrize("name", sequences.CASES)
+def test_a_study_writes_the_recorded_records(name: str, tmp_path: Path) -> None:
+    found = sequences.texts_of(name, tmp_path)
+    assert set(found) == {path.name for path in sequences.GOLDEN.iterdir() if path.name.partition(".")[0] == name}
+    for file, text in found.items():
+        recorded = (sequences.GOLDEN / file).read_text()
+        for number, (line, before) in enumerate(zip(text.splitlines(), recorded.splitlines(), strict=False), start=1):
+            assert _parsed(line) == _parsed(before), f"{file}, line {number}"
+        assert text == recorded
+
+
+def _parsed(line: str) -> object:
+    """Return a record as pytest shows its differences best; a line of a certificate as it is."""
+    return json.loads(line) if line.startswith('{"') else line
+
+
+@pytest.mark.parametrize("space", sorted(plans.SPACES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_first_trials_of_a_shipped_space_are_the_recorded_ones(space: Path, tmp_path: Path) -> None:
+    recorded = (sequences.FIRST / f"{space.stem}.jsonl").read_text().splitlines()
+    found = sequences.first_trials(space, tmp_path).splitlines()
+    assert [json.loads(line) for line in found] == [json.loads(line) for line in recorded]
+
+
+@pytest.mark.parametrize("name", [name for name in sequences.CASES if name.endswith("_killed")])
+def test_a_study_that_is_killed_runs_the_trials_of_one_that_is_not(name: str, tmp_path: Path) -> None:
+    case = sequences.CASES[name]
+    killed, whole = _trials(sequences.GOLDEN / f"{name}.jsonl"), _trials_of_a_run(case, tmp_path)
+    assert killed.keys() == whole.keys()
+    for trial, started in whole.items():
+        assert killed[trial] == started, trial
+
+
+def _trials_of_a_run(case: sequences.Case, folder: Path) -> dict[int, dict[str, object]]:
+    study = sequences.run(replace(case, kills=()), folder)
+    (folder / "whole.jsonl").write_text("\n".join(sequences.lines_of(study, case.digits)))
+    return _trials(folder / "whole.jsonl")
+
+
+def _trials(file: Path) -> dict[int, dict[str, object]]:
+    """Return what each trial was asked to be."""
+    records = map(json.loads, file.read_text().splitlines())
+    return {
+        record["trial"]: {
+            name: record.get(name) for name in ("seed", "setting", "stage", "anchor", "variant", "digest")
+        }
+        for record in records
+        if record["kind"] == "trial_started"
+    }
