@@ -296,7 +296,7 @@ CASES: dict[str, Case] = {
     "search_gp": Case(
         space=search("gp").replace("[1, 2, 4]", "2"),
         nodes=SIX_CORES,
-        options=("--trials", "15"),
+        options=("--trials", "13"),
         digits=4,  # it fits a model, by other routines on other machines
     ),
     "search_qmc": Case(space=search("qmc"), nodes=SIX_CORES),
