@@ -63,8 +63,12 @@ class StudyError(Exception):
 
 def in_one_line(*, where: str, rule: str, got: str, fix: str) -> str:
     """Return the text of a problem, `where: rule, got value. Fix: action.`, without the parts that are empty."""
-    place, found, remedy = f"{where}: " if where else "", f", got {got}" if got else "", f" Fix: {fix}" if fix else ""
-    return f"{place}{rule}{found}.{remedy}"
+    return f"{f'{where}: ' if where else ''}{_sentence(rule, got)}{f' Fix: {fix}' if fix else ''}"
+
+
+def _sentence(rule: str, got: str) -> str:
+    text = f"{rule}, got {got}" if got else rule
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _restored(kind: type[StudyError], args: tuple[Any, ...], parts: dict[str, Any]) -> StudyError:
@@ -104,16 +108,32 @@ class AnalysisError(StudyError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing wrong in a space: its place, the law with the value that broke it, and the way out."""
+    """One problem of a space file or of an option.
 
-    place: str
-    law: str
+    Attributes:
+        where: Field or option that is wrong: "parameters.lr".
+        rule: What must hold: "`low < high` must hold".
+        got: What was found instead; empty where the rule says it already.
+        fix: What to do, as a sentence.
+        code: Short name of the problem in kebab-case: "low-not-below-high".
+        line: Line of the file; None where the problem is in no line.
+    """
+
+    where: str
+    rule: str
+    got: str = ""
     fix: str
+    code: str = ""
     line: int | None = None
+
+    @property
+    def problem(self) -> str:
+        """The rule and what was found, without place and fix."""
+        return _sentence(self.rule, self.got)
 
     def __str__(self) -> str:
         line = f" (line {self.line})" if self.line is not None else ""
-        return f"{self.place}{line}: {self.law} Fix: {self.fix}"
+        return in_one_line(where=f"{self.where}{line}", rule=self.rule, got=self.got, fix=self.fix)
 
 
 class SpaceError(StudyError, ValueError):

@@ -51,7 +51,7 @@ def one_space(argument: str | None, option: str | None) -> str:
         return space
     else:
         law, fix = "must be given, got none.", "Name a file, or one of search_spaces/: --space quickstart.yaml."
-    raise SpaceError("command line", [Fault(place="--space", law=law, fix=fix)])
+    raise SpaceError("command line", [Fault(where="--space", rule=law, fix=fix)])
 
 
 @contextlib.contextmanager
@@ -61,7 +61,7 @@ def with_lines(space: str, given: list[str] | None) -> Iterator[None]:
     try:
         yield
     except SpaceError as error:
-        faults = [replace(each, line=each.line or source.line_of(each.place)) for each in error.faults]
+        faults = [replace(each, line=each.line or source.line_of(each.where)) for each in error.faults]
         name = source.name if error.source == "space" else error.source
         raise SpaceError(name, faults) from error
 
@@ -111,7 +111,7 @@ def checked_name(name: str) -> str:
     """
     if not NAME.fullmatch(name):
         law = f"letters, digits, '.', '_' and '-' only, got '{name}'."
-        raise SpaceError("command line", [Fault(place="--name", law=law, fix="Choose another name.")])
+        raise SpaceError("command line", [Fault(where="--name", rule=law, fix="Choose another name.")])
     return name
 
 
@@ -127,7 +127,7 @@ def checked_stage(text: str, spec: StudySpec) -> Stage:
         law, fix = f"one of {', '.join(STAGES)}, got '{text}'.", "Name a stage."
     else:
         return text
-    raise SpaceError("command line", [Fault(place="--until", law=law, fix=fix)])
+    raise SpaceError("command line", [Fault(where="--until", rule=law, fix=fix)])
 
 
 def seconds(text: str, place: str) -> float:
@@ -142,8 +142,8 @@ def seconds(text: str, place: str) -> float:
     parts = [float(part or 0) for part in match.groups()] if match else []
     if re.fullmatch(r"\d+(\.\d+)?", text.strip()) and float(text) > 0:
         law, fix = f"needs a unit, got '{text}'.", f"Write {text}s, {text}m or {text}h."
-        raise SpaceError("command line", [Fault(place=place, law=law, fix=fix)])
+        raise SpaceError("command line", [Fault(where=place, rule=law, fix=fix)])
     if not any(parts):
         law = f"a duration above zero, got '{text}'."
-        raise SpaceError("command line", [Fault(place=place, law=law, fix="Write 45s, 30m, 2h, 1h30m or 2:00:00.")])
+        raise SpaceError("command line", [Fault(where=place, rule=law, fix="Write 45s, 30m, 2h, 1h30m or 2:00:00.")])
     return parts[0] * 3600 + parts[1] * 60 + parts[2]

@@ -265,7 +265,7 @@ def export(
     writers = {"python": export_python, "yaml": export_yaml}
     if format_ not in writers:
         law = f"one of {', '.join(writers)}, got '{format_}'."
-        raise SpaceError("command line", [Fault(place="--format", law=law, fix="Choose one of them.")])
+        raise SpaceError("command line", [Fault(where="--format", rule=law, fix="Choose one of them.")])
     write_text(writers[format_](StudyFolder(study), scale))
 
 

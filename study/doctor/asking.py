@@ -77,7 +77,7 @@ def why_no_environment(spec: EnvironmentSpec) -> str:
     try:
         probe(spec, "environment")
     except SpaceError as error:
-        return " ".join(fault.law for fault in error.faults)
+        return " ".join(fault.problem for fault in error.faults)
     return ""
 
 

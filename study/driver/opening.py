@@ -66,7 +66,7 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
         raise name_taken(folder, options)
     if not exists and options.resume and not options.or_start:
         law = f"there must be a study to resume, got '{options.name}' ({folder.path} holds none)."
-        fault = Fault(place="--resume", law=law, fix="Check --name and --out, or start it without --resume.")
+        fault = Fault(where="--resume", rule=law, fix="Check --name and --out, or start it without --resume.")
         raise SpaceError(options.space, [fault])
     if exists:
         folder.check_owner()
@@ -78,7 +78,7 @@ def name_taken(folder: StudyFolder, options: RunOptions) -> SpaceError:
     """Return the error of a start where a study is already."""
     law = f"a new study needs a new name, got '{options.name}' ({folder.path} exists)."
     fix = "Continue that study with --resume, or choose another --name."
-    return SpaceError(options.space, [Fault(place="--name", law=law, fix=fix)])
+    return SpaceError(options.space, [Fault(where="--name", rule=law, fix=fix)])
 
 
 def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:

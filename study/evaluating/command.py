@@ -145,7 +145,7 @@ def _subject(asked: Asked) -> Subject:
         "--stochastic/--deterministic": asked.stochastic is not None,
     }
     faults = [
-        Fault(place=option, law="belongs to a recorded policy, got it together with --random.", fix="Drop one.")
+        Fault(where=option, rule="belongs to a recorded policy, got it together with --random.", fix="Drop one.")
         for option, given in others.items()
         if given
     ]
@@ -211,7 +211,7 @@ def _target(subject: Subject, video: str) -> Path:
     if subject.study is None or subject.trial is None:
         what = "a random policy" if subject.random else "a checkpoint outside of a study"
         law, fix = f"needs the name of a file for {what}, got none.", "Write --video film.mp4."
-        raise SpaceError("command line", [Fault(place="--video", law=law, fix=fix)])
+        raise SpaceError("command line", [Fault(where="--video", rule=law, fix=fix)])
     name = BEST if subject.chosen_among else f"trial_{subject.trial:05d}"
     return subject.study.clips / f"{name}{best_suffix()}"
 

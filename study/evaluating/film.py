@@ -232,4 +232,4 @@ class _Gif:
 
 
 def _mistake(law: str, fix: str) -> SpaceError:
-    return SpaceError("command line", [Fault(place="--video", law=law, fix=fix)])
+    return SpaceError("command line", [Fault(where="--video", rule=law, fix=fix)])

@@ -85,12 +85,12 @@ def evaluate(
     """
     if format_ not in FORMATS:
         law = f"one of {', '.join(FORMATS)}, got '{format_}'."
-        raise SpaceError("command line", [Fault(place="--format", law=law, fix="Choose one of them.")])
+        raise SpaceError("command line", [Fault(where="--format", rule=law, fix="Choose one of them.")])
     if path is None and random and space is not None:
         path, space = Path(space), None
     if path is None:
         law, fix = "must be given, got none.", "Name the folder of a study, such as studies/quickstart."
-        raise SpaceError("command line", [Fault(place="STUDY", law=law, fix=fix)])
+        raise SpaceError("command line", [Fault(where="STUDY", rule=law, fix=fix)])
     from study.evaluating.command import Asked, Evaluated, evaluate_policy
     from study.evaluating.view import print_film, print_numbers, to_json
 

@@ -248,4 +248,4 @@ def _listed(trials: Iterable[int]) -> str:
 
 
 def _mistake(place: str, law: str, fix: str) -> SpaceError:
-    return SpaceError("command line", [Fault(place=place, law=law, fix=fix)])
+    return SpaceError("command line", [Fault(where=place, rule=law, fix=fix)])

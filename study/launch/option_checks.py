@@ -184,4 +184,4 @@ def login() -> str:
 
 def mistake(place: str, law: str, fix: str) -> SpaceError:
     """Return an error of the command line."""
-    return SpaceError("command line", [Fault(place=place, law=law, fix=fix)])
+    return SpaceError("command line", [Fault(where=place, rule=law, fix=fix)])

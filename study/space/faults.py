@@ -101,12 +101,12 @@ def faults_of(error: ValidationError, source: Source) -> tuple[list[Fault], set[
         else:
             law, fix = _words(item, parts)
         (missing if item["type"] == "missing" else faults).append(
-            Fault(place=place, law=law, fix=fix, line=source.line_of(place))
+            Fault(where=place, rule=law, fix=fix, line=source.line_of(place))
         )
-    faults = _once_each([*(fault for fault in missing if fault.place not in meant), *faults])
+    faults = _once_each([*(fault for fault in missing if fault.where not in meant), *faults])
     if len(items) > MAX_FAULTS:
         law = f"{len(items) - MAX_FAULTS} more faults."
-        faults.append(Fault(place="file", law=law, fix="Correct these first."))
+        faults.append(Fault(where="file", rule=law, fix="Correct these first."))
     return faults, meant
 
 
@@ -117,11 +117,11 @@ def _beside(one: Any, other: Any) -> bool:
 
 def _once_each(faults: Sequence[Fault]) -> list[Fault]:
     """Return one fault for each place; of a value that fits none of several types, the one that says most."""
-    places = {fault.place for fault in faults}
+    places = {fault.where for fault in faults}
     first: dict[str, Fault] = {}
     for fault in faults:
-        if not any(place.startswith(f"{fault.place}.") for place in places):
-            first.setdefault(fault.place, fault)
+        if not any(place.startswith(f"{fault.where}.") for place in places):
+            first.setdefault(fault.where, fault)
     return list(first.values())
 
 

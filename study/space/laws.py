@@ -109,13 +109,13 @@ def broken_laws(spec: "StudySpec", line_of: Callable[[str], int | None], *, aske
     """
     if len(spec.scales) > MAX_SCALES:
         law, place = f"at most {MAX_SCALES} scales, got {len(spec.scales)}.", f"parameters.{SCALE}"
-        yield Fault(place=place, law=law, fix="List fewer.", line=line_of(place))
+        yield Fault(where=place, rule=law, fix="List fewer.", line=line_of(place))
         return
     laws = _THROUGHPUT_LAWS if spec.kind == "throughput" else _LAWS
     if asked:
         laws = (*laws, _larger_batch)
     for place, law, fix in (broken for law_of in laws for broken in law_of(spec)):
-        yield Fault(place=place, law=law, fix=fix, line=line_of(place))
+        yield Fault(where=place, rule=law, fix=fix, line=line_of(place))
 
 
 Broken = Iterator[tuple[str, str, str]]

@@ -86,7 +86,7 @@ def find_space(path: str | Path, *, place: str = "--space") -> Path:
     with contextlib.suppress(OSError):
         if (given / "space.yaml").is_file():
             fix = f"Of that study it is {given / 'space.yaml'}; with --name {given.name} --resume the study goes on."
-    raise SpaceError(str(path), [Fault(place=place, law=f"no such file, got '{path}'.", fix=fix)])
+    raise SpaceError(str(path), [Fault(where=place, rule=f"no such file, got '{path}'.", fix=fix)])
 
 
 def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
@@ -108,7 +108,7 @@ def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
     except UnicodeDecodeError as error:
         law = f"must be UTF-8 text, got byte 0x{error.object[error.start]:02x} at offset {error.start}."
         line = error.object.count(b"\n", 0, error.start) + 1
-        fault = Fault(place="file", law=law, fix="Save it as UTF-8 in your editor.", line=line)
+        fault = Fault(where="file", rule=law, fix="Save it as UTF-8 in your editor.", line=line)
         raise SpaceError(str(file), [fault]) from error
     source = read_text(text, name=str(file))
     return _override(source, overrides)
@@ -129,17 +129,17 @@ def read_text(text: str, *, name: str) -> Source:
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         problem = _printable(error.problem or "duplicate key").split(" with value")[0]
-        fault = Fault(place="file", law=f"keys must be distinct, {problem}.", fix="Remove one of the two.", line=line)
+        fault = Fault(where="file", rule=f"keys must be distinct, {problem}.", fix="Remove one of the two.", line=line)
         raise SpaceError(name, [fault]) from error
     except MarkedYAMLError as error:
         line, fix = _place_and_fix(error, text)
         problem = _printable(error.problem or _first_line(error))
-        raise SpaceError(name, [Fault(place="file", law=f"must be YAML, {problem}.", fix=fix, line=line)]) from error
+        raise SpaceError(name, [Fault(where="file", rule=f"must be YAML, {problem}.", fix=fix, line=line)]) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         code = error.character if isinstance(error.character, int) else ord(error.character)
         law = f"must be YAML, got the character U+{code:04X}."
-        raise SpaceError(name, [Fault(place="file", law=law, fix="Remove it.", line=line)]) from error
+        raise SpaceError(name, [Fault(where="file", rule=law, fix="Remove it.", line=line)]) from error
     except (YAMLError, *_STUMBLES) as error:
         raise _error(name, "file", f"must be YAML, {_first_line(error)}.", "Check the file.") from error
     if not isinstance(tree, CommentedMap):
@@ -165,7 +165,9 @@ class _Plain:
         self._count += 1
         if self._count > MAX_VALUES:
             if self._count == MAX_VALUES + 1:
-                self.faults.append(Fault(place="file", law=f"at most {MAX_VALUES} values.", fix="Do not nest aliases."))
+                self.faults.append(
+                    Fault(where="file", rule=f"at most {MAX_VALUES} values.", fix="Do not nest aliases.")
+                )
             return None
         tag = getattr(getattr(node, "tag", None), "value", None)
         if len(place) > MAX_DEPTH:  # an alias of what holds it
@@ -206,7 +208,7 @@ class _Plain:
 
     def _refuse(self, place: Place, law: str, fix: str) -> None:
         where = _dotted(place) or "file"
-        self.faults.append(Fault(place=where, law=law, fix=fix, line=self.lines.get(where)))
+        self.faults.append(Fault(where=where, rule=law, fix=fix, line=self.lines.get(where)))
 
 
 _SCALARS = ((ScalarBoolean, bool), (bool, bool), (int, int), (float, float), (str, str))
@@ -292,7 +294,7 @@ def _override(source: Source, overrides: Sequence[str]) -> Source:
         key, equals, text = override.partition("=")
         if not equals or not all(key.split(".")):
             fix = "Write for instance --set budget.env_steps=10000."
-            faults.append(Fault(place="--set", law=f"must be dotted.key=value, got '{override}'.", fix=fix))
+            faults.append(Fault(where="--set", rule=f"must be dotted.key=value, got '{override}'.", fix=fix))
             continue
         value = read_text(f"value: {text}", name=f"--set {key}").content["value"]
         *parents, last = key.split(".")
@@ -311,4 +313,4 @@ def _override(source: Source, overrides: Sequence[str]) -> Source:
 
 
 def _error(name: str, place: str, law: str, fix: str) -> SpaceError:
-    return SpaceError(name, [Fault(place=place, law=law, fix=fix)])
+    return SpaceError(name, [Fault(where=place, rule=law, fix=fix)])

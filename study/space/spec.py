@@ -425,7 +425,7 @@ def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> 
         SpaceError: With every fault found.
     """
     faults = [
-        Fault(place=place, law=law, fix=fix, line=source.line_of(place))
+        Fault(where=place, rule=law, fix=fix, line=source.line_of(place))
         for where, law, fix in unfit(source.content)
         for place in (".".join(map(str, where)) or "file",)
     ]
@@ -438,9 +438,9 @@ def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> 
         faults, told = faults_of(error, source)
         spec = _without(source, faults)
     if spec is not None:
-        told = told.union((fault.place for fault in faults), () if scored else _SCORING)
+        told = told.union((fault.where for fault in faults), () if scored else _SCORING)
         found = broken_laws(spec, source.line_of, asked=asked)
-        faults += [fault for fault in found if not is_told(fault.place, told)]
+        faults += [fault for fault in found if not is_told(fault.where, told)]
     if faults or spec is None:
         raise SpaceError(source.name, sorted(faults, key=lambda fault: fault.line or 0))
     return spec
@@ -448,7 +448,7 @@ def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> 
 
 def _without(source: Source, faults: Sequence[Fault]) -> StudySpec | None:
     """Validate what is left without the faulty keys, so that laws between keys are checked in the same run."""
-    content = source.without([fault.place for fault in faults])
+    content = source.without([fault.where for fault in faults])
     if isinstance(parameters := content.get("parameters"), dict):
         parameters.setdefault(SCALE, 1)  # required: a stand-in lets the other laws be checked
     try:

@@ -168,7 +168,7 @@ def _choose_learner(config: StudyConfig, spec: StudySpec) -> None:
     obstacle = lean_obstacle(config) if spec.learner == "lean" else None
     if obstacle and (places := list(_lean_alone(spec))):
         law = f"needs the lean learner, and {obstacle}."
-        raise SpaceError("space", [Fault(place=place, law=f"{what}{law}", fix=_WITHOUT) for place, what in places])
+        raise SpaceError("space", [Fault(where=place, rule=f"{what}{law}", fix=_WITHOUT) for place, what in places])
     if obstacle:
         config.fallbacks.append(f"learner: RLlib's own learner instead of the lean one: {obstacle}")
     lean = spec.learner == "lean" and not obstacle
@@ -351,4 +351,4 @@ def _nearest(name: str, known: tuple[str, ...]) -> str:
 
 
 def _error(place: str, law: str, fix: str) -> SpaceError:
-    return SpaceError("space", [Fault(place=place, law=law, fix=fix)])
+    return SpaceError("space", [Fault(where=place, rule=law, fix=fix)])

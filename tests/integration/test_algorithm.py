@@ -35,7 +35,7 @@ def fault(rllib: dict[str, Any], **changes: Any) -> tuple[str, str]:
     with pytest.raises(SpaceError) as raised:
         config(rllib, **changes)
     (only,) = raised.value.faults
-    return only.place, f"{only.law} {only.fix}"
+    return only.where, f"{only.rule} {only.fix}"
 
 
 def test_every_parameter_reaches_rllib() -> None:
@@ -237,7 +237,7 @@ def test_all_that_the_lean_learner_is_missed_for_is_said_at_once() -> None:
     names = ("normalize_observations", "normalize_rewards")
     with pytest.raises(SpaceError) as raised:
         config(COMPILED, algorithm="A2C", **{f"environment__{name}": True for name in names})
-    places = [each.place for each in raised.value.faults]
+    places = [each.where for each in raised.value.faults]
     assert places == ["algorithm", *(f"environment.{name}" for name in names)]
 
 

@@ -38,7 +38,7 @@ def fault(env_id: str, **content: Any) -> tuple[str, str]:
         probe(environment(env_id, **content), "my.yaml")
     (only,) = raised.value.faults
     assert str(raised.value).startswith("my.yaml: 1 problem")
-    return only.place, f"{only.law} {only.fix}"
+    return only.where, f"{only.rule} {only.fix}"
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,7 @@ def test_a_floor_may_be_measured_before_a_space_has_one(tmp_path):
     )
     with pytest.raises(SpaceError, match=r"2 problems") as caught:
         random_subject(file)
-    assert {fault.place for fault in caught.value.faults} == {"environment.floor", "search.num_trials"}
+    assert {fault.where for fault in caught.value.faults} == {"environment.floor", "search.num_trials"}
 
 
 RANDOM_FAULTS = [

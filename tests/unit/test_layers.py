@@ -190,7 +190,7 @@ def test_levels_that_cannot_be_are_refused(section: str, kwargs: dict[str, Any],
             **{f"{section}__kwargs": kwargs},
         )
     (only,) = raised.value.faults
-    assert (only.place, law in only.law) == (f"{section}.kwargs.{name}", True)
+    assert (only.where, law in only.rule) == (f"{section}.kwargs.{name}", True)
 
 
 def test_envpool_s_games_have_no_frames_and_only_atari_is_told_of_its_own() -> None:

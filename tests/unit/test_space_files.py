@@ -15,7 +15,7 @@ from tests.spaces import content, spec
 def faults(**changes):
     with pytest.raises(SpaceError) as caught:
         spec(**changes)
-    return {fault.place: fault for fault in caught.value.faults}
+    return {fault.where: fault for fault in caught.value.faults}
 
 
 def text_faults(text):
@@ -133,7 +133,7 @@ def test_an_unknown_space_names_the_nearest():
 def test_each_fault_is_named_with_its_place_value_and_fix(changes, place, words):
     found = faults(**changes)
     assert place in found, found
-    assert words in f"{found[place].law} {found[place].fix}"
+    assert words in f"{found[place].rule} {found[place].fix}"
     assert found[place].fix
 
 
@@ -183,7 +183,7 @@ def test_a_fault_names_the_line_of_its_key():
         "  num_env_runners: [1, 2]\n  lr: {low: 0.1, high: 0.01}\nbudget: {env_steps: 10}\nsearch: {num_trials: 2}\n"
     )
     (fault,) = text_faults(text)
-    assert (fault.place, fault.line) == ("parameters.lr", 8)
+    assert (fault.where, fault.line) == ("parameters.lr", 8)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_fault_names_the_line_of_its_key():
     ],
 )  # fmt: skip
 def test_text_that_is_not_a_plain_mapping_is_refused(text, words):
-    assert any(words in fault.law for fault in text_faults(text))
+    assert any(words in fault.rule for fault in text_faults(text))
 
 
 def test_nothing_is_constructed_from_a_tag(tmp_path):
@@ -314,8 +314,8 @@ MISTAKES = [  # text -> what stands in its place; place, line, and what the faul
 @pytest.mark.parametrize(("old", "new", "place", "line", "words"), MISTAKES, ids=lambda value: repr(value)[:30])
 def test_one_mistake_of_a_new_user_is_one_fault_with_its_line_and_what_to_write(old, new, place, line, words):
     (fault,) = text_faults(PLAIN.replace(old, new, 1))
-    assert (fault.place, fault.line) == (place, line)
-    assert words in f"{fault.law} {fault.fix}"
+    assert (fault.where, fault.line) == (place, line)
+    assert words in f"{fault.rule} {fault.fix}"
 
 
 def test_no_message_names_a_class_of_a_library():

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def faults(**changes):
     with pytest.raises(SpaceError) as caught:
         throughput_spec(**changes)
-    return {fault.place: fault for fault in caught.value.faults}
+    return {fault.where: fault for fault in caught.value.faults}
 
 
 def test_cells_are_the_cross_products_around_the_base_each_once():
@@ -155,7 +155,7 @@ def test_every_cell_of_a_grid_is_there_with_its_values(runners, envs):
 def test_each_fault_is_named_with_its_place_value_and_fix(changes, place, words):
     found = faults(**changes)
     assert place in found, found
-    assert words in f"{found[place].law} {found[place].fix}"
+    assert words in f"{found[place].rule} {found[place].fix}"
     assert found[place].fix
 
 

@@ -201,20 +201,20 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
         slow = f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s."
         return within(PROBE_TIMEOUT_S, lambda: _probe(spec), otherwise=slow)
     except TrialError as error:
-        fault = Fault(place=ID, law=str(error), fix="Try it in Python: make the environment and reset it.")
+        fault = Fault(where=ID, rule=str(error), fix="Try it in Python: make the environment and reset it.")
     except Unusable as unusable:
         raise SpaceError(source_name, [unusable.fault]) from unusable
     except gymnasium_error.DependencyNotInstalled as error:
         fault = Fault(
-            place=ID, law=f"a dependency of '{spec.id}' is missing: {error}.", fix="Install it on every node."
+            where=ID, rule=f"a dependency of '{spec.id}' is missing: {error}.", fix="Install it on every node."
         )
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and "argument" in str(error):
             law = f"must suit the constructor of '{spec.id}', got {spec.kwargs}: {described(error)}."
-            fault = Fault(place=KWARGS, law=law, fix="Change the arguments.")
+            fault = Fault(where=KWARGS, rule=law, fix="Change the arguments.")
         else:
             law = f"'{spec.id}' must be made with {spec.kwargs}, got {described(error)}."
-            fault = Fault(place=ID, law=law, fix="Try it in Python: make the environment and reset it.")
+            fault = Fault(where=ID, rule=law, fix="Try it in Python: make the environment and reset it.")
         raise SpaceError(source_name, [fault]) from error
     raise SpaceError(source_name, [fault])
 
@@ -233,11 +233,11 @@ def probe_study(spec: StudySpec, source_name: str) -> Spaces:
     try:
         judged = probe(spec.evaluated_environment, source_name)
     except SpaceError as error:
-        raise SpaceError(source_name, [replace(fault, place=place) for fault in error.faults]) from error
+        raise SpaceError(source_name, [replace(fault, where=place) for fault in error.faults]) from error
     trained_on, judged_on = (f"{each.observation_space.shape} and {each.action_space}" for each in (spaces, judged))
     if trained_on != judged_on:
         law = f"must leave observations and actions what they are in training, {trained_on}, got {judged_on}."
-        raise SpaceError(source_name, [Fault(place=place, law=law, fix="Change the arguments.")])
+        raise SpaceError(source_name, [Fault(where=place, rule=law, fix="Change the arguments.")])
     return spaces
 
 
@@ -257,10 +257,10 @@ def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
     if len(shape) == 3 and spec.conv_filters is None and shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
         law = f"images must have their channels last, (height, width, channels), got shape {shape}."
         fix = "Wrap the environment so that it moves them; where these are no channels, give model.conv_filters."
-        raise SpaceError(source_name, [Fault(place=ID, law=law, fix=fix)])
+        raise SpaceError(source_name, [Fault(where=ID, rule=law, fix=fix)])
     if len(shape) != 3 and spec.conv_net is not None:
         law = f"convolutions are for images, got observations of shape {shape}."
-        raise SpaceError(source_name, [Fault(place="model.conv_net", law=law, fix="Remove it.")])
+        raise SpaceError(source_name, [Fault(where="model.conv_net", rule=law, fix="Remove it.")])
     square = shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1] if len(shape) == 3 else False
     if len(shape) != 3 and spec.conv_filters is not None:
         law, fix = (
@@ -272,7 +272,7 @@ def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
         fix = "Set model.conv_net, or write for instance [[16, 4, 2], [32, 4, 2], [64, 4, 2]]: filters, kernel, stride."
     else:
         return
-    raise SpaceError(source_name, [Fault(place="model.conv_filters", law=law, fix=fix)])
+    raise SpaceError(source_name, [Fault(where="model.conv_filters", rule=law, fix=fix)])
 
 
 def _probe(spec: EnvironmentSpec) -> Spaces:

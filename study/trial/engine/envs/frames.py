@@ -179,4 +179,4 @@ def _said(error: Exception) -> str:
 def _error(
     mode: Mode, law: str, fix: str = "Leave the option out, or give the environment that render mode."
 ) -> SpaceError:
-    return SpaceError("command line", [Fault(place=_PLACES[mode], law=law, fix=fix)])
+    return SpaceError("command line", [Fault(where=_PLACES[mode], rule=law, fix=fix)])

@@ -23,7 +23,7 @@ class Unusable(Exception):  # noqa: N818 (carries a fault; `probe` turns it into
 
     def __init__(self, place: str, law: str, fix: str) -> None:
         super().__init__(place, law, fix)  # all three, so that it can be pickled
-        self.fault = Fault(place=place, law=law, fix=fix)
+        self.fault = Fault(where=place, rule=law, fix=fix)
 
     def __str__(self) -> str:
         return str(self.fault)

@@ -38,9 +38,9 @@ def why_not_here(error: BaseException, env_id: str) -> Reason:
         fix = "install the package that registers it on every node."
         return Reason(law=f"no environment '{env_id}' is known there.", fix=fix)
     if isinstance(error, Unusable):
-        return Reason(law=error.fault.law, fix=error.fault.fix)
+        return Reason(law=error.fault.problem, fix=error.fault.fix)
     if isinstance(error, SpaceError):
-        return Reason(law=" ".join(fault.law for fault in error.faults), fix=error.faults[0].fix)
+        return Reason(law=" ".join(fault.problem for fault in error.faults), fix=error.faults[0].fix)
     return Reason(law=f"{described(original(error))}.", fix="make the environment work on every node.")
 
 
