@@ -14,8 +14,9 @@ from study.errors import (
 from study.space.spec import StudySpec, load_space
 
 if TYPE_CHECKING:
+    from study.driver.display import Display
     from study.driver.opening import RunOptions
-    from study.driver.run import StudyResult, run_study
+    from study.driver.run import StudyResult
 
 __all__ = [
     "AnalysisError",
@@ -33,9 +34,23 @@ __all__ = [
 ]
 
 
+def run_study(spec: StudySpec, options: "RunOptions", *, display: "Display | None" = None) -> "StudyResult":
+    """Run or resume a study from Python, as `study.driver.run.run_study` does.
+
+    Args:
+        spec: The space.
+        options: Name, folder, Ray, MLflow and limits of the run.
+        display: Shows the study; by default one line per trial on standard error.
+    """
+    from study.cli.display import PlainDisplay
+    from study.driver.run import run_study
+
+    return run_study(spec, options, display=display or PlainDisplay())
+
+
 def __getattr__(name: str) -> Any:
     """Import the heavier modules on first use."""
-    homes = {"RunOptions": "study.driver.opening", "StudyResult": "study.driver.run", "run_study": "study.driver.run"}
+    homes = {"RunOptions": "study.driver.opening", "StudyResult": "study.driver.run"}
     if name in homes:
         import importlib
 

@@ -6,7 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -20,12 +20,14 @@ from study.designs.holdup.stages import STAGES
 from study.designs.search.front import pareto_front
 from study.engine import engines_in_words
 from study.harmless import one_line
-from study.planning.plan import Plan, in_cpu_hours
+from study.planning.plan import Plan
 from study.records.ledger import TrialRow
-from study.records.timing import PRESSURE_LIMIT, count
+from study.records.timing import PRESSURE_LIMIT
+from study.text import count, cpu_hours, duration
 
 if TYPE_CHECKING:
     from study.driver.conductor import Conductor
+    from study.driver.display import Display
 
 MAX_ROWS = 12
 """Lines of ended trials in the live view; the table at the end has all."""
@@ -40,20 +42,7 @@ TIMING_NOTES: Mapping[str, str] = {
 """What a person must know of a timing that is not `measured`."""
 
 
-class Display(Protocol):
-    """Shows a running study."""
-
-    def note(self, text: str) -> None:
-        """Show one line."""
-
-    def live(self, conductor: "Conductor") -> contextlib.AbstractContextManager[None]:
-        """Show the study while the context is open."""
-
-    def update(self) -> None:
-        """Look at the conductor again."""
-
-
-def make_display(console: Console) -> Display:
+def make_display(console: Console) -> "Display":
     """Return a live view for a terminal, plain lines otherwise."""
     return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)
 
@@ -207,13 +196,6 @@ def _num_left(conductor: "Conductor") -> int:
     return max(conductor.plan.num_trials - len(conductor.ledger.rows), 0) if staged else conductor.num_left
 
 
-def duration(seconds: float) -> str:
-    """Return a duration for people: `45 s`, `12 min`, `3.4 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
@@ -322,7 +304,7 @@ def print_plan(console: Console, plan: Plan, *, name: str) -> None:
     about = "up to " if any(slot.stage for slot in plan.slots) else ""
     console.print(
         f"[bold]{name}[/bold]: {about}{plan.num_trials} trials, about {duration(plan.hours * 3600)} here, "
-        f"{in_cpu_hours(plan.hours * plan.cluster.capacity)}",
+        f"{cpu_hours(plan.hours * plan.cluster.capacity)}",
         markup=True,
     )
     nodes = ", ".join(
@@ -387,7 +369,7 @@ def print_stages(console: Console, rows: Iterable[TrialRow], *, table_file: str)
             finals = [row.summary.get("final_return") for row in here if row.iterations is None]
             best = max((final for final in finals if final is not None), default=None)
             failed = str(sum(row.status == "failed" for row in here))
-            table.add_row(stage, str(len(here)), failed, in_cpu_hours(spent).split()[0], _number(best, ".1f"))
+            table.add_row(stage, str(len(here)), failed, cpu_hours(spent).split()[0], _number(best, ".1f"))
     console.print(table)
     say(console, f"\nAll trials with all columns: {table_file}")
 

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from analysis.status import Best, RunningTrial, Status, StatusReader
 from analysis.status.efficiency import efficiency_so_far
-from study.cli.display import NARROW, duration
+from study.cli.display import NARROW
 from study.records.timing import PRESSURE_LIMIT
+from study.text import duration
 
 if TYPE_CHECKING:
     from analysis.tables.table import Table as ResultTable

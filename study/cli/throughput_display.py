@@ -9,14 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from study.cli.display import duration
 from study.console import say
 from study.engine import engine_of_space, engines_in_words, other_engine
 from study.planning.plan import Plan
 from study.records.ledger import PHASES, TrialRow
-from study.records.timing import PRESSURE_LIMIT, count
+from study.records.timing import PRESSURE_LIMIT
 from study.space.cells import ANCHOR, Cell, cells_of
 from study.space.spec import StudySpec
+from study.text import count, duration
 
 _COLUMNS: Mapping[str, str] = {
     "envs": "num_envs_per_env_runner",

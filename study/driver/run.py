@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from study.cli.display import Display, PlainDisplay
 from study.cluster.address import resolve_address
 from study.cluster.connection import joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
 from study.cluster.ray_watch import RayWatch
@@ -17,6 +16,7 @@ from study.designs.holdup.stages import THROUGHPUT, Variant
 from study.designs.holdup.variants import spec_of
 from study.designs.search.optuna_study import OptunaStudy
 from study.driver.conductor import Conductor
+from study.driver.display import Display
 from study.driver.opening import (
     RunOptions,
     forget_unstarted,
@@ -93,7 +93,7 @@ class StudyResult:
         return ExitCode.SOME_FAILED if any(row.status == "failed" for row in self.rows) else ExitCode.FINISHED
 
 
-def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None = None) -> StudyResult:
+def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> StudyResult:
     """Run or resume a study until its plan is complete, it is told to stop, or its time is up.
 
     Must be called from the main thread: SIGINT, SIGTERM and SIGUSR1 end the study cleanly, within ten seconds.
@@ -105,7 +105,6 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display | None =
         TrackingError: MLflow, or Optuna's storage, does not answer at a first start.
         RecordError: The folder cannot be resumed.
     """
-    display = display or PlainDisplay()
     folder = StudyFolder(options.out / options.name)
     resumed = is_resumed(folder, options)
     spaces = probe_study(spec, options.space)

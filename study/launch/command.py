@@ -15,9 +15,10 @@ from study.launch.manifest import WrittenFiles
 from study.launch.ssh import parse_hosts
 from study.mirrors.tracking_uri import mask_credentials
 from study.planning.needs import num_cpus
-from study.planning.plan import in_cpu_hours, make_plan
+from study.planning.plan import make_plan
 from study.planning.shape import UNKNOWN, ClusterShape, NodeShape
 from study.space.spec import StudySpec
+from study.text import cpu_hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +108,11 @@ def _show_plan(say: "Teller", asked: Launch) -> None:
         if request is not None:
             cost = sum(known) * request.walltime_s / 3600
             again = " It is requeued until the study is complete; each life costs that much." if job.resubmit else ""
-            say(f"Reserves at most {in_cpu_hours(cost)}.{again}")
+            say(f"Reserves at most {cpu_hours(cost)}.{again}")
         plan = make_plan(asked.spec, ClusterShape(nodes=_nodes(known, use_head=job.use_head)))
-        cpu_hours = plan.hours * plan.cluster.capacity
+        whole = plan.hours * plan.cluster.capacity
         say(
-            f"The plan: {plan.num_trials} trials, about {_hours(plan.hours)} there, {in_cpu_hours(cpu_hours)} "
+            f"The plan: {plan.num_trials} trials, about {_hours(plan.hours)} there, {cpu_hours(whole)} "
             "(guessed, good to a factor of three)."
         )
         if emulated := [scale.num_env_runners for scale in plan.scales if scale.execution == "emulated"]:

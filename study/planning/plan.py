@@ -25,6 +25,7 @@ from study.space.domains import Choices, Range
 from study.space.holdup import HoldUpSpec
 from study.space.parameters import SCALE, Value
 from study.space.spec import StudySpec
+from study.text import cpu_hours as in_cpu_hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,8 +307,3 @@ def slots_of(requests: Sequence[Request]) -> tuple[Slot, ...]:
         if request.setting is None:
             proposed[request.num_env_runners] += 1
     return tuple(slots)
-
-
-def in_cpu_hours(hours: float) -> str:
-    """Return CPU-hours with two digits that say something."""
-    return f"{hours:,.1f} CPU-hours" if hours >= 0.95 else f"{hours:.2g} CPU-hours"

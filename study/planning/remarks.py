@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from study.planning.needs import num_cpus
 from study.planning.plan import Plan
 from study.planning.shape import LOCAL, NodeShape
-from study.records.timing import count
 from study.space.laws import larger_batches
 from study.space.spec import StudySpec
+from study.text import count, listed
 
 CROWDED = 4
 """Processes for each core from which on a trial is told to be slow, not only not measured."""
@@ -21,7 +21,7 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     if emulated and spec.execution == "auto":
         reserved = num_cpus(spec, emulated[-1], "real")
         yield (
-            f"Emulated: trials of {_listed(emulated)} runners. Real runners would need up to {reserved} CPUs, there "
+            f"Emulated: trials of {listed(emulated)} runners. Real runners would need up to {reserved} CPUs, there "
             f"are {cores}. They learn as with real runners; their times say nothing about real runners. "
             "To change it: run where the CPUs are (--address, or the command `launch`), or --set execution=real."
         )
@@ -32,7 +32,7 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
         slow = f"; {most // plan.cluster.capacity} share a core, so that they start and run slowly"
         ways = "--set execution=emulated, " if spec.runner != "stock" and not spec.traits.asynchronous else ""
         yield (
-            f"Oversubscribed: trials of {_listed(sorted(crowded))} runners. They have up to {most} processes on {cores}"
+            f"Oversubscribed: trials of {listed(sorted(crowded))} runners. They have up to {most} processes on {cores}"
             f"{slow if most >= CROWDED * plan.cluster.capacity else ''}. Their times say nothing about scaling. "
             f"To change it: {ways}fewer runners, or run where the CPUs are (--address, or the command `launch`)."
         )
@@ -64,7 +64,3 @@ def _of_node(node: NodeShape) -> Iterator[str]:
             f"{node.address}: trials run at nice {node.niceness}, so that every other program goes before them and "
             f"their times suffer. To change it: {'start the study without `nice`' if node.address == LOCAL else ray}."
         )
-
-
-def _listed(scales: list[int]) -> str:
-    return ", ".join(map(str, scales[:-1])) + (" and " if scales[1:] else "") + str(scales[-1])

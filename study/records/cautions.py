@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 
 from study.records.ledger import TrialRow
-from study.records.timing import count
 from study.space.spec import StudySpec
+from study.text import count
 
 AT_THE_FLOOR = 0.05
 """Share of the way from floor to reference below which a trial has learnt nothing: the floor is the mean of random

@@ -11,6 +11,7 @@ from study.planning.needs import num_cpus, num_sampling_processes
 from study.planning.shape import LOCAL, ClusterShape
 from study.records.records import Timing
 from study.space.spec import Execution, StudySpec
+from study.text import count
 
 PRESSURE_LIMIT = 0.05
 """Share of the training time in which some task waited for a CPU: from here on, processes that share cores disturb."""
@@ -122,8 +123,3 @@ def label_at_end(
         return Label(timing="oversubscribed", reason=f"{label.reason}; CPU pressure unknown")
     timing: Timing = "measured" if cpu_pressure < PRESSURE_LIMIT else "oversubscribed"
     return Label(timing=timing, reason=f"{label.reason}; CPU pressure {cpu_pressure:.1%}")
-
-
-def count(number: int, one: str, many: str = "") -> str:
-    """Return `1 runner`, `2 runners`."""
-    return f"{number} {one if number == 1 else many or f'{one}s'}"

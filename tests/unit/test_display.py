@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from study.cli.display import LiveDisplay, _headline, eta_s, in_cpu_hours, print_plan, print_result
+from study.cli.display import LiveDisplay, _headline, eta_s, print_plan, print_result
 from study.console import say
 from study.driver.conductor import Stop
 from study.planning.plan import make_plan
@@ -17,6 +17,7 @@ from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.cautions import cautions
 from study.records.ledger import Ledger, best_per_scale
 from study.records.records import Evaluation
+from study.text import cpu_hours
 from tests import synthetic
 from tests.spaces import spec
 
@@ -193,7 +194,7 @@ def test_episodes_that_never_end_and_studies_that_learnt_nothing_are_told():
 
 
 def test_few_cpu_hours_are_not_none():
-    assert [in_cpu_hours(hours) for hours in (0.034, 0.5, 1.04, 12.3)] == [
+    assert [cpu_hours(hours) for hours in (0.034, 0.5, 1.04, 12.3)] == [
         "0.034 CPU-hours",
         "0.5 CPU-hours",
         "1.0 CPU-hours",

@@ -1,0 +1,62 @@
+"""How numbers, durations, intervals and lists look in text. The only formatter of `study`; imports nothing."""
+
+from collections.abc import Iterable, Sequence
+
+MISSING = "-"
+"""Stands for a number that is not known."""
+
+
+def number(value: float | None, form: str = ",.1f") -> str:
+    """Return a number in a format of Python's, or `MISSING`."""
+    return MISSING if value is None else format(value, form)
+
+
+def plain(value: object) -> str:
+    """Return a value of a setting: whole numbers and words in full, other numbers to four significant digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """Return `1 runner`, `2 runners`."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration: `45 s`, `12 min`, `3.4 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def cpu_hours(hours: float) -> str:
+    """Return CPU-hours with at least two significant digits: `12.3 CPU-hours`, `0.034 CPU-hours`."""
+    return f"{hours:,.1f} CPU-hours" if hours >= 0.95 else f"{hours:.2g} CPU-hours"
+
+
+def gigabytes(megabytes: float) -> str:
+    """Return memory: `1.5 GB`."""
+    return f"{megabytes / 1024:.1f} GB"
+
+
+def estimate(value: float, low: float | None, high: float | None, *, n: int, form: str = ",.2f") -> str:
+    """Return a value with its interval, `1.93 [1.90, 1.96]`; it has none with fewer than two observations."""
+    if low is None or high is None or n < 2:
+        return f"{value:{form}} (n={n}, no interval)"
+    return f"{value:{form}} [{float(low):{form}}, {float(high):{form}}]"
+
+
+def listed(items: Iterable[object]) -> str:
+    """Return `1, 2 and 4`."""
+    *first, last = map(str, items)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Return ascending whole numbers with runs shortened: `1-3, 7`; `none` where there are none."""
+    runs: list[list[int]] = []
+    for each in numbers:
+        if runs and each == runs[-1][-1] + 1:
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"
