@@ -30,9 +30,9 @@ Set = Annotated[
         "--set", metavar="KEY=VALUE", help="Replace a value of the space, by its dotted key. May be repeated."
     ),
 ]
-Seed = Annotated[
+Replicate = Annotated[
     int | None,
-    typer.Option(min=0, help="Number of a replicate: its sampler and its trials have seeds that no other number has."),
+    typer.Option(min=0, help="Repeat the study with other seeds: those of the sampler and of all trials, by number."),
 ]
 Trials = Annotated[
     int | None, typer.Option(min=1, help="Number of trials; with --resume extends the study. Not for hold-up studies.")
@@ -66,39 +66,39 @@ def with_lines(space: str, given: list[str] | None) -> Iterator[None]:
         raise SpaceError(name, faults) from error
 
 
-def load(space: str, given: list[str] | None, seed: int | None, trials: int | None) -> StudySpec:
+def load(space: str, given: list[str] | None, replicate: int | None, trials: int | None) -> StudySpec:
     """Return the space as the command line changes it.
 
     Raises:
         SpaceError: It is wrong; names every fault.
     """
-    return load_space(space, overrides=all_overrides(space, given, seed, trials))
+    return load_space(space, overrides=all_overrides(space, given, replicate, trials))
 
 
-def all_overrides(space: str, given: list[str] | None, seed: int | None, trials: int | None) -> list[str]:
-    """Return the changes of a space: `--seed` and `--trials` are short for some of its values."""
+def all_overrides(space: str, given: list[str] | None, replicate: int | None, trials: int | None) -> list[str]:
+    """Return the changes of a space: `--replicate` and `--trials` are short for some of its values."""
     overrides = list(given or [])
     if trials is not None:
         overrides.append(f"search.num_trials={trials}")
-    if seed is not None and (holdup := load_space(space, overrides=overrides).holdup) is not None:
+    if replicate is not None and (holdup := load_space(space, overrides=overrides).holdup) is not None:
         sets = {"tune_seeds": holdup.tune_seeds, "rank_seeds": holdup.rank_seeds, "test_seeds": holdup.test_seeds}
         ends = [each.first + each.count for each in sets.values()]
         span = max(ends) - min(each.first for each in sets.values())
-        overrides.append(f"search.sampler_seed={seed}")
+        overrides.append(f"search.sampler_seed={replicate}")
         for name, each in sets.items():
-            overrides.append(f"holdup.{name}={{first: {each.first + seed * span}, count: {each.count}}}")
-    elif seed is not None and load_space(space, overrides=overrides).kind == "throughput":
-        overrides.append(f"search.sampler_seed={seed}")  # of the order; a block's number is the seed of its trials
-    elif seed is not None:
+            overrides.append(f"holdup.{name}={{first: {each.first + replicate * span}, count: {each.count}}}")
+    elif replicate is not None and load_space(space, overrides=overrides).kind == "throughput":
+        overrides.append(f"search.sampler_seed={replicate}")  # of the order; a block's number is the seed of its trials
+    elif replicate is not None:
         count = len(load_space(space, overrides=overrides).search.seeds)
-        first = 1 + seed * count  # so that two replicates share no seed
-        overrides += [f"search.sampler_seed={seed}", f"search.seeds={list(range(first, first + count))}"]
+        first = 1 + replicate * count  # so that two replicates share no seed
+        overrides += [f"search.sampler_seed={replicate}", f"search.seeds={list(range(first, first + count))}"]
     return overrides
 
 
-def as_run(file: Path, given: list[str] | None, seed: int | None, trials: int | None) -> str:
+def as_run(file: Path, given: list[str] | None, replicate: int | None, trials: int | None) -> str:
     """Return the space file with a note of what the command line changed."""
-    changes = all_overrides(str(file), given, seed, trials)
+    changes = all_overrides(str(file), given, replicate, trials)
     note = "".join(f"# --set {change}\n" for change in changes)
     return (f"# Changed on the command line:\n{note}" if changes else "") + file.read_text()
 

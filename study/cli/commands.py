@@ -19,7 +19,7 @@ from study.evaluating.options import WithFilm, evaluate
 from study.launch.options import launch
 from study.options import (
     Address,
-    Seed,
+    Replicate,
     Set,
     Space,
     SpaceArgument,
@@ -89,7 +89,7 @@ def run(
     resume_or_start: Annotated[
         bool, typer.Option("--resume-or-start", help="Continue it if there is one, else start: for requeued jobs.")
     ] = False,
-    seed: Seed = None,
+    replicate: Replicate = None,
     trials: Trials = None,
     time_budget: Annotated[
         str | None, typer.Option(help="Stop after so long, e.g. 30m, 2h, 1h30m; start no trial that would not end.")
@@ -108,7 +108,7 @@ def run(
     job, 70 a fault of this program, 75 stopped and resumable.
     """
     space = one_space(space_argument, space)
-    spec = load(space, set_, seed, trials)
+    spec = load(space, set_, replicate, trials)
     name = checked_name(name or find_space(space).stem)
     last = None if until is None else checked_stage(until, spec)
     if dry_run:
@@ -134,7 +134,7 @@ def run(
         until=last,
         verbose=verbose,
         space=str(file),
-        space_text=as_run(file, set_, seed, trials),
+        space_text=as_run(file, set_, replicate, trials),
     )
     again = _again()
     try:
@@ -155,14 +155,14 @@ def plan(
     space_argument: SpaceArgument = None,
     space: Space = None,
     address: Address = None,
-    seed: Seed = None,
+    replicate: Replicate = None,
     trials: Trials = None,
     set_: Set = None,
 ) -> None:
     """Print what a study would run and what each trial needs; the same as `run --dry-run`."""
     space = one_space(space_argument, space)
     with with_lines(space, set_):
-        _print_plan(load(space, set_, seed, trials), address, find_space(space).stem, space)
+        _print_plan(load(space, set_, replicate, trials), address, find_space(space).stem, space)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from study.designs.holdup.stages import STAGES
 from study.launch import option_checks as checks
 from study.mirrors.tracking_uri import asked_uri
 from study.options import (
-    Seed,
+    Replicate,
     Set,
     Space,
     SpaceArgument,
@@ -53,7 +53,7 @@ def launch(
     optuna_storage: Annotated[str | None, typer.Option(help="As of `run`.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="As of `run`.")] = False,
     until: Annotated[str | None, typer.Option(help=f"Last stage of a hold-up study: {', '.join(STAGES)}.")] = None,
-    seed: Seed = None,
+    replicate: Replicate = None,
     trials: Trials = None,
     set_: Set = None,
     use_head: Annotated[
@@ -143,7 +143,7 @@ def launch(
             "after --": passed_on,
         }
     )
-    spec, file = load(space, set_, seed, trials), find_space(space)
+    spec, file = load(space, set_, replicate, trials), find_space(space)
     name = checked_name(name or file.stem)
     if until is not None:
         checked_stage(until, spec)
@@ -152,7 +152,7 @@ def launch(
         "--tracking-uri": asked_uri(tracking_uri),
         "--optuna-storage": optuna_storage,
         "--until": until,
-        "--seed": seed,
+        "--replicate": replicate,
         "--trials": trials,
     }
     for option, value in passed.items():

@@ -46,7 +46,7 @@ ray.shutdown()
 def study(folder: Path, space: Path, seed: int) -> float:
     """Run the study; return its seconds."""
     command = [sys.executable, str(ROOT / "run_study.py"), "--space", str(space), "--out", str(folder)]
-    command += ["--name", "study", "--tracking-uri", f"sqlite:///{folder}/mlflow.db", "--seed", str(seed)]
+    command += ["--name", "study", "--tracking-uri", f"sqlite:///{folder}/mlflow.db", "--replicate", str(seed)]
     return timed(command, folder)
 
 

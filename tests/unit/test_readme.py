@@ -88,7 +88,7 @@ def test_every_command_of_a_page_is_understood_and_can_be_planned(line):
         assert random_subject(given["path"]).random
     elif (given.get("space") or given.get("space_argument")) is not None:
         space = one_space(given.get("space_argument"), given.get("space"))
-        spec = load(space, given.get("set_"), given.get("seed"), given.get("trials"))
+        spec = load(space, given.get("set_"), given.get("replicate"), given.get("trials"))
         assert make_plan(spec, LARGE).num_trials > 0
         assert given.get("until") is None or checked_stage(given["until"], spec)
 

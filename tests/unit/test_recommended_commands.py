@@ -74,7 +74,7 @@ def check(line):
     given = context.params
     space = given.get("space")
     if context.info_name == "run" and ((SHIPPED / space).exists() or Path(space).exists()):
-        return load_options(space, given["set_"], given["seed"], given["trials"])
+        return load_options(space, given["set_"], given["replicate"], given["trials"])
     return None
 
 
