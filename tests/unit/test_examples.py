@@ -14,7 +14,6 @@ from study.records.folder import StudyFolder
 from study.statistics import mean_interval
 
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
-README = (ANALYSIS.parent / "README.md").read_text()
 PROTOCOL = (ANALYSIS.parent / "study" / "designs" / "holdup" / "README.md").read_text()
 
 
@@ -41,7 +40,7 @@ def test_the_arms_in_the_readme_are_those_of_the_certificate():
     arms = [line.split(" | ") for line in page.splitlines() if line.startswith(("| winner", "| best_small", "| naive"))]
     finals = [cells[6] for cells in arms if cells[1].startswith("`")]
     assert len(finals) == 8
-    (section,) = re.findall(r"<!-- holdup-result -->\n(.*?)<!-- /holdup-result -->", README, flags=re.DOTALL)
+    (section,) = re.findall(r"<!-- holdup-result -->\n(.*?)<!-- /holdup-result -->", PROTOCOL, flags=re.DOTALL)
     for final in finals:
         assert f"| {final} |" in section, final
 
@@ -50,7 +49,7 @@ def test_the_env_steps_saved_in_the_readme_are_those_of_the_certificate():
     content = json.loads(StudyFolder(ANALYSIS / "example_study").certificate.read_text())
     value = content["verdict"]["checks"]["steps_saved@46"]["value"]
     assert value["high"] is None  # the winner was there at its first evaluation
-    (section,) = re.findall(r"<!-- holdup-result -->\n(.*?)<!-- /holdup-result -->", README, flags=re.DOTALL)
+    (section,) = re.findall(r"<!-- holdup-result -->\n(.*?)<!-- /holdup-result -->", PROTOCOL, flags=re.DOTALL)
     assert (
         f"at least {value['low']:.1f} times the environment steps: {value['value']:.1f} [{value['low']:.1f}, ∞)"
         in section
