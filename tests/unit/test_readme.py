@@ -173,7 +173,8 @@ def test_the_help_of_run_names_every_exit_code():
     text = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["run", "--help"]).output
     said = text.split("Exit codes:")[1].split("Options")[0]
     assert [int(number) for number in re.findall(r"(\d+)\s+[a-zA-Z]", said)] == [int(code) for code in ExitCode]
-    assert all(re.search(rf"\b{code.value}\b", PAGES["study/cli/README.md"].split("Exit codes:")[1][:400]) for code in ExitCode)
+    page = PAGES["study/cli/README.md"].split("Exit codes:")[1][:400]
+    assert all(re.search(rf"\b{code.value}\b", page) for code in ExitCode)
 
 
 @pytest.mark.parametrize("words", [["--version"], ["run", "--version"]])
