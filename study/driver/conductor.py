@@ -1,7 +1,7 @@
 """The course of a study without its engine: what is dealt out, what is recorded, when it ends. Imports no Ray.
 
 Tune's searcher and callback are thin shells around this class, so that every rule can be tested without a cluster.
-Order of every end: the record first, then Optuna; MLflow follows the records in a process of its own.
+The records are the only truth: proposals follow from them, and so do MLflow and the like, in processes of their own.
 """
 
 import time
@@ -13,8 +13,7 @@ from typing import Any
 from study.designs.holdup.stage_keeper import StageKeeper
 from study.designs.holdup.stages import Stage, digest_of
 from study.designs.holdup.variants import folded, spec_of
-from study.designs.search.asking import ask
-from study.designs.search.optuna_study import OptunaStudy
+from study.designs.search.asking import Proposer
 from study.driver.losses import TAKEN_BACK, Loss
 from study.driver.neighbours import Neighbours
 from study.driver.trial_queue import TrialQueue
@@ -75,7 +74,6 @@ class Conductor:
         folder: StudyFolder,
         log: RecordLog,
         ledger: Ledger,
-        optuna_study: OptunaStudy,
         provenance: dict[str, Any],
         deadline: float | None = None,
         until: Stage | None = None,
@@ -89,7 +87,6 @@ class Conductor:
             folder: The study's folder.
             log: Its records, open.
             ledger: The state that the records have led to.
-            optuna_study: The study's Optuna side, reconciled with `ledger`.
             provenance: Where and with what this driver runs.
             deadline: End of the time budget, on the clock of `time.monotonic`.
             until: Last stage of a hold-up study that this session runs.
@@ -98,7 +95,7 @@ class Conductor:
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
         self.stop: Stop | None = None
         self.opened_at = time.time()
-        self._log, self._optuna = log, optuna_study
+        self._log, self._proposer = log, Proposer(spec, ledger)
         self._stages = (
             None
             if spec.holdup is None
@@ -125,8 +122,6 @@ class Conductor:
         for trial, row in ledger.rows.items():
             if row.status == "running":  # it may have been dead for days
                 self.end(trial, "interrupted", "the driver was killed", last_seen=row.last_seen)
-        if self._stages is not None:
-            self._optuna.forget(self._stages.cancelled)
 
     # --- dealing out -------------------------------------------------------------------------------------------
 
@@ -170,7 +165,6 @@ class Conductor:
                 return
             left = [slot.trial for slot in queue.waiting]
             slots = stages.close_phase(left, reason)
-            self._optuna.forget(left)
             queue.replace(slots)
         queue.replace([])
 
@@ -190,7 +184,7 @@ class Conductor:
 
     def _start(self, slot: Slot) -> TrialStarted:
         needs, earlier = self.plan.needs(slot), self.ledger.rows.get(slot.trial)
-        asked = ask(self.spec, self._optuna, slot)
+        asked = self._proposer.ask(slot)
         setting = asked.setting
         if needs.num_env_runners != slot.num_env_runners:
             setting = folded(setting, needs.num_env_runners)
@@ -287,7 +281,7 @@ class Conductor:
         lost: Loss | None = None,
         last_seen: float | None = None,
     ) -> None:
-        """Record the end of an attempt, then tell Optuna; a second end of the same attempt is ignored.
+        """Record the end of an attempt; a second end of the same attempt is ignored.
 
         Args:
             trial: Its number.
@@ -322,7 +316,6 @@ class Conductor:
         )
         if row.ended:
             self._queue.durations.note(row)
-            self._optuna.tell(row)
         if time.monotonic() - self._table_written > TABLE_INTERVAL_S:
             self.write_table()
 

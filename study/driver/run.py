@@ -14,7 +14,6 @@ from study.cluster.ray_watch import RayWatch
 from study.cluster.shipping import own_modules, runtime_env
 from study.designs.holdup.stages import THROUGHPUT, Variant
 from study.designs.holdup.variants import spec_of
-from study.designs.search.optuna_study import OptunaStudy
 from study.driver.conductor import Conductor
 from study.driver.display import Display
 from study.driver.opening import (
@@ -140,16 +139,15 @@ def _not_shorter(spec: StudySpec, num_trials: int) -> StudySpec:
     return spec.model_copy(update={"search": search})
 
 
-def take_up(spec: StudySpec, folder: StudyFolder, identity: StudyIdentity) -> tuple[StudySpec, Ledger, OptunaStudy]:
+def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
     """Return the state of a locked study, and the spec with at least the trials that were planned before.
 
     Raises:
-        RecordError: The records, or Optuna's journal, cannot be trusted.
+        RecordError: The records cannot be trusted.
     """
     ledger = ledger_of(folder.records)
     check_not_cut(folder, ledger)
-    spec = _not_shorter(spec, ledger.num_trials)
-    return spec, ledger, OptunaStudy(spec, study_id=identity.study_id, journal=folder.optuna_journal, rows=ledger.rows)
+    return _not_shorter(spec, ledger.num_trials), ledger
 
 
 def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | None) -> list[str]:
@@ -203,11 +201,7 @@ class _Session:
 
     def run(self, stack: contextlib.ExitStack, *, insist_on_mlflow: bool) -> StudyResult:
         """Run until the plan is complete or the study is told to stop."""
-        self._spec, ledger, optuna_study = take_up(self._spec, self._folder, self._identity)
-        if optuna_study.num_rebuilt:
-            self._display.note(
-                f"{self._folder.optuna_journal} lacked {optuna_study.num_rebuilt} trials; rebuilt from the records."
-            )
+        self._spec, ledger = take_up(self._spec, self._folder)
         stack.callback(self._abandon_mirrors)  # after a normal end there is nothing left to do
         self._mirror.start(self._folder, self._identity.tracking_uri)
         if (storage := self._identity.optuna_storage) is not None:
@@ -235,7 +229,6 @@ class _Session:
                 folder=self._folder,
                 log=log,
                 ledger=ledger,
-                optuna_study=optuna_study,
                 provenance=provenance({module.name: module.digest for module in self._own_modules}),
                 deadline=self._deadline,
                 until=self._options.until,

@@ -7,7 +7,7 @@ Two measurements:
   by side (one for each core) and with actors reused. Ratio of the seconds that `Tuner.fit` takes. With several trials
   for each core their first processes, which all start at once, come up more slowly than such short trials end; a study
   then loses the advantage of reuse (Tune gives ended trials' processes to waiting ones and ends those that start).
-- `driver`: the searcher and callback over a real conductor, records and Optuna journal, without Ray: CPU time of the
+- `driver`: the searcher and callback over a real conductor and records, without Ray: CPU time of the
   driver for each trial, and its memory, around trials 100, 1,000 and 10,000. Optuna's part is told apart.
 
     python -m tests.benchmarks.bookkeeping [--trials 1000] [--repetitions 5] [--seconds 1] [--concurrency 2]
@@ -192,7 +192,6 @@ def drive(folder: Path, *, num_trials: int, sampler: str, side_by_side: int = 16
     from rich.console import Console
 
     from study.cli.display import PlainDisplay
-    from study.designs.search.optuna_study import OptunaStudy
     from study.driver.conductor import Conductor
     from study.driver.searcher import StudyCallback, StudySearcher, StudyStopper
     from study.planning.plan import make_plan
@@ -204,8 +203,6 @@ def drive(folder: Path, *, num_trials: int, sampler: str, side_by_side: int = 16
 
     spec, place, ledger = parsed(num_trials, sampler), StudyFolder(folder), fold([])
     node = NodeShape(address=LOCAL, num_cpus=side_by_side, physical_cpus=side_by_side, memory_mb=10**6)
-    optuna_study = OptunaStudy(spec, study_id="s", journal=place.optuna_journal, rows=ledger.rows)
-    asks, tells = Meter(optuna_study, "propose"), Meter(optuna_study, "tell")
     with RecordLog(place.records) as log:
         conductor = Conductor(
             spec=spec,
@@ -213,13 +210,13 @@ def drive(folder: Path, *, num_trials: int, sampler: str, side_by_side: int = 16
             folder=place,
             log=log,
             ledger=ledger,
-            optuna_study=optuna_study,
             provenance={},
         )
+        asks = Meter(conductor._proposer, "ask")
         display = PlainDisplay(Console(file=io.StringIO(), width=140))
         searcher = StudySearcher(conductor, lambda started: {"trial": started.trial})
         callback, stopper = StudyCallback(conductor, on_change=display.update), StudyStopper(conductor)
-        found, running, ended, mark = {}, deque(), 0, (0.0, 0.0, 0.0, 0)
+        found, running, ended, mark = {}, deque(), 0, (0.0, 0.0, 0)
         with display.live(conductor):
             while ended < num_trials:
                 while len(running) < side_by_side and isinstance(config := searcher.suggest("x"), dict):
@@ -230,12 +227,12 @@ def drive(folder: Path, *, num_trials: int, sampler: str, side_by_side: int = 16
                     stopper.stop_all()
                     callback.on_trial_result(0, [], trial, report(number, RESULTS))
                 ended += 1
-                now = (time.process_time(), asks.spent_s, tells.spent_s, ended)
+                now = (time.process_time(), asks.spent_s, ended)
                 if any(ended == size - min(size // 2, 200) for size in SIZES):
                     mark = now
                 if ended in SIZES:
-                    cpu, ask, tell, count = (a - b for a, b in zip(now, mark, strict=True))
-                    parts = {"ours": cpu - ask - tell, "optuna_ask": ask, "optuna_tell": tell}
+                    cpu, ask, count = (a - b for a, b in zip(now, mark, strict=True))
+                    parts = {"ours": cpu - ask, "optuna_ask": ask}
                     found[str(ended)] = {f"{name}_ms": round(1000 * part / count, 2) for name, part in parts.items()}
                     found[str(ended)]["rss_mb"] = round(psutil.Process().memory_info().rss / 2**20)
         conductor.close()

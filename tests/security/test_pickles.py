@@ -47,20 +47,16 @@ for words in json.loads(sys.argv[1]):
         assert not end.code, (words, end.code)
 if len(sys.argv) > 2:
     from pathlib import Path
-    from study.designs.search.optuna_study import OptunaStudy
+    from study.designs.search.asking import Proposer
     from study.records.folder import StudyFolder
     from study.records.ledger import fold
     from study.records.records import read_lines
     folder = StudyFolder(Path(sys.argv[2]))
     ledger = fold((line.record, line.time) for line in read_lines(folder.records))
-    identity = folder.identity()
-    journal = Path("own.journal")
-    OptunaStudy(identity.parse(), study_id=identity.study_id, journal=journal, rows=ledger.rows)
-    OptunaStudy(identity.parse(), study_id=identity.study_id, journal=journal, rows=ledger.rows)
-    assert journal.stat().st_size > 0
+    Proposer(folder.identity().parse(), ledger)
 print("SEEN " + json.dumps(seen))
 """
-"""Runs commands, then opens an Optuna journal twice, and prints what was unpickled or opened as a pickle meanwhile."""
+"""Runs commands, then gives Optuna the records, and prints what was unpickled or opened as a pickle meanwhile."""
 
 
 def test_no_module_of_ours_imports_or_calls_what_would_run_the_content_of_a_file():
@@ -137,7 +133,7 @@ def test_commands_on_a_stranger_s_study_unpickle_nothing(published, tmp_path):
 
 
 @pytest.mark.heavy
-def test_neither_do_a_whole_report_a_copy_optuna_s_journal_and_importance(published, tmp_path):
+def test_neither_do_a_whole_report_a_copy_a_sampler_and_importance(published, tmp_path):
     commands = [
         ["report", published, "--out", tmp_path / "report"],
         ["importance", published],

@@ -4,13 +4,10 @@ import io
 import time
 import zipfile
 
-import optuna
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from optuna.trial import TrialState
 
-from study.designs.search.optuna_study import OptunaStudy
 from study.driver.conductor import Conductor
 from study.driver.losses import TAKEN_BACK
 from study.errors import RecordError
@@ -33,7 +30,6 @@ class Session:
         self.spec = space or spec(execution="real")
         path.mkdir(exist_ok=True)
         ledger = fold((line.record, line.time) for line in read_lines(self.folder.records))
-        optuna_study = OptunaStudy(self.spec, study_id="s", journal=self.folder.optuna_journal, rows=ledger.rows)
         self.log = RecordLog(self.folder.records)
         self.conductor = Conductor(
             spec=self.spec,
@@ -41,7 +37,6 @@ class Session:
             folder=self.folder,
             log=self.log,
             ledger=ledger,
-            optuna_study=optuna_study,
             provenance={},
             deadline=deadline,
         )
@@ -92,24 +87,15 @@ class Session:
         return closed
 
 
-def optuna_trials(path):
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path / "optuna.journal")))
-    return optuna.load_study(study_name="s", storage=storage).trials
-
-
 def records(path):
     return [line.record for line in read_lines(path / "records.jsonl")]
 
 
 def assert_whole(path, num_trials, failed=()):
-    """Every planned trial has ended exactly once, in the records and in Optuna, and nothing is left running."""
+    """Every planned trial has ended exactly once, and nothing is left running."""
     ended = [record for record in records(path) if isinstance(record, TrialEnded) and record.status != "interrupted"]
     assert sorted(record.trial for record in ended) == list(range(num_trials))
-    trials = optuna_trials(path)
-    assert sorted(trial.user_attrs["trial"] for trial in trials) == list(range(num_trials))
-    for trial in trials:
-        expected = TrialState.FAIL if trial.user_attrs["trial"] in failed else TrialState.COMPLETE
-        assert trial.state == expected
+    assert {record.trial for record in ended if record.status == "failed"} == set(failed)
     started = [(record.trial, record.attempt) for record in records(path) if isinstance(record, TrialStarted)]
     assert len(set(started)) == len(started)
 
@@ -256,7 +242,7 @@ def test_a_measured_trial_that_lost_something_is_tainted_and_an_unbuilt_one_has_
     assert session.conductor.ledger.rows[other].timing is None
 
 
-def test_a_failed_trial_is_a_row_with_score_zero_and_a_failure_in_optuna(tmp_path):
+def test_a_failed_trial_is_a_row_with_score_zero(tmp_path):
     session = Session(tmp_path)
     first = session.conductor.next_trial().trial
     session.iterate(first)
@@ -350,7 +336,7 @@ def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_fact
     assert_whole(path, 6)
 
 
-def test_killed_between_optuna_and_the_record_or_between_the_record_and_optuna(tmp_path, monkeypatch):
+def test_killed_between_a_proposal_and_its_record(tmp_path, monkeypatch):
     def killed(*_):
         raise KeyboardInterrupt
 
@@ -358,12 +344,6 @@ def test_killed_between_optuna_and_the_record_or_between_the_record_and_optuna(t
     monkeypatch.setattr(session.conductor, "_append", killed)
     with pytest.raises(KeyboardInterrupt):
         session.conductor.next_trial()
-    session.log.close()
-    session = Session(tmp_path)
-    started = session.conductor.next_trial()
-    monkeypatch.setattr(session.conductor._optuna, "tell", killed)
-    with pytest.raises(KeyboardInterrupt):
-        session.finish(started.trial)
     session.log.close()
     assert Session(tmp_path).run_all().reason == "complete"
     assert_whole(tmp_path, 6)
@@ -376,46 +356,6 @@ def test_a_repeated_attempt_has_the_same_setting_and_seed(tmp_path):
     again = Session(tmp_path).conductor.next_trial()
     assert (again.trial, again.attempt) == (first.trial, 2)
     assert (again.setting, again.seed, again.optuna_number) == (first.setting, first.seed, first.optuna_number)
-
-
-def test_a_lost_optuna_journal_is_rebuilt_from_the_records(tmp_path):
-    session = Session(tmp_path)
-    for _ in range(2):
-        session.finish(session.conductor.next_trial().trial)
-    session.log.close()
-    before = {trial.user_attrs["trial"]: (trial.params, trial.value) for trial in optuna_trials(tmp_path)}
-    (tmp_path / "optuna.journal").unlink()
-    assert Session(tmp_path).run_all().reason == "complete"
-    assert_whole(tmp_path, 6)
-    after = {trial.user_attrs["trial"]: (trial.params, trial.value) for trial in optuna_trials(tmp_path)}
-    assert all(after[number] == before[number] for number in before)
-
-
-def test_records_that_were_cut_are_noticed(tmp_path):
-    session = Session(tmp_path)
-    session.finish(session.conductor.next_trial().trial)
-    session.log.close()
-    file = tmp_path / "records.jsonl"
-    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:3]))
-    with pytest.raises(RecordError, match=r"ended in optuna\.journal but not in records"):
-        Session(tmp_path)
-
-
-def test_a_garbage_journal_is_named_with_the_way_out(tmp_path):
-    Session(tmp_path).log.close()
-    (tmp_path / "optuna.journal").write_bytes(b"garbage\nmore garbage\n")
-    with pytest.raises(RecordError, match="--resume rebuilds it"):
-        Session(tmp_path)
-
-
-def test_a_torn_journal_line_is_mended(tmp_path):
-    session = Session(tmp_path)
-    session.finish(session.conductor.next_trial().trial)
-    session.log.close()
-    with (tmp_path / "optuna.journal").open("ab") as file:
-        file.write(b'{"op_code": 4, "wor')
-    assert Session(tmp_path).run_all().reason == "complete"
-    assert_whole(tmp_path, 6)
 
 
 def test_a_longer_plan_extends_the_study(tmp_path):

@@ -16,7 +16,6 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-import optuna
 import orjson
 import pytest
 from rich.console import Console
@@ -44,14 +43,14 @@ from study.records.table import write_table
 from study.records.trust import SIGNATURE, sign
 from tests import holdup
 from tests.spaces import spec
-from tests.unit.test_conductor import CLUSTER, Session, optuna_trials
+from tests.unit.test_conductor import CLUSTER, Session
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACE = spec(execution="real")
 TRUTH = ("study.json", "records.jsonl")
 """What cannot be made again."""
 DERIVED = (
-    *("space.yaml", "optuna.journal", "mirror.json", "mirror.log", "trials.csv", "driver.json"),
+    *("space.yaml", "mirror.json", "mirror.log", "trials.csv", "driver.json"),
     *(".lock", ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
 )
 
@@ -136,8 +135,7 @@ class Resumed(Session):
         assert is_resumed(self.folder, options)
         identity = resumed_identity(unpacked(self.folder), SPACE, options)
         with self.folder.locked():
-            _, ledger, optuna_study = take_up(SPACE, self.folder, identity)
-            self.num_rebuilt = optuna_study.num_rebuilt
+            _, ledger = take_up(SPACE, self.folder)
             file = CursorFile.of(self.folder, identity.tracking_uri)
             count_behind(self.folder.records, file.read())
             self.folder.mirror_log.open("ab").close()
@@ -148,7 +146,6 @@ class Resumed(Session):
                 folder=self.folder,
                 log=self.log,
                 ledger=ledger,
-                optuna_study=optuna_study,
                 provenance={},
             )
             assert self.run_all().reason == "complete"
@@ -168,9 +165,6 @@ def resume(path):
             assert after[number] == row, "a trial that had ended was run again"
         else:
             assert (after[number].attempt, after[number].setting) == (row.attempt + 1, row.setting)
-    told = [trial for trial in optuna_trials(path) if "cancelled" not in trial.user_attrs]
-    assert sorted(trial.user_attrs["trial"] for trial in told) == list(range(6))
-    assert all(trial.state.is_finished() for trial in told)
     assert load.trials(path)["trial"].tolist() == list(range(6))
     lines = (path / "trials.csv").read_text().splitlines()
     assert len(lines) == 7
@@ -281,7 +275,7 @@ def every(names):
 def is_short(name, damage):
     if name in SILENT:
         return damage == "garbage"
-    return damage in (SHORT if name in (*TRUTH, "optuna.journal") else SHORT[::2])
+    return damage in (SHORT if name in TRUTH else SHORT[::2])
 
 
 def damage_file(study, name, damage):
@@ -349,8 +343,8 @@ def test_all_records_of_other_types_are_refused(whole, study):
 
 
 def test_records_that_are_gone_are_missed_by_whatever_is_left(whole, study):
-    """Each witness alone: the journal, the table of trials, a policy, MLflow's cursor."""
-    witnesses = {"optuna.journal", "trials.csv", "checkpoints", "mirror.json"}
+    """Each witness alone: the table of trials, a policy, MLflow's cursor."""
+    witnesses = {"trials.csv", "checkpoints", "mirror.json"}
     for left in witnesses:
         target = copied(whole, study.parent / left)
         (target / "records.jsonl").unlink()
@@ -382,45 +376,6 @@ def test_what_follows_from_the_records_is_made_anew(whole, study, name, damage):
     assert shown.counts == status(whole).counts
     for frame, other in zip(frames(study), expected, strict=True):
         assert frame.equals(other)
-    resumed, said = told(resume, study)
-    if said:  # only a journal may be refused, and it is enough to remove it
-        assert name == "optuna.journal", said
-        assert str(study / name) in said
-        (study / name).unlink()
-        resumed = resume(study)
-    if name == "optuna.journal" and not (study / name).read_bytes().startswith((whole / name).read_bytes()[:-200]):
-        assert resumed.num_rebuilt > 0
-
-
-def test_a_lost_journal_is_rebuilt_as_it_was(whole, study):
-    """Values, attributes and the trial under way: what is proposed next does not depend on the loss."""
-    (study / "optuna.journal").unlink()
-    assert resume(study).num_rebuilt == 4
-    other = copied(whole, study.parent / "undamaged")
-    assert resume(other).num_rebuilt == 0
-
-    def content(path):
-        return {
-            trial.user_attrs["trial"]: (trial.state, trial.values, trial.params, trial.user_attrs, trial.constraints)
-            for trial in optuna_trials(path)
-        }
-
-    assert content(study) == content(other)
-
-
-def test_a_journal_of_another_study_is_refused(study):
-    """Its lines are whole, and its values are not those that ran."""
-    raw = (study / "optuna.journal").read_bytes().splitlines()
-    changed = [orjson.loads(line) for line in raw]
-    for line in changed:
-        if "params" in line:
-            line["params"] = dict.fromkeys(line["params"], 1e-3)
-            line["params"]["num_env_runners"] = 1
-    (study / "optuna.journal").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in changed))
-    said = told(resume, study)[1]
-    assert "optuna.journal" in said
-    assert "remove it" in said
-    (study / "optuna.journal").unlink()
     resume(study)
 
 
@@ -529,7 +484,7 @@ SYNCED = [
     pytest.param("records.jsonl", "garbage line", "line 2", id="records.jsonl"),
     *(
         pytest.param(name, damage, None, id=f"{name}, {damage}", marks=pytest.mark.heavy)
-        for name in ("mirror.json", "mirror.log", "space.yaml", "optuna.journal", ".mirror.lock", "driver.json")
+        for name in ("mirror.json", "mirror.log", "space.yaml", ".mirror.lock", "driver.json")
         for damage in DAMAGES
     ),
 ]
@@ -635,7 +590,6 @@ RUNS = [
     ("study.json", "zeros"),
     pytest.param("records.jsonl", "emptied", marks=pytest.mark.heavy),
     pytest.param("records.jsonl", "other types", marks=pytest.mark.heavy),
-    pytest.param("optuna.journal", "garbage line", marks=pytest.mark.heavy),
     pytest.param("space.yaml", "cut in half", marks=pytest.mark.heavy),
 ]
 
@@ -687,8 +641,3 @@ def test_commands_end_with_a_sentence(certified, tmp_path, name, damage, words):
     assert name in done.stderr
     assert "Fix: " in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -8,10 +8,11 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import TPESampler
 
-from study.designs.search.proposals import Look, nearest, propose
+from study.designs.search.proposals import Observation, nearest, propose
 from study.designs.search.proposals import _at as at
+from study.errors import RecordError
 from tests.spaces import spec
-from tests.unit.test_conductor import Session
+from tests.unit.test_conductor import ROOMY, Session
 
 SAMPLERS = ("tpe", "gp", "random", "qmc", "grid")
 
@@ -38,28 +39,46 @@ def test_every_trial_has_the_scale_that_was_dealt_and_a_proposal_inside_the_spac
     assert len(points) >= len(slots) - (2 if sampler == "gp" else 0)
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "random", "qmc"])
-def test_a_resumed_study_does_not_repeat_its_proposals(tmp_path, sampler):
-    proposals = []
-    for _ in range(3):
-        session = Session(tmp_path, space(sampler, search__num_trials=9))
-        for _ in range(3):
-            started = session.conductor.next_trial()
-            proposals.append(started.proposed["lr"])
-            session.finish(started.trial)
-        session.log.close()
-    assert len(set(proposals)) == 9
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_resumed_study_proposes_what_it_would_have_proposed_without_the_kill(tmp_path, sampler):
+    """Two trials run side by side, one in four fails, and the driver is killed before every third start."""
+
+    def proposals(path, *, killed):
+        wanted = space(sampler, search__num_trials=None if sampler == "grid" else 9 if sampler == "gp" else 15)
+        session, found = Session(path, wanted, cluster=ROOMY), {}
+        while True:
+            if killed and len(found) % 3 == 2:
+                session.log.close()
+                session = Session(path, wanted, cluster=ROOMY)
+            running = []
+            while len(running) < 2 and (started := session.conductor.next_trial()) is not None:
+                running.append(started.trial)
+                found[started.trial] = (started.proposed, started.setting, started.optuna_number)
+            if not running:
+                return found
+            for trial in running:
+                if trial % 4 == 3:
+                    session.conductor.end(trial, "failed", "planted")
+                else:
+                    session.finish(trial, final=float(trial))
+
+    whole = proposals(tmp_path / "whole", killed=False)
+    assert proposals(tmp_path / "killed", killed=True) == whole
+    if sampler != "grid":
+        assert len({proposed["lr"] for proposed, _, _ in whole.values()}) == len(whole)
 
 
-def test_the_same_sampler_seed_proposes_the_same(tmp_path):
-    lrs = []
-    for folder in ("a", "b"):
-        session = Session(tmp_path / folder, space("tpe", search__num_trials=15))
-        lrs.append([])
-        while (started := session.conductor.next_trial()) is not None:
-            lrs[-1].append(started.proposed["lr"])
-            session.finish(started.trial, final=float(started.trial))
-    assert lrs[0] == lrs[1]
+def test_a_proposal_on_record_that_does_not_lie_in_the_space_is_refused(tmp_path):
+    session = Session(tmp_path)
+    session.conductor.next_trial()
+    session.log.close()
+    wrong = spec(execution="real", parameters__lr={"low": 0.5, "high": 0.9})
+    with pytest.raises(RecordError, match="trial 0"):
+        Session(tmp_path, wrong)
+
+
+def observation(scale, lr, *values):
+    return Observation(num_env_runners=scale, params={"lr": lr}, values=values or None)
 
 
 BEST = {1: -4.0, 64: -2.0}
@@ -72,12 +91,12 @@ def planted(scale, lr):
 
 def distance_to_best(propose, num_trials):
     """Return the mean distance of the proposals of the second half, over both scales, in decades."""
-    looks, distances = [], []
+    seen, distances = [], []
     rng = np.random.default_rng(0)
     for number in range(num_trials):
         scale = (1, 64)[int(rng.integers(2))]
-        lr = propose(scale, looks, number)
-        looks.append(Look(num_env_runners=scale, params={"lr": lr}, values=(planted(scale, lr),)))
+        lr = propose(scale, seen, number)
+        seen.append(observation(scale, lr, planted(scale, lr)))
         distances.append(abs(math.log10(lr) - BEST[scale]))
     return np.mean(distances[num_trials // 2 :])
 
@@ -87,18 +106,18 @@ def test_a_scale_gets_what_was_learnt_at_that_scale(sampler, num_trials):
     """A sampler that models the scale as one more parameter proposes for both what works at the easy one."""
     lr = FloatDistribution(1e-5, 1e-1, log=True)
 
-    def local(scale, looks, number):
-        return propose(sampler, num_env_runners=scale, given={}, space={"lr": lr}, looks=looks, index=number, seed=0)[
-            "lr"
-        ]
+    def local(scale, seen, number):
+        return propose(
+            sampler, num_env_runners=scale, given={}, space={"lr": lr}, observations=seen, index=number, seed=0
+        )["lr"]
 
-    def joint(scale, looks, number):
+    def joint(scale, seen, number):
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         study = optuna.create_study(direction="maximize", sampler=TPESampler(seed=number, multivariate=True))
         space = {"num_env_runners": IntDistribution(1, 64, log=True), "lr": lr}
-        for look in looks:
-            params = {"num_env_runners": look.num_env_runners, **look.params}
-            study.add_trial(optuna.create_trial(values=look.values, params=params, distributions=space))
+        for each in seen:
+            params = {"num_env_runners": each.num_env_runners, **each.params}
+            study.add_trial(optuna.create_trial(values=each.values, params=params, distributions=space))
         study.enqueue_trial({"num_env_runners": scale})
         return study.ask(space).params["lr"]
 
@@ -106,29 +125,27 @@ def test_a_scale_gets_what_was_learnt_at_that_scale(sampler, num_trials):
 
 
 def test_neighbouring_scales_help_out_only_while_there_are_few_trials():
-    looks = [
-        Look(num_env_runners=scale, params={"lr": 0.1}, values=(0.0,)) for scale in (1, 8, 16, 46) for _ in range(8)
-    ]
-    assert sorted({look.num_env_runners for look in nearest(looks, 46)}) == [8, 16, 46]
-    looks += [Look(num_env_runners=46, params={"lr": 0.1}, values=(0.0,)) for _ in range(15)]
-    assert {look.num_env_runners for look in nearest(looks, 46)} == {46}
+    seen = [observation(scale, 0.1, 0.0) for scale in (1, 8, 16, 46) for _ in range(8)]
+    assert sorted({each.num_env_runners for each in nearest(seen, 46)}) == [8, 16, 46]
+    seen += [observation(46, 0.1, 0.0) for _ in range(15)]
+    assert {each.num_env_runners for each in nearest(seen, 46)} == {46}
 
 
 def test_trials_side_by_side_explore_different_settings():
     lr = FloatDistribution(1e-5, 1e-1, log=True)
-    looks = [Look(num_env_runners=4, params={"lr": 10 ** -(1 + k / 5)}, values=(-abs(k - 10) / 5,)) for k in range(20)]
+    seen = [observation(4, 10 ** -(1 + k / 5), -abs(k - 10) / 5) for k in range(20)]
     lrs = []
     for number in range(4):
         lrs.append(
-            propose("tpe", num_env_runners=4, given={}, space={"lr": lr}, looks=looks, index=number, seed=0)["lr"]
+            propose("tpe", num_env_runners=4, given={}, space={"lr": lr}, observations=seen, index=number, seed=0)["lr"]
         )
-        looks.append(Look(num_env_runners=4, params={"lr": lrs[-1]}, values=None))
+        seen.append(observation(4, lrs[-1]))
     assert len(set(lrs)) == 4
 
 
 def test_what_an_anchor_gives_is_kept_and_the_rest_is_proposed():
     space = {"lr": FloatDistribution(1e-5, 1e-1, log=True), "num_epochs": IntDistribution(1, 30)}
-    values = propose("tpe", num_env_runners=4, given={"lr": 0.01}, space=space, looks=[], index=0, seed=1)
+    values = propose("tpe", num_env_runners=4, given={"lr": 0.01}, space=space, observations=[], index=0, seed=1)
     assert values["lr"] == 0.01
     assert 1 <= values["num_epochs"] <= 30
 
@@ -151,15 +168,15 @@ def test_a_sobol_point_reaches_every_value_and_no_other(domain, values):
 
 def test_sobol_fills_a_log_range_evenly_at_every_scale():
     space = {"lr": FloatDistribution(1e-4, 1e-2, log=True), "batch": IntDistribution(100, 10_000, log=True)}
-    looks = []
+    seen = []
     for _ in range(16):
         for scale in (1, 46):
             values = propose(
-                "qmc", num_env_runners=scale, given={}, space=space, looks=looks, index=len(looks) // 2, seed=3
+                "qmc", num_env_runners=scale, given={}, space=space, observations=seen, index=len(seen) // 2, seed=3
             )
-            looks.append(Look(num_env_runners=scale, params=values, values=(0.0,)))
+            seen.append(Observation(num_env_runners=scale, params=values, values=(0.0,)))
     for scale in (1, 46):
-        lrs = [math.log10(look.params["lr"]) for look in looks if look.num_env_runners == scale]
+        lrs = [math.log10(each.params["lr"]) for each in seen if each.num_env_runners == scale]
         assert np.histogram(lrs, bins=4, range=(-4, -2))[0].tolist() == [4, 4, 4, 4]
 
 
@@ -175,11 +192,9 @@ def test_after_a_failure_another_setting_is_proposed(tmp_path, sampler):
 
 def test_a_model_keeps_away_from_where_trials_fail():
     lr = FloatDistribution(1e-5, 1e-1, log=True)
-    looks = [
-        Look(num_env_runners=4, params={"lr": 10**-k}, values=(0.0 if k < 3 else 0.5,)) for k in np.linspace(1, 5, 20)
-    ]
+    seen = [observation(4, 10**-k, 0.0 if k < 3 else 0.5) for k in np.linspace(1, 5, 20)]
     lrs = [
-        propose("tpe", num_env_runners=4, given={}, space={"lr": lr}, looks=looks, index=20 + k, seed=0)["lr"]
+        propose("tpe", num_env_runners=4, given={}, space={"lr": lr}, observations=seen, index=20 + k, seed=0)["lr"]
         for k in range(20)
     ]
     assert sum(value < 1e-3 for value in lrs) >= 15

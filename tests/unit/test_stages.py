@@ -23,7 +23,7 @@ from study.designs.holdup.stage_keeper import StageKeeper
 from study.designs.holdup.stages import SHARED, STAGES, Request, digest_of
 from study.designs.holdup.variants import spec_of
 from study.designs.search.importance import importance_per_scale
-from study.designs.search.optuna_study import OptunaStudy
+from study.designs.search.outcome import Outcomes
 from study.driver.conductor import Conductor
 from study.errors import RecordError
 from study.planning.plan import make_plan
@@ -33,7 +33,7 @@ from study.records.records import Line, RecordLog, SettingsFrozen, StageDecided,
 from study.trial.engine.sampling.seeds import evaluation_seeds, lane_seed
 from tests import holdup
 from tests.spaces import spec
-from tests.unit.test_conductor import CLUSTER, ROOMY, optuna_trials, records
+from tests.unit.test_conductor import CLUSTER, ROOMY, records
 
 HOLDUP = {
     "target_scale": 8,
@@ -82,7 +82,6 @@ class Drive:
         self.folder, self.spec = StudyFolder(path), space
         path.mkdir(exist_ok=True)
         ledger = fold((line.record, line.time) for line in read_lines(self.folder.records))
-        optuna_study = OptunaStudy(space, study_id="s", journal=self.folder.optuna_journal, rows=ledger.rows)
         self.log = RecordLog(self.folder.records)
         self.conductor = Conductor(
             spec=space,
@@ -90,7 +89,6 @@ class Drive:
             folder=self.folder,
             log=self.log,
             ledger=ledger,
-            optuna_study=optuna_study,
             provenance={},
             deadline=deadline,
             until=until,
@@ -231,13 +229,6 @@ def test_killed_between_freezing_and_deciding(undisturbed, tmp_path):
     assert sum(isinstance(record, SettingsFrozen) for record in records(tmp_path)) == 1
 
 
-def test_a_lost_journal_changes_no_decision(undisturbed, tmp_path):
-    Drive(tmp_path, space()).run(most=14)
-    (tmp_path / "optuna.journal").unlink()
-    Drive(tmp_path, space()).run()
-    assert essence(tmp_path) == essence(undisturbed)
-
-
 def test_failures_and_nan_count_as_zero_and_never_vanish(tmp_path):
     """Every other seed of the settings with a large batch dies: they must lose to settings with a worse return."""
 
@@ -257,11 +248,24 @@ def test_failures_and_nan_count_as_zero_and_never_vanish(tmp_path):
     assert all(len(scores) == 1 for scores in race.evidence["scores"].values())
 
 
-def test_optuna_is_told_lower_bounds_of_looks_and_of_nothing_else(tmp_path):
+def outcomes(drive):
+    """Return what the trials that the sampler knows came to, by number."""
+    rows = drive.conductor.ledger.rows
+    known = Outcomes(drive.spec, rows)
+    return {trial: known.of(row) for trial, row in rows.items() if row.optuna_number is not None and row.ended}
+
+
+def seen(drive):
+    """Return what the sampler would propose the next trial by."""
+    proposer = drive.conductor._proposer
+    return proposer._observations(proposer._known(), ["lr", "steps_per_env_runner"])
+
+
+def test_the_sampler_is_given_lower_bounds_of_search_trials_and_of_nothing_else(tmp_path):
     drive = Drive(tmp_path, space())
     drive.run()
     rows = drive.conductor.ledger.rows
-    told = {trial.user_attrs["trial"]: trial for trial in optuna_trials(tmp_path)}
+    told = outcomes(drive)
     assert {rows[number].stage for number in told} == {"search"}
     assert all(rows[number].anchor is None for number in told)
     second = [row for row in rows.values() if row.stage == "search" and row.anchor is None and row.trial in told]
@@ -274,8 +278,8 @@ def test_optuna_is_told_lower_bounds_of_looks_and_of_nothing_else(tmp_path):
         scores = [rows[first].summary["score"], rows[later].summary["score"]]
         mean = sum(scores) / 2
         own = math.sqrt(sum((value - mean) ** 2 for value in scores))
-        assert told[first].value == pytest.approx(scores[0] - 0.5 * sd)
-        assert told[later].value == pytest.approx(mean - 0.5 * max(own, sd) / math.sqrt(2))
+        assert told[first].values[0] == pytest.approx(scores[0] - 0.5 * sd)
+        assert told[later].values[0] == pytest.approx(mean - 0.5 * max(own, sd) / math.sqrt(2))
         assert told[later].constraints["policy updates"] == 18  # two iterations of twenty
 
 
@@ -473,11 +477,10 @@ def test_the_sampler_sees_a_setting_as_its_last_look_leaves_it(tmp_path):
     drive = Drive(tmp_path, space(search__sampler="tpe"))
     drive.run()
     rows = drive.conductor.ledger.rows
-    told = {trial.user_attrs["trial"]: trial for trial in optuna_trials(tmp_path)}
-    last = {(rows[number].num_env_runners, rows[number].digest): told[number].value for number in sorted(told)}
+    told = outcomes(drive)
+    last = {(rows[number].num_env_runners, rows[number].digest): told[number].values[0] for number in sorted(told)}
     assert len(last) < len(told)
-    looks = drive.conductor._optuna._looks(["lr", "steps_per_env_runner"])
-    assert sorted(look.values[0] for look in looks) == sorted(last.values())
+    assert sorted(each.values[0] for each in seen(drive)) == sorted(last.values())
 
 
 def test_until_a_stage_and_on(undisturbed, tmp_path):
@@ -607,13 +610,13 @@ def test_a_study_that_has_begun_to_search_is_never_refused_by_its_budget(tmp_pat
         assert Drive(tmp_path / "killed", tight).run().reason == "complete"
 
 
-def test_a_trial_that_the_budget_cancels_is_given_up_in_optuna(tmp_path):
+def test_the_sampler_forgets_a_trial_that_the_budget_cancels(tmp_path):
     Drive(tmp_path, space(holdup={"num_settings": 40})).run(most=14)
     enough = (num_later(space()) + 5 + 12) * 10 / 3600
     drive = Drive(tmp_path, space(holdup={"num_settings": 40, "cpu_hours": enough}))
     assert drive.run().reason == "complete"
     assert any(each.cancelled for each in decisions(tmp_path))
-    assert not any(trial.state.name == "RUNNING" for trial in optuna_trials(tmp_path))
+    assert all(each.values is not None for each in seen(drive))
 
 
 def test_trials_of_one_group_run_together_and_alone(tmp_path):

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from study.cli.throughput_display import print_throughput
-from study.designs.search.optuna_study import OptunaStudy
 from study.driver.conductor import Conductor
 from study.mirrors.mirror_content import study_params, trial_name, trial_params
 from study.planning.plan import make_plan
@@ -44,7 +43,6 @@ class Drive:
             folder=self.folder,
             log=self.log,
             ledger=ledger,
-            optuna_study=OptunaStudy(self.spec, study_id="s", journal=self.folder.optuna_journal, rows=ledger.rows),
             provenance={},
         )
         self.legs, self.together = [], []

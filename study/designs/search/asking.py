@@ -1,10 +1,19 @@
-"""What a planned trial is to run: by its slot, by an earlier proposal, or by the sampler. May import Optuna."""
+"""What a planned trial is to run: given by the plan, proposed before, or proposed now. May import Optuna.
 
-from collections.abc import Mapping
+The records are the only truth: a proposal follows from the space, the trial's place in the plan and the trials on
+record. A study that was killed and resumed therefore proposes what it would have proposed without the kill.
+"""
+
+from collections import Counter
 from dataclasses import dataclass, replace
 
-from study.designs.search.optuna_study import OptunaStudy
+import optuna
+
+from study.designs.search import proposals
+from study.designs.search.distributions import distributions, fixed_by
+from study.designs.search.outcome import Outcomes, directions_of
 from study.planning.plan import Slot
+from study.records.ledger import Ledger, TrialRow
 from study.space.parameters import SCALE, Value
 from study.space.settings import rounded, runnable
 from study.space.spec import StudySpec
@@ -19,31 +28,120 @@ class Asked:
     proposed: dict[str, Value]
     """The tuned ones as the sampler proposed them."""
     optuna_number: int | None
-    """None for a trial that Optuna does not know of."""
+    """Number among the trials that the sampler knows, from 0, in the order of proposals; None for any other trial."""
     rule: dict[str, Value]
     """In a hold-up study the complete setting, rules included."""
 
 
-def ask(spec: StudySpec, optuna_study: OptunaStudy, slot: Slot) -> Asked:
-    """Return what the trial of a slot runs; the same when it is asked again after a kill."""
-    scale = {SCALE: slot.num_env_runners}
-    if slot.rule is not None and not slot.told:
-        setting = runnable(spec, {**slot.rule, **scale}, written=tuple(slot.rule))
-        return Asked(setting=setting, proposed={}, optuna_number=None, rule=dict(slot.rule))
-    if slot.rule is not None:  # a further look at a setting that was proposed before
-        slot = replace(slot, given={name: slot.rule[name] for name in spec.tuned})
-        return _proposed(spec, optuna_study, slot, scale, written=())
-    return _proposed(spec, optuna_study, slot, scale, written=tuple(slot.given))
+class Proposer:
+    """Answers what the trials of one study run, by its space and its records."""
+
+    def __init__(self, spec: StudySpec, ledger: Ledger) -> None:
+        """Take up a study; `ledger` grows meanwhile.
+
+        Raises:
+            RecordError: A proposal on record does not lie in the space.
+        """
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._spec, self._ledger = spec, ledger
+        self._distributions = distributions(spec)
+        self._outcomes = Outcomes(spec, ledger.rows)
+        for row in self._known():
+            self._outcomes.trial(row)
+
+    def ask(self, slot: Slot) -> Asked:
+        """Return what the trial of a slot runs; the same when it is asked again after a kill."""
+        spec, scale = self._spec, {SCALE: slot.num_env_runners}
+        if slot.rule is not None and not slot.told:
+            setting = runnable(spec, {**slot.rule, **scale}, written=tuple(slot.rule))
+            return Asked(setting=setting, proposed={}, optuna_number=None, rule=dict(slot.rule))
+        written = tuple(slot.given)
+        if slot.rule is not None:  # a further observation of a setting that was proposed before
+            slot, written = replace(slot, given={name: slot.rule[name] for name in spec.tuned}), ()
+        number, tuned = self._proposal(slot)
+        rule: dict[str, Value] = {}
+        if slot.stage is not None:
+            rule = rounded(spec, {**tuned, **scale}, written=written)
+            rule.pop(SCALE)
+        setting = runnable(spec, {**(rule or tuned), **scale}, written=written)
+        return Asked(setting=setting, proposed=tuned, optuna_number=number, rule=rule)
+
+    def _proposal(self, slot: Slot) -> tuple[int, dict[str, Value]]:
+        """Return the number and the tuned parameters of a slot's trial: those on record, else a new proposal."""
+        known = self._known()
+        earlier = self._ledger.rows.get(slot.trial)
+        if earlier is not None and earlier.optuna_number is not None:
+            return earlier.optuna_number, dict(earlier.proposed)
+        sampler, fixed = self._spec.search.sampler, fixed_by(slot, self._spec)
+        tuned = {name: self._distributions[name] for name in self._spec.tuned}
+        values = fixed | proposals.propose(
+            sampler,
+            num_env_runners=slot.num_env_runners,
+            given={name: value for name, value in fixed.items() if name in tuned},
+            space=tuned,
+            observations=self._observations(known, list(tuned)) if sampler in proposals.MODELLING else [],
+            index=slot.index_at_scale,
+            seed=self._spec.search.sampler_seed,
+            directions=directions_of(self._spec),
+        )
+        # Through Optuna's form of a value, so that 1 is 1.0 where the parameter is a float.
+        proposed = {
+            name: tuned[name].to_external_repr(tuned[name].to_internal_repr(value))
+            for name, value in values.items()
+            if name in tuned
+        }
+        return len(known), proposed
+
+    def _known(self) -> list[TrialRow]:
+        """Return the trials that the sampler knows, in the order of their proposals."""
+        return [row for row in self._ledger.rows.values() if row.optuna_number is not None]
+
+    def _observations(self, known: list[TrialRow], names: list[str]) -> list[proposals.Observation]:
+        """Return what is known of the latest trials of each scale, oldest first; the sampler uses no more of them.
+
+        A setting of a hold-up study with several evaluations is there once, as the last one leaves it: the first one
+        alone may have been lucky. A trial that is to run again counts as running.
+        """
+        failed = self._value_of_failure(known)
+        wanted = set(names)
+        cancelled = {trial for decision in self._ledger.decisions for trial in decision.cancelled}
+        staged = self._ledger.rows.values() if self._spec.holdup is not None else ()
+        settled = {_setting(row) for row in staged if row.ended}
+        observations: list[proposals.Observation] = []
+        at_scale: Counter[int] = Counter()
+        seen: set[tuple[int, str]] = set()
+        for row in reversed(known):
+            if row.trial in cancelled or not row.proposed.keys() >= wanted:
+                continue
+            if row.stage is not None:
+                setting = _setting(row)
+                if setting in seen or (not row.ended and setting in settled):
+                    continue
+                seen.add(setting)
+            at_scale[row.num_env_runners] += 1
+            if at_scale[row.num_env_runners] > proposals.AT_MOST:
+                continue
+            outcome = self._outcomes.of(row) if row.ended else None
+            observations.append(
+                proposals.Observation(
+                    num_env_runners=row.num_env_runners,
+                    params={name: row.proposed[name] for name in names},
+                    values=None if outcome is None else outcome.values or failed,
+                    constraints={} if outcome is None else outcome.constraints,
+                )
+            )
+        return observations[::-1]
+
+    def _value_of_failure(self, known: list[TrialRow]) -> tuple[float, ...]:
+        """Return what the model is given for a trial without values: at most 0, at twice the highest price."""
+        ended = [row for row in known if row.ended]
+        if self._spec.search.objective != "return_and_cpu_s":
+            values = (self._outcomes.of(row).values for row in ended)
+            return (min([0.0, *(each[0] for each in values if each is not None)]),)
+        prices = [row.summary.get("cpu_s_spent") or 0.0 for row in self._ledger.rows.values() if row.ended]
+        return 0.0, 2 * max(prices, default=1.0)
 
 
-def _proposed(
-    spec: StudySpec, optuna_study: OptunaStudy, slot: Slot, scale: Mapping[str, Value], *, written: tuple[str, ...]
-) -> Asked:
-    number, values = optuna_study.propose(slot)
-    tuned = {name: value for name, value in values.items() if name in spec.tuned}
-    rule: dict[str, Value] = {}
-    if slot.stage is not None:
-        rule = rounded(spec, {**tuned, **scale}, written=written)
-        rule.pop(SCALE)
-    setting = runnable(spec, {**(rule or tuned), **scale}, written=written)
-    return Asked(setting=setting, proposed=tuned, optuna_number=number, rule=rule)
+def _setting(row: TrialRow) -> tuple[int, str]:
+    """Return what evaluations of the same setting share in a hold-up study."""
+    return row.num_env_runners, row.digest

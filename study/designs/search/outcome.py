@@ -1,13 +1,13 @@
-"""What a recorded trial is to Optuna: state, values, parameters, attributes. May import Optuna.
+"""What a recorded trial is to Optuna: state, values, constraints, attributes. May import Optuna.
 
-By records alone, so that a journal that was lost, and a storage that follows the records, are told the same as the
-journal was when the trial ended.
+By records alone, so that the sampler and a storage that mirrors the records see the same, whenever they ask.
 """
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
@@ -15,7 +15,6 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from study.designs.search.constraints import constraint_attributes, constraints_of
 from study.designs.search.distributions import distributions
 from study.designs.search.merit import merit
-from study.designs.search.proposals import Direction
 from study.errors import RecordError
 from study.records.ledger import TrialRow
 from study.space.parameters import SCALE, Value
@@ -24,8 +23,18 @@ from study.space.spec import StudySpec
 
 TRIAL = "trial"
 """User attribute that holds the number in the plan."""
-CANCELLED = "cancelled"
-"""User attribute of a trial that was proposed and will not be run."""
+
+Direction = Literal["maximize", "minimize"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The end of a trial."""
+
+    values: tuple[float, ...] | None
+    """One for each objective; None for a trial without a score, which is a failure."""
+    constraints: Mapping[str, float]
+    """At most 0 where a constraint is kept."""
 
 
 class Outcomes:
@@ -39,23 +48,28 @@ class Outcomes:
             rows: Every trial on record, by its number; new ones appear in it as the study goes on.
         """
         self._spec, self._rows = spec, rows
+        self._known: dict[int, Outcome] = {}
         self.distributions: dict[str, BaseDistribution] = distributions(spec)
 
-    def of(self, row: TrialRow) -> tuple[TrialState, list[float] | None]:
-        """Return what a trial's end is to Optuna: values that are numbers, or a failure; never a silence.
+    def of(self, row: TrialRow) -> Outcome:
+        """Return the outcome of a trial that has ended; it never changes afterwards.
 
-        In a hold-up study the value is a lower confidence bound over the looks at the setting so far, so that a lucky
-        first look does not draw the search to it.
+        In a hold-up study the value is a lower confidence bound over the evaluations of the setting so far, so that a
+        lucky first one does not draw the search to it.
         """
+        if row.trial not in self._known:
+            constraints = constraints_of(self._spec, row)
+            self._known[row.trial] = Outcome(values=self._values(row), constraints=constraints)
+        return self._known[row.trial]
+
+    def _values(self, row: TrialRow) -> tuple[float, ...] | None:
         score = row.summary.get("score")
         if row.status != "finished" or score is None or not math.isfinite(score):
-            return TrialState.FAIL, None
-        value = merit(self._spec, row)
-        if row.stage is not None:
-            value = self._lower_bound(row)
+            return None
+        value = merit(self._spec, row) if row.stage is None else self._lower_bound(row)
         if self._spec.search.objective == "return_and_cpu_s":
-            return TrialState.COMPLETE, [value, row.summary.get("cpu_s_spent") or 0.0]
-        return TrialState.COMPLETE, [value]
+            return value, row.summary.get("cpu_s_spent") or 0.0
+        return (value,)
 
     def trial(self, row: TrialRow) -> FrozenTrial:
         """Return an Optuna trial that is whole: ended as on record, or else running with its parameters.
@@ -66,7 +80,10 @@ class Outcomes:
         known: dict[str, Value] = {**row.proposed, SCALE: row.num_env_runners}
         if ITERATIONS in self.distributions and row.iterations is not None:
             known[ITERATIONS] = row.iterations
-        state, values = self.of(row) if row.ended else (TrialState.RUNNING, None)
+        outcome = self.of(row) if row.ended else None
+        state, values = TrialState.RUNNING, None
+        if outcome is not None:
+            state, values = (TrialState.COMPLETE if outcome.values else TrialState.FAIL), outcome.values
         try:
             trial = create_trial(
                 state=state,
@@ -74,7 +91,7 @@ class Outcomes:
                 params={name: known[name] for name in self.distributions if name in known},
                 distributions={name: domain for name, domain in self.distributions.items() if name in known},
                 user_attrs={TRIAL: row.trial, "seed": row.seed, "anchor": row.anchor, **attributes(row)},
-                system_attrs=constraint_attributes(constraints_of(self._spec, row)),
+                system_attrs={} if outcome is None else constraint_attributes(outcome.constraints),
             )
         except (ValueError, TypeError) as error:
             raise RecordError(
@@ -87,7 +104,7 @@ class Outcomes:
         return trial
 
     def _lower_bound(self, row: TrialRow) -> float:
-        """Return the bound after this look: of the numbers up to its own that had ended, whenever it is asked for."""
+        """Return the bound after this trial, from those up to its own number that had ended by then."""
         from study.statistics import lower_bound, pooled_sd  # SciPy: only hold-up studies need it
 
         end = row.ended_at or math.inf
@@ -101,12 +118,12 @@ class Outcomes:
             if each.stage == "calibrate" and each.iterations is None:
                 noise.setdefault(each.digest, []).append(merit(self._spec, each))
         # By seed: a setting that was proposed again on the same one has not been seen once more.
-        looks = {
+        values = {
             each.seed: merit(self._spec, each)
             for each in past
             if (each.digest, each.num_env_runners, each.stage) == (row.digest, row.num_env_runners, "search")
         }
-        return lower_bound(list(looks.values()), pooled_sd(list(noise.values())))
+        return lower_bound(list(values.values()), pooled_sd(list(noise.values())))
 
 
 def attributes(row: TrialRow) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import statistics
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import optuna
@@ -20,6 +19,7 @@ from optuna.trial import TrialState, create_trial
 from scipy.stats import qmc
 
 from study.designs.search.constraints import constraint_attributes
+from study.designs.search.outcome import Direction
 from study.space.parameters import Value
 from study.space.spec import Sampler
 
@@ -30,11 +30,9 @@ AT_MOST = 200
 MODELLING: frozenset[Sampler] = frozenset({"tpe", "gp"})
 """Samplers that learn from the trials so far."""
 
-Direction = Literal["maximize", "minimize"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Observation:
     """What is known of one setting at one scale."""
 
     num_env_runners: int
@@ -52,7 +50,7 @@ def propose(
     num_env_runners: int,
     given: Mapping[str, Value],
     space: Mapping[str, BaseDistribution],
-    looks: Sequence[Look],
+    observations: Sequence[Observation],
     index: int,
     seed: int,
     directions: Sequence[Direction] = ("maximize",),
@@ -64,7 +62,7 @@ def propose(
         num_env_runners: The dealt scale.
         given: Parameters that an anchor or the grid fixes.
         space: The tuned parameters.
-        looks: All trials so far, oldest first; none for a sampler that is not among `MODELLING`.
+        observations: All trials so far, oldest first; none for a sampler that is not among `MODELLING`.
         index: Number of this trial among those of its scale, from 0: no proposal is ever made twice.
         seed: Of the study.
         directions: Optuna's, one for each objective.
@@ -73,25 +71,27 @@ def propose(
         return dict(given)
     if sampler == "qmc":
         return _sobol(space, index=index, seed=_mixed(seed, num_env_runners)) | dict(given)
-    modelled = nearest(looks, num_env_runners) if sampler in MODELLING else []
+    modelled = nearest(observations, num_env_runners) if sampler in MODELLING else []
     medians = _medians(modelled)
     # A seed for each proposal, so that a resumed study neither repeats nor changes any.
     study = optuna.create_study(
         directions=list(directions), sampler=_sampler(sampler, _mixed(seed, num_env_runners, index))
     )
-    for look in modelled:
+    names = dict.fromkeys(name for each in modelled for name in each.constraints) if sampler == "gp" else {}
+    for each in modelled:
         values = (
             None
-            if look.values is None
-            else [value - median for value, median in zip(look.values, medians[look.num_env_runners], strict=True)]
+            if each.values is None
+            else [value - median for value, median in zip(each.values, medians[each.num_env_runners], strict=True)]
         )
         study.add_trial(
             create_trial(
                 state=TrialState.RUNNING if values is None else TrialState.COMPLETE,
                 values=values,
-                params=dict(look.params),
+                params=dict(each.params),
                 distributions=dict(space),
-                system_attrs=constraint_attributes(look.constraints),
+                # GP wants the same constraints of every trial; one that failed has none and is on the edge of each.
+                system_attrs=constraint_attributes(dict.fromkeys(names, 0.0) | dict(each.constraints)),
             )
         )
     study.enqueue_trial(dict(given))
@@ -130,25 +130,25 @@ def _at(domain: BaseDistribution, share: float) -> Value:
     return min(max(value, domain.low), domain.high)  # rounding may lead out by a last digit
 
 
-def nearest(looks: Sequence[Look], num_env_runners: int) -> list[Look]:
-    """Return the looks at a scale, filled up to `ENOUGH` scored ones from the scales nearest in ratio."""
+def nearest(observations: Sequence[Observation], num_env_runners: int) -> list[Observation]:
+    """Return the observations at a scale, filled up to `ENOUGH` scored ones from the scales nearest in ratio."""
 
     def distance(scale: int) -> float:
         return abs(math.log(scale / num_env_runners))
 
-    chosen: list[Look] = []
-    for scale in sorted({look.num_env_runners for look in looks}, key=distance):
-        if scale != num_env_runners and sum(look.values is not None for look in chosen) >= ENOUGH:
+    chosen: list[Observation] = []
+    for scale in sorted({each.num_env_runners for each in observations}, key=distance):
+        if scale != num_env_runners and sum(each.values is not None for each in chosen) >= ENOUGH:
             break
-        chosen += [look for look in looks if look.num_env_runners == scale][-AT_MOST:]
+        chosen += [each for each in observations if each.num_env_runners == scale][-AT_MOST:]
     return chosen
 
 
-def _medians(looks: Sequence[Look]) -> dict[int, list[float]]:
+def _medians(observations: Sequence[Observation]) -> dict[int, list[float]]:
     by_scale: dict[int, list[tuple[float, ...]]] = {}
-    for look in looks:
-        if look.values is not None:
-            by_scale.setdefault(look.num_env_runners, []).append(look.values)
+    for each in observations:
+        if each.values is not None:
+            by_scale.setdefault(each.num_env_runners, []).append(each.values)
     return {
         scale: [statistics.median(column) for column in zip(*rows, strict=True)] for scale, rows in by_scale.items()
     }
