@@ -1,4 +1,4 @@
-"""Texts of unknown origin, made harmless for the place where they are shown: terminal, spreadsheet, Markdown. Pure.
+"""Texts made harmless for the place where they are shown: terminal, spreadsheet, Markdown, a log. Pure.
 
 Reasons of failures, names, paths and host names come from records and folders, which may be a stranger's.
 """
@@ -14,6 +14,18 @@ _FORMULA = re.compile(rf"(^)('*(?=[\t\r]))|({_PLACE})('*{_BEGINNING})")
 _QUOTED_FORMULA = re.compile(rf"(^)'('*(?=[\t\r]))|({_PLACE})'('*{_BEGINNING})")
 _HTML = re.compile(r"<(?=[A-Za-z/!?])")
 _LINK = re.compile(r"\](?=[(\[:])")
+_URL = re.compile(r"://(?=[^/])[^\s'\"<>]++")
+"""What follows the scheme of a URL that names a host."""
+_PLAIN_HOST = re.compile(r"(?:[\w.-]+|\[[\w:.%]+\])?(?::\d+)?(?=[/?#])")
+_OF_A_DATABASE = re.compile(r"(?:postgres\w*|mysql|mariadb|mssql|oracle)(?:\+\w+)?$", re.IGNORECASE)
+_SECRET_VALUE = re.compile(
+    r"(?<![\w.-])(?=[\w.-]*?(?:pass|pwd|secret|token|credential|signature|api_?key|access_?key|private_?key))"
+    r"([\w.-]++(?:['\"]?\s{0,3}(?:=|%3D)\s{0,3}|['\"]\s{0,3}:\s{0,3}))"
+    r"(?:\{[^{}]{1,200}\}|\"[^\"]{0,200}\"|'[^']{0,200}'|(?:(?!%3B|%26)[^&;\s'\"])+)",
+    re.IGNORECASE,
+)
+"""A name that speaks of a secret, and its value, which may be in braces (ODBC) or in quotes."""
+_HEADER = re.compile(r"\b(Bearer|Basic) +(?=[\w.~+/-]*[0-9=])[\w.~+/=-]{12,}+")
 
 
 def printable(text: str) -> str:
@@ -50,3 +62,23 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return text.strip() == text
+
+
+def mask_credentials(text: str) -> str:
+    """Return `text` without passwords and tokens: `***` stands for each.
+
+    Masked are what stands before the last @ of a URL (a password may hold what should have been written as %2F or %40;
+    only after a mere host and port, an @ is one of the path); the value of every name that speaks of a secret, in
+    queries, ODBC strings and assignments; and the credentials of an HTTP header. Takes a time proportional to the
+    length of the text.
+    """
+    text = _URL.sub(_without_user, text)
+    return _HEADER.sub(r"\1 ***", _SECRET_VALUE.sub(r"\1***", text))
+
+
+def _without_user(url: re.Match[str]) -> str:
+    before, at, host = url[0].rpartition("@")
+    scheme = url.string[max(url.start() - 40, 0) : url.start()]
+    if not at or (_PLAIN_HOST.match(before, 3) and not _OF_A_DATABASE.search(scheme)):
+        return url[0]
+    return f"://***@{host}"

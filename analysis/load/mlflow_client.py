@@ -19,8 +19,9 @@ from mlflow.entities import Run, ViewType
 from mlflow.exceptions import MlflowException
 
 from study.errors import TrackingError
+from study.harmless import mask_credentials
 from study.mirrors.mlflow_mirror import reason_of
-from study.mirrors.tracking_uri import CLIENT_SETTINGS, check_tracking_uri, mask_credentials, sqlite_path
+from study.mirrors.tracking_uri import CLIENT_SETTINGS, check_tracking_uri, sqlite_path
 
 _PAGE = 1000
 """Runs per page of a search."""

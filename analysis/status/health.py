@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from study.errors import RecordError
-from study.harmless import one_line
+from study.harmless import mask_credentials, one_line
 from study.mirrors.mirror_cursor import CursorFile, count_behind
-from study.mirrors.tracking_uri import mask_credentials
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.lock import at_work

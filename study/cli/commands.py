@@ -420,7 +420,7 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
 
 def _again() -> str:
     """Return the command line of this process, ready to be resumed."""
-    from study.mirrors.tracking_uri import mask_credentials
+    from study.harmless import mask_credentials
 
     script = sys.argv[0]
     program = ["python", "-m", "study"] if script.endswith("__main__.py") else ["python", script]
@@ -433,8 +433,8 @@ def _again() -> str:
 def _print_end(result: Any, again: str) -> None:
     from study.cli.display import print_certificate, print_front, print_result, print_stages
     from study.cli.throughput_display import print_throughput
+    from study.harmless import mask_credentials
     from study.mirrors.mirror_cursor import CursorFile
-    from study.mirrors.tracking_uri import mask_credentials
     from study.records.cautions import cautions
 
     closed, identity = result.closed, result.identity

@@ -15,9 +15,9 @@ from analysis.load import StudyData, open_study
 from analysis.report import Report, find_clip, make_report, parse_formats, write
 from analysis.report.writing import PAGE
 from study.errors import AnalysisError, StudyError
+from study.harmless import mask_credentials
 from study.mirrors.mlflow_report import ARTIFACTS, NOT_ASKED, asked_place
 from study.mirrors.mlflow_report import attach as attach_files
-from study.mirrors.tracking_uri import mask_credentials
 from study.records.folder import NAME, StudyFolder
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ import time
 from filelock import FileLock, Timeout
 
 from study.errors import StudyError, TrackingError
+from study.harmless import mask_credentials
 from study.mirrors.mirror_target import OPTUNA, TENSORBOARD, Target
 from study.mirrors.mlflow_mirror import reason_of
 from study.mirrors.mlflow_mirror import sync as sync_mlflow
-from study.mirrors.tracking_uri import asked_uri, check_optuna_storage, check_tracking_uri, mask_credentials
+from study.mirrors.tracking_uri import asked_uri, check_optuna_storage, check_tracking_uri
 from study.records.folder import StudyFolder
 from study.records.packing import unpacked
 from study.records.state import check_files

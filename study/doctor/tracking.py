@@ -17,8 +17,9 @@ from study.doctor.limits import is_network
 from study.doctor.storage import nearest
 from study.doctor.surroundings import Surroundings
 from study.errors import TrackingError
+from study.harmless import mask_credentials
 from study.hosts.probe import filesystem_of
-from study.mirrors.tracking_uri import CLIENT_SETTINGS, absolute_uri, check_tracking_uri, mask_credentials, sqlite_path
+from study.mirrors.tracking_uri import CLIENT_SETTINGS, absolute_uri, check_tracking_uri, sqlite_path
 
 TIMEOUT_S = 10.0
 

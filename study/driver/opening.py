@@ -10,6 +10,7 @@ from typing import Any
 
 from study.designs.holdup.stages import Stage
 from study.errors import Fault, RecordError, SpaceError
+from study.harmless import mask_credentials
 from study.mirrors.tracking_uri import (
     DEFAULT_TRACKING_URI,
     absolute_uri,
@@ -17,7 +18,6 @@ from study.mirrors.tracking_uri import (
     check_asked_uri,
     check_optuna_storage,
     check_tracking_uri,
-    mask_credentials,
 )
 from study.records.folder import FORMAT, StudyFolder, StudyIdentity
 from study.records.records import read_lines

@@ -27,6 +27,7 @@ from study.driver.opening import (
 )
 from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, TrackingError
+from study.mirrors.mirror_cursor import CursorFile
 from study.mirrors.mirror_process import MirrorProcess, MirrorReport
 from study.mirrors.mirror_target import OPTUNA, TENSORBOARD
 from study.mirrors.tracking_uri import is_probed
@@ -146,7 +147,8 @@ def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
         RecordError: The records cannot be trusted.
     """
     ledger = ledger_of(folder.records)
-    check_not_cut(folder, ledger)
+    cursor = CursorFile.of(folder, folder.identity().tracking_uri).read()
+    check_not_cut(folder, ledger, num_mirrored=0 if cursor is None else cursor.seq)
     return _not_shorter(spec, ledger.num_trials), ledger
 
 

@@ -12,8 +12,8 @@ from study.evaluating.film import BEST, EPISODES, Facts, best_suffix, check_targ
 from study.evaluating.showing import Shown, show
 from study.evaluating.subject import Subject, find_subject, random_subject
 from study.evaluating.summary import Summary, summarise
+from study.harmless import mask_credentials
 from study.mirrors.mlflow_report import NOT_ASKED, asked_place, attach
-from study.mirrors.tracking_uri import mask_credentials
 from study.records.folder import StudyFolder
 from study.records.trust import check_modules
 from study.space.spec import StudySpec

@@ -9,11 +9,11 @@ from pathlib import Path, PurePosixPath
 from rich.console import Console
 
 from study.errors import ExitCode, StudyError
+from study.harmless import mask_credentials
 from study.launch import batch
 from study.launch.job import JOB_FILE, LaunchJob
 from study.launch.manifest import WrittenFiles
 from study.launch.ssh import parse_hosts
-from study.mirrors.tracking_uri import mask_credentials
 from study.planning.needs import num_cpus
 from study.planning.plan import make_plan
 from study.planning.shape import UNKNOWN, ClusterShape, NodeShape

@@ -3,7 +3,8 @@
 import sqlalchemy
 
 from study.errors import TrackingError
-from study.mirrors.tracking_uri import is_database_server, mask_credentials, with_time_limits
+from study.harmless import mask_credentials
+from study.mirrors.tracking_uri import is_database_server, with_time_limits
 
 _DRIVERS = {
     "postgresql": "pip install 'runner-scaling-study[postgresql]'",

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from study.engine import UNKNOWN, engine_of, engine_of_space
+from study.harmless import mask_credentials
 from study.metrics import METRICS
-from study.mirrors.tracking_uri import mask_credentials
 from study.records.folder import StudyIdentity
 from study.records.records import (
     Evaluation,

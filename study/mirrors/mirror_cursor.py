@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from study.errors import RecordError
-from study.mirrors.tracking_uri import mask_credentials
+from study.harmless import mask_credentials
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder
 from study.records.shapes import misfit

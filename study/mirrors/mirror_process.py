@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from study.errors import RecordError, TrackingError
+from study.harmless import mask_credentials
 from study.mirrors.mirror_target import MLFLOW, Target
-from study.mirrors.tracking_uri import mask_credentials
 from study.records.folder import StudyFolder
 
 READY_TIMEOUT_S = 60.0

@@ -23,10 +23,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from study.errors import RecordError, TrackingError
-from study.harmless import printable
+from study.harmless import mask_credentials, printable
 from study.mirrors.mirror_target import TARGETS, AnyMirror, Target
 from study.mirrors.mlflow_mirror import reason_of
-from study.mirrors.tracking_uri import is_database_server, mask_credentials
+from study.mirrors.tracking_uri import is_database_server
 from study.records.folder import StudyFolder
 
 _log = logging.getLogger("study.mirrors.mirror_worker")

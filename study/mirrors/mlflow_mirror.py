@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from study.errors import StudyError, TrackingError
+from study.harmless import mask_credentials
 from study.mirrors.mirror_cursor import CursorFile
-from study.mirrors.tracking_uri import CLIENT_SETTINGS, check_tracking_uri, mask_credentials
+from study.mirrors.tracking_uri import CLIENT_SETTINGS, check_tracking_uri
 from study.records.folder import StudyFolder
 from study.records.lock import at_work
 

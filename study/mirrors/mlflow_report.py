@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.errors import TrackingError
+from study.harmless import mask_credentials
 from study.mirrors.mirror_content import ROLE, STUDY_ID
 from study.mirrors.mlflow_mirror import reason_of
-from study.mirrors.tracking_uri import CLIENT_SETTINGS, asked_uri, check_tracking_uri, mask_credentials, sqlite_path
+from study.mirrors.tracking_uri import CLIENT_SETTINGS, asked_uri, check_tracking_uri, sqlite_path
 from study.records.folder import StudyFolder
 from study.records.trust import is_made_here
 

@@ -22,7 +22,7 @@ from typing import Self
 
 import psutil
 
-from study.mirrors.tracking_uri import mask_credentials
+from study.harmless import mask_credentials
 from study.records.shapes import misfit
 
 _LONGEST_COMMAND = 300

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from study.mirrors.tracking_uri import mask_credentials
+from study.harmless import mask_credentials
 
 _PACKAGES = ("ray", "torch", "gymnasium", "optuna", "mlflow", "numpy")
 _CHECKOUT = Path(__file__).resolve().parents[2]

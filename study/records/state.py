@@ -1,7 +1,7 @@
 """Whether the files of a study's folder can be used, and agree with each other. Reads files; imports no engine.
 
 The records are the truth, and what a resume cannot trust it must not begin anew: each check names the file and the way
-out. What follows from the records (tables, Optuna's journal, MLflow) is made again and needs no check.
+out. What follows from the records (tables, MLflow, Optuna's storage) is made again and needs no check.
 """
 
 import csv
@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from study.errors import RecordError
-from study.mirrors.mirror_cursor import CursorFile
 from study.records import lock
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger
@@ -88,10 +87,13 @@ def fold_lines(lines: Iterable[Line], records: Path, ledger: Ledger | None = Non
     return ledger
 
 
-def check_not_cut(folder: StudyFolder, ledger: Ledger) -> None:
+def check_not_cut(folder: StudyFolder, ledger: Ledger, *, num_mirrored: int = 0) -> None:
     """Refuse records that lack what other files of the folder prove: a resume would run it again as if it never was.
 
-    Optuna's journal is checked elsewhere (`study.designs.search`); it does not know the trials of every study.
+    Args:
+        folder: The study.
+        ledger: The state that its records lead to.
+        num_mirrored: Records that MLflow has got.
 
     Raises:
         RecordError: Trials have ended, or MLflow has records, of which the records know nothing.
@@ -102,10 +104,9 @@ def check_not_cut(folder: StudyFolder, ledger: Ledger) -> None:
             f"{folder.records}: must hold every trial that was recorded, got none of trial {shown}, which {witness}: "
             f"the records were cut. {_FIX} Where the records are right, remove {witness.split()[0]}."
         )
-    cursor = CursorFile.of(folder, folder.identity().tracking_uri).read()
-    if cursor is not None and cursor.seq > 0 and ledger.sessions == 0:
+    if num_mirrored > 0 and ledger.sessions == 0:
         raise RecordError(
-            f"{folder.records}: must hold the {cursor.seq} records that MLflow has got (mirror.json), got none: the "
+            f"{folder.records}: must hold the {num_mirrored} records that MLflow has got (mirror.json), got none: the "
             f"file was emptied. {_FIX}"
         )
 

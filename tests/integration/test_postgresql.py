@@ -18,10 +18,10 @@ from sqlalchemy.exc import OperationalError
 
 from study.cli.syncing import sync_study
 from study.errors import TrackingError
+from study.harmless import mask_credentials
 from study.mirrors.database import reach
 from study.mirrors.mirror_process import MirrorProcess
 from study.mirrors.mirror_target import OPTUNA
-from study.mirrors.tracking_uri import mask_credentials
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.records import TrialEnded, TrialStarted, read_lines
 from tests import postgresql

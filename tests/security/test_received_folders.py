@@ -34,15 +34,9 @@ from study.errors import RecordError, StudyError, TrackingError
 from study.evaluating.command import Asked, evaluate_policy
 from study.evaluating.rerun import train_again
 from study.evaluating.subject import Subject
-from study.harmless import csv_cell, from_csv_cell, markdown, printable
+from study.harmless import csv_cell, from_csv_cell, markdown, mask_credentials, printable
 from study.mirrors.mlflow_report import NOT_ASKED, asked_place
-from study.mirrors.tracking_uri import (
-    CLIENT_SETTINGS,
-    asked_uri,
-    check_asked_uri,
-    check_tracking_uri,
-    mask_credentials,
-)
+from study.mirrors.tracking_uri import CLIENT_SETTINGS, asked_uri, check_asked_uri, check_tracking_uri
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder
 from study.records.packing import pack

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 import pytest
 
 from study.errors import TrackingError
+from study.harmless import mask_credentials
 from study.mirrors.tracking_uri import (
     check_optuna_storage,
     check_tracking_uri,
     is_database_server,
-    mask_credentials,
     sqlite_path,
     with_time_limits,
 )
