@@ -284,6 +284,8 @@ def not_held() -> Script:
     return Script(troubles={(trial, 1): Trouble(iteration=2, text=FAILED) for trial in (45, 54)})
 
 
+CPU_HOURS = 0.12
+FIVE_RACE = ("--set", "holdup.race.num_settings=5", "--set", "holdup.race.blocks=[1, 1]")
 _OBJECTIVES = {
     "steps": ("env_steps_to_target", "tpe"),
     "cpu": ("cpu_s_to_target", "tpe"),
@@ -299,7 +301,11 @@ CASES: dict[str, Case] = {
         options=("--trials", "13"),
         digits=4,  # it fits a model, by other routines on other machines
     ),
-    "search_qmc": Case(space=search("qmc"), nodes=SIX_CORES),
+    # No end of the range is a multiple of the lanes.
+    "search_qmc": Case(
+        space=search("qmc").replace("low: 200, high: 800", "low: 203, high: 237").replace("size: 400", "size: 216"),
+        nodes=SIX_CORES,
+    ),
     **{
         f"search_{name}": Case(
             space=search(sampler).replace("seeds: [1, 2]", f"seeds: [1, 2]\n  objective: {objective}"),
@@ -322,11 +328,17 @@ CASES: dict[str, Case] = {
         space=THROUGHPUT,
         nodes=(("local", 12, 2, 64_000, 0.0),),
         script=lambda: Script(pressure=0.03),
-        options=("--set", "environment.step_wait_ms=4", "--seed", "5"),
+        options=("--set", "environment.step_wait_ms=4", "--replicate", "5"),
     ),
     "holdup": Case(space=HOLD_UP.replace("SAMPLER", "tpe"), nodes=SIX_CORES, script=troubled),
     "holdup_killed": Case(space=HOLD_UP.replace("SAMPLER", "tpe"), nodes=SIX_CORES, kills=(30, 150, 90)),
+    # The budget ends the search before it has looked at all settings; five settings race.
+    "holdup_budget": Case(
+        space=HOLD_UP.replace("SAMPLER", "qmc"),
+        nodes=SIX_CORES,
+        options=("--set", f"holdup.cpu_hours={CPU_HOURS}", "--set", "holdup.num_settings=12", *FIVE_RACE),
+    ),
     "holdup_seed": Case(
-        space=HOLD_UP.replace("SAMPLER", "random"), nodes=TWO_CORES, options=("--seed", "3"), script=not_held
+        space=HOLD_UP.replace("SAMPLER", "random"), nodes=TWO_CORES, options=("--replicate", "3"), script=not_held
     ),
 }
