@@ -4,9 +4,8 @@ import os
 import re
 import socket
 
-import psutil
-
 from study.errors import ClusterError
+from study.hosts.processes import raylets
 
 CONNECT_TIMEOUT_S = 3.0
 """How long an address may take to answer."""
@@ -65,12 +64,11 @@ def _find_running() -> str:
 
     Nor do those of other users: who joins a Ray runs what it is given there.
     """
-    found = set()
-    for process in psutil.process_iter(["name", "cmdline", "uids"]):
-        words, users = process.info["cmdline"] or [], process.info["uids"]
-        mine = users is not None and users.real == os.getuid()
-        if mine and process.info["name"] == "raylet" and not any(map(_PRIVATE.search, words)):
-            found |= {word.partition("=")[2] for word in words if word.startswith("--gcs-address=")}
+    found = {
+        raylet.options["gcs_address"]
+        for raylet in raylets()
+        if raylet.uid == os.getuid() and "gcs_address" in raylet.options and not any(map(_PRIVATE.search, raylet.words))
+    }
     if len(found) == 1:
         return str(found.pop())
     if found:

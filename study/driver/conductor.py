@@ -21,7 +21,8 @@ from study.errors import RecordError
 from study.planning.plan import Plan, Slot
 from study.records.folder import StudyFolder, unpack_policy
 from study.records.ledger import Ledger, TrialRow
-from study.records.node_load import NodeLoad, Reserved, disturbances
+from study.hosts.load import NodeLoad
+from study.records.node_load import Reserved, disturbances
 from study.records.records import (
     Evaluation,
     Iteration,

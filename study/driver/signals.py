@@ -12,12 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from study.driver.conductor import Conductor
 from study.errors import ExitCode
+from study.hosts.processes import children_of
 from study.records.records import StudyClosed
 
 ANSWER_S = 8.0
@@ -159,7 +159,7 @@ class StopSignals:
                 signal.signal(number, self._handle)
 
     def __enter__(self) -> "StopSignals":
-        self._children_before = _children(os.getpid())
+        self._children_before = children_of(os.getpid())
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.getsignal(number) for number in self.NUMBERS}
             self._pipe = os.pipe()
@@ -194,7 +194,7 @@ def _say(text: str) -> None:
 def leave(code: ExitCode, *, spared: Collection[int] = ()) -> NoReturn:
     """End this process at once, and what it has started: the processes of a private Ray, mirrors."""
     try:
-        _kill(_children(os.getpid()) - set(spared))
+        _kill(children_of(os.getpid()) - set(spared))
     finally:
         os._exit(code)
 
@@ -202,16 +202,7 @@ def leave(code: ExitCode, *, spared: Collection[int] = ()) -> NoReturn:
 def _kill(processes: Iterable[int]) -> None:
     """Kill processes and all below them, each before its children can notice that it is gone."""
     for process in processes:
-        below = _children(process)
+        below = children_of(process)
         with contextlib.suppress(OSError):
             os.kill(process, signal.SIGKILL)
         _kill(below)
-
-
-def _children(process: int) -> set[int]:
-    """Return the ids of a process's children, as the kernel lists them: to look at all processes takes seconds."""
-    texts = []
-    for file in Path(f"/proc/{process}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread has ended, or the kernel does not tell
-            texts.append(file.read_text())
-    return {int(word) for text in texts for word in text.split()}

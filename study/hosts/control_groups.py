@@ -1,18 +1,13 @@
-"""The limits of the control groups (version 1 or 2) around this process. Standard library only: it travels to nodes.
-
-One reader for those who count (`machine`) and for those who judge (`study.doctor`), so that they agree.
-"""
+"""The control groups (version 1 or 2) around this process, and reading one small file. Standard library."""
 
 from collections.abc import Iterator
 from pathlib import Path
-
-_FILES_OF_MEMORY = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 
 
 def control_groups(
     controller: str, membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
 ) -> Iterator[Path]:
-    """Yield the folders of the control groups around this process that rule over `controller`, innermost first.
+    """Yield the folders of the control groups around this process that `controller` limits, innermost first.
 
     Inside a container the process may be named as the host sees it: then only the root of what is mounted is there.
     """
@@ -45,18 +40,6 @@ def cpu_quota() -> float | None:
     return min(quotas, default=None)
 
 
-def memory_limits() -> Iterator[tuple[Path, int, int]]:
-    """Yield each control group that limits memory, its limit and what it uses, in bytes.
-
-    Version 1 says a number beyond all machines where there is no limit.
-    """
-    for group in control_groups("memory"):
-        for limit_file, usage_file in _FILES_OF_MEMORY:
-            limit, usage = read_number(group / limit_file), read_number(group / usage_file)
-            if limit is not None and usage is not None:
-                yield group, limit, usage
-
-
 def read_number(file: Path) -> int | None:
     """Return the number in a file; None when there is no such file or it says `max`."""
     try:
@@ -66,8 +49,8 @@ def read_number(file: Path) -> int | None:
 
 
 def read_text(file: Path) -> str:
-    """Return what a file says; empty when it cannot be read."""
+    """Return the text of a file without blanks around it; empty when it cannot be read."""
     try:
         return file.read_text().strip()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return ""

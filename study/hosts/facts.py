@@ -1,13 +1,13 @@
-"""What a node tells about itself: the types of what `study.hosts.probe` reads. Pure.
+"""The types of what `study.hosts.probe` reads on a node. Pure.
 
 All are plain dictionaries of JSON values: they travel from nodes that may not have this project at all. Memory and disk
-are in MB (2**20 bytes), CPU use in CPUs (2.0: two of them were busy all the time).
+are in MB (2**20 bytes).
 """
 
 from typing import TypedDict
 
 
-class Host(TypedDict):
+class IdentityFacts(TypedDict):
     """Which machine."""
 
     hostname: str
@@ -16,11 +16,10 @@ class Host(TypedDict):
     cpu_model: str
 
 
-class Software(TypedDict):
+class SoftwareFacts(TypedDict):
     """What runs there."""
 
     python: str
-    prefix: str
     versions: dict[str, str]
     """Every installed distribution, by its normalised name."""
     source: str | None
@@ -28,7 +27,7 @@ class Software(TypedDict):
     source_folder: str | None
 
 
-class Cpus(TypedDict):
+class CpuFacts(TypedDict):
     """What processes there may use."""
 
     machine: int
@@ -40,21 +39,21 @@ class Cpus(TypedDict):
     cores: list[str]
     """The physical cores behind the allowed CPUs, each by the list of its hyper-threads."""
     num_cores: int
-    """How many of them a study reckons with."""
+    """How many of them a study uses."""
     granted: int | None
     """CPUs that the batch system gave on this node."""
     granted_by: str
     """The variable that says so."""
 
 
-class Memory(TypedDict):
+class MemoryFacts(TypedDict):
     """Memory of the machine or of the tightest control group."""
 
     total_mb: int
     available_mb: int
 
 
-class Space(TypedDict):
+class DiskFacts(TypedDict):
     """A file system."""
 
     folder: str
@@ -63,8 +62,8 @@ class Space(TypedDict):
     free_mb: int
 
 
-class Limits(TypedDict):
-    """What the system lets a user have."""
+class LimitFacts(TypedDict):
+    """Limits of the system on what a user has."""
 
     open_files: int
     """Soft limit."""
@@ -75,50 +74,45 @@ class Limits(TypedDict):
     """Which limit that is."""
 
 
-class Authentication(TypedDict):
+class TokenFacts(TypedDict):
     """Ray's token authentication as a process there finds it."""
 
     mode: str | None
     """`RAY_AUTH_MODE`; None when it is not set."""
-    token_in_environment: bool
     token_file: str | None
     """The file that Ray would take a token from, if there is one."""
     token_readers: str
     """Who beside its owner can read it: `everybody`, `its group` or nobody (empty)."""
 
 
-class RayProcesses(TypedDict):
+class RayFacts(TypedDict):
     """The Ray that a task runs in."""
 
-    address: str
-    temp_dir: str
     socket: str
     """Path of the raylet's socket."""
     plasma_directory: str
-    object_store_mb: int
     niceness: int
     """Of a worker."""
     open_ports: list[str]
     """Where its processes listen beyond the loopback interface."""
 
 
-class Load(TypedDict):
+class LoadFacts(TypedDict):
     """What else happens there, over a second or so."""
 
-    sample_s: float
-    foreign_cpus: float
-    """CPU use, on the CPUs that we may use, by processes that belong neither to this Ray nor to us."""
-    foreign: list[str]
-    """The busiest of them: user, name and CPUs."""
-    steal: float
-    """Share of the time that the hypervisor took away."""
+    seconds: float
+    foreign_cores: float | None
+    """Mean cores kept busy by processes that belong neither to this Ray nor to us; None where the system's clocks are
+    not those of its cores."""
+    stolen_cores: float | None
+    """Mean cores that the hypervisor withheld."""
+    largest: str
+    """Name of the foreign programs that used most; empty where the system does not show them."""
     pressure: float | None
     """Share of the last ten seconds in which some task waited for a CPU; None where the kernel does not tell."""
-    other_rays: list[str]
-    """Address and user of every other Ray."""
 
 
-class Frequency(TypedDict):
+class FrequencyFacts(TypedDict):
     """What decides the CPUs' clock."""
 
     governors: list[str]
@@ -126,19 +120,19 @@ class Frequency(TypedDict):
     turbo: bool | None
 
 
-class Facts(TypedDict):
+class NodeFacts(TypedDict):
     """Everything; what could not be read is missing, and named among the faults."""
 
-    host: Host
-    software: Software
-    cpus: Cpus
-    memory: Memory
-    shm: Space
-    temporary: Space
-    limits: Limits
-    authentication: Authentication
+    identity: IdentityFacts
+    software: SoftwareFacts
+    cpus: CpuFacts
+    memory: MemoryFacts
+    shm: DiskFacts
+    temporary: DiskFacts
+    limits: LimitFacts
+    token: TokenFacts
     threads_variable: str | None
     """`OMP_NUM_THREADS` as Ray's workers inherit it."""
-    ray: RayProcesses | None
-    load: Load | None
-    frequency: Frequency
+    ray: RayFacts | None
+    load: LoadFacts | None
+    frequency: FrequencyFacts

@@ -1,16 +1,16 @@
-"""What this machine really has: cores, memory, GPUs, as far as this process may use them. Imports no engine.
+"""What this machine can really give a study, and how it is told from others. Standard library and psutil.
 
 A joined Ray runs this on every node of its cluster.
 """
 
 import os
-from collections.abc import Iterable
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from study.hosts.control_groups import cpu_quota, memory_limits
+from study.hosts.control_groups import read_text
+from study.hosts.cpus import count_gpus, num_cores
+from study.hosts.memory import read_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,40 +25,20 @@ class Machine:
 
 
 def machine() -> Machine:
-    """Look at this machine.
-
-    The cores are the least of the distinct cores behind this process's affinity and the quotas of its control groups:
-    Ray itself looks at neither affinity nor cpusets, and counts hyper-threads as CPUs.
-    """
-    cores = cores_behind(os.sched_getaffinity(0))
-    if (quota := cpu_quota()) is not None:
-        cores = min(cores, max(int(quota), 1))
-    memory = min([psutil.virtual_memory().total, *(limit for _, limit, _ in memory_limits())])
+    """Return what this process may use of its machine: cores (`cpus.num_cores`), memory in MB, GPUs."""
     return Machine(
-        num_cores=cores, memory_mb=memory // 2**20, num_gpus=_count_gpus(), niceness=os.getpriority(os.PRIO_PROCESS, 0)
+        num_cores=num_cores(),
+        memory_mb=read_memory()["total_mb"],
+        num_gpus=count_gpus(),
+        niceness=os.getpriority(os.PRIO_PROCESS, 0),
     )
 
 
-def cores_behind(cpus: Iterable[int]) -> int:
-    """Return the distinct cores behind CPUs, of which hyper-threads share one."""
-    return len({_siblings(cpu) for cpu in cpus})
+def boot_id() -> str:
+    """Return the identity of the running kernel, new at every start; containers have that of their host."""
+    return read_text(Path("/proc/sys/kernel/random/boot_id")) or socket.gethostname()
 
 
-def _siblings(cpu: int, root: Path = Path("/sys/devices/system/cpu")) -> str:
-    """Return the hyper-threads of the core that `cpu` belongs to; `cpu` alone where the system does not tell."""
-    try:
-        return (root / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
-    except OSError:
-        return str(cpu)
-
-
-def _count_gpus(driver: Path = Path("/proc/driver/nvidia/gpus")) -> int:
-    """Return the NVIDIA GPUs that this process may use, without importing torch; 0 where there is no driver."""
-    try:
-        count = len(list(driver.iterdir()))
-    except OSError:
-        return 0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return count
-    return min(count, len([device for device in visible.split(",") if device.strip() not in ("", "-1", "NoDevFiles")]))
+def machine_id() -> str:
+    """Return the identity of the installed system, which the machines of a cluster may share; empty when unknown."""
+    return read_text(Path("/etc/machine-id"))

@@ -1,7 +1,7 @@
-"""What one node tells about itself, as plain values. Standard library and psutil only: Ray brings psutil.
+"""Everything that `study.doctor` asks a node about itself, as plain values. Standard library and psutil, which Ray brings.
 
-The functions of this module and its neighbours `probe_*` travel to the nodes by value, so that a node without this
-project, or with another version of it, answers too. What cannot be read becomes a fault with its reason.
+The functions of this package travel to the nodes by value, so that a node without this project, or with another version
+of it, answers too. What cannot be read becomes a fault with its reason.
 """
 
 import hashlib
@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import resource
-import shutil
 import socket
 import sys
 import tempfile
@@ -22,36 +21,41 @@ from typing import Any
 
 import psutil
 
-from study.hosts.control_groups import control_groups, memory_limits, read_number
-from study.hosts.probe_cpus import read_cpus, read_frequency
-from study.hosts.probe_load import own_ray, read_load, read_ray
+from study.hosts.control_groups import control_groups, cpu_quota, read_number
+from study.hosts.cpus import cores_of, cpu_model, num_cores, read_frequency, usable_cpus
+from study.hosts.jobs import granted_cpus
+from study.hosts.load import OwnProcesses, load_between, read_pressure_share, snapshot
+from study.hosts.machine import boot_id
+from study.hosts.memory import read_memory
+from study.hosts.mounts import read_disk
+from study.hosts.processes import Raylet, open_ports, own_raylet, threads_of_user
 
-MB = 2**20
 PROJECT = ("study", "analysis")
 """The packages that every node must have in the same version."""
 
 
-def look(*, sample_s: float, mine: Sequence[int] = (), boot_id: str = "") -> dict[str, Any]:
-    """Return the facts of this node and the faults met: `{"facts": Facts, "faults": {fact: reason}}`.
+def read_node(*, sample_s: float, asking: Sequence[int] = (), asking_boot_id: str = "") -> dict[str, Any]:
+    """Return the facts of this node and the faults met: `{"facts": NodeFacts, "faults": {fact: reason}}`.
 
     Args:
         sample_s: Seconds to watch the load; 0 for not at all.
-        mine: Processes that belong to whoever asks, on the machine `boot_id`.
-        boot_id: That machine.
+        asking: Processes of whoever asks, which are not foreign.
+        asking_boot_id: `boot_id()` of the machine of these processes.
     """
-    ours = mine if read_host()["boot_id"] == boot_id else ()
+    ray = own_raylet()
+    own = (os.getpid(), *(asking if boot_id() == asking_boot_id else ()))
     readers: dict[str, Callable[[], Any]] = {
-        "host": read_host,
+        "identity": read_identity,
         "software": read_software,
-        "cpus": lambda: read_cpus(_names_of_host()),
+        "cpus": read_cpus,
         "memory": read_memory,
-        "shm": lambda: read_space("/dev/shm"),
-        "temporary": lambda: read_space(_temporary_folder()),
+        "shm": lambda: read_disk("/dev/shm"),
+        "temporary": lambda: read_disk(tempfile.gettempdir() if ray is None else ray.options["temp_dir"]),
         "limits": read_limits,
-        "authentication": read_authentication,
-        "threads_variable": read_threads_variable,
-        "ray": read_ray,
-        "load": lambda: read_load(sample_s, ours) if sample_s else None,
+        "token": read_token,
+        "threads_variable": lambda: _threads_variable(ray),
+        "ray": lambda: None if ray is None else read_ray(ray),
+        "load": lambda: read_load(sample_s, own, ray) if sample_s else None,
         "frequency": read_frequency,
     }
     facts: dict[str, Any] = {}
@@ -69,20 +73,9 @@ def read_clock() -> float:
     return time.time()
 
 
-def read_host() -> dict[str, Any]:
+def read_identity() -> dict[str, Any]:
     """Return which machine this is."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    models = re.findall(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return {
-        "hostname": socket.gethostname(),
-        "boot_id": boot.read_text().strip() if boot.exists() else socket.gethostname(),
-        "cpu_model": models[0] if models else platform.machine(),
-    }
-
-
-def _names_of_host() -> tuple[str, ...]:
-    name = socket.gethostname()
-    return (name, name.partition(".")[0])
+    return {"hostname": socket.gethostname(), "boot_id": boot_id(), "cpu_model": cpu_model()}
 
 
 def read_software() -> dict[str, Any]:
@@ -95,7 +88,6 @@ def read_software() -> dict[str, Any]:
     folders = [folder for name in PROJECT if (folder := _folder_of(name)) is not None]
     return {
         "python": platform.python_version(),
-        "prefix": sys.prefix,
         "versions": versions,
         "source": digest_of(folders) if len(folders) == len(PROJECT) else None,
         "source_folder": str(folders[0]) if folders else None,
@@ -120,52 +112,19 @@ def digest_of(folders: Sequence[Path]) -> str:
     return content.hexdigest()[:12]
 
 
-def read_memory() -> dict[str, Any]:
-    """Return the memory of the machine, or of the tightest control group around this process."""
-    machine = psutil.virtual_memory()
-    total, available = machine.total, machine.available
-    for group, limit, usage in memory_limits():
-        if limit < machine.total:
-            total, available = min(total, limit), min(available, max(limit - usage + _cache(group), 0))
-    return {"total_mb": total // MB, "available_mb": available // MB}
-
-
-def _cache(group: Path) -> int:
-    """Return the bytes that a control group gives back when it needs them."""
-    try:
-        lines = (group / "memory.stat").read_text().splitlines()
-    except OSError:
-        return 0
-    values = dict(line.split()[:2] for line in lines)
-    return int(values.get("inactive_file", 0))
-
-
-def read_space(folder: str) -> dict[str, Any]:
-    """Return size, free space and type of the file system of a folder."""
-    usage = shutil.disk_usage(folder)
+def read_cpus() -> dict[str, Any]:
+    """Return the CPUs that processes may use here, by the kernel and by the batch system."""
+    allowed, name = usable_cpus(), socket.gethostname()
+    granted, granted_by = granted_cpus((name, name.partition(".")[0]))
     return {
-        "folder": folder,
-        "type": filesystem_of(Path(folder)),
-        "total_mb": usage.total // MB,
-        "free_mb": usage.free // MB,
+        "machine": os.cpu_count() or len(allowed),
+        "allowed": len(allowed),
+        "quota": cpu_quota(),
+        "cores": cores_of(allowed),
+        "num_cores": num_cores(),
+        "granted": granted,
+        "granted_by": granted_by,
     }
-
-
-def filesystem_of(path: Path, table: Path = Path("/proc/self/mountinfo")) -> str:
-    """Return the type of the file system that a path is on, such as `ext4` or `nfs4`; empty when unknown."""
-    place = path.resolve()
-    best, found = -1, ""
-    for line in table.read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        point = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), before.split()[4]))
-        if (point == place or point in place.parents) and len(point.parts) >= best:  # the last mount is on top
-            best, found = len(point.parts), after.split()[0]
-    return found
-
-
-def _temporary_folder() -> str:
-    ray = own_ray()
-    return ray.options["temp_dir"] if ray is not None else tempfile.gettempdir()
 
 
 def read_limits() -> dict[str, Any]:
@@ -174,12 +133,11 @@ def read_limits() -> dict[str, Any]:
         sys.maxsize if limit == resource.RLIM_INFINITY else limit
         for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
     )
-    rooms = sorted(thread_rooms())
-    room, limit = rooms[0] if rooms else (None, "")
+    room, limit = min(_thread_rooms(), default=(None, ""))
     return {"open_files": soft, "open_files_hard": hard, "thread_room": room, "thread_limit": limit}
 
 
-def thread_rooms() -> list[tuple[int, str]]:
+def _thread_rooms() -> list[tuple[int, str]]:
     """Return what each limit on threads leaves to this user, with its name."""
     rooms = []
     for group in control_groups("pids"):
@@ -188,24 +146,17 @@ def thread_rooms() -> list[tuple[int, str]]:
             rooms.append((max(limit - used, 0), f"{group}/pids.max"))
     processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if processes != resource.RLIM_INFINITY and os.getuid() != 0:  # the kernel does not hold root to it
-        rooms.append((max(processes - _threads_of_user(), 0), "ulimit -u"))
+        rooms.append((max(processes - threads_of_user(), 0), "ulimit -u"))
     return rooms
 
 
-def _threads_of_user() -> int:
-    wanted = os.getuid()
-    found = psutil.process_iter(["uids", "num_threads"])
-    return sum(one.info["num_threads"] or 0 for one in found if one.info["uids"] and one.info["uids"].real == wanted)
-
-
-def read_authentication() -> dict[str, Any]:
+def read_token() -> dict[str, Any]:
     """Return where Ray would take a token from, and who can read it. The token itself is never read."""
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
     file = Path(named) if named else Path.home() / ".ray" / "auth_token"
     exists = file.is_file()
     return {
         "mode": os.environ.get("RAY_AUTH_MODE"),
-        "token_in_environment": "RAY_AUTH_TOKEN" in os.environ,
         "token_file": str(file) if exists else None,
         "token_readers": readers_of(file) if exists else "",
     }
@@ -226,9 +177,39 @@ def readers_of(file: Path) -> str:
     return "everybody" if everybody else "its group" if group else ""
 
 
-def read_threads_variable() -> str | None:
+def _threads_variable(ray: Raylet | None) -> str | None:
     """Return `OMP_NUM_THREADS` as workers inherit it: Ray sets it in a worker that has not got it."""
-    ray = own_ray()
-    if ray is None:
-        return os.environ.get("OMP_NUM_THREADS")
-    return psutil.Process(ray.pid).environ().get("OMP_NUM_THREADS")
+    variables = os.environ if ray is None else psutil.Process(ray.pid).environ()
+    return variables.get("OMP_NUM_THREADS")
+
+
+def read_ray(ray: Raylet) -> dict[str, Any]:
+    """Return what the Ray that this task runs in looks like from inside."""
+    return {
+        "socket": ray.options["raylet_socket_name"],
+        "plasma_directory": ray.options.get("plasma_directory", ""),
+        "niceness": os.getpriority(os.PRIO_PROCESS, 0),
+        "open_ports": open_ports(ray.options["session_dir"]),
+    }
+
+
+def read_load(sample_s: float, own: Sequence[int], ray: Raylet | None) -> dict[str, Any]:
+    """Return what happens on this machine's CPUs for a while beside this Ray and whoever asks.
+
+    Args:
+        sample_s: Seconds to watch.
+        own: Processes of whoever asks; what they have started is theirs too.
+        ray: The Ray that this task runs in.
+    """
+    session = "" if ray is None else ray.options["session_dir"]
+    ours = OwnProcesses(session=session, driver=None, trial={os.uname().nodename: tuple(own)})
+    first = snapshot(ours)
+    time.sleep(sample_s)
+    load = load_between(first, snapshot(ours, last=True))
+    return {
+        "seconds": sample_s if load is None else load.seconds,
+        "foreign_cores": None if load is None else load.foreign_cores,
+        "stolen_cores": None if load is None else load.stolen_cores,
+        "largest": "" if load is None else load.largest,
+        "pressure": read_pressure_share(),
+    }

@@ -8,8 +8,9 @@ from typing import Any
 
 from study.engine import engine_of
 from study.errors import RecordError
+from study.hosts.load import NodeLoad
 from study.metrics import FINAL_SHARE, METRICS, OF_ITERATIONS, OF_TRIALS, WARMUP_ITERATIONS
-from study.records.node_load import NodeLoad, reserved_on
+from study.records.node_load import reserved_on
 from study.records.records import (
     Evaluation,
     Iteration,

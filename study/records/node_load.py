@@ -1,13 +1,15 @@
 """What else the nodes of a trial did while it was timed, and what that makes of its times. Pure.
 
-The measuring is in `study.hosts.foreign_load`; here is the rule. A trial's times are its own while every process of it
+`study.hosts.load` measures; here is the rule. A trial's times are its own while every process of it
 has a core. So cores that the study has not reserved on a node are free for others, and nothing but a small rest may be
 done on the others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from study.hosts.load import NodeLoad
 
 FOREIGN_LIMIT = 0.1
 """Cores that others may keep busy on a node beyond those that the study leaves free there.
@@ -18,26 +20,6 @@ phase up to a tenth longer. A node's own services stay far below.
 STOLEN_SHARE = 0.02
 """Share of a virtual machine's cores that its hypervisor may withhold, where that is more than `FOREIGN_LIMIT`: it
 takes a little from every core, and what it takes from all, all phases lose."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLoad:
-    """What a node's cores did besides the study, over the timed part of a trial."""
-
-    host: str
-    num_cores: int
-    """Cores that the trial's processes there may use."""
-    seconds: float
-    foreign_cores: float
-    """Mean cores that processes of others kept busy; a lower bound, by the resolution of the system's clocks."""
-    stolen_cores: float
-    """Mean cores that the hypervisor withheld."""
-    largest: str = ""
-    """Name of the programs of others that used most; empty where the system does not show them."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values for the records."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from study.records.node_load import NodeLoad
+from study.hosts.load import NodeLoad
 from study.space.parameters import SCALE
 
 LARGEST = 2**53

@@ -4,21 +4,16 @@ Times are wall clock by the monotonic clock of the process that took them; clock
 subtracted.
 """
 
-import contextlib
 import math
-import resource
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 
 from study.errors import TrialError
+from study.hosts.load import read_pressure_s
+from study.hosts.memory import read_peak_rss_mb
 from study.metrics import METRICS
-
-_PRESSURE = Path("/proc/pressure/cpu")
-_STATUS = Path("/proc/self/status")
-_KIB_PER_MB = 1024 / 1e6
 
 LEARNER_METRICS = ("kl", "entropy", "policy_loss", "vf_loss", "vf_explained_var")
 """Metrics that the learner computes; of the last minibatch of the iteration, as RLlib reports them."""
@@ -210,35 +205,6 @@ def cpu_pressure(samples: Sequence[RunnerMeasurement], main: ProcessMeasurement)
             watched[sample.runner] = waited_s + sample.pressure_s, sampled_s + sample.sampling_time_s
     shares += [waited_s / sampled_s for waited_s, sampled_s in watched.values() if sampled_s > 0]
     return min(max(shares), 1.0) if shares else None
-
-
-def read_pressure_s() -> float | None:
-    """Return the seconds in which some task of this machine ever waited for a CPU; None without Linux PSI."""
-    try:
-        for line in _PRESSURE.read_text().splitlines():
-            if line.startswith("some "):
-                return int(line.rpartition("total=")[2]) / 1e6
-    except (OSError, ValueError):
-        pass  # PSI is compiled out or switched off, or this is not Linux
-    return None
-
-
-def forget_peak_rss() -> None:
-    """Let the largest resident size begin anew, for a process that serves another trial."""
-    with contextlib.suppress(OSError):  # not Linux: then it stays that of all trials so far
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def read_peak_rss_mb() -> float:
-    """Return the largest resident size of this process so far, in MB."""
-    try:
-        for line in _STATUS.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * _KIB_PER_MB
-    except (OSError, ValueError, IndexError):
-        pass  # not Linux
-    # Second choice: on Linux a process inherits this one from the process that started it.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB_PER_MB
 
 
 class Watch:

@@ -21,11 +21,12 @@ from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError, TrialLostError
+from study.hosts.memory import read_peak_rss_mb
 from study.space.spec import Standardization
 from study.trial.deadline import SteadyThread
 from study.trial.engine.sampling.lanes import LaneLayout
 from study.trial.failures import described, original, was_lost
-from study.trial.measure import RunnerMeasurement, StepMeasurement, read_peak_rss_mb
+from study.trial.measure import RunnerMeasurement, StepMeasurement
 from study.trial.places import NODE_DEATH_S, Place, lost
 
 Result = TypeVar("Result")

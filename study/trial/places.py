@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from study.hosts.foreign_load import Look, Ours, load_between, look
-from study.records.node_load import NodeLoad
+from study.hosts.load import LoadSnapshot, NodeLoad, OwnProcesses, load_between, snapshot
 
 if TYPE_CHECKING:
     from study.space.spec import ResourcesSpec
@@ -144,8 +143,8 @@ class NodeWatch:
         first_at = {place.host: place for place in reversed(places)}
         self._lookers = [actor_of(place) for host, place in first_at.items() if host != places[0].host]
         pids = {host: tuple(place.pid for place in places if place.host == host) for host in first_at}
-        self._ours = Ours(session=_session(), driver=driver, trial=pids, alone=alone)
-        self._first: list[Look | None] = []
+        self._ours = OwnProcesses(session=_session(), driver=driver, trial=pids, alone=alone)
+        self._first: list[LoadSnapshot | None] = []
 
     def begin(self) -> None:
         """Look for the first time."""
@@ -158,7 +157,7 @@ class NodeWatch:
         loads = [load_between(*pair) for pair in zip(self._first, self._look(last=True), strict=True)]
         return [load for load in loads if load is not None]
 
-    def _look(self, *, last: bool) -> list[Look | None]:
+    def _look(self, *, last: bool) -> list[LoadSnapshot | None]:
         asked = [actor.apply.remote(_look, self._ours, last) for actor in self._lookers]
         own = _look(None, self._ours, last)
         try:
@@ -167,10 +166,10 @@ class NodeWatch:
             return [own, *[None] * len(asked)]  # who is gone will be missed when it is to sample
 
 
-def _look(_: Any, ours: Ours, last: bool) -> Look | None:
+def _look(_: Any, ours: OwnProcesses, last: bool) -> LoadSnapshot | None:
     """Look, in any process: RLlib ends a process in which something is raised."""
     try:
-        return look(ours, last=last)
+        return snapshot(ours, last=last)
     except Exception:  # noqa: BLE001 (a load that is not known ends no trial)
         return None
 

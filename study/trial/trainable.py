@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from ray.tune import PlacementGroupFactory, Trainable
 
 from study.errors import StudyError, TrialError, TrialLostError
+from study.hosts.memory import forget_peak_rss
 from study.planning.needs import processes
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.trial.failures import described, original, was_lost
-from study.trial.measure import forget_peak_rss
 
 if TYPE_CHECKING:
     from study.trial.run import TrialRun

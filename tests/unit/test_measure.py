@@ -7,15 +7,14 @@ import pytest
 
 from study.errors import TrialError
 from study.metrics import METRICS
+from study.hosts.memory import forget_peak_rss, read_peak_rss_mb
 from study.trial.measure import (
     ProcessMeasurement,
     RunnerMeasurement,
     StepMeasurement,
     Watch,
     cpu_pressure,
-    forget_peak_rss,
     iteration_metrics,
-    read_peak_rss_mb,
 )
 
 LEARNER = {"kl": 0.01, "entropy": 0.6, "policy_loss": -0.1, "vf_loss": 3.0, "vf_explained_var": 0.2}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from study.records.node_load import NodeLoad, Reserved, disturbances, reserved_on
+from study.hosts.load import NodeLoad
+from study.records.node_load import Reserved, disturbances, reserved_on
 
 
 def load(foreign=0.0, stolen=0.0, *, cores=4, host="gros-12", largest=""):

@@ -18,7 +18,7 @@ from study.planning.budget import Budget, evaluation_due, trial_budget
 from study.planning.needs import execution_of, num_cpus, num_sampling_processes, processes
 from study.planning.shape import ClusterShape, NodeShape
 from study.records.ledger import PHASES, Ledger, TrialRow
-from study.records.node_load import NodeLoad
+from study.hosts.load import NodeLoad
 from study.records.records import (
     Evaluation,
     Iteration,

@@ -20,11 +20,12 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
+from study.hosts.memory import forget_peak_rss
 from study.trial.engine.envs.on_nodes import why_not_here
 from study.trial.engine.sampling.lanes import LaneLayout
 from study.trial.engine.sampling.seeds import lane_seed, noise_seed
 from study.trial.failures import RunnerStartError, described, original, was_lost
-from study.trial.measure import ProcessMeasurement, RunnerMeasurement, Watch, forget_peak_rss
+from study.trial.measure import ProcessMeasurement, RunnerMeasurement, Watch
 
 Sample = tuple[list[SingleAgentEpisode], dict[str, Any], RunnerMeasurement]
 """Episodes, RLlib's own metrics, raw measurement."""

@@ -1,8 +1,8 @@
-"""What a node's cores do besides the study: two looks at /proc and their difference. Linux; imports psutil, no engine.
+"""What a node's cores do besides the study: two snapshots of /proc and their difference; CPU pressure. Linux, psutil.
 
-What all cores did comes from the system's own clocks, what the study did from those of its processes; the rest is
+What all cores did comes from the system's own clocks, what the study did from those of its processes. The rest is
 foreign, also where the programs of others are hidden or live for milliseconds. Only the CPUs that this process may use
-are looked at: what other jobs do on the rest of the machine is their affair.
+are looked at: what other jobs do on the rest of the machine does not disturb the study.
 """
 
 import math
@@ -10,31 +10,50 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from study.hosts.machine import cores_behind
-from study.records.node_load import NodeLoad
+from study.hosts.control_groups import read_text
+from study.hosts.cpus import cores_of, usable_cpus
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 """Resolution of the system's clocks."""
 _STEADY = 0.2
 """Clocks whose times do not add up to the time that passed, within this share, are not those of the cores: a container
 shows its own, or none."""
+_PRESSURE = Path("/proc/pressure/cpu")
 
 Key = tuple[int, float]
 """Number and start of a process, since numbers are used again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ours:
+class NodeLoad:
+    """What a node's cores did besides the study, over the timed part of a trial."""
+
+    host: str
+    num_cores: int
+    """Cores that the trial's processes there may use."""
+    seconds: float
+    foreign_cores: float
+    """Mean cores that processes of others kept busy; a lower bound, by the resolution of the system's clocks."""
+    stolen_cores: float
+    """Mean cores that the hypervisor withheld."""
+    largest: str = ""
+    """Name of the programs of others that used most; empty where the system does not show them."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the records."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnProcesses:
     """How the study's processes on a node are told from those of others."""
 
     session: str
-    """Name of the Ray session, which Ray's own processes have on their command lines."""
+    """Name of the Ray session, which Ray's own processes have on their command lines; empty without a Ray."""
     driver: tuple[str, int] | None
     """Host and process of the driver. Its children (the mirror, a private Ray) are the study's too."""
     trial: Mapping[str, tuple[int, ...]]
@@ -73,8 +92,8 @@ class CpuTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What /proc said at one moment."""
+class LoadSnapshot:
+    """What /proc showed at one moment."""
 
     host: str
     moment_s: float
@@ -84,24 +103,24 @@ class Look:
     processes: Mapping[Key, ProcessTimes]
 
 
-def look(ours: Ours, *, last: bool = False) -> Look | None:
+def snapshot(ours: OwnProcesses, *, last: bool = False) -> LoadSnapshot | None:
     """Return what this node's processes and CPUs have done so far; None where the system does not tell.
 
-    Of the two looks at an interval, the first one reads the CPUs last and the last one reads them first: what the
-    study does while its processes are read then never seems to be foreign.
+    Of the two snapshots around an interval, the first one reads the CPUs last and the last one reads them first: what
+    the study does while its processes are read then never counts as foreign.
     """
-    host, allowed = os.uname().nodename, os.sched_getaffinity(0)
+    host, allowed = os.uname().nodename, usable_cpus()
     try:
         early = time.monotonic(), _cpus(allowed)
         processes = _processes(ours, host)
         moment_s, cpus = early if last else (time.monotonic(), _cpus(allowed))
     except (OSError, ValueError):
         return None  # not Linux, or a container without /proc
-    return Look(host=host, moment_s=moment_s, num_cores=cores_behind(allowed), cpus=cpus, processes=processes)
+    return LoadSnapshot(host=host, moment_s=moment_s, num_cores=len(cores_of(allowed)), cpus=cpus, processes=processes)
 
 
-def load_between(first: Look | None, last: Look | None) -> NodeLoad | None:
-    """Return what a node's cores did besides the study between two looks; None when that cannot be said."""
+def load_between(first: LoadSnapshot | None, last: LoadSnapshot | None) -> NodeLoad | None:
+    """Return what a node's cores did besides the study between two snapshots; None when that cannot be said."""
     if first is None or last is None or first.cpus.keys() != last.cpus.keys():
         return None
     seconds = last.moment_s - first.moment_s
@@ -129,16 +148,16 @@ def load_between(first: Look | None, last: Look | None) -> NodeLoad | None:
     )
 
 
-def _passed(first: Look, last: Look, what: str) -> float:
+def _passed(first: LoadSnapshot, last: LoadSnapshot, what: str) -> float:
     """Return how much a clock of all CPUs went on."""
     return math.fsum(getattr(last.cpus[cpu], what) - getattr(first.cpus[cpu], what) for cpu in first.cpus)
 
 
-def _used_s(first: Look, last: Look) -> dict[Key, float]:
-    """Return the CPU seconds of every process that is still there, and of its children that ended, between two looks.
+def _used_s(first: LoadSnapshot, last: LoadSnapshot) -> dict[Key, float]:
+    """Return the CPU seconds of every process that is still there, and of its children that ended, between two snapshots.
 
-    A child that was there at the first look and has ended since brings its earlier time, and that of its own children,
-    to whoever is left above it.
+    A child that was there at the first snapshot and has ended since brings its earlier time, and that of its own children,
+    to the nearest process above it that is still there.
     """
     earlier: defaultdict[int, float] = defaultdict(float)
     ended = {key[0]: first.processes[key] for key in first.processes.keys() - last.processes.keys()}
@@ -180,8 +199,10 @@ def _cpus(allowed: Iterable[int]) -> dict[int, CpuTimes]:
     return {cpu: found[cpu] for cpu in sorted(wanted)}
 
 
-def _processes(ours: Ours, host: str) -> dict[Key, ProcessTimes]:
+def _processes(ours: OwnProcesses, host: str) -> dict[Key, ProcessTimes]:
     """Read the clocks of all processes that the system shows, and tell ours from others."""
+    import psutil  # here, since the records need `NodeLoad` alone
+
     wanted = ["pid", "ppid", "name", "cmdline", "cpu_times", "create_time"]
     seen = {each.pid: each.info for each in psutil.process_iter(wanted)}
     seen = {pid: info for pid, info in seen.items() if info["cpu_times"] is not None}
@@ -198,10 +219,12 @@ def _processes(ours: Ours, host: str) -> dict[Key, ProcessTimes]:
     }
 
 
-def _study(seen: Mapping[int, Mapping[str, Any]], ours: Ours, host: str) -> set[int]:
+def _study(seen: Mapping[int, Mapping[str, Any]], ours: OwnProcesses, host: str) -> set[int]:
     """Return the processes of the study: Ray's own, the driver, the trial, and what they have started."""
     trial = set(ours.trial.get(host, ()))
-    roots = trial | {pid for pid, info in seen.items() if ours.session in " ".join(info["cmdline"] or ())}
+    roots = trial | {
+        pid for pid, info in seen.items() if ours.session and ours.session in " ".join(info["cmdline"] or ())
+    }
     if ours.driver is not None and ours.driver[0] == host:
         roots.add(ours.driver[1])
     children: dict[int, list[int]] = {}
@@ -226,3 +249,26 @@ def _descendants(roots: Iterable[int], children: Mapping[int, list[int]], *, wit
             seen.add(pid)
             waiting += children.get(pid, ())
             yield pid
+
+
+def read_pressure_s() -> float | None:
+    """Return the seconds in which some task of this machine ever waited for a CPU; None without Linux PSI."""
+    some = _pressure()
+    return None if some is None else int(some["total"]) / 1e6
+
+
+def read_pressure_share() -> float | None:
+    """Return the share of the last ten seconds in which some task waited for a CPU; None without Linux PSI."""
+    some = _pressure()
+    return None if some is None else float(some["avg10"]) / 100
+
+
+def _pressure() -> dict[str, str] | None:
+    """Return the values of the kernel's line `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`.
+
+    None where pressure stall information is compiled out or switched off, or this is not Linux.
+    """
+    for line in read_text(_PRESSURE).splitlines():
+        if line.startswith("some "):
+            return dict(word.split("=") for word in line.split()[1:])
+    return None

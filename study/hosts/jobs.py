@@ -1,0 +1,138 @@
+"""The batch job that this process belongs to, as the variables of SLURM, OAR, PBS and Kubernetes say. Standard library.
+
+Sources: sbatch(1); OAR 2.5 "environment variables"; PBS Professional 2022.1 User's Guide.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+SchedulerName = Literal["slurm", "oar", "pbs", "kubernetes"]
+JOB_VARIABLES: Mapping[SchedulerName, str] = {
+    "slurm": "SLURM_JOB_ID",
+    "oar": "OAR_JOB_ID",
+    "pbs": "PBS_JOBID",
+    "kubernetes": "KUBERNETES_SERVICE_HOST",
+}
+"""The variable by which a process knows that it belongs to a job."""
+_SCHEDULER_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A batch job, seen from inside."""
+
+    scheduler: SchedulerName
+    id: str
+    """The scheduler's identifier; the pod's name in Kubernetes."""
+    cluster: str = ""
+    """SLURM's name of the cluster; empty elsewhere."""
+    restarts: int = 0
+    """How often SLURM has started this job again."""
+    node_file: Path | None = None
+    """OAR and PBS: a file with one line for each CPU, the name of its host; it is on the job's first node only."""
+    node_list: str = ""
+    """SLURM: the hosts in its short form, `n[1-3,7]`."""
+    cpus_per_node: str = ""
+    """SLURM: CPUs of each host in its short form, `36(x2),18`."""
+    ends_at: float | None = None
+    """When the scheduler will end it, seconds since the epoch; None where the variables do not say."""
+
+    def is_over(self, other_id: str) -> bool:
+        """Return whether the scheduler of this job says that another job of it is over; False without an answer."""
+        if self.scheduler == "slurm":
+            return slurm_says_over(*_ask("squeue", "--noheader", "--format=%T", "--jobs", other_id))
+        return self.scheduler == "oar" and oar_says_over(*_ask("oarstat", "-s", "-j", other_id))
+
+
+def current_job(variables: Mapping[str, str] = os.environ) -> Job | None:
+    """Return the job that this process belongs to; None outside of one."""
+    found = (job_of(scheduler, variables) for scheduler in JOB_VARIABLES)
+    return next((job for job in found if job is not None), None)
+
+
+def job_of(scheduler: SchedulerName, variables: Mapping[str, str] = os.environ) -> Job | None:
+    """Return the job of one scheduler that this process belongs to; None outside of one."""
+    identifier = variables.get(JOB_VARIABLES[scheduler])
+    if not identifier:
+        return None
+    match scheduler:
+        case "slurm":
+            return Job(
+                scheduler=scheduler,
+                id=identifier,
+                cluster=variables.get("SLURM_CLUSTER_NAME", ""),
+                restarts=_number(variables, "SLURM_RESTART_COUNT") or 0,
+                node_list=variables.get("SLURM_JOB_NODELIST", ""),
+                cpus_per_node=variables.get("SLURM_JOB_CPUS_PER_NODE", ""),
+                ends_at=_number(variables, "SLURM_JOB_END_TIME"),
+            )
+        case "oar":
+            walltime_s = _number(variables, "OAR_JOB_WALLTIME_SECONDS")
+            # Counted from now: the script begins a few seconds after the job.
+            ends_at = None if walltime_s is None else time.time() + walltime_s
+            return Job(scheduler=scheduler, id=identifier, node_file=_file(variables, "OAR_NODEFILE"), ends_at=ends_at)
+        case "pbs":
+            return Job(scheduler=scheduler, id=identifier, node_file=_file(variables, "PBS_NODEFILE"))
+        case "kubernetes":
+            return Job(scheduler=scheduler, id=variables.get("HOSTNAME", ""))
+
+
+def granted_cpus(host_names: Sequence[str], variables: Mapping[str, str] = os.environ) -> tuple[int | None, str]:
+    """Return the CPUs that a batch system gave this node, and the variable that says so; None and "" where none does.
+
+    SLURM counts CPUs per node or per task, OAR writes a line per core into a file, PBS counts them in NCPUS.
+
+    Args:
+        host_names: Names that this host may have in the batch system's files.
+        variables: The environment.
+    """
+    if job_of("slurm", variables) is not None:
+        for name in ("SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK"):
+            if (count := _number(variables, name)) is not None:
+                return count, name
+    if (file := _file(variables, "OAR_NODEFILE")) is not None:
+        try:
+            lines = [line.strip() for line in file.read_text().splitlines()]
+        except OSError:  # it is on the job's first node only
+            return None, ""
+        here = [line for line in lines if line in host_names or line.partition(".")[0] in host_names]
+        return (len(here), "OAR_NODEFILE") if here else (None, "")
+    if job_of("pbs", variables) is not None and (count := _number(variables, "NCPUS")) is not None:
+        return count, "NCPUS"
+    return None, ""
+
+
+def _number(variables: Mapping[str, str], name: str) -> int | None:
+    text = variables.get(name, "")
+    return int(text) if text.isdigit() else None
+
+
+def _file(variables: Mapping[str, str], name: str) -> Path | None:
+    return Path(variables[name]) if variables.get(name) else None
+
+
+def _ask(*command: str) -> tuple[int, str, str]:
+    """Return exit code, standard output and error; a code of -1 where the scheduler cannot be asked."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SCHEDULER_TIMEOUT_S, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return -1, "", ""
+    return done.returncode, done.stdout, done.stderr
+
+
+def slurm_says_over(code: int, out: str, err: str) -> bool:
+    """Return whether the answer of `squeue --noheader --format=%T --jobs N` says that no process of the job is left."""
+    if code:
+        return "invalid job id" in err.lower()  # SLURM forgets a job some minutes after its end
+    left = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "CONFIGURING", "SIGNALING", "RESIZING", "STAGE_OUT"}
+    return not left & set(out.split())
+
+
+def oar_says_over(code: int, out: str, err: str) -> bool:
+    """Return whether the answer of `oarstat -s -j N`, `N: State`, says that the job is over."""
+    return code == 0 and out.rpartition(":")[2].strip() in ("Terminated", "Error")

@@ -1,0 +1,78 @@
+"""File systems: what a path is on, how much room it has, and whether its locks reach other hosts. Standard library."""
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+_NETWORK = (
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "lustre", "gpfs", "beegfs", "fhgfs", "ceph", "glusterfs"),
+    *("orangefs", "pvfs2", "panfs", "wekafs", "dvs"),
+)
+"""File systems that other machines serve; not virtiofs, which is the disk of many a container in a virtual machine."""
+_NETWORK_PROGRAMS = (*_NETWORK, "sshfs", "s3", "juicefs", "rclone")
+"""How the types begin that programs serve, such as `fuse.sshfs`, `fuse.ceph-fuse`, `fuse.beegfs`."""
+_OPTION_OF_SHARED_LOCKS: Mapping[str, str] = MappingProxyType(
+    {"nfs": "local_lock=none", "nfs4": "local_lock=none", "lustre": "flock", "gpfs": "", "ceph": ""}
+)
+"""Network file systems whose locks all hosts see, when they are mounted with the option.
+
+Source: nfs(5), mount.lustre(8).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file system as it is mounted."""
+
+    kind: str
+    """Such as `ext4` or `nfs4`; empty when unknown."""
+    options: tuple[str, ...] = ()
+
+    @property
+    def is_network(self) -> bool:
+        """Whether other machines serve it."""
+        program = self.kind.removeprefix("fuse.")
+        return self.kind in _NETWORK or (program != self.kind and program.startswith(_NETWORK_PROGRAMS))
+
+    @property
+    def locks_reach_all_hosts(self) -> bool:
+        """Whether a lock by flock is seen by every host that can write there.
+
+        NFS and Lustre can be mounted with locks that only one host sees, and most file systems in user space have no
+        others.
+        """
+        if self.kind in _OPTION_OF_SHARED_LOCKS:
+            needed = _OPTION_OF_SHARED_LOCKS[self.kind]
+            return "nolock" not in self.options and (not needed or needed in self.options)
+        return bool(self.kind) and not self.is_network and not self.kind.startswith("fuse")
+
+
+def mount_of(path: Path, table: Path = Path("/proc/self/mountinfo")) -> Mount:
+    """Return the file system that a path is on; one without a kind where the system does not tell."""
+    place = path.resolve()
+    try:
+        lines = table.read_text().splitlines()
+    except OSError:
+        return Mount("")
+    longest, found = -1, Mount("")
+    for line in lines:  # 36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+        before, _, after = line.partition(" - ")
+        words, (kind, _, options) = before.split(), after.split(" ", 2)
+        point = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), words[4]))
+        if (point == place or point in place.parents) and len(point.parts) >= longest:  # the last mount is on top
+            longest, found = len(point.parts), Mount(kind, (*words[5].split(","), *options.split(",")))
+    return found
+
+
+def read_disk(folder: str) -> dict[str, str | int]:
+    """Return type, size and free space (MB of 2**20 bytes) of the file system of a folder."""
+    usage = shutil.disk_usage(folder)
+    return {
+        "folder": folder,
+        "type": mount_of(Path(folder)).kind,
+        "total_mb": usage.total // 2**20,
+        "free_mb": usage.free // 2**20,
+    }

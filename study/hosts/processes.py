@@ -1,0 +1,102 @@
+"""Processes of this machine: children, starts, Ray's, and where Ray's servers listen. Linux; psutil."""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_SAME_START_S = 2.0
+"""Tolerance: the start of a process that the system tells shifts when the machine's clock is adjusted."""
+_LOOPBACK = ("127.", "::1", "::ffff:127.")
+
+
+def children_of(pid: int) -> set[int]:
+    """Return the ids of a process's children from the kernel's list; to look at all processes takes seconds."""
+    texts = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended, or the kernel does not tell
+            texts.append(file.read_text())
+    return {int(word) for text in texts for word in text.split()}
+
+
+def started_at(pid: int | None = None) -> float:
+    """Return the start of a process, by default of this one, in seconds since the epoch."""
+    return psutil.Process(pid).create_time()
+
+
+def still_runs(pid: int, started: float) -> bool:
+    """Return whether the process that had this id and this start runs; True where it may not be looked at."""
+    try:
+        return abs(started_at(pid) - started) < _SAME_START_S
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
+
+
+def pid_namespace() -> str:
+    """Return where the ids of processes count: containers count for themselves; empty when unknown."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True)
+class Raylet:
+    """The process of a Ray on this machine that starts its workers."""
+
+    pid: int
+    uid: int | None
+    """Its user; None where the system does not tell."""
+    words: tuple[str, ...]
+    """Its command line."""
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Options of its command line, such as `temp_dir`, `session_dir`, `gcs_address`."""
+        return options_of(self.words)
+
+
+def raylets() -> Iterator[Raylet]:
+    """Yield every raylet of this machine that runs."""
+    for process in psutil.process_iter(["name", "cmdline", "uids", "status"]):
+        if process.info["name"] == "raylet" and process.info["status"] != psutil.STATUS_ZOMBIE:
+            users = process.info["uids"]
+            yield Raylet(process.pid, None if users is None else users.real, tuple(process.info["cmdline"] or ()))
+
+
+def own_raylet() -> Raylet | None:
+    """Return the raylet whose worker this process is; None outside of Ray."""
+    parents = {parent.pid for parent in psutil.Process().parents()}
+    return next((raylet for raylet in raylets() if raylet.pid in parents), None)
+
+
+def options_of(words: Iterable[str]) -> dict[str, str]:
+    """Return the options of a command line, `--temp-dir=/tmp` as `temp_dir`."""
+    pairs = (word.removeprefix("--").partition("=") for word in words if word.startswith("--"))
+    return {name.replace("-", "_"): value for name, equals, value in pairs if equals}
+
+
+def open_ports(session: str) -> list[str]:
+    """Return where the servers of a Ray session listen beyond the loopback interface, as far as this user may look."""
+    found = set()
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if process.info["name"] == "raylet" or any(session in word for word in process.info["cmdline"] or []):
+            with contextlib.suppress(psutil.Error):
+                found |= {
+                    f"{process.info['name']} {f'[{at.laddr.ip}]' if ':' in at.laddr.ip else at.laddr.ip}:{at.laddr.port}"
+                    for at in process.net_connections(kind="tcp")
+                    if at.status == psutil.CONN_LISTEN and not at.laddr.ip.startswith(_LOOPBACK)
+                }
+    return sorted(found)
+
+
+def threads_of_user() -> int:
+    """Return the threads that this user has on this machine."""
+    wanted = os.getuid()
+    found = psutil.process_iter(["uids", "num_threads"])
+    return sum(one.info["num_threads"] or 0 for one in found if one.info["uids"] and one.info["uids"].real == wanted)
