@@ -6,22 +6,19 @@ A node is asked by a task that reserves nothing there; what the task runs travel
 import contextlib
 import io
 import os
-import statistics
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import study.hosts
 from study.cluster.address import resolve_address
 from study.cluster.connection import connected_ray, private_shape
 from study.cluster.shipping import OwnModule, own_modules, runtime_env
-from study.doctor.surroundings import Clock, Cluster, NodeReport, Surroundings
+from study.doctor.surroundings import JoinedCluster, NodeReport, Surroundings
 from study.errors import ClusterError, SpaceError, StudyError
-from study.hosts import control_groups as control_groups_module
-from study.hosts import machine as machine_module
-from study.hosts.probe import look, read_clock, read_host
+from study.hosts.machine import boot_id
+from study.hosts.probe import read_node
 from study.planning.shape import LOCAL
 from study.space.spec import EnvironmentSpec, StudySpec
 from study.trial.engine.envs.environments import probe
@@ -30,14 +27,12 @@ SAMPLE_S = 1.0
 """How long the load is watched."""
 ANSWER_TIMEOUT_S = 60.0
 """How long a node may take: the first task there starts a process."""
-CLOCK_READINGS = 8
-"""Round trips per node; the quickest says most about its clock."""
 
 
 def find_surroundings(*, address: str | None, tracking_uri: str, out: Path, spec: StudySpec | None) -> Surroundings:
     """Ask this machine, or the cluster at `address` as `study.cluster.address` resolves it.
 
-    What Ray has to say of its nodes on standard output is dropped: our findings tell it, and may be read by programs.
+    What Ray prints about its nodes is dropped: the results say it, and may be read by programs.
     """
     cluster, refusal = None, None
     try:
@@ -48,7 +43,11 @@ def find_surroundings(*, address: str | None, tracking_uri: str, out: Path, spec
         refusal = error
     except Exception as error:  # noqa: BLE001 (what Ray throws at us is a finding too)
         refusal = ClusterError(
-            f"{address}: its nodes must answer, got {type(error).__name__}: {error}. Fix: `ray status`."
+            where=str(address),
+            rule="its nodes must answer",
+            got=f"{type(error).__name__}: {error}",
+            fix="Look at `ray status`.",
+            code="nodes-do-not-answer",
         )
     return Surroundings(
         here=ask_here(spec, sample_s=0.0 if cluster is not None else SAMPLE_S),
@@ -62,7 +61,7 @@ def find_surroundings(*, address: str | None, tracking_uri: str, out: Path, spec
 
 def ask_here(spec: StudySpec | None, *, sample_s: float) -> NodeReport:
     """Return what this process and its machine tell, with the CPUs that a private Ray would hand out."""
-    answer = look(sample_s=sample_s)
+    answer = read_node(sample_s=sample_s)
     num_cpus = answer["facts"].get("cpus", {}).get("num_cores", 0)
     why = None
     if spec is not None:
@@ -81,7 +80,7 @@ def why_no_environment(spec: EnvironmentSpec) -> str:
     return ""
 
 
-def ask_cluster(address: str, environment: EnvironmentSpec | None) -> Cluster:
+def ask_cluster(address: str, environment: EnvironmentSpec | None) -> JoinedCluster:
     """Join a Ray, ask its nodes, leave it as it was.
 
     Raises:
@@ -96,14 +95,13 @@ def ask_cluster(address: str, environment: EnvironmentSpec | None) -> Cluster:
         places = {name: NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for name, node in labels.items()}
         task = ray.remote(num_cpus=0, max_retries=0)
         with _travelling():
-            me = {"mine": [os.getpid()], "boot_id": read_host()["boot_id"]}
-            tell, read = task(look), task(read_clock)
+            me = {"asking": [os.getpid()], "asking_boot_id": boot_id()}
+            read = task(read_node)
             asked = {
-                name: tell.options(scheduling_strategy=at).remote(sample_s=SAMPLE_S, **me)
+                name: read.options(scheduling_strategy=at).remote(sample_s=SAMPLE_S, **me)
                 for name, at in places.items()
             }
             answers, silent = _gather(asked)
-            clocks = {name: _clock(read.options(scheduling_strategy=places[name])) for name in answers}
             reasons = _ask_for_environment(environment, {name: places[name] for name in answers}, task)
         nodes = tuple(
             NodeReport(
@@ -111,14 +109,13 @@ def ask_cluster(address: str, environment: EnvironmentSpec | None) -> Cluster:
                 **answer,
                 num_cpus=int(labels[name]["Resources"].get("CPU", 0)),
                 num_gpus=labels[name]["Resources"].get("GPU", 0),
-                clock=clocks[name],
                 environment=reasons.get(name),
             )
             for name, answer in answers.items()
         )
         lives = {node["NodeManagerAddress"] for node in labels.values()}
         dead = {node["NodeManagerAddress"] for node in table if not node["Alive"]} - lives
-        return Cluster(
+        return JoinedCluster(
             address=address,
             nodes=nodes,
             silent=silent,
@@ -150,14 +147,11 @@ def _travelling() -> Iterator[None]:
     """Let what the nodes run travel by value, so that they need neither this project nor this version of it."""
     from ray import cloudpickle
 
-    modules = (sys.modules["study.doctor"], machine_module, control_groups_module)
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(study.hosts)
     try:
         yield
     finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
+        cloudpickle.unregister_pickle_by_value(study.hosts)
 
 
 def _gather(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -178,25 +172,6 @@ def _gather(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             silent[name] = (lines[-1] if lines else type(error).__name__)[:200]
     return answers, silent
-
-
-def _clock(task: Any) -> Clock | None:
-    """Return how far a node's clock is ahead, from round trips: within one, the node's reading may be anywhere."""
-    import ray
-
-    trips = []
-    for _ in range(CLOCK_READINGS):
-        sent = time.time()
-        try:
-            there = ray.get(task.remote(), timeout=ANSWER_TIMEOUT_S)
-        except Exception:  # noqa: BLE001 (a node that dies meanwhile is told of elsewhere)
-            break
-        back = time.time()
-        trips.append((back - sent, there - statistics.fmean((sent, back))))
-    if not trips:
-        return None
-    trip, ahead = min(trips)
-    return Clock(ahead_s=ahead, uncertainty_s=trip / 2)
 
 
 def _ask_for_environment(spec: EnvironmentSpec | None, places: Mapping[str, Any], task: Any) -> dict[str, str]:

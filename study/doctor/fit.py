@@ -1,39 +1,37 @@
 """Whether the trials of a space fit here, and what their times will be worth."""
 
-from study.doctor.finding import Check, Verdict, fail, ok, warn
-from study.doctor.surroundings import NodeReport, Surroundings, on_every_node, plural
+from study.doctor.checks import DoctorCheck, on_every_node
+from study.doctor.results import CheckResult, fail, ok, warn
+from study.doctor.surroundings import NodeReport, Surroundings
 from study.planning.plan import make_plan
+from study.text import count, gigabytes, listed
 
 
-def plan(around: Surroundings) -> Verdict | None:
+def plan(around: Surroundings) -> CheckResult | None:
     """Whether every trial finds a place, and what its times will be worth."""
     if around.spec is None:
         return None
-    made = make_plan(around.spec, around.shape())  # raises what is then said
+    made = make_plan(around.spec, around.shape())  # its errors become the result
     needs = [*made.scales, *made.variants.values(), *(cell.needs for cell in made.cells.values())]
     largest = max(needs, key=lambda each: (each.num_cpus, each.memory_mb))
     worth: dict[str, list[int]] = {}
     for each in sorted(needs, key=lambda each: each.num_env_runners):
         runners = worth.setdefault(each.label.timing, [])
         runners += [each.num_env_runners] if each.num_env_runners not in runners else []
-    times = "; ".join(f"{timing} at {_listed(runners)} runners" for timing, runners in worth.items())
+    times = "; ".join(f"{timing} at {listed(runners)} runners" for timing, runners in worth.items())
     found = (
-        f"it fits with {plural(largest.num_cpus, 'CPU')} and {largest.memory_mb / 1024:.1f} GB "
-        f"({plural(largest.num_env_runners, 'runner')}, {largest.execution}). Times will be {times}"
+        f"it fits with {count(largest.num_cpus, 'CPU')} and {gigabytes(largest.memory_mb)} "
+        f"({count(largest.num_env_runners, 'runner')}, {largest.execution}). Times will be {times}"
     )
     if "oversubscribed" in worth:
         return warn(
-            found, "Oversubscribed times are no word on scaling: run where the cores are, or list smaller scales."
+            found, "Oversubscribed times say nothing about scaling: run where the cores are, or list smaller scales."
         )
     return ok(found)
 
 
-def _listed(numbers: list[int]) -> str:
-    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
-
-
 @on_every_node
-def environment(node: NodeReport, around: Surroundings) -> Verdict | None:
+def environment(node: NodeReport, around: Surroundings) -> CheckResult | None:
     """Whether the space's environment can be made."""
     if around.spec is None or node.environment is None:
         return None
@@ -43,7 +41,4 @@ def environment(node: NodeReport, around: Surroundings) -> Verdict | None:
     return ok(f"{name} can be made and stepped")
 
 
-CHECKS = (
-    Check("space", "largest trial", plan),
-    Check("space", "environment", environment),
-)
+CHECKS = (DoctorCheck("space", "largest trial", plan), DoctorCheck("space", "environment", environment))

@@ -1,29 +1,52 @@
-"""Whether the CPUs, the memory and the clocks of the nodes are what Ray and a study take them for. Judges facts."""
+"""Whether the nodes have the CPUs, memory, files and quiet that a study needs. Judges facts."""
 
-from study.doctor.finding import Check, Verdict, fail, ok, warn
-from study.doctor.surroundings import NodeReport, Surroundings, by_value, on_every_node, plural, told
+from collections import defaultdict
+
+from study.doctor.checks import DoctorCheck, on_every_node
+from study.doctor.results import CheckResult, fail, ok, some, warn
+from study.doctor.surroundings import NodeReport, Surroundings
+from study.hosts.mounts import Mount
 from study.planning.needs import execution_of, memory_mb
 from study.planning.shape import LOCAL, ClusterShape
+from study.records.timing import PRESSURE_LIMIT
 from study.space.spec import StudySpec
+from study.text import count, gigabytes
 
 RUNNER_MB = 250
 """Memory of an environment runner of a small environment, measured: most of it Ray, torch and RLlib."""
 MEMORY_LIMIT = 0.95
 """Share of a node's memory from which on Ray kills workers (its `memory_usage_threshold`)."""
-SKEW_WARN_S, SKEW_FAIL_S = 1.0, 60.0
-"""Clocks this far apart put records and points in MLflow into the wrong order; this far, a job misses its deadline."""
+FEW_FILES, ENOUGH_FILES = 1024, 4096
+"""Open files: with fewer Ray does not get far, and below the second it warns itself (ray/_private/worker.py)."""
+RAISED_FILES = 65536
+"""A private Ray raises its own soft limit to this, as far as the hard limit lets it."""
+THREADS_PER_PROCESS = 60
+"""Of a Ray worker with RLlib and torch: 24 were measured on two cores, and some pools grow with the cores."""
+SHM_MB = 200
+"""Free shared memory that Ray's object store needs at least; weights and batches pass through it."""
+TEMPORARY_MB = 500
+"""Logs and the like of one Ray."""
+FULL = 0.95
+"""Share of a disk from which on Ray creates no objects there (its `local_fs_capacity_threshold`)."""
+FOREIGN_CORES = 0.25
+"""Cores that foreign processes may use: more than a machine's own housekeeping."""
+STOLEN_SHARE = 0.01
+"""Share of the cores that a hypervisor may withhold."""
+STEADY_GOVERNORS = frozenset(("performance", "userspace"))
+SELF_RULED_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
+"""Drivers under which `powersave` is not a fixed low frequency: the CPU itself follows the load."""
 
 
 @on_every_node
-def cpus(node: NodeReport, around: Surroundings) -> Verdict:
+def cpus(node: NodeReport, around: Surroundings) -> CheckResult:
     """Whether Ray hands out CPUs that were not given to us, or hyper-threads."""
     facts, private = node.facts["cpus"], node.address == LOCAL
     given, why = _allocated(node)
     cores = facts["num_cores"]
-    # A private Ray hands out more than the cores only for a trial that asks for it: the space's own check tells that.
+    # A private Ray hands out more than the cores only for a trial that asks for it; "space: largest trial" covers that.
     taken = min(node.num_cpus, cores) if private else node.num_cpus
     share = min(given, cores)
-    what = f"{'a private Ray would hand' if private else 'Ray hands'} out {plural(taken, 'CPU')}"
+    what = f"{'a private Ray would hand' if private else 'Ray hands'} out {count(taken, 'CPU')}"
     if taken > given and given < facts["machine"]:
         bind = "Bind the study to its CPUs (`taskset`, `srun --cpu-bind=cores`), or join a Ray started"
         return fail(
@@ -33,14 +56,14 @@ def cpus(node: NodeReport, around: Surroundings) -> Verdict:
     if taken > cores:
         threads = " (hyper-threads)" if taken <= facts["allowed"] else ""
         return warn(
-            f"{what}{threads} for {plural(cores, 'core')}: trials would share them, and their times say so",
-            f"For a clean clock start Ray there with --num-cpus={share}.",
+            f"{what}{threads} for {count(cores, 'core')}: trials would share them, and their timings are labelled so",
+            f"For timings that count, start Ray there with --num-cpus={share}.",
         )
-    return ok(f"{what} of {plural(cores, 'core')} that are ours")
+    return ok(f"{what} of {count(cores, 'core')} that this user may use")
 
 
 def _allocated(node: NodeReport) -> tuple[int, str]:
-    """Return the CPUs that processes may use there, and what says so."""
+    """Return the CPUs that processes may use there, and what limits them."""
     facts = node.facts["cpus"]
     limits = [(facts["allowed"], "the affinity (cpuset)")]
     if facts["quota"] is not None:
@@ -50,89 +73,169 @@ def _allocated(node: NodeReport) -> tuple[int, str]:
     return min(limits, key=lambda limit: limit[0])
 
 
-def shared_machines(around: Surroundings) -> Verdict | None:
-    """Whether several nodes of the cluster are one machine."""
-    if around.cluster is None or len(around.nodes) < 2:
-        return None
-    cores: dict[str, set[str]] = {}
-    nodes: dict[str, list[NodeReport]] = {}
-    for node in around.nodes:
-        boot = node.facts["host"]["boot_id"]
-        cores.setdefault(boot, set()).update(node.facts["cpus"]["cores"])
-        nodes.setdefault(boot, []).append(node)
-    for boot, together in nodes.items():
-        taken = sum(node.num_cpus for node in together)
-        if len(together) > 1 and taken > len(cores[boot]):
-            return warn(
-                f"{', '.join(node.address for node in together[:4])} are one machine: together they hand out {taken} "
-                f"CPUs for {plural(len(cores[boot]), 'core')}",
-                "Start one raylet per machine, or give each its share with --num-cpus. Timings mean nothing here.",
-            )
-    return ok("no two nodes share cores")
-
-
-def hardware(around: Surroundings) -> Verdict | None:
-    """Whether all nodes have the same CPUs."""
+def machines(around: Surroundings) -> CheckResult | None:
+    """Whether several nodes of the cluster share the cores of one machine, or have different CPUs."""
     if len(around.nodes) < 2:
         return None
-    models = by_value(around.nodes, lambda node: node.facts["host"]["cpu_model"])
+    nodes: defaultdict[str, list[NodeReport]] = defaultdict(list)
+    models: defaultdict[str, list[str]] = defaultdict(list)
+    for node in around.nodes:
+        if "identity" in node.facts and "cpus" in node.facts:
+            nodes[node.facts["identity"]["boot_id"]].append(node)
+            models[node.facts["identity"]["cpu_model"]].append(node.address)
+    for together in nodes.values():
+        taken = sum(node.num_cpus for node in together)
+        cores = {core for node in together for core in node.facts["cpus"]["cores"]}
+        if len(together) > 1 and taken > len(cores):
+            return warn(
+                f"{some([node.address for node in together])} are one machine: together they hand out {taken} "
+                f"CPUs for {count(len(cores), 'core')}",
+                "Start one raylet per machine, or give each its share with --num-cpus. Timings mean nothing here.",
+            )
     if len(models) > 1:
         return warn(
-            f"CPU models differ: {told(models)}",
+            "CPU models differ: " + "; ".join(f"{model} on {some(there)}" for model, there in models.items()),
             "Use nodes of one kind: a trial is as fast as its slowest runner, and no two trials compare.",
         )
-    return ok(f"all nodes have {next(iter(models), 'unknown CPUs')}")
+    return ok(f"no two nodes share cores, and all have {next(iter(models), 'unknown CPUs')}")
 
 
 @on_every_node
-def memory(node: NodeReport, around: Surroundings) -> Verdict | None:
+def memory(node: NodeReport, around: Surroundings) -> CheckResult:
     """Whether the runners that fit by CPUs fit by memory too."""
     facts = node.facts["memory"]
     need, whose = node.num_cpus * RUNNER_MB, "if every CPU gets a runner"
     if around.spec is not None:
         need, whose = _largest_share(around.spec, node, around.shape()), "for the largest trial"
-    total = facts["total_mb"]
-    room = facts["available_mb"] - (1 - MEMORY_LIMIT) * total
-    found = (
-        f"{need / 1024:.1f} GB needed {whose}, {facts['available_mb'] / 1024:.1f} of {total / 1024:.1f} GB available"
-    )
+    total, available = facts["total_mb"], facts["available_mb"]
+    found = f"{gigabytes(need)} needed {whose}, {gigabytes(available)} of {gigabytes(total)} available"
     if need > MEMORY_LIMIT * total:
         return fail(found, "Use fewer CPUs per node (--num-cpus) or smaller scales: Ray would kill the runners.")
-    if need > room:
+    if need > available - (1 - MEMORY_LIMIT) * total:
         return warn(found, "End what holds the memory: Ray kills workers when 95 % of it are in use.")
     return ok(found)
 
 
 def _largest_share(spec: StudySpec, node: NodeReport, cluster: ClusterShape) -> int:
-    """Return the memory that a trial can need on one node: all of it, or what so many CPUs can hold of it."""
+    """Return the memory (MB) that a trial can need on one node: all of it, or what so many CPUs can hold of it."""
     whole = max(memory_mb(spec, scale, execution_of(spec, scale, cluster)) for scale in spec.scales)
     if len(cluster.nodes) == 1:
         return whole
     return min(whole, spec.resources.memory_main_mb + node.num_cpus * spec.resources.memory_per_env_runner_mb)
 
 
-def clocks(around: Surroundings) -> Verdict | None:
-    """Whether the nodes agree on the time."""
-    measured = {node.address: node.clock for node in around.nodes if node.clock is not None}
-    if not measured:
+@on_every_node
+def limits(node: NodeReport, around: Surroundings) -> CheckResult:
+    """Whether Ray may open enough files and connections, and start enough threads."""
+    facts = node.facts["limits"]
+    files, room = facts["open_files"], facts["thread_room"]
+    if around.cluster is None:  # ray.init raises it itself
+        files = max(files, min(facts["open_files_hard"], RAISED_FILES))
+    few = f"{files} open files allowed"
+    more = f"`ulimit -n {RAISED_FILES}` before Ray starts; where refused, ask for a higher limit in limits.conf."
+    need = THREADS_PER_PROCESS * max(node.num_cpus, 1)
+    tight = f"{facts['thread_limit']} leaves room for {room} threads; {node.num_cpus} processes may start {need}"
+    raise_it = "Raise it (`ulimit -u`, or the container's or the job's pids limit)."
+    if files < FEW_FILES:
+        return fail(few, more)
+    if room is not None and room < need // 4:
+        return fail(tight, raise_it)
+    if files < ENOUGH_FILES:
+        return warn(few, more)
+    if room is not None and room < need:
+        return warn(tight, raise_it)
+    return ok("enough open files and threads allowed")
+
+
+@on_every_node
+def shared_memory(node: NodeReport, around: Surroundings) -> CheckResult:
+    """Whether Ray keeps its objects in memory."""
+    shm, ray = node.facts["shm"], node.facts["ray"]
+    fix = "Make /dev/shm larger (`mount -o remount,size=…`, `docker run --shm-size`), or remove what others left there."
+    if ray is not None and not ray["plasma_directory"].startswith("/dev/shm"):
+        return warn(f"Ray keeps its objects in {ray['plasma_directory']}, since /dev/shm was too small", fix)
+    found = f"{gigabytes(shm['free_mb'])} of {gigabytes(shm['total_mb'])} of /dev/shm are free"
+    return warn(f"{found}: Ray would keep its objects on disk", fix) if shm["free_mb"] < SHM_MB else ok(found)
+
+
+@on_every_node
+def temporary(node: NodeReport, around: Surroundings) -> CheckResult:
+    """Whether Ray's temporary folder is a local disk with space."""
+    disk = node.facts["temporary"]
+    found = f"{disk['folder']} has {gigabytes(disk['free_mb'])} of {gigabytes(disk['total_mb'])} free"
+    if Mount(disk["type"]).is_network:
+        return fail(
+            f"{disk['folder']} is on {disk['type']}, where sockets hang",
+            "Give Ray a folder on a local disk (`ray start --temp-dir=/tmp/…`, or TMPDIR for a private one).",
+        )
+    if disk["free_mb"] < TEMPORARY_MB:
+        return fail(found, "Free some space, or give Ray another folder (`ray start --temp-dir`, TMPDIR).")
+    if disk["free_mb"] < (1 - FULL) * disk["total_mb"]:
+        return warn(f"{found}: over {FULL:.0%} full, where Ray refuses to spill", "Free some space.")
+    return ok(found)
+
+
+@on_every_node
+def other_work(node: NodeReport, around: Surroundings) -> CheckResult | None:
+    """Whether anything but a study takes CPU time: foreign processes, or a hypervisor."""
+    load, cores = node.facts["load"], node.facts["cpus"]["num_cores"]
+    if load is None:
         return None
-    sure = {address: max(abs(clock.ahead_s) - clock.uncertainty_s, 0.0) for address, clock in measured.items()}
-    worst = max(sure, key=lambda address: (sure[address], abs(measured[address].ahead_s)))
-    clock = measured[worst]
-    way = "ahead of" if clock.ahead_s > 0 else "behind"
-    uncertain = max(clock.uncertainty_s, 0.001)
-    if sure[worst] < SKEW_WARN_S:
-        off = max(abs(each.ahead_s) + each.uncertainty_s for each in measured.values())
-        return ok(f"within {max(off, 0.001):.3f} s of the driver's clock, by round trips")
-    found = f"{worst} is {abs(clock.ahead_s):.3f} s (give or take {uncertain:.3f} s) {way} the driver's clock"
-    fix = "Let NTP set the clocks (`timedatectl`, `chronyc makestep`)."
-    return fail(found, fix) if sure[worst] > SKEW_FAIL_S else warn(found, fix)
+    if load["foreign_cores"] is None or load["stolen_cores"] is None:
+        return warn(
+            "the system's clocks (/proc/stat) are not those of the CPUs: other work cannot be seen",
+            "Look at the load on the host of this container.",
+        )
+    if load["foreign_cores"] > FOREIGN_CORES:
+        return warn(
+            f"other processes use {load['foreign_cores']:.1f} of {count(cores, 'core')} over {load['seconds']:.1f} s "
+            f"(most by {load['largest'] or 'processes that cannot be seen from here'})",
+            "End them, or take an exclusive node: they slow trials down, and the timings do not always show it.",
+        )
+    if load["stolen_cores"] > STOLEN_SHARE * cores:
+        return warn(
+            f"the hypervisor took {load['stolen_cores'] / cores:.0%} of the CPU time",
+            "A shared virtual machine: repeat timings at other hours, or use dedicated hardware.",
+        )
+    if load["pressure"] is None:
+        return warn(
+            "the kernel does not tell how long tasks wait for a CPU (no /proc/pressure/cpu)",
+            "Boot with psi=1. Without it, trials of waiting environments that share cores count as oversubscribed.",
+        )
+    if load["pressure"] > PRESSURE_LIMIT:
+        return warn(
+            f"tasks waited for a CPU in {load['pressure']:.0%} of the last ten seconds",
+            "Find out who is busy (`top`), and wait or end it.",
+        )
+    return ok(f"quiet: less than {FOREIGN_CORES:g} cores used by others over {load['seconds']:.1f} s")
+
+
+@on_every_node
+def frequency(node: NodeReport, around: Surroundings) -> CheckResult:
+    """Whether the clock frequency follows the load."""
+    facts = node.facts["frequency"]
+    governors = set(facts["governors"])
+    if not governors:
+        return ok("the clock frequency cannot be seen here (a virtual machine)")
+    turbo = "; turbo is on: few busy cores run faster than many" if facts["turbo"] else ""
+    slow = governors - STEADY_GOVERNORS
+    if facts["driver"].startswith(SELF_RULED_DRIVERS):
+        slow -= {"powersave"}
+    if slow:
+        return warn(
+            f"CPU frequency governor {', '.join(sorted(slow))}: the clock follows the load{turbo}",
+            "`cpupower frequency-set -g performance`, where you may; else leave out the first iterations of trials.",
+        )
+    return ok(f"CPU frequency governor {', '.join(sorted(governors))}{turbo}")
 
 
 CHECKS = (
-    Check("nodes", "CPUs", cpus),
-    Check("nodes", "machines", shared_machines),
-    Check("nodes", "hardware", hardware),
-    Check("nodes", "memory", memory),
-    Check("nodes", "clocks", clocks),
+    DoctorCheck("nodes", "CPUs", cpus),
+    DoctorCheck("nodes", "machines", machines),
+    DoctorCheck("nodes", "memory", memory),
+    DoctorCheck("nodes", "limits", limits),
+    DoctorCheck("nodes", "shared memory", shared_memory),
+    DoctorCheck("nodes", "temporary folder", temporary),
+    DoctorCheck("nodes", "other work", other_work),
+    DoctorCheck("nodes", "frequency", frequency),
 )

@@ -7,56 +7,76 @@ client would make or fill its tables. Imports MLflow inside functions.
 import logging
 import re
 from importlib import metadata
+from pathlib import Path
 from urllib.parse import quote
 
+from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
 from study.cluster.connection import environment
-from study.doctor.finding import Check, Verdict, fail, ok, warn
-from study.doctor.limits import is_network
+from study.doctor.checks import DoctorCheck
+from study.doctor.packages import DISTRIBUTION
+from study.doctor.results import CheckResult, fail, ok, warn
 from study.doctor.storage import nearest
 from study.doctor.surroundings import Surroundings
-from study.errors import TrackingError
 from study.harmless import mask_credentials
-from study.hosts.probe import filesystem_of
-from study.mirrors.tracking_uri import CLIENT_SETTINGS, absolute_uri, check_tracking_uri, sqlite_path
+from study.hosts.mounts import mount_of
+from study.mirrors.tracking_uri import CLIENT_SETTINGS, check_tracking_uri, sqlite_path
 
 TIMEOUT_S = 10.0
 
 
-def address(around: Surroundings) -> Verdict:
-    """Whether something that speaks MLflow's API is at the address, and lets us in by this host name."""
-    uri = check_tracking_uri(around.tracking_uri)  # raises what is then said
+def answers(around: Surroundings) -> CheckResult:
+    """Whether MLflow's own client gets an answer to a real question; a server's `/health` says nothing about that."""
+    uri = check_tracking_uri(around.tracking_uri)  # its errors become the result
     path = sqlite_path(uri)
-    if path is not None and not path.exists():
-        return ok(f"{path} will be made by the first study")
-    return ok(f"{mask_credentials(uri)} can be used")
+    if uri.startswith("http"):
+        return _server(uri)
+    return _database(uri, path) if path is None or path.exists() else ok(f"{path} will be made by the first study")
 
 
-def _usable(uri: str) -> str | None:
-    """Return the absolute address; None where `address` has said already why there is none."""
-    try:
-        return check_tracking_uri(uri)
-    except TrackingError:
-        return None
-
-
-def api(around: Surroundings) -> Verdict | None:
-    """Whether MLflow's own client gets an answer to a real question; `/health` says nothing about that."""
-    uri = _usable(around.tracking_uri)
-    if uri is None:
-        return None
-    if not uri.startswith("http"):
-        return _database(uri)
+def _server(uri: str) -> CheckResult:
     with environment(CLIENT_SETTINGS):
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
+        from mlflow.tracking._tracking_service.utils import get_default_host_creds
+        from mlflow.utils.rest_utils import http_request
 
         try:
-            found = MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+            MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
         except MlflowException as error:
             return fail(f"search_experiments was refused: {_short(error)}", _way_out(str(error)))
-    return ok("search_experiments was answered" + (", no experiment yet" if not found else ""))
+        try:
+            answer = http_request(get_default_host_creds(uri), "/version", "GET", timeout=TIMEOUT_S, max_retries=0)
+            said = answer.text.strip() if answer.status_code == 200 else f"HTTP {answer.status_code}"
+        except MlflowException as error:
+            said = _short(error)
+    return compare_versions(said, metadata.version("mlflow"))
+
+
+def compare_versions(server: str, client: str) -> CheckResult:
+    """Judge the versions of a server and of the client."""
+    try:
+        theirs, ours = Version(server), Version(client)
+    except InvalidVersion:
+        return warn(f"it answers, but the server calls its version {server[:80]!r}", "Look at it by hand.")
+    if theirs.major != ours.major:
+        return fail(
+            f"server {server}, client {client}: the major versions differ", "Install the same one on both sides."
+        )
+    if (floor := safe_mlflow()) is not None and theirs < floor:
+        return warn(f"server {server} has known holes", f"Upgrade it to {floor} or later.")
+    return ok(f"search_experiments was answered; server {server}, client {client}")
+
+
+def safe_mlflow() -> Version | None:
+    """Return the first version of MLflow without known holes, as this project requires it; None where not installed."""
+    try:
+        wanted = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or []]
+    except metadata.PackageNotFoundError:
+        return None
+    specifiers = [each.specifier for each in wanted if each.name == "mlflow"]
+    return max((Version(one.version) for each in specifiers for one in each if one.operator == ">="), default=None)
 
 
 def _way_out(message: str) -> str:
@@ -67,11 +87,8 @@ def _way_out(message: str) -> str:
     return "Look at the server's log, and at proxies in between (http_proxy, no_proxy)."
 
 
-def _database(uri: str) -> Verdict | None:
-    """Look whether a database is MLflow's, and of this version."""
-    path = sqlite_path(uri)
-    if path is not None and not path.exists():
-        return None
+def _database(uri: str, path: Path | None) -> CheckResult:
+    """Judge whether a database is MLflow's, and of this version."""
     import sqlalchemy
     from mlflow.store.db import utils
 
@@ -91,8 +108,6 @@ def _database(uri: str) -> Verdict | None:
                 "Name another one with --tracking-uri.",
             )
         schema, expected = utils._get_schema_version(engine), utils._get_latest_schema_revision()
-        with engine.connect() as connection:
-            count = connection.execute(sqlalchemy.text("select count(*) from experiments")).scalar()
     except sqlalchemy.exc.SQLAlchemyError as error:
         fix = "Check that the database runs, its address, user and password."
         return fail(f"the database does not answer: {_short(error)}", fix if path is None else "Restore or remove it.")
@@ -103,67 +118,25 @@ def _database(uri: str) -> Verdict | None:
             f"its tables are of another MLflow (schema {schema}; {metadata.version('mlflow')} needs {expected})",
             "Back it up, then run `mlflow db upgrade <uri>`; or use the newer MLflow.",
         )
-    return ok(f"the tables answer, {count} experiments")
+    return ok("MLflow's tables of this version answer")
 
 
 def _short(error: Exception) -> str:
     return mask_credentials(" ".join(str(error).split()))[:220]
 
 
-def server_version(around: Surroundings) -> Verdict | None:
-    """Whether server and client understand each other, and whether the server has known holes."""
-    uri = _usable(around.tracking_uri)
-    if uri is None or not uri.startswith("http"):
-        return None
-    with environment(CLIENT_SETTINGS):
-        from mlflow.exceptions import MlflowException
-        from mlflow.tracking._tracking_service.utils import get_default_host_creds
-        from mlflow.utils.rest_utils import http_request
-
-        try:
-            answer = http_request(get_default_host_creds(uri), "/version", "GET", timeout=TIMEOUT_S, max_retries=0)
-        except MlflowException as error:
-            return warn(f"the server does not tell its version: {_short(error)}", "Look at it by hand.")
-    if answer.status_code != 200:
-        return warn(f"the server does not tell its version: HTTP {answer.status_code}", "Look at it by hand.")
-    return compare_versions(answer.text.strip(), metadata.version("mlflow"))
-
-
-def compare_versions(server: str, client: str) -> Verdict:
-    """Judge the versions of a server and of the client."""
-    from study.doctor.packages import FLOORS
-
-    try:
-        theirs, ours = Version(server), Version(client)
-    except InvalidVersion:
-        return warn(f"the server calls its version {server[:40]!r}", "Look at it by hand.")
-    floor, hole = FLOORS["mlflow"]
-    if theirs < Version(floor):
-        return warn(f"server {server} has known holes ({hole})", f"Upgrade it to {floor} or later.")
-    if theirs.major != ours.major:
-        return fail(
-            f"server {server}, client {client}: the major versions differ", "Install the same one on both sides."
-        )
-    return ok(f"server {server}, client {client}")
-
-
-def filesystem(around: Surroundings) -> Verdict | None:
+def filesystem(around: Surroundings) -> CheckResult | None:
     """Whether an SQLite database is where its locks work."""
-    path = sqlite_path(absolute_uri(around.tracking_uri))
+    path = sqlite_path(around.tracking_uri)
     if path is None:
         return None
-    kind = filesystem_of(nearest(path))
-    if is_network(kind):
+    mount = mount_of(nearest(path))
+    if mount.is_network:
         return warn(
-            f"{path} is an SQLite database on {kind}, whose locks it cannot rely on: two writers corrupt it",
+            f"{path} is an SQLite database on {mount.kind}, whose locks it cannot rely on: two writers corrupt it",
             "Keep it on a local disk (--tracking-uri sqlite:////tmp/…), or use an MLflow server or PostgreSQL.",
         )
-    return ok(f"the SQLite database is on a local disk ({kind or 'unknown'})")
+    return ok(f"the SQLite database is on a local disk ({mount.kind or 'unknown'})")
 
 
-CHECKS = (
-    Check("mlflow", "address", address),
-    Check("mlflow", "API", api),
-    Check("mlflow", "versions", server_version),
-    Check("mlflow", "file system", filesystem),
-)
+CHECKS = (DoctorCheck("mlflow", "answers", answers), DoctorCheck("mlflow", "file system", filesystem))

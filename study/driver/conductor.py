@@ -18,10 +18,10 @@ from study.driver.losses import TAKEN_BACK, Loss
 from study.driver.neighbours import Neighbours
 from study.driver.trial_queue import TrialQueue
 from study.errors import RecordError
+from study.hosts.load import NodeLoad
 from study.planning.plan import Plan, Slot
 from study.records.folder import StudyFolder, unpack_policy
 from study.records.ledger import Ledger, TrialRow
-from study.hosts.load import NodeLoad
 from study.records.node_load import Reserved, disturbances
 from study.records.records import (
     Evaluation,

@@ -154,10 +154,10 @@ def _passed(first: LoadSnapshot, last: LoadSnapshot, what: str) -> float:
 
 
 def _used_s(first: LoadSnapshot, last: LoadSnapshot) -> dict[Key, float]:
-    """Return the CPU seconds of every process that is still there, and of its children that ended, between two snapshots.
+    """Return the CPU seconds between two snapshots of every process that is still there, and of its ended children.
 
-    A child that was there at the first snapshot and has ended since brings its earlier time, and that of its own children,
-    to the nearest process above it that is still there.
+    A child that was there at the first snapshot and has ended since brings its earlier time, and that of its own
+    children, to the nearest process above it that is still there.
     """
     earlier: defaultdict[int, float] = defaultdict(float)
     ended = {key[0]: first.processes[key] for key in first.processes.keys() - last.processes.keys()}

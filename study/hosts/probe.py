@@ -1,4 +1,4 @@
-"""Everything that `study.doctor` asks a node about itself, as plain values. Standard library and psutil, which Ray brings.
+"""Everything that `study.doctor` asks a node about itself, as plain values. Standard library and psutil.
 
 The functions of this package travel to the nodes by value, so that a node without this project, or with another version
 of it, answers too. What cannot be read becomes a fault with its reason.
@@ -66,11 +66,6 @@ def read_node(*, sample_s: float, asking: Sequence[int] = (), asking_boot_id: st
         except Exception as error:  # noqa: BLE001 (whatever it is, the person is told, and the rest is still read)
             faults[name] = f"{type(error).__name__}: {error}"
     return {"facts": facts, "faults": faults}
-
-
-def read_clock() -> float:
-    """Return this node's time in seconds since the epoch."""
-    return time.time()
 
 
 def read_identity() -> dict[str, Any]:

@@ -88,11 +88,15 @@ def open_ports(session: str) -> list[str]:
         if process.info["name"] == "raylet" or any(session in word for word in process.info["cmdline"] or []):
             with contextlib.suppress(psutil.Error):
                 found |= {
-                    f"{process.info['name']} {f'[{at.laddr.ip}]' if ':' in at.laddr.ip else at.laddr.ip}:{at.laddr.port}"
+                    f"{process.info['name']} {_bracketed(at.laddr.ip)}:{at.laddr.port}"
                     for at in process.net_connections(kind="tcp")
                     if at.status == psutil.CONN_LISTEN and not at.laddr.ip.startswith(_LOOPBACK)
                 }
     return sorted(found)
+
+
+def _bracketed(ip: str) -> str:
+    return f"[{ip}]" if ":" in ip else ip
 
 
 def threads_of_user() -> int:

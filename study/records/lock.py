@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from study.errors import RecordError
-from study.records.owner import Owner, is_gone, locks_reach_all_hosts
+from study.hosts.mounts import mount_of
+from study.records.owner import Owner, is_gone
 
 LOCK, OWNER = ".lock", "driver.json"
 """The two files, in the study's folder."""
@@ -145,7 +146,7 @@ def _claim(folder: Path, mine: Owner, *, lock_is_free: bool) -> None:
         if text is None:
             continue  # it ended just now
         theirs = _owner(text)
-        if theirs is None and not (lock_is_free and locks_reach_all_hosts(path)):
+        if theirs is None and not (lock_is_free and mount_of(path).locks_reach_all_hosts):
             raise RecordError(
                 f"{path}: must say who works on the study, got {text[:40]!r}. "
                 "Fix: make sure that no driver works on it, on any host; then remove the file and try again."

@@ -11,33 +11,21 @@ import os
 import secrets
 import shlex
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Self
 
-import psutil
-
 from study.harmless import mask_credentials
+from study.hosts.jobs import current_job
+from study.hosts.machine import boot_id, machine_id
+from study.hosts.mounts import mount_of
+from study.hosts.processes import pid_namespace, started_at, still_runs
 from study.records.shapes import misfit
 
 _LONGEST_COMMAND = 300
 """Characters."""
-_SAME_START_S = 2.0
-"""The start of a process is reckoned from the boot, and the boot from a clock that may be set."""
-_SCHEDULER_TIMEOUT_S = 10.0
-_LOCAL = frozenset(
-    ("apfs", "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs", "xfs", "zfs")
-)
-"""File systems that one kernel alone writes to."""
-_SHARED: Mapping[str, str] = MappingProxyType(
-    {"nfs": "local_lock=none", "nfs4": "local_lock=none", "lustre": "flock", "gpfs": "", "ceph": ""}
-)
-"""File systems whose locks all hosts feel, if they are mounted with the option; see nfs(5), mount.lustre(8)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +47,7 @@ class Owner:
     """When it took the study."""
     command: str
     scheduler: str
-    """`slurm` or `oar`; empty outside of a job."""
+    """Of the batch job: `slurm`, `oar`, `pbs` or `kubernetes`; empty outside of one."""
     cluster: str
     job: str
     restart: int
@@ -70,21 +58,21 @@ class Owner:
     @classmethod
     def of_this_process(cls) -> Self:
         """Return this process, as it begins to hold a study."""
-        scheduler, cluster, job, restart = _job(os.environ)
+        job = current_job()
         return cls(
             host=socket.gethostname(),
-            machine=_read(Path("/etc/machine-id")),
-            boot=_read(Path("/proc/sys/kernel/random/boot_id")) or socket.gethostname(),
-            namespace=_namespace(),
+            machine=machine_id(),
+            boot=boot_id(),
+            namespace=pid_namespace(),
             pid=os.getpid(),
-            began=psutil.Process().create_time(),
+            began=started_at(),
             user=_user(),
             since=time.strftime("%Y-%m-%d %H:%M:%S"),
             command=shlex.join(map(mask_credentials, sys.argv))[:_LONGEST_COMMAND],
-            scheduler=scheduler,
-            cluster=cluster,
-            job=job,
-            restart=restart,
+            scheduler=job.scheduler if job is not None else "",
+            cluster=job.cluster if job is not None else "",
+            job=job.id if job is not None else "",
+            restart=job.restarts if job is not None else 0,
             token=secrets.token_hex(8),
         )
 
@@ -125,56 +113,10 @@ def is_gone(theirs: Owner, mine: Owner, path: Path, *, lock_is_free: bool) -> bo
         countable = theirs.namespace == mine.namespace
         if countable and theirs.pid == mine.pid and lock_is_free:
             return True  # this process, which could not remove its name
-        return not _runs(theirs) if countable else lock_is_free
+        return not still_runs(theirs.pid, theirs.began) if countable else lock_is_free
     if theirs.host == mine.host and theirs.machine and theirs.machine == mine.machine:
         return True  # this machine has started anew since
-    return (lock_is_free and locks_reach_all_hosts(path)) or _job_is_over(theirs, mine)
-
-
-def locks_reach_all_hosts(path: Path) -> bool:
-    """Return whether a lock by flock on a file beside `path` is felt wherever that file can be written.
-
-    NFS can be mounted with locks that only one host knows, Lustre too, and most file systems in user space have no
-    others: there a free lock says nothing of other hosts.
-    """
-    kind, options = _mount_of(path)
-    if kind in _LOCAL:
-        return True
-    needed = _SHARED.get(kind)
-    return needed is not None and "nolock" not in options and (not needed or needed in options)
-
-
-def _mount_of(path: Path) -> tuple[str, list[str]]:
-    """Return type and options of the file system that holds `path`; an unknown one has no name."""
-    place = path.resolve()
-    best, kind, options = -1, "", ""
-    for mount in psutil.disk_partitions(all=True):
-        point = Path(mount.mountpoint)
-        if (point == place or point in place.parents) and len(point.parts) >= best:  # the last one lies on top
-            best, kind, options = len(point.parts), mount.fstype, mount.opts
-    return kind, options.split(",")
-
-
-def _runs(owner: Owner) -> bool:
-    try:
-        return abs(psutil.Process(owner.pid).create_time() - owner.began) < _SAME_START_S
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.Error:
-        return True
-
-
-# --- jobs of a scheduler -----------------------------------------------------------------------------------------
-
-
-def _job(environment: Mapping[str, str]) -> tuple[str, str, str, int]:
-    """Return scheduler, cluster, job and restarts of the job that this process belongs to."""
-    if job := environment.get("SLURM_JOB_ID"):
-        restart = environment.get("SLURM_RESTART_COUNT", "0")
-        return "slurm", environment.get("SLURM_CLUSTER_NAME", ""), job, int(restart) if restart.isdigit() else 0
-    if job := environment.get("OAR_JOB_ID"):
-        return "oar", "", job, 0
-    return "", "", "", 0
+    return (lock_is_free and mount_of(path).locks_reach_all_hosts) or _job_is_over(theirs, mine)
 
 
 def _job_is_over(theirs: Owner, mine: Owner) -> bool:
@@ -186,49 +128,8 @@ def _job_is_over(theirs: Owner, mine: Owner) -> bool:
         return False
     if theirs.job == mine.job:
         return mine.restart > theirs.restart
-    command, is_over = _SCHEDULERS[theirs.scheduler]
-    try:
-        answer = subprocess.run(
-            [*command, theirs.job], capture_output=True, text=True, timeout=_SCHEDULER_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return is_over(answer.returncode, answer.stdout, answer.stderr)
-
-
-def slurm_says_over(code: int, out: str, err: str) -> bool:
-    """Return whether `squeue --noheader --format=%T --jobs N` says that no process of the job is left."""
-    if code:
-        return "invalid job id" in err.lower()  # forgotten, some minutes after its end
-    left = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "CONFIGURING", "SIGNALING", "RESIZING", "STAGE_OUT"}
-    return not left & set(out.split())
-
-
-def oar_says_over(code: int, out: str, err: str) -> bool:
-    """Return whether `oarstat -s -j N`, which prints `N: State`, says that the job is over."""
-    return code == 0 and out.rpartition(":")[2].strip() in ("Terminated", "Error")
-
-
-_SCHEDULERS: Mapping[str, tuple[list[str], Callable[[int, str, str], bool]]] = MappingProxyType(
-    {
-        "slurm": (["squeue", "--noheader", "--format=%T", "--jobs"], slurm_says_over),
-        "oar": (["oarstat", "-s", "-j"], oar_says_over),
-    }
-)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except (OSError, ValueError):
-        return ""
-
-
-def _namespace() -> str:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
+    job = current_job()
+    return job is not None and job.is_over(theirs.job)
 
 
 def _user() -> str:

@@ -19,11 +19,12 @@ from typing import Any
 import psutil
 
 from study.harmless import mask_credentials
+from study.hosts.cpus import cpu_model, usable_cpus
+from study.hosts.jobs import current_job
 
 _PACKAGES = ("ray", "torch", "gymnasium", "optuna", "mlflow", "numpy")
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _GIT_TIMEOUT_S = 5.0
-_JOB_VARIABLES = {"slurm": "SLURM_JOB_ID", "oar": "OAR_JOB_ID", "pbs": "PBS_JOBID"}
 _VARIABLES = re.compile(r"OMP_NUM_THREADS|(RAY|TUNE)_\w+")
 _SECRET = re.compile(r"TOKEN|PASS|SECRET|CREDENTIAL|KEY", re.IGNORECASE)
 _MASK = "***"
@@ -39,6 +40,7 @@ def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str,
         own_modules: Name -> digest of the modules of the user's own that the environment consists of, as this driver
             has them and as they travel to the nodes of a cluster; the digest is None where it was not taken.
     """
+    job = current_job()
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "git": _git(_CHECKOUT),
@@ -46,13 +48,13 @@ def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str,
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
         "hostname": socket.gethostname(),
         "platform": platform.platform(),
-        "cpu_model": _cpu_model(),
+        "cpu_model": cpu_model(),
         "physical_cpus": psutil.cpu_count(logical=False),
         "logical_cpus": psutil.cpu_count(),
-        "usable_cpus": _usable_cpus(),
+        "usable_cpus": len(usable_cpus()),
         "memory_mb": psutil.virtual_memory().total // 10**6,
         "command": _command(sys.argv),
-        "scheduler": _scheduler(),
+        "scheduler": None if job is None else {"name": job.scheduler, "job": job.id},
         "environment": _environment(),
         "own_modules": dict(own_modules or {}),
     }
@@ -104,19 +106,6 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _usable_cpus() -> int | None:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count()
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor()
-
-
 def _command(arguments: Iterable[str]) -> list[str]:
     """Return the command line without passwords: those in URLs, and those after a telling option."""
     shown: list[str] = []
@@ -130,16 +119,6 @@ def _command(arguments: Iterable[str]) -> list[str]:
         else:
             shown.append(mask_credentials(argument))
     return shown
-
-
-def _scheduler() -> dict[str, str] | None:
-    """Return the batch system's name and job id; None outside of one."""
-    for name, variable in _JOB_VARIABLES.items():
-        if job := os.environ.get(variable):
-            return {"name": name, "job": job}
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        return {"name": "kubernetes", "job": os.environ.get("HOSTNAME", "")}
-    return None
 
 
 def _environment() -> dict[str, str]:

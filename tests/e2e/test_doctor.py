@@ -44,14 +44,14 @@ def test_a_healthy_machine_is_told_so_and_left_as_it_was(tmp_path):
     words = ["--space", tmp_path / "space.yaml"]
     quiet = ["env", f"HOME={tmp_path}"]
     code, findings = doctor(place, *words, before=quiet)
-    # Neighbours, other Rays and the like are as they are on the machine of the test.
+    # Warnings depend on the machine of the test.
     failed = {name: text for name, (level, text) in findings.items() if level == "fail"}
     assert failed == {}
     assert code == 0
-    for name in ("ray: connection", "ray: token file", "packages: requirements", "limits: open files"):
+    for name in ("ray: connection", "ray: token", "packages: requirements", "nodes: limits"):
         assert_says(findings, name, "ok")
-    assert_says(findings, "mlflow: address", "ok", "mlflow.db will be made by the first study")
-    assert_says(findings, "storage: writable", "ok", f"{place} (where studies would be made)")
+    assert_says(findings, "mlflow: answers", "ok", "mlflow.db will be made by the first study")
+    assert_says(findings, "storage: folder", "ok", f"{place} (where studies would be made)")
     assert_says(findings, "space: environment", "ok", "CartPole-v1")
     assert list(place.iterdir()) == []
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["space.yaml", "work"]
@@ -67,24 +67,19 @@ def test_several_faults_of_one_machine_are_told_at_once_and_fail(tmp_path):
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     for level, name, found in (
-        ("warn", "ray: authentication", "RAY_AUTH_MODE is not set"),
-        ("fail", "limits: open files", "512 open files allowed"),
-        ("fail", "storage: writable", "is not a folder"),
-        ("fail", "mlflow: address", "a server must answer"),
+        ("fail", "nodes: limits", "512 open files allowed"),
+        ("fail", "storage: folder", "is not a folder"),
+        ("fail", "mlflow: answers", "a server must answer"),
     ):
         (line,) = [line for line in lines if line.startswith(f"{level:<4}  {name}: ")]
         assert found in line
         assert " Fix: " in line
-    assert lines[-1].endswith("a study would fail or lie here.")
+    assert lines[-1].endswith("a study would fail here, or its numbers be wrong.")
 
 
 SITE = """
 import importlib.abc
 import sys
-import time
-
-true_time = time.time
-time.time = lambda: true_time() + 90
 
 class Absent(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
@@ -93,7 +88,7 @@ class Absent(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Absent())
 """
-"""A node whose Python has another clock and cannot import this project."""
+"""A node whose Python cannot import this project."""
 
 
 class Uneven(Cluster):
@@ -128,9 +123,6 @@ def uneven():
 def plant(folder: Path) -> Path:
     """Make a folder that spoils the Python that has it on its path."""
     (folder / "sitecustomize.py").write_text(SITE)
-    planted = folder / "torch-9.9.9.dist-info"
-    planted.mkdir(parents=True)
-    (planted / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9.9\n")
     return folder
 
 
@@ -146,11 +138,11 @@ def test_what_is_wrong_with_one_node_of_a_cluster_is_told_with_its_name(tmp_path
 
     code, findings = doctor(tmp_path, "--address", cluster.address, "--space", "space.yaml", before=cluster.settings)
     assert_says(findings, "ray: connection", "ok", cluster.address, "1 node answered")
-    for name in ("ray: nodes", "ray: versions", "ray: free CPUs", "ray: priority", "ray: threads", "nodes: clocks"):
+    for name in ("ray: nodes", "ray: workers"):
         assert_says(findings, name, "ok")
-    for name in ("nodes: CPUs", "packages: this project", "packages: versions", "space: environment"):
+    for name in ("nodes: CPUs", "packages: same as the driver", "space: environment"):
         assert_says(findings, name, "ok")
-    assert_says(findings, "ray: authentication", "ok", "RAY_AUTH_MODE=disabled everywhere")
+    assert_says(findings, "ray: token", "warn", "without a token")
     assert_says(findings, "space: largest trial", "fail", "need")  # two runners and the main process, one CPU
     assert code == 2
 
@@ -159,17 +151,13 @@ def test_what_is_wrong_with_one_node_of_a_cluster_is_told_with_its_name(tmp_path
     cluster.own |= {"PYTHONPATH": environment()["PYTHONPATH"]}
     code, findings = doctor(tmp_path, "--address", cluster.address, "--space", "space.yaml", before=cluster.settings)
     assert code == 2
-    assert_says(findings, "nodes: clocks", "fail", "127.0.0.2 is 90.", "ahead of")
-    assert_says(findings, "packages: this project", "fail", "127.0.0.2: this project cannot be imported there")
-    assert_says(findings, "packages: versions", "fail", "127.0.0.2: torch 9.9.9 instead of")
+    assert_says(findings, "packages: same as the driver", "fail", "127.0.0.2: this project cannot be imported there")
     assert_says(findings, "space: environment", "fail", "127.0.0.2", "No module named 'study'")
-    assert_says(findings, "ray: priority", "warn", "127.0.0.2: trials run at nice 7")
-    assert_says(findings, "ray: threads", "warn", "127.0.0.2: OMP_NUM_THREADS=16")
+    assert_says(findings, "ray: workers", "warn", "127.0.0.2: OMP_NUM_THREADS=16")
     assert_says(findings, "nodes: CPUs", "warn", f"127.0.0.2: Ray hands out {cores + 3} CPUs")
     assert_says(findings, "nodes: machines", "warn", "127.0.0.2", "are one machine")
-    assert_says(findings, "ray: open ports", "warn", "without a token")
     assert_says(findings, "ray: nodes", "ok", "2 nodes")
-    assert at_head not in findings["ray: priority"][1]
+    assert at_head not in findings["ray: workers"][1]
 
     cluster.raylet("127.0.0.2").send_signal(signal.SIGSTOP)
     try:
@@ -182,19 +170,17 @@ def test_what_is_wrong_with_one_node_of_a_cluster_is_told_with_its_name(tmp_path
 
 
 @pytest.mark.heavy
-def test_a_node_that_died_is_named_and_another_ray_is_seen(tmp_path, uneven):
-    cluster, other = uneven(), uneven()
+def test_a_node_that_died_is_named(tmp_path, uneven):
+    cluster = uneven()
     cluster.start_head(num_cpus=1)
     cluster.add_node(1, "127.0.0.2")
-    other.start_head(num_cpus=1)
     cluster.raylet("127.0.0.2").kill()
     deadline = time.monotonic() + 60
     while cluster.state(0)["nodes"] > 1:
         assert time.monotonic() < deadline, "Ray does not notice"
     _, findings = doctor(tmp_path, "--address", cluster.address, before=cluster.settings)
     assert_says(findings, "ray: nodes", "warn", "1 node died and did not come back: 127.0.0.2")
-    assert_says(findings, "ray: other Rays", "warn", other.address)
-    assert_says(findings, "ray: priority", "warn", "nice 15")  # Ray's default
+    assert_says(findings, "ray: workers", "warn", "nice 15")  # Ray's default
 
 
 @pytest.mark.heavy
@@ -209,8 +195,7 @@ def test_a_cluster_that_asks_for_a_token_is_explained(tmp_path, uneven):
     assert_says(findings, "ray: connection", "fail", "accepts us", "export RAY_AUTH_MODE=token")
     code, findings = doctor(tmp_path, "--address", cluster.address, before=cluster.settings)
     assert_says(findings, "ray: connection", "ok")
-    assert_says(findings, "ray: authentication", "ok", "RAY_AUTH_MODE=token everywhere")
-    assert_says(findings, "ray: open ports", "ok", "token")
+    assert_says(findings, "ray: token", "ok", "token")
     assert code == 0, findings
 
 
@@ -239,15 +224,14 @@ def test_an_mlflow_server_is_asked_a_real_question(tmp_path, server, monkeypatch
     place.mkdir()
     code, findings = doctor(place, "--tracking-uri", server.uri, before=["env", f"HOME={place}"])
     assert code == 0, findings
-    assert_says(findings, "mlflow: API", "ok", "search_experiments was answered")
-    assert_says(findings, "mlflow: versions", "ok", "server 3.")
+    assert_says(findings, "mlflow: answers", "ok", "search_experiments was answered", "server 3.")
     server.stop()
 
     # Its database, looked at without a server: of this version, then of another, then of something else.
     uri = f"sqlite:///{server.database}"
     before = server.database.read_bytes()
     _, findings = doctor(place, "--tracking-uri", uri)
-    assert_says(findings, "mlflow: API", "ok", "1 experiments")
+    assert_says(findings, "mlflow: answers", "ok")
     assert server.database.read_bytes() == before
     newer = shutil.copy(server.database, tmp_path / "newer.db")
     with sqlite3.connect(newer) as connection:
@@ -255,17 +239,17 @@ def test_an_mlflow_server_is_asked_a_real_question(tmp_path, server, monkeypatch
     connection.close()
     code, findings = doctor(place, "--tracking-uri", f"sqlite:///{newer}")
     assert code == 2
-    assert_says(findings, "mlflow: API", "fail", "schema cafe", "mlflow db upgrade")
+    assert_says(findings, "mlflow: answers", "fail", "schema cafe", "mlflow db upgrade")
     with sqlite3.connect(tmp_path / "other.db") as connection:
         connection.execute("create table cats (name)")
     connection.close()
     _, findings = doctor(place, "--tracking-uri", f"sqlite:///{tmp_path}/other.db")
-    assert_says(findings, "mlflow: API", "fail", "not MLflow's", "cats")
+    assert_says(findings, "mlflow: answers", "fail", "not MLflow's", "cats")
 
     monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "example.org")
     server.start()
     monkeypatch.delenv("MLFLOW_SERVER_ALLOWED_HOSTS")
     code, findings = doctor(place, "--tracking-uri", server.uri)
     assert code == 2
-    assert_says(findings, "mlflow: address", "fail", "HTTP 403", "--allowed-hosts")
+    assert_says(findings, "mlflow: answers", "fail", "HTTP 403", "--allowed-hosts")
     assert list(place.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Two looks at /proc: the difference by hand, and a real one beside a process that burns a known time."""
+"""Two snapshots of /proc: the difference by hand, and a real one beside a process that burns a known time."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from study.hosts.foreign_load import CpuTimes, Look, Ours, ProcessTimes, _study, load_between, look
+from study.hosts.load import CpuTimes, LoadSnapshot, OwnProcesses, ProcessTimes, _study, load_between, snapshot
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -23,16 +23,18 @@ def process(own, *, ours=True, parent=1, children=0.0, name="python"):
     return ProcessTimes(parent=parent, name=name, own_s=own, children_s=children, ours=ours)
 
 
-def looks(cpus, before, after, *, seconds=100.0):
-    """Return two looks at a machine whose CPUs did `cpus` in between."""
+def snapshots(cpus, before, after, *, seconds=100.0):
+    """Return two snapshots of a machine whose CPUs did `cpus` in between."""
     nothing = {number: CpuTimes(idle_s=0, stolen_s=0, interrupts_s=0, all_s=0) for number in range(len(cpus))}
-    first = Look(host="h", moment_s=5.0, num_cores=len(cpus), cpus=nothing, processes=before)
-    last = Look(host="h", moment_s=5.0 + seconds, num_cores=len(cpus), cpus=dict(enumerate(cpus)), processes=after)
+    first = LoadSnapshot(host="h", moment_s=5.0, num_cores=len(cpus), cpus=nothing, processes=before)
+    last = LoadSnapshot(
+        host="h", moment_s=5.0 + seconds, num_cores=len(cpus), cpus=dict(enumerate(cpus)), processes=after
+    )
     return first, last
 
 
 def load(*arguments, **words):
-    return load_between(*looks(*arguments, **words))
+    return load_between(*snapshots(*arguments, **words))
 
 
 def test_what_is_not_ours_is_foreign():
@@ -67,7 +69,7 @@ def test_a_process_that_began_in_between_counts_whole_and_one_whose_number_was_u
 
 
 def test_a_child_that_ended_brings_its_time_to_its_parent_once():
-    # The child had used 20 s at the first look and 50 s at its end: 30 s of the interval.
+    # The child had used 20 s at the first snapshot and 50 s at its end: 30 s of the interval.
     before = {(1, 0.0): process(5.0), (2, 0.0): process(20.0, parent=1)}
     after = {(1, 0.0): process(15.0, children=50.0)}
     assert load([cpu(40.0)], before, after).foreign_cores == 0.0
@@ -92,8 +94,8 @@ def test_clocks_that_are_not_those_of_the_cores_say_nothing(passed):
     assert load([CpuTimes(idle_s=passed / 2, stolen_s=0, interrupts_s=0, all_s=passed)], {}, {}) is None
 
 
-def test_no_look_no_load():
-    first, last = looks([cpu(1.0)], {}, {})
+def test_no_snapshot_no_load():
+    first, last = snapshots([cpu(1.0)], {}, {})
     assert load_between(None, last) is None
     assert load_between(first, None) is None
     assert load_between(first, replace(last, cpus={})) is None  # a CPU was taken away
@@ -127,7 +129,7 @@ MACHINE = {
 
 
 def ours(**changes):
-    base = Ours(session=SESSION, driver=("here", 10), trial={"here": (30, 31), "there": (50,)})
+    base = OwnProcesses(session=SESSION, driver=("here", 10), trial={"here": (30, 31), "there": (50,)})
     return _study(MACHINE, replace(base, **changes), "here")
 
 
@@ -152,15 +154,15 @@ def burn(seconds):
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")
 def test_a_real_process_is_foreign_or_ours_by_whose_it_is():
-    nobody = Ours(session="no such session", driver=None, trial={})
-    first = look(nobody)
+    nobody = OwnProcesses(session="no such session", driver=None, trial={})
+    first = snapshot(nobody)
     burning = burn(1.1)
     try:
         deadline, process = time.monotonic() + 60, psutil.Process(burning.pid)
         while process.cpu_times().user + process.cpu_times().system < 1.0:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        last = look(replace(nobody, trial={os.uname().nodename: (burning.pid,)}), last=True)
+        last = snapshot(replace(nobody, trial={os.uname().nodename: (burning.pid,)}), last=True)
     finally:
         burning.kill()
         burning.wait()

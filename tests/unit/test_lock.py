@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from study.errors import RecordError
+from study.hosts.mounts import Mount
 from study.records import lock, owner
 from study.records.folder import StudyFolder
-from study.records.owner import Owner, is_gone, locks_reach_all_hosts, oar_says_over, slurm_says_over
+from study.records.owner import Owner, is_gone
 from study.records.records import RecordLog, read_lines
 from tests.synthetic import append, closed, iteration, opened, started
 
@@ -129,9 +130,15 @@ def leave(study, who):
     (study / "driver.json").write_text(who.to_text())
 
 
+def mounted(monkeypatch, *mount):
+    """Let every folder be on this kind of file system, with these options."""
+    for module in (lock, owner):
+        monkeypatch.setattr(module, "mount_of", lambda path: Mount(mount[0], mount[1:]))
+
+
 def test_a_driver_of_another_host_is_believed_gone_only_where_its_lock_would_be_felt(study, me, monkeypatch):
     leave(study, elsewhere(me))
-    monkeypatch.setattr(owner, "_mount_of", lambda path: ("nfs4", ["rw", "local_lock=all"]))
+    mounted(monkeypatch, "nfs4", "local_lock=all")
     said = refusal(study)
     assert "pid 4711 on node7" in said
     assert "`ssh -- node7 ps -fp 4711`" in said
@@ -141,42 +148,13 @@ def test_a_driver_of_another_host_is_believed_gone_only_where_its_lock_would_be_
     with StudyFolder(study).locked():
         pass
     leave(study, elsewhere(me))
-    monkeypatch.setattr(owner, "_mount_of", lambda path: ("nfs4", ["rw", "local_lock=none"]))
+    mounted(monkeypatch, "nfs4", "local_lock=none")
     with StudyFolder(study).locked():
         assert Owner.of_text((study / "driver.json").read_text()).pid == os.getpid()
 
 
-@pytest.mark.parametrize(
-    ("mount", "reach"),
-    [
-        (("ext4", ["rw"]), True),
-        (("tmpfs", ["rw"]), True),
-        (("nfs", ["rw", "vers=3", "local_lock=none"]), True),
-        (("nfs", ["rw", "vers=3", "nolock", "local_lock=all"]), False),
-        (("nfs4", ["rw", "local_lock=flock"]), False),
-        (("lustre", ["rw", "flock", "lazystatfs"]), True),
-        (("lustre", ["rw", "localflock"]), False),
-        (("lustre", ["rw"]), False),
-        (("fuse.sshfs", ["rw"]), False),
-        (("", []), False),
-    ],
-)
-def test_which_file_systems_tell_other_hosts_of_a_lock(mount, reach, monkeypatch, tmp_path):
-    monkeypatch.setattr(owner, "_mount_of", lambda path: mount)
-    assert locks_reach_all_hosts(tmp_path) == reach
-
-
-def test_the_mount_of_a_folder_is_found(tmp_path):
-    if not Path("/proc/self/mounts").exists():
-        pytest.skip("needs /proc")
-    kind, options = owner._mount_of(Path("/proc/self"))
-    assert kind == "proc"
-    assert "rw" in options
-    assert owner._mount_of(tmp_path)[0]
-
-
 def test_what_proves_that_a_driver_is_gone(me, tmp_path, monkeypatch):
-    monkeypatch.setattr(owner, "_mount_of", lambda path: ("fuse.sshfs", []))
+    mounted(monkeypatch, "fuse.sshfs")
 
     def gone(theirs, *, free, mine=me):
         return is_gone(theirs, mine, tmp_path, lock_is_free=free)
@@ -198,7 +176,7 @@ def test_what_proves_that_a_driver_is_gone(me, tmp_path, monkeypatch):
 
 def test_the_scheduler_is_asked_about_another_job_of_its_own(me, study, tmp_path, monkeypatch):
     """A stand-in for squeue: what it prints for a job that is over is SLURM 22.05's."""
-    monkeypatch.setattr(owner, "_mount_of", lambda path: ("fuse.sshfs", []))
+    mounted(monkeypatch, "fuse.sshfs")
     for name, value in {"SLURM_JOB_ID": "13", "SLURM_CLUSTER_NAME": "c"}.items():
         monkeypatch.setenv(name, value)
     squeue = tmp_path / "bin" / "squeue"
@@ -214,19 +192,6 @@ def test_the_scheduler_is_asked_about_another_job_of_its_own(me, study, tmp_path
         assert json.loads((study / "driver.json").read_text())["job"] == "13"
 
 
-def test_what_schedulers_say():
-    assert not slurm_says_over(0, "RUNNING\n", "")
-    assert not slurm_says_over(0, "COMPLETING\n", "")
-    assert slurm_says_over(0, "", "")
-    assert slurm_says_over(0, "PENDING\n", "")  # requeued, not started yet
-    assert slurm_says_over(1, "", "slurm_load_jobs error: Invalid job id specified")
-    assert not slurm_says_over(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-    assert oar_says_over(0, "42: Terminated\n", "")
-    assert oar_says_over(0, "42: Error\n", "")
-    assert not oar_says_over(0, "42: Running\n", "")
-    assert not oar_says_over(1, "", "no such job")
-
-
 def test_the_owner_is_named_without_passwords_and_for_its_user_alone(study, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["run_study.py", "--tracking-uri", "postgresql://me:secret@db/mlflow"])
     with StudyFolder(study).locked():
@@ -240,11 +205,11 @@ def test_the_owner_is_named_without_passwords_and_for_its_user_alone(study, monk
 @pytest.mark.parametrize("damage", [b"", b"\0" * 100, b"garbage", b"[]", b"5", b'{"pid": "x"}', b"[" * 100_000])
 def test_a_damaged_name_is_replaced_where_the_lock_proves_enough_and_else_named(study, damage, monkeypatch):
     (study / "driver.json").write_bytes(damage)
-    monkeypatch.setattr(owner, "_mount_of", lambda path: ("fuse.sshfs", []))
+    mounted(monkeypatch, "fuse.sshfs")
     said = refusal(study)
     assert "driver.json: must say who works on the study" in said
     assert "Fix: " in said
-    monkeypatch.setattr(owner, "_mount_of", lambda path: ("xfs", []))
+    mounted(monkeypatch, "xfs")
     with StudyFolder(study).locked():
         assert lock.at_work(study)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from study.errors import TrialError
-from study.metrics import METRICS
 from study.hosts.memory import forget_peak_rss, read_peak_rss_mb
+from study.metrics import METRICS
 from study.trial.measure import (
     ProcessMeasurement,
     RunnerMeasurement,

@@ -14,11 +14,11 @@ from study.designs.holdup import machine
 from study.designs.holdup.cost import CostModel
 from study.designs.holdup.stages import Request, digest_of
 from study.designs.holdup.variants import folded, runners_of, spec_of
+from study.hosts.load import NodeLoad
 from study.planning.budget import Budget, evaluation_due, trial_budget
 from study.planning.needs import execution_of, num_cpus, num_sampling_processes, processes
 from study.planning.shape import ClusterShape, NodeShape
 from study.records.ledger import PHASES, Ledger, TrialRow
-from study.hosts.load import NodeLoad
 from study.records.records import (
     Evaluation,
     Iteration,

@@ -1,0 +1,88 @@
+"""What a check says: ok, warn or fail, what was found and what to do; and the results of many nodes as one. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from study.errors import StudyError, in_one_line
+from study.text import count
+
+Level = Literal["ok", "warn", "fail"]
+"""`fail`: a study cannot run here, or its numbers would be wrong and not say so. `warn`: it runs with a loss."""
+LEVELS: tuple[Level, ...] = ("ok", "warn", "fail")
+MAX_GROUPS = 3
+"""Different results that one line shows."""
+MAX_NAMES = 4
+"""Nodes, or other things, that one result names."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One line of the diagnosis."""
+
+    level: Level
+    found: str
+    """A sentence without a full stop at the end."""
+    fix: str = ""
+    """What to do; empty where all is well."""
+    theme: str = ""
+    check: str = ""
+
+    @property
+    def name(self) -> str:
+        """Theme and check."""
+        return f"{self.theme}: {self.check}"
+
+
+def ok(found: str) -> CheckResult:
+    """Return that all is well."""
+    return CheckResult("ok", found)
+
+
+def warn(found: str, fix: str) -> CheckResult:
+    """Return that a study runs with a loss."""
+    return CheckResult("warn", found, fix)
+
+
+def fail(found: str, fix: str) -> CheckResult:
+    """Return that a study would fail, or that its numbers would be wrong."""
+    return CheckResult("fail", found, fix)
+
+
+def failed(error: StudyError) -> CheckResult:
+    """Return the result for an error of this project."""
+    found = in_one_line(where=error.where, rule=error.rule, got=error.got, fix="")
+    return fail(" ".join(found.split()).rstrip("."), error.fix or "See the message.")
+
+
+def merged(results: Mapping[str, CheckResult], *, here: str) -> CheckResult | None:
+    """Return one result for all nodes: the worst, with the nodes that it is about; None for no nodes.
+
+    Args:
+        results: Address -> result.
+        here: The address that stands for this machine, which needs no name.
+    """
+    groups: dict[CheckResult, list[str]] = {}
+    for address, result in results.items():
+        groups.setdefault(result, []).append(address)
+    if not groups:
+        return None
+    if len(groups) == 1:
+        ((result, addresses),) = groups.items()
+        where = "" if addresses == [here] else "all nodes: " if len(addresses) > 1 else f"{addresses[0]}: "
+        return CheckResult(result.level, where + result.found, result.fix)
+    ranked = sorted(groups.items(), key=lambda group: (-LEVELS.index(group[0].level), -len(group[1])))
+    worst = ranked[0][0].level
+    if worst != "ok":
+        ranked = [group for group in ranked if group[0].level != "ok"]
+    shown = [f"{some(addresses)}: {result.found}" for result, addresses in ranked[:MAX_GROUPS]]
+    unseen = sum(len(addresses) for _, addresses in ranked[MAX_GROUPS:])
+    shown += [f"and {count(unseen, 'more node')}"] if unseen else []
+    fixes = dict.fromkeys(result.fix for result, _ in ranked if result.level == worst)
+    return CheckResult(worst, "; ".join(shown), " ".join(list(fixes)[:MAX_GROUPS]))
+
+
+def some(items: Sequence[str]) -> str:
+    """Return the first `MAX_NAMES` items, and how many more there are."""
+    more = len(items) - MAX_NAMES
+    return ", ".join(items[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,339 @@
+"""What `study.hosts` reads of a machine: from files that a test wrote, and for real."""
+
+import ast
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.hosts import control_groups, cpus, probe
+from study.hosts.cpus import cores_of, count_gpus
+from study.hosts.facts import NodeFacts
+from study.hosts.jobs import Job, current_job, granted_cpus, job_of, oar_says_over, slurm_says_over
+from study.hosts.machine import machine
+from study.hosts.mounts import Mount, mount_of
+from study.hosts.probe import digest_of, read_node, readers_of
+from study.hosts.processes import children_of, options_of, started_at, still_runs
+
+ROOT = Path(__file__).resolve().parents[2]
+VARIABLE = re.compile(r"(SLURM|OAR|PBS)_[A-Z_]+")
+
+
+def test_nobody_else_reads_the_system_or_a_schedulers_variables():
+    found = []
+    for file in [*(ROOT / "study").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")]:
+        name = file.relative_to(ROOT).as_posix()
+        if name.startswith("study/hosts/"):
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and (text.startswith(("/proc/", "/sys/")) or VARIABLE.fullmatch(text)):
+                found.append(f"{name}:{node.lineno} {text}")
+    assert [each for each in found if not each.startswith(("study/launch/", "study/records/lock.py"))] == []
+
+
+# CPUs, memory, control groups.
+
+
+def test_hyper_threads_of_one_core_are_one_core(tmp_path):
+    for cpu, siblings in enumerate(["0,8", "1,9"]):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings + "\n")
+    assert cores_of([0, 0, 1, 7], tmp_path) == ["0,8", "1,9", "7"]
+
+
+def test_gpus_are_those_of_the_driver_that_this_process_may_see(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert count_gpus(tmp_path / "missing") == 0
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / name).mkdir()
+    assert count_gpus(tmp_path) == 2
+    for visible, count in (("", 0), ("-1", 0), ("1", 1), ("0,1", 2), ("0,1,2", 2)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert count_gpus(tmp_path) == count
+
+
+@pytest.mark.parametrize(
+    ("membership", "folder", "files"),
+    [
+        ("0::/job\n", "job", {"cpu.max": "100000 100000", "memory.max": "1572864000", "memory.current": "1"}),
+        (
+            "4:memory:/job\n3:cpu,cpuacct:/job\n",
+            "",
+            {
+                "cpu,cpuacct/job/cpu.cfs_quota_us": "100000",
+                "cpu,cpuacct/job/cpu.cfs_period_us": "100000",
+                "memory/job/memory.limit_in_bytes": "1572864000",
+                "memory/job/memory.usage_in_bytes": "1",
+                "memory/memory.limit_in_bytes": str(2**63 - 4096),  # no limit
+                "memory/memory.usage_in_bytes": "1",
+            },
+        ),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_the_limits_of_control_groups_are_those_of_the_machine(tmp_path, monkeypatch, membership, folder, files):
+    (tmp_path / "cgroup").write_text(membership)
+    for name, content in files.items():
+        file = tmp_path / "fs" / folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content + "\n")
+    monkeypatch.setattr(control_groups.control_groups, "__defaults__", (tmp_path / "cgroup", tmp_path / "fs"))
+    monkeypatch.setattr(cpus, "cores_of", lambda cpus: ["core"] * 8)
+    here = machine()
+    assert (here.num_cores, here.memory_mb) == (1, 1500)
+    assert control_groups.cpu_quota() == 1.0
+
+
+def test_control_groups_of_both_versions_are_walked_up_to_their_root(tmp_path):
+    membership = tmp_path / "cgroup"
+    membership.write_text("4:memory:/job/step\n3:cpu,cpuacct:/\n0::/slice/scope\n")
+    root = tmp_path / "fs"
+    for folder in ("memory/job/step", "cpu,cpuacct", "slice/scope"):
+        (root / folder).mkdir(parents=True)
+
+    def groups(controller):
+        found = control_groups.control_groups(controller, membership, root)
+        return [path.relative_to(root).as_posix() for path in found]
+
+    assert groups("memory") == ["memory/job/step", "memory/job", "memory", "slice/scope", "slice", "."]
+    assert groups("cpu") == ["cpu,cpuacct", "slice/scope", "slice", "."]
+
+
+def ask_in_a_process(code: str, *before: str) -> Any:
+    """Run a line of Python that prints JSON in a process of its own, after shell commands."""
+    program = f"import json; from study.hosts.probe import *; print(json.dumps({code}))"
+    words = ["sh", "-c", "; ".join([*before, 'exec "$@"']), "sh", sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(done.stdout)
+
+
+def test_limits_on_a_process_are_read():
+    before = ["ulimit -n 512", f"taskset -pc {min(os.sched_getaffinity(0))} $$ >/dev/null"]
+    limits, bound = ask_in_a_process("[read_limits(), read_cpus()]", *before)
+    assert limits["open_files"] == limits["open_files_hard"] == 512
+    assert (bound["allowed"], bound["num_cores"], len(bound["cores"])) == (1, 1, 1)
+
+
+@pytest.fixture
+def control_group():
+    """Return a maker of a control group (version 1) with one limit; its `tasks` file takes processes in."""
+    made = []
+
+    def make(controller: str, **values: int) -> str:
+        folder = Path("/sys/fs/cgroup") / controller / f"doctor-{os.getpid()}"
+        try:
+            folder.mkdir()
+            made.append(folder)
+            for name, value in values.items():
+                (folder / name.replace("__", ".")).write_text(str(value))
+        except OSError as error:
+            pytest.skip(f"no control group of {controller} can be made here ({error.strerror})")
+        return f"echo $$ > {folder}/tasks"
+
+    yield make
+    for folder in made:
+        folder.rmdir()
+
+
+def test_limits_of_real_control_groups_are_read(control_group):
+    before = [
+        control_group("pids", pids__max=50),
+        control_group("cpu", cpu__cfs_quota_us=100_000),
+        control_group("memory", memory__limit_in_bytes=300 * 2**20),
+    ]
+    limits, cpus, memory = ask_in_a_process("[read_limits(), read_cpus(), read_memory()]", *before)
+    assert limits["thread_room"] < 50
+    assert limits["thread_limit"].endswith("/pids.max")
+    assert (cpus["quota"], cpus["num_cores"]) == (1.0, 1)
+    assert memory["total_mb"] == 300
+    assert 0 < memory["available_mb"] <= 300
+
+
+# File systems.
+
+
+def test_the_mount_of_a_path_is_the_last_one_around_it(tmp_path):
+    table = tmp_path / "mountinfo"
+    lines = [
+        "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw",
+        "2 1 0:5 / /home rw - nfs4 server:/home rw,vers=4.2,local_lock=none",
+        "3 2 0:6 / /home/a\\040b rw - lustre x rw,flock",
+        "4 1 0:7 / /scratch rw - ext4 /dev/sdb rw",
+        "5 1 0:8 / /scratch rw - beegfs y rw",
+    ]
+    table.write_text("\n".join(lines))
+    wanted = {"/etc": "ext4", "/home/u/x": "nfs4", "/home/a b/c": "lustre", "/homes": "ext4", "/scratch/s": "beegfs"}
+    assert {path: mount_of(Path(path), table).kind for path in wanted} == wanted
+    assert mount_of(Path("/home/u"), table).locks_reach_all_hosts
+    assert mount_of(Path("/home"), tmp_path / "missing") == Mount("")
+    assert mount_of(Path("/proc/self")).kind == "proc"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "network", "reach"),
+    [
+        ("ext4", ["rw"], False, True),
+        ("tmpfs", ["rw"], False, True),
+        ("overlay", ["rw"], False, True),
+        ("nfs", ["rw", "vers=3", "local_lock=none"], True, True),
+        ("nfs", ["rw", "vers=3", "nolock", "local_lock=all"], True, False),
+        ("nfs4", ["rw", "local_lock=flock"], True, False),
+        ("lustre", ["rw", "flock", "lazystatfs"], True, True),
+        ("lustre", ["rw", "localflock"], True, False),
+        ("lustre", ["rw"], True, False),
+        ("gpfs", ["rw"], True, True),
+        ("panfs", ["rw"], True, False),
+        ("fuse.sshfs", ["rw"], True, False),
+        ("fuse.ceph-fuse", ["rw"], True, False),
+        ("fuse.squashfuse", ["rw"], False, False),
+        ("", [], False, False),
+    ],
+)
+def test_which_file_systems_other_hosts_write_to_and_see_the_locks_of(kind, options, network, reach):
+    mount = Mount(kind, tuple(options))
+    assert (mount.is_network, mount.locks_reach_all_hosts) == (network, reach)
+
+
+# Batch jobs.
+
+
+def test_a_job_is_read_from_the_variables_of_its_scheduler():
+    assert current_job({}) is None
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURM_RESTART_COUNT": "2", "SLURM_JOB_END_TIME": "99"}
+    slurm |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "4(x2)"}
+    assert current_job(slurm) == Job(
+        scheduler="slurm", id="7", cluster="c", restarts=2, node_list="n[1-2]", cpus_per_node="4(x2)", ends_at=99
+    )
+    oar = job_of("oar", {"OAR_JOB_ID": "8", "OAR_NODEFILE": "/n"})
+    assert (oar.id, oar.node_file, oar.ends_at) == ("8", Path("/n"), None)
+    assert job_of("oar", {"OAR_JOB_ID": "8", "OAR_JOB_WALLTIME_SECONDS": "60"}).ends_at > 60
+    assert current_job({"PBS_JOBID": "9.host", "PBS_NODEFILE": "/n"}).node_file == Path("/n")
+    assert current_job({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "pod-1"}).id == "pod-1"
+    assert job_of("oar", slurm) is None
+
+
+def test_the_cpus_that_a_batch_system_gave_are_read(tmp_path):
+    nodefile = tmp_path / "nodes"
+    nodefile.write_text("n1.site\nn1.site\nn2.site\n")
+    names = ("n1",)
+    assert granted_cpus(names, {"OAR_NODEFILE": str(nodefile)}) == (2, "OAR_NODEFILE")
+    assert granted_cpus(("elsewhere",), {"OAR_NODEFILE": str(nodefile)}) == (None, "")
+    assert granted_cpus(names, {"OAR_NODEFILE": "/missing"}) == (None, "")
+    slurm = {"SLURM_JOB_ID": "1", "SLURM_CPUS_PER_TASK": "3"}
+    assert granted_cpus(names, slurm) == (3, "SLURM_CPUS_PER_TASK")
+    assert granted_cpus(names, slurm | {"SLURM_CPUS_ON_NODE": "6"}) == (6, "SLURM_CPUS_ON_NODE")
+    assert granted_cpus(names, {"SLURM_CPUS_ON_NODE": "6"}) == (None, "")
+    assert granted_cpus(names, {"PBS_JOBID": "1", "NCPUS": "5"}) == (5, "NCPUS")
+
+
+def test_what_schedulers_say_of_another_job(monkeypatch):
+    assert not slurm_says_over(0, "RUNNING\n", "")
+    assert not slurm_says_over(0, "COMPLETING\n", "")
+    assert slurm_says_over(0, "", "")
+    assert slurm_says_over(0, "PENDING\n", "")  # requeued, not started yet
+    assert slurm_says_over(1, "", "slurm_load_jobs error: Invalid job id specified")
+    assert not slurm_says_over(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    assert oar_says_over(0, "42: Terminated\n", "")
+    assert oar_says_over(0, "42: Error\n", "")
+    assert not oar_says_over(0, "42: Running\n", "")
+    assert not oar_says_over(1, "", "no such job")
+    monkeypatch.setenv("PATH", "/missing")
+    assert not any(Job(scheduler=name, id="1").is_over("2") for name in ("slurm", "oar", "pbs"))
+
+
+# Processes, and everything that a node says.
+
+
+def test_processes_are_known_by_their_start():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert child.pid in children_of(os.getpid())
+        began = started_at(child.pid)
+        assert still_runs(child.pid, began)
+        assert not still_runs(child.pid, began - 60)  # the id belongs to another process now
+    finally:
+        child.communicate()
+    assert not still_runs(child.pid, began)
+
+
+def test_the_options_of_a_raylet_are_read_from_its_command_line():
+    words = ["/raylet", "--gcs-address=10.0.0.1:6379", "--session_dir=/tmp/ray/s", "--python_worker_command=a --b=c"]
+    assert options_of(words) == {
+        "gcs_address": "10.0.0.1:6379",
+        "session_dir": "/tmp/ray/s",
+        "python_worker_command": "a --b=c",
+    }
+
+
+def test_a_machine_says_everything_that_is_asked():
+    answer = read_node(sample_s=0.05)
+    assert answer["faults"] == {}
+    assert set(answer["facts"]) == set(NodeFacts.__annotations__)
+    for name, part in NodeFacts.__annotations__.items():
+        keys = getattr(part, "__annotations__", None)
+        if keys and answer["facts"][name] is not None:
+            assert set(answer["facts"][name]) == set(keys), name
+    json.dumps(answer)
+    assert answer["facts"]["ray"] is None
+    assert answer["facts"]["software"]["source"] == digest_of([ROOT / "study", ROOT / "analysis"])
+    assert answer["facts"]["load"]["seconds"] >= 0.05
+    assert answer["facts"]["limits"]["open_files"] in (resource.getrlimit(resource.RLIMIT_NOFILE)[0], sys.maxsize)
+
+
+def test_what_cannot_be_read_is_named_with_its_reason(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/" + "x" * 5000)
+    answer = read_node(sample_s=0)
+    assert list(answer["faults"]) == ["token"]
+    assert answer["faults"]["token"].startswith("OSError: ")
+
+
+def test_who_asks_is_not_foreign(monkeypatch):
+    seen = []
+    monkeypatch.setattr(probe, "read_load", lambda sample_s, own, ray: seen.append(own))
+    read_node(sample_s=1, asking=[4711], asking_boot_id=probe.boot_id())
+    read_node(sample_s=1, asking=[4711], asking_boot_id="another machine")
+    assert seen == [(os.getpid(), 4711), (os.getpid(),)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "above", "readers"),
+    [
+        (0o600, 0o755, ""),
+        (0o644, 0o755, "everybody"),
+        (0o644, 0o700, ""),
+        (0o640, 0o755, "its group"),
+        (0o640, 0o701, ""),
+        (0o604, 0o711, "everybody"),
+    ],
+)
+def test_who_can_read_a_token_depends_on_its_mode_and_on_the_folders_above(mode, above, readers):
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # pytest's own folders are private
+        Path(place).chmod(0o755)
+        file = Path(place) / ".ray" / "auth_token"
+        file.parent.mkdir()
+        file.write_text("x" * 40)
+        file.chmod(mode)
+        file.parent.chmod(above)
+        assert readers_of(file) == readers
+
+
+def test_a_digest_changes_with_any_module_and_with_nothing_else(tmp_path):
+    package = tmp_path / "study"
+    package.mkdir()
+    (package / "a.py").write_text("x = 1\n")
+    before = digest_of([package])
+    (package / "a.pyc").write_text("compiled")
+    assert digest_of([package]) == before
+    (package / "a.py").write_text("x = 2\n")
+    changed_text = digest_of([package])
+    (package / "a.py").rename(package / "b.py")
+    assert len({before, changed_text, digest_of([package])}) == 3
