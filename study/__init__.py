@@ -11,7 +11,8 @@ from study.errors import (
     TrackingError,
     TrialError,
 )
-from study.space.spec import StudySpec, load_space
+from study.space.parsing import load_space
+from study.space.spec import StudySpec
 
 if TYPE_CHECKING:
     from study.driver.display import Display

@@ -40,8 +40,7 @@ from study.records.records import (
 )
 from study.records.timing import label_at_start
 from study.space.parameters import SCALE, Value
-from study.space.rules import resolve
-from study.space.settings import rounded, runnable
+from study.space.settings import resolve, rounded, runnable
 from study.space.spec import StudySpec
 from tests.spaces import spec as small_spec
 

@@ -4,8 +4,9 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from study.space.parsing import parse_space
 from study.space.space_file import Source
-from study.space.spec import StudySpec, parse_space
+from study.space.spec import StudySpec
 
 BASE: dict[str, Any] = {
     "environment": {"id": "CartPole-v1", "floor": 0, "reference": 500, "target": 450},

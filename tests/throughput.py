@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from study.space.parsing import parse_space
 from study.space.space_file import Source
-from study.space.spec import StudySpec, parse_space
+from study.space.spec import StudySpec
 from tests.spaces import with_changes
 
 BASE: dict[str, Any] = {

@@ -12,8 +12,9 @@ from study.errors import SpaceError
 from study.mirrors.mirror_content import STUDY_ID, STUDY_STATUS
 from study.records.folder import FORMAT, StudyIdentity
 from study.records.records import StudyClosed, StudyOpened
+from study.space.parsing import parse_space
 from study.space.space_file import Source
-from study.space.spec import StudySpec, parse_space
+from study.space.spec import StudySpec
 
 _PREFIX = "provenance."
 _TEXTS = ("time", "hostname", "platform", "cpu_model")

@@ -75,7 +75,7 @@ def _grid(contents: Sequence[Mapping[str, Any]], scales: Sequence[int]) -> list[
         f"parameters={_json(parameters)}",
         "search.sampler=grid",
         "search.num_trials=null",
-        "search.anchors=[]",
+        "search.baselines=[]",
     ]
 
 

@@ -14,7 +14,7 @@ from study.engine import engine_of_space, engines_in_words, other_engine
 from study.planning.plan import Plan
 from study.records.ledger import PHASES, TrialRow
 from study.records.timing import PRESSURE_LIMIT
-from study.space.cells import ANCHOR, Cell, cells_of
+from study.space.cells import BASE_CELL, Cell, cells_of
 from study.space.spec import StudySpec
 from study.text import count, duration
 
@@ -133,7 +133,7 @@ def _table_of_cells(cells: Sequence[Cell]) -> Table:
 
 
 def _words(cell: Cell, cells: Sequence[Cell]) -> list[str]:
-    grids = ", ".join(filter(None, [ANCHOR if cell.name == ANCHOR else "", cell.grids]))
+    grids = ", ".join(filter(None, [BASE_CELL if cell.name == BASE_CELL else "", cell.grids]))
     trials = f"{cell.num_trials} x " if cell.num_trials > 1 else ""
     learners = [str(cell.num_learners)] if _learners_differ(cells) else []
     return [grids, f"{trials}{cell.num_env_runners}", *(str(cell.setting[at]) for at in _COLUMNS.values()), *learners]

@@ -41,7 +41,7 @@ from study.records.packing import unpacked
 from study.records.provenance import provenance
 from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
 from study.records.state import check_not_cut, ledger_of
-from study.space.laws import smallest
+from study.space.domains import smallest
 from study.space.parameters import SCALE
 from study.space.settings import runnable
 from study.space.spec import Execution, StudySpec

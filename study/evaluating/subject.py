@@ -11,11 +11,12 @@ from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow, best_per_scale
 from study.records.state import ledger_of
 from study.records.trust import check_own
-from study.space.laws import smallest
+from study.space.domains import smallest
 from study.space.parameters import SCALE, Value
+from study.space.parsing import load_space, load_unscored
 from study.space.settings import runnable
 from study.space.space_file import find_space
-from study.space.spec import StudySpec, load_space, load_unscored
+from study.space.spec import StudySpec
 from study.trial.weights import STATE_FILE
 
 _SPACE_SUFFIXES = (".yaml", ".yml")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from study.planning.needs import num_sampling_processes, processes
 from study.planning.shape import ClusterShape
+from study.space.domains import bounds
 from study.space.parameters import Value
-from study.space.rules import batch_domain, bounds, minibatch_bounds
+from study.space.settings import batch_domain, minibatch_bounds
 from study.space.spec import Execution, StudySpec
 
 GUESS_FACTOR = 3

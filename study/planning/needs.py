@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from study.errors import ClusterError
 from study.planning.shape import UNKNOWN, ClusterShape, NodeShape
 from study.space.cells import Cell, cells_of, spec_of_cell
-from study.space.laws import largest
+from study.space.domains import largest
 from study.space.parameters import SCALE
-from study.space.rules import batch_domain
+from study.space.settings import batch_domain
 from study.space.spec import Execution, StudySpec
 
 LANE_MB = 0.3

@@ -85,7 +85,7 @@ def _cells(spec: StudySpec) -> list[tuple[int, int | None]]:
 
 
 def _anchors(spec: StudySpec) -> Iterator[Slot]:
-    for anchor in spec.search.anchors:
+    for anchor in spec.search.baselines:
         given = {name: value for name, value in anchor.parameters.items() if name in spec.tuned}
         scale = anchor.parameters.get(SCALE)
         for num_env_runners, iterations in _cells(spec):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from study.planning.needs import num_cpus
 from study.planning.plan import Plan
 from study.planning.shape import LOCAL, NodeShape
-from study.space.laws import larger_batches
+from study.space.settings import larger_batches
 from study.space.spec import StudySpec
 from study.text import count, listed
 

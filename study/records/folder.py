@@ -17,9 +17,10 @@ from study.records import lock
 from study.records.files import check_plain, check_size, write_atomically
 from study.records.shapes import misfit
 from study.records.trust import SIGNATURE, check_own, sign
+from study.space.parsing import parse_space
 from study.space.plain import unfit
 from study.space.space_file import Source
-from study.space.spec import StudySpec, parse_space
+from study.space.spec import StudySpec
 
 FORMAT = 1
 """Version of the folder's layout."""
@@ -267,7 +268,7 @@ class StudyFolder:
             if not isinstance(content, dict) or (wrong := misfit(StudyIdentity, content)) is not None:
                 raise ValueError(wrong if isinstance(content, dict) else f"{str(content)[:40]!r}")
             identity = StudyIdentity(**content)
-            if (wrong := next((law for _, law, _ in unfit(identity.spec)), None)) is not None:
+            if (wrong := next((fault.problem for fault in unfit(identity.spec)), None)) is not None:
                 raise ValueError(f"spec: {wrong}")
             _check_names(identity)
         except FileNotFoundError as error:

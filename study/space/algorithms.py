@@ -1,11 +1,11 @@
-"""What a space may tell each algorithm, and what an algorithm says itself: for schema, laws and RLlib. Pure."""
+"""The algorithms: parameters that a space may give to each, and values that an algorithm fixes. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from study.space.parameters import SCALE, Value
+from study.space.parameters import END_FRACTION, FRAGMENT, SCALE, Value
 
 AlgorithmName = Literal["PPO", "A2C", "APPO", "IMPALA"]
 
@@ -35,8 +35,8 @@ _COMMON = (SCALE, "num_envs_per_env_runner", "train_batch_size", "lr", "gamma")
 _LOSS = ("entropy_coeff", "grad_clip", "vf_loss_coeff")
 _ACTOR_CRITIC = (*_COMMON, *_LOSS)
 _ASYNCHRONOUS = (
-    "lr_end_fraction",  # Espeholt et al. end at 0: nothing else bounds how far an update moves the policy
-    "rollout_fragment_length",
+    END_FRACTION,  # Espeholt et al. end at 0: nothing else bounds how far an update moves the policy
+    FRAGMENT,
     "vtrace_clip_rho_threshold",
     "vtrace_clip_pg_rho_threshold",
 )

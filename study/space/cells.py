@@ -3,18 +3,15 @@
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from study.space.domains import ParametersSpec
 from study.space.parameters import PARAMETERS, SCALE, Value
-from study.space.rules import overlay, resolve
+from study.space.settings import overlay, resolve
+from study.space.spec import StudySpec
 from study.space.throughput import LEARNERS, ThroughputSpec
 
-if TYPE_CHECKING:
-    from study.space.spec import StudySpec
-
-ANCHOR = "anchor"
-"""Name of the base cell, which begins and ends every block."""
+BASE_CELL = "anchor"
+"""Name of the base cell in records; it begins and ends every block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +19,7 @@ class Cell:
     """What a trial is to time: numbers, no rules."""
 
     name: str
-    """Distinct within a study; the base cell's is `anchor`."""
+    """Distinct within a study; the base cell's is `BASE_CELL`."""
     num_env_runners: int
     num_learners: int
     setting: Mapping[str, Value]
@@ -38,12 +35,12 @@ class Cell:
         return ", ".join(place.rpartition(".")[2] for place in self.places if place.startswith("throughput."))
 
 
-def base_setting(spec: "StudySpec") -> dict[str, Value]:
+def base_setting(spec: StudySpec) -> dict[str, Value]:
     """Return the base cell's parameters and rules, without the scale."""
     return dict(spec.fixed)
 
 
-def cells_of(spec: "StudySpec") -> tuple[Cell, ...]:
+def cells_of(spec: StudySpec) -> tuple[Cell, ...]:
     """Return the distinct cells of a throughput study, the base cell first.
 
     A cell that several grids name is one cell. The undivided trial of an allocation stays apart from the base cell, so
@@ -53,7 +50,7 @@ def cells_of(spec: "StudySpec") -> tuple[Cell, ...]:
     for cell in (_base(spec), *_of_grids(spec), *_of_allocation(spec)):
         key = _identity(cell)
         known = cells.get(key)
-        if known is None or (cell.places == ("throughput.allocation",) and known.name == ANCHOR):
+        if known is None or (cell.places == ("throughput.allocation",) and known.name == BASE_CELL):
             cells[key if known is None else (*key, cell.name)] = cell
             continue
         name = cell.name if cell.places == ("throughput.allocation",) else known.name
@@ -61,13 +58,13 @@ def cells_of(spec: "StudySpec") -> tuple[Cell, ...]:
     return tuple(cells.values())
 
 
-def spec_of_cell(spec: "StudySpec", cell: Cell) -> "StudySpec":
-    """Return the space in which the cell is all there is: what knows a space then knows the cell."""
+def spec_of_cell(spec: StudySpec, cell: Cell) -> StudySpec:
+    """Return a spec that is fixed to this cell's values."""
     return spec_of_values(spec, {**cell.setting, SCALE: cell.num_env_runners}, num_learners=cell.num_learners)
 
 
-def spec_of_values(spec: "StudySpec", values: Mapping[str, Value], *, num_learners: int) -> "StudySpec":
-    """Return the space with these values of all parameters, and no rules."""
+def spec_of_values(spec: StudySpec, values: Mapping[str, Value], *, num_learners: int) -> StudySpec:
+    """Return a spec with these values of all parameters, and no rules."""
     parameters = ParametersSpec.model_validate(dict(values))
     resources = spec.resources.model_copy(update={LEARNERS: num_learners})
     return spec.model_copy(update={"parameters": parameters, "resources": resources})
@@ -85,17 +82,17 @@ def shares(num_cpus: int, num_trials: int, *, overhead: int, each: int) -> int:
     return (num_cpus // num_trials - overhead) // each
 
 
-def _base(spec: "StudySpec") -> Cell:
-    return _cell(spec, base_setting(spec), spec.scales[0], spec.resources.num_learners, "parameters", name=ANCHOR)
+def _base(spec: StudySpec) -> Cell:
+    return _cell(spec, base_setting(spec), spec.scales[0], spec.resources.num_learners, "parameters", name=BASE_CELL)
 
 
-def _of_grids(spec: "StudySpec") -> Iterator[Cell]:
+def _of_grids(spec: StudySpec) -> Iterator[Cell]:
     for name, axes in _section(spec).axes().items():
         for values in itertools.product(*axes.values()):
             yield _changed(spec, dict(zip(axes, values, strict=True)), f"throughput.grids.{name}")
 
 
-def _of_allocation(spec: "StudySpec") -> Iterator[Cell]:
+def _of_allocation(spec: StudySpec) -> Iterator[Cell]:
     allocation = _section(spec).allocation
     if allocation is None:
         return
@@ -108,7 +105,7 @@ def _of_allocation(spec: "StudySpec") -> Iterator[Cell]:
         yield replace(whole, num_env_runners=runners, num_trials=trials, name=f"allocation {trials} x {runners}")
 
 
-def _changed(spec: "StudySpec", changes: Mapping[str, Value], place: str) -> Cell:
+def _changed(spec: StudySpec, changes: Mapping[str, Value], place: str) -> Cell:
     scale = int(changes.get(SCALE, spec.scales[0]))
     learners = int(changes.get(LEARNERS, spec.resources.num_learners))
     setting = overlay(base_setting(spec), {name: changes[name] for name in changes if name not in (SCALE, LEARNERS)})
@@ -116,7 +113,7 @@ def _changed(spec: "StudySpec", changes: Mapping[str, Value], place: str) -> Cel
 
 
 def _cell(
-    spec: "StudySpec", setting: Mapping[str, Value], scale: int, learners: int, place: str, *, name: str = ""
+    spec: StudySpec, setting: Mapping[str, Value], scale: int, learners: int, place: str, *, name: str = ""
 ) -> Cell:
     values = _numbers(setting, scale)
     short = {"n": scale, "k": "num_envs_per_env_runner", "B": "train_batch_size", "m": "minibatch_size"}
@@ -139,7 +136,7 @@ def _identity(cell: Cell) -> tuple[object, ...]:
     return cell.num_env_runners, cell.num_learners, cell.num_trials, *sorted(cell.setting.items())
 
 
-def _section(spec: "StudySpec") -> ThroughputSpec:
+def _section(spec: StudySpec) -> ThroughputSpec:
     if spec.throughput is None:
         raise ValueError("only a throughput study has cells")  # a mistake of ours, not of a person's
     return spec.throughput

@@ -1,7 +1,7 @@
 """What a space may say about one parameter: a value, a list of choices, or a range. Pure."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
@@ -73,6 +73,17 @@ ParameterValues = Annotated[dict[str, int | float], BeforeValidator(_with_whole)
 """Parameter -> its value."""
 
 
+class Section(Model):
+    """A block of a space file; the text below each field is its description in the schema and the field reference."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+def broken(*, rule: str, got: str, fix: str, code: str) -> PydanticCustomError:
+    """Return the error by which a validator reports the parts of a `Fault`."""
+    return PydanticCustomError("rule", "{rule}, got {got}", {"rule": rule, "got": got, "fix": fix, "code": code})
+
+
 class Choices(Model, Generic[T]):
     """An unordered list to choose from; a bare YAML list means the same."""
 
@@ -81,10 +92,11 @@ class Choices(Model, Generic[T]):
     @model_validator(mode="after")
     def _distinct(self) -> "Choices[T]":
         if len(set(self.choices)) != len(self.choices):
-            raise PydanticCustomError(
-                "law",
-                "every choice must differ, got {choices}.|Name each value once.",
-                {"choices": self.choices},
+            raise broken(
+                rule="every choice must differ",
+                got=str(self.choices),
+                fix="Name each value once.",
+                code="choices-not-distinct",
             )
         return self
 
@@ -111,39 +123,36 @@ class Range(Model, Generic[T]):
             fix = "Write decimals with a point: a comma separates keys."
         else:
             return content
-        law = f"must be a value, a list or a range {{low: …, high: …}}, got {{{keys}}}."
-        raise PydanticCustomError("law", "{law}|{fix}", {"law": law, "fix": fix})
+        rule = "must be a value, a list or a range {low: …, high: …}"
+        raise broken(rule=rule, got=f"{{{keys}}}", fix=fix, code="not-a-range")
 
     @model_validator(mode="after")
-    def _laws(self) -> "Range[T]":
-        if not self.low < self.high:
-            raise PydanticCustomError(
-                "law",
-                "`low < high` must hold, got low={low}, high={high}.|{fix}",
-                {
-                    "low": self.low,
-                    "high": self.high,
-                    "fix": "Swap the bounds." if self.low > self.high else "Give one value instead of a range.",
-                },
+    def _consistent(self) -> "Range[T]":
+        low, high, step = self.low, self.high, self.step
+        if not low < high:
+            fix = "Swap the bounds." if low > high else "Give one value instead of a range."
+            rule = "`low < high` must hold"
+            raise broken(rule=rule, got=f"low={low}, high={high}", fix=fix, code="low-not-below-high")
+        if self.log and low <= 0:
+            raise broken(
+                rule="`low > 0` must hold with `log: true`",
+                got=f"low={low}",
+                fix="Raise `low` or drop `log`.",
+                code="log-range-from-zero",
             )
-        if self.log and self.low <= 0:
-            raise PydanticCustomError(
-                "law",
-                "`low > 0` must hold with `log: true`, got low={low}.|Raise `low` or drop `log`.",
-                {"low": self.low},
+        if step is not None and (self.log or step <= 0):
+            raise broken(
+                rule="`step > 0` without `log: true` must hold",
+                got=f"step={step}, log={self.log}",
+                fix="Drop one of the two.",
+                code="step-in-log-range",
             )
-        if self.step is not None and (self.log or self.step <= 0):
-            raise PydanticCustomError(
-                "law",
-                "`step > 0` without `log: true` must hold, got step={step}, log={log}.|Drop one of the two.",
-                {"step": self.step, "log": self.log},
-            )
-        if self.step is not None and not is_multiple(self.high - self.low, self.step):
-            raise PydanticCustomError(
-                "law",
-                "`high` must be `low` plus a whole number of steps, got low={low}, high={high}, step={step}.|"
-                "Change one of the three.",
-                {"low": self.low, "high": self.high, "step": self.step},
+        if step is not None and not is_multiple(high - low, step):
+            raise broken(
+                rule="`high` must be `low` plus a whole number of steps",
+                got=f"low={low}, high={high}, step={step}",
+                fix="Change one of the three.",
+                code="range-not-whole-steps",
             )
         return self
 
@@ -156,10 +165,12 @@ def _listed(given: Range[int]) -> list[int]:
     if given.step is not None:
         count = (given.high - given.low) // given.step + 1
         if count > MAX_LISTED:
-            law = (
-                "at most {most} values, got {count}.|Raise `step`, or leave it out: each value is then twice the last."
+            raise broken(
+                rule=f"at most {MAX_LISTED} values",
+                got=str(count),
+                fix="Raise `step`, or leave it out: each value is then twice the last.",
+                code="range-of-too-many-values",
             )
-            raise PydanticCustomError("law", law, {"most": MAX_LISTED, "count": count})
         return list(range(given.low, given.high + 1, given.step))
     values, value = [], given.low
     while value < given.high:
@@ -175,6 +186,42 @@ def is_multiple(length: float, step: float) -> bool:
 
 
 Domain = Value | Choices[int] | Choices[float] | Range[int] | Range[float]
+
+
+def bounds(domain: Domain) -> tuple[Value, Value]:
+    """Return the least and the greatest value of a domain."""
+    if isinstance(domain, Choices):
+        return min(domain.choices), max(domain.choices)
+    return (domain.low, domain.high) if isinstance(domain, Range) else (domain, domain)
+
+
+def smallest(domain: Domain) -> Value:
+    """Return the least value that `domain` can take."""
+    return bounds(domain)[0]
+
+
+def largest(domain: Domain) -> Value:
+    """Return the greatest value that `domain` can take."""
+    return bounds(domain)[1]
+
+
+def contains(domain: Domain, value: Value) -> bool:
+    """Return whether `value` is one that `domain` can take."""
+    if isinstance(domain, Choices):
+        return value in domain.choices
+    if isinstance(domain, Range):
+        on_step = domain.step is None or is_multiple(value - domain.low, domain.step)
+        return on_step and domain.low <= value <= domain.high
+    return value == domain
+
+
+def values(domain: Domain) -> Iterable[Value]:
+    """Return every value of a whole-number domain."""
+    if isinstance(domain, Choices):
+        return domain.choices
+    if isinstance(domain, Range):
+        return range(int(domain.low), int(domain.high) + 1, int(domain.step or 1))
+    return (domain,)
 
 
 def _form(value: Any) -> str:

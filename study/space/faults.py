@@ -1,8 +1,9 @@
-"""Pydantic's errors about a space as faults in our words: place, rule, value, and what to write instead. Pure."""
+"""From pydantic's errors about a space to faults: place, rule, value, and what to write instead. Pure."""
 
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -13,9 +14,10 @@ from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, RULES
 from study.space.plain import MAX_WHOLE, shown
 from study.space.space_file import Source
+from study.space.spec import StudySpec
 
 MAX_FAULTS = 100
-"""Faults of one file that are told."""
+"""Most faults of one file that are reported."""
 
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "lr": ("learning_rate", "alpha", "step_size"),
@@ -41,15 +43,7 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "reference": ("solved_return", "max_return", "best"),
     "target": ("solved", "threshold", "reward_threshold"),
     "floor": ("random", "min_return", "worst"),
-    "env_steps": (
-        "timesteps",
-        "total_timesteps",
-        "num_timesteps",
-        "steps",
-        "total_steps",
-        "max_steps",
-        "num_env_steps",
-    ),
+    "env_steps": ("timesteps", "total_timesteps", "num_timesteps", "steps", "total_steps", "max_steps"),
     "iterations": ("num_iterations", "training_iteration", "training_iterations", "max_iterations"),
     "time_s": ("time", "seconds", "time_total_s", "timeout", "time_budget_s"),
     "num_trials": ("num_samples", "n_trials", "trials", "samples", "max_trials"),
@@ -89,24 +83,21 @@ def faults_of(error: ValidationError, source: Source) -> tuple[list[Fault], set[
     for item in items[:MAX_FAULTS]:
         parts = [str(part) for part in item["loc"] if str(part) not in _FORMS]
         # `choices.1` of a bare list has no key of its own in the file.
-        place = ".".join(parts) or "file"
+        where = ".".join(parts) or "file"
         if item["type"] == "extra_forbidden":
             known = _known_keys(item["loc"], source.content)
             absent = [str(each["loc"][-1]) for each in items if each["type"] == "missing" and _beside(each, item)]
-            law, fix, named = _unknown_key(parts[-1], known, absent, item.get("input"))
+            fix, named = _unknown_key(parts[-1], known, absent, item.get("input"))
+            fault = Fault(where=where, rule="unknown key", fix=fix, code="unknown-key")
             if named is not None:
-                outer = [*parts[:-1], named]
-                meant |= {".".join(outer)}
+                meant |= {".".join([*parts[:-1], named])}
                 meant |= {".".join([*parts[:-1], each]) for each in ("low", "high") if named == "choices"}
         else:
-            law, fix = _words(item, parts)
-        (missing if item["type"] == "missing" else faults).append(
-            Fault(where=place, rule=law, fix=fix, line=source.line_of(place))
-        )
+            fault = _fault_of(item, where, parts)
+        (missing if item["type"] == "missing" else faults).append(replace(fault, line=source.line_of(where)))
     faults = _once_each([*(fault for fault in missing if fault.where not in meant), *faults])
-    if len(items) > MAX_FAULTS:
-        law = f"{len(items) - MAX_FAULTS} more faults."
-        faults.append(Fault(where="file", rule=law, fix="Correct these first."))
+    if (more := len(items) - MAX_FAULTS) > 0:
+        faults.append(Fault(where="file", rule=f"{more} more faults", fix="Correct these first.", code="more-faults"))
     return faults, meant
 
 
@@ -125,15 +116,13 @@ def _once_each(faults: Sequence[Fault]) -> list[Fault]:
     return list(first.values())
 
 
-def is_told(place: str, told: Iterable[str]) -> bool:
-    """Return whether a fault of this key, or of one below it, is told already."""
-    return any(each == place or each.startswith(f"{place}.") for each in told)
+def is_reported(where: str, reported: Iterable[str]) -> bool:
+    """Return whether a fault of this key, or of one below it, is reported already."""
+    return any(each == where or each.startswith(f"{where}.") for each in reported)
 
 
 def _known_keys(loc: tuple[str | int, ...], content: Mapping[str, Any]) -> list[str]:
     """Return the keys that a section of a space may have; of parameters those of its algorithm."""
-    from study.space.spec import StudySpec  # imports this module
-
     if loc[:-1] == ("parameters",):
         return parameters_of(content)
     model: Any = StudySpec
@@ -163,8 +152,8 @@ def _unless_none(annotation: Any) -> Any:
     return next((each for each in get_args(annotation) if each is not NoneType), annotation)
 
 
-def _unknown_key(name: str, known: Sequence[str], absent: Sequence[str], value: object) -> tuple[str, str, str | None]:
-    """Return law and fix for a key that its section does not have, and the key of the section that was meant.
+def _unknown_key(name: str, known: Sequence[str], absent: Sequence[str], value: object) -> tuple[str, str | None]:
+    """Return the fix of a key that its section does not have, and the key of the section that was meant.
 
     Args:
         name: The key.
@@ -174,14 +163,14 @@ def _unknown_key(name: str, known: Sequence[str], absent: Sequence[str], value: 
     """
     first, colon, rest = name.partition(":")
     if colon and value is None:
-        return "unknown key.", f"Write a space behind the colon: {first}: {rest}.", first if first in known else None
+        return f"Write a space behind the colon: {first}: {rest}.", first if first in known else None
     if (near := meant_by(name, known) or meant_by(name, absent, cutoff=_ALIKE)) is not None:
-        return "unknown key.", f"Did you mean '{near}'?", near
+        return f"Did you mean '{near}'?", near
     if (place := _elsewhere(name)) is not None:
-        return "unknown key.", f"Did you mean '{place}'?", None
+        return f"Did you mean '{place}'?", None
     if (near := meant_by(name, known, cutoff=_ALIKE)) is not None:
-        return "unknown key.", f"Did you mean '{near}'?", near
-    return "unknown key.", f"Use one of: {', '.join(known)}.", None
+        return f"Did you mean '{near}'?", near
+    return f"Use one of: {', '.join(known)}.", None
 
 
 def meant_by(name: str, known: Sequence[str], *, cutoff: float = _NEAR) -> str | None:
@@ -198,8 +187,6 @@ def meant_by(name: str, known: Sequence[str], *, cutoff: float = _NEAR) -> str |
 
 def _elsewhere(name: str) -> str | None:
     """Return the place of a key that another section has."""
-    from study.space.spec import StudySpec  # imports this module
-
     places: dict[str, str] = {}
     for place in _places(StudySpec, ""):
         places.setdefault(place.rpartition(".")[2], place)
@@ -242,24 +229,29 @@ _TYPES: Mapping[str, str] = {
 }
 
 
-def _words(item: Any, parts: Sequence[str]) -> tuple[str, str]:
-    """Return law and fix for everything but an unknown key."""
-    kind, message, got = item["type"], item["msg"], item.get("input")
-    if kind == "law":
-        law, _, fix = message.partition("|")
-        return law, fix
+def _fault_of(item: Any, where: str, parts: Sequence[str]) -> Fault:
+    """Return the fault of every error but an unknown key."""
+    kind, message, got = item["type"], item["msg"], _as_yaml(item.get("input"))
+    if kind == "rule":
+        return Fault(where=where, **item["ctx"])
     if kind == "missing":
-        return "must be given.", "Add it."
+        return Fault(where=where, rule="must be given", fix="Add it.", code="missing-key")
     if kind in _TYPES:
-        return f"must be {_TYPES[kind]}, got {_as_yaml(got)}.", _fix_of_type(kind, got, parts)
-    law = message.replace("Input should", "must").replace("List should", "must").replace("String should", "must")
-    law = law.split(" after validation")[0]
+        fix = _fix_of_type(kind, item.get("input"), parts)
+        return Fault(where=where, rule=f"must be {_TYPES[kind]}", got=got, fix=fix, code="wrong-type")
+    rule = message.split(" after validation")[0]
+    for subject in ("Input should", "List should", "String should"):
+        rule = rule.replace(subject, "must")
     if kind == "literal_error":
-        options = re.findall(r"'([^']*)'", message)
-        near = difflib.get_close_matches(str(got).lower(), [each.lower() for each in options], n=1)
+        options = [option.strip("'") for option in item["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        near = difflib.get_close_matches(str(item["input"]).lower(), [each.lower() for each in options], n=1)
         same = next((each for each in options if near and each.lower() == near[0]), None)
-        return f"{law}, got {_as_yaml(got)}.", f"Did you mean '{same}'?" if same else "Use one of these."
-    return f"{law}, got {_as_yaml(got)}.", _FIXES.get(kind, "Change the value.")
+        fix = (
+            f"Did you mean '{same}'?" if same else f"Write {options[0]}." if len(options) == 1 else "Use one of these."
+        )
+        return Fault(where=where, rule=rule, got=got, fix=fix, code="not-an-option")
+    fix = _FIXES.get(kind, "Change the value.")
+    return Fault(where=where, rule=rule, got=got, fix=fix, code="value-out-of-bounds")
 
 
 def _as_yaml(value: object) -> str:
@@ -296,8 +288,6 @@ def _fix_of_type(kind: str, got: object, parts: Sequence[str]) -> str:
 
 
 _UNITS: Mapping[str, int] = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
-
-
 _SECONDS: Mapping[str, int] = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from study.space.domains import ParameterValues
-from study.space.section import Section
+from study.space.domains import ParameterValues, Section
 
 Baseline = Literal["rllib_defaults", "naive_growth", "published"]
 """A baseline that needs nothing of this study; those built on the best small-scale setting always take part."""
@@ -66,7 +65,7 @@ class ConfirmSpec(Section):
 
 
 class MeasureSpec(Section):
-    """The clock: short trials with real runners. No learning claims."""
+    """Throughput: short trials with real runners, which say nothing about learning."""
 
     scales: list[Scale] = Field([1, 2, 4, 8, 16, 32, 46], min_length=2)
     """Runners of the trials."""
@@ -103,7 +102,7 @@ class HoldUpSpec(Section):
     num_settings: int = Field(32, ge=4)
     """Settings that the search proposes: half at the target scale, a quarter at the small one, the rest between."""
     num_rounds: int = Field(2, ge=1)
-    """Rounds of the search; after each, the better third of its settings gets a second look."""
+    """Rounds of the search; after each, the better third of its settings is evaluated with a second seed."""
     calibrate: CalibrateSpec = CalibrateSpec()  # type: ignore[call-arg]
     """What trials cost here, and how far seeds lie apart."""
     race: RaceSpec = RaceSpec()  # type: ignore[call-arg]
@@ -116,7 +115,7 @@ class HoldUpSpec(Section):
     """The clock; none leaves it out, and the certificate says so."""
     cpu_hours: float | None = Field(None, gt=0)
     """Budget of CPU time in training, by all trials up to the confirmation; evaluation and start-up come on top. The \
-search is cut short so that the later stages can be paid for; what they use beyond it is told in the certificate."""
+search is cut short so that the later stages can be paid for; the certificate says what they use beyond it."""
     tolerance: float = Field(0.05, gt=0, lt=1)
     """How much score the target scale may lose against the small scale's best and still hold up."""
     solved_share: float = Field(0.95, gt=0, le=1)

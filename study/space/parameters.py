@@ -48,204 +48,114 @@ class Parameter:
         return above and (self.maximum is None or value <= self.maximum)
 
 
+def _whole(name: str, default: int | None, meaning: str, *, minimum: int = 1, maximum: int | None = None) -> Parameter:
+    return Parameter(name=name, kind=int, default=default, minimum=minimum, maximum=maximum, meaning=meaning)
+
+
+def _real(
+    name: str, default: float | None, meaning: str, *, open_minimum: bool = False, maximum: float | None = None
+) -> Parameter:
+    return Parameter(
+        name=name,
+        kind=float,
+        default=default,
+        minimum=0,
+        open_minimum=open_minimum,
+        maximum=maximum,
+        meaning=meaning,
+    )
+
+
 _ALL = (
-    Parameter(
-        name=SCALE,
-        kind=int,
-        default=None,
-        minimum=1,
-        meaning="The scale axis: remote environment runner processes. A number, a list, or a range, which stands for "
-        "a list: each value twice the last (`{low: 1, high: 46}` is 1, 2, 4, 8, 16, 32, 46), or those of its `step`. "
-        "Every scale gets the same share of an ordinary study's trials, and 'best' is always per scale.",
+    _whole(
+        SCALE,
+        None,
+        "The scale axis: remote environment runner processes. A number, a list, or a range, which stands for "
+        "a list: each value twice the last (`{low: 1, high: 46}` is 1, 2, 4, 8, 16, 32, 46), or those of its "
+        "`step`. Every scale gets the same share of an ordinary study's trials, and 'best' is always per "
+        "scale.",
     ),
-    Parameter(
-        name="num_envs_per_env_runner",
-        kind=int,
-        default=4,
-        minimum=1,
+    _whole(
+        "num_envs_per_env_runner",
+        4,
+        "Environments that each runner steps together (lanes per runner).",
         maximum=4096,
-        meaning="Environments that each runner steps together (lanes per runner).",
     ),
-    Parameter(
-        name="train_batch_size",
-        kind=int,
-        default=4000,
-        minimum=1,
-        meaning="Environment steps per training iteration, over all runners.",
-    ),
-    Parameter(
-        name="minibatch_size",
-        kind=int,
-        default=256,
-        minimum=1,
-        meaning="Steps per gradient update; at most `train_batch_size`.",
-    ),
-    Parameter(
-        name="num_epochs",
-        kind=int,
-        default=10,
-        minimum=1,
-        meaning="Passes over each train batch.",
-    ),
-    Parameter(
-        name="lr",
-        kind=float,
-        default=3e-4,
-        minimum=0,
+    _whole("train_batch_size", 4000, "Environment steps per training iteration, over all runners."),
+    _whole("minibatch_size", 256, "Steps per gradient update; at most `train_batch_size`."),
+    _whole("num_epochs", 10, "Passes over each train batch."),
+    _real("lr", 3e-4, "Learning rate of Adam; of A2C's RMSprop.", open_minimum=True),
+    _real("gamma", 0.99, "Discount per step.", open_minimum=True, maximum=1),
+    _real("lambda", 0.95, "Generalised advantage estimation: 0 is one-step, 1 is Monte Carlo.", maximum=1),
+    _real("clip_param", 0.2, "PPO clip range of the probability ratio.", open_minimum=True),
+    _real("entropy_coeff", 0.0, "Weight of the entropy bonus."),
+    _real("grad_clip", 0.5, "Largest global norm of a gradient.", open_minimum=True),
+    _real(
+        "vf_clip_param",
+        10_000.0,
+        "Largest squared error of the value function that still has a gradient (reward units squared).",
         open_minimum=True,
-        meaning="Learning rate of Adam; of A2C's RMSprop.",
     ),
-    Parameter(
-        name="gamma",
-        kind=float,
-        default=0.99,
-        minimum=0,
-        open_minimum=True,
+    _real("vf_loss_coeff", 0.5, "Weight of the value loss."),
+    _real("kl_coeff", 0.2, "Initial weight of the KL penalty, which RLlib then adapts."),
+    _real("kl_target", 0.01, "KL per iteration that the adapted penalty aims at.", open_minimum=True),
+    _whole(
+        "rollout_fragment_length",
+        50,
+        "Steps that each environment of a runner takes before they are sent to the learner.",
+    ),
+    _real(
+        "lr_end_fraction",
+        1.0,
+        "Share of `lr` that is left at the end of `budget.env_steps`; it falls linearly. 1 keeps it.",
         maximum=1,
-        meaning="Discount per step.",
     ),
-    Parameter(
-        name="lambda",
-        kind=float,
-        default=0.95,
-        minimum=0,
-        maximum=1,
-        meaning="Generalised advantage estimation: 0 is one-step, 1 is Monte Carlo.",
-    ),
-    Parameter(
-        name="clip_param",
-        kind=float,
-        default=0.2,
-        minimum=0,
+    _real(
+        "vtrace_clip_rho_threshold",
+        1.0,
+        "V-trace: largest importance weight in the value targets.",
         open_minimum=True,
-        meaning="PPO clip range of the probability ratio.",
     ),
-    Parameter(
-        name="entropy_coeff",
-        kind=float,
-        default=0.0,
-        minimum=0,
-        meaning="Weight of the entropy bonus.",
-    ),
-    Parameter(
-        name="grad_clip",
-        kind=float,
-        default=0.5,
-        minimum=0,
+    _real(
+        "vtrace_clip_pg_rho_threshold",
+        1.0,
+        "V-trace: largest importance weight in the policy gradient.",
         open_minimum=True,
-        meaning="Largest global norm of a gradient.",
     ),
-    Parameter(
-        name="vf_clip_param",
-        kind=float,
-        default=10_000.0,
-        minimum=0,
-        open_minimum=True,
-        meaning="Largest squared error of the value function that still has a gradient (reward units squared).",
+    _whole("circular_buffer_num_batches", 8, "Train batches that the learner's buffer holds."),
+    _whole(
+        "circular_buffer_iterations_per_batch",
+        2,
+        "How often a train batch is learnt from before it leaves that buffer, at the most.",
     ),
-    Parameter(
-        name="vf_loss_coeff",
-        kind=float,
-        default=0.5,
-        minimum=0,
-        meaning="Weight of the value loss.",
-    ),
-    Parameter(
-        name="kl_coeff",
-        kind=float,
-        default=0.2,
-        minimum=0,
-        meaning="Initial weight of the KL penalty, which RLlib then adapts.",
-    ),
-    Parameter(
-        name="kl_target",
-        kind=float,
-        default=0.01,
-        minimum=0,
-        open_minimum=True,
-        meaning="KL per iteration that the adapted penalty aims at.",
-    ),
-    Parameter(
-        name="rollout_fragment_length",
-        kind=int,
-        default=50,
-        minimum=1,
-        meaning="Steps that each environment of a runner takes before they are sent to the learner.",
-    ),
-    Parameter(
-        name="lr_end_fraction",
-        kind=float,
-        default=1.0,
-        minimum=0,
-        maximum=1,
-        meaning="Share of `lr` that is left at the end of `budget.env_steps`; it falls linearly. 1 keeps it.",
-    ),
-    Parameter(
-        name="vtrace_clip_rho_threshold",
-        kind=float,
-        default=1.0,
-        minimum=0,
-        open_minimum=True,
-        meaning="V-trace: largest importance weight in the value targets.",
-    ),
-    Parameter(
-        name="vtrace_clip_pg_rho_threshold",
-        kind=float,
-        default=1.0,
-        minimum=0,
-        open_minimum=True,
-        meaning="V-trace: largest importance weight in the policy gradient.",
-    ),
-    Parameter(
-        name="circular_buffer_num_batches",
-        kind=int,
-        default=8,
-        minimum=1,
-        meaning="Train batches that the learner's buffer holds.",
-    ),
-    Parameter(
-        name="circular_buffer_iterations_per_batch",
-        kind=int,
-        default=2,
-        minimum=1,
-        meaning="How often a train batch is learnt from before it leaves that buffer, at the most.",
-    ),
-    Parameter(
-        name="target_network_update_freq",
-        kind=int,
-        default=2,
-        minimum=1,
-        meaning="Fillings of that buffer, learnt from, after which the target network follows.",
+    _whole(
+        "target_network_update_freq",
+        2,
+        "Fillings of that buffer, learnt from, after which the target network follows.",
     ),
 )
 
 PARAMETERS: Mapping[str, Parameter] = MappingProxyType({parameter.name: parameter for parameter in _ALL})
 
 _RULES = (
-    Parameter(
-        name="steps_per_env_runner",
-        kind=int,
-        default=None,
-        minimum=1,
-        meaning="In place of `train_batch_size`, which is then this many steps times `num_env_runners`: the batch "
+    _whole(
+        "steps_per_env_runner",
+        None,
+        "In place of `train_batch_size`, which is then this many steps times `num_env_runners`: the batch "
         "grows with the scale.",
     ),
-    Parameter(
-        name="num_minibatches",
-        kind=int,
-        default=None,
-        minimum=1,
-        meaning="In place of `minibatch_size`, which is then the batch divided by this, rounded down: the minibatch "
+    _whole(
+        "num_minibatches",
+        None,
+        "In place of `minibatch_size`, which is then the batch divided by this, rounded down: the minibatch "
         "grows with the batch.",
     ),
-    Parameter(
-        name="lr_scaling_exponent",
-        kind=float,
-        default=None,
-        minimum=0,
-        maximum=1,
-        meaning="`lr` is meant for minibatches of 128 steps, and multiplied by (minibatch_size / 128) to this power: "
+    _real(
+        "lr_scaling_exponent",
+        None,
+        "`lr` is meant for minibatches of 128 steps, and multiplied by (minibatch_size / 128) to this power: "
         "0.5 is square-root scaling, 1 linear.",
+        maximum=1,
     ),
 )
 
@@ -257,5 +167,7 @@ REPLACED: Mapping[str, str] = MappingProxyType(
 )
 """Rule -> the parameter that it stands in for; a setting has one of the two."""
 
+FRAGMENT = "rollout_fragment_length"
+END_FRACTION = "lr_end_fraction"
 REFERENCE_MINIBATCH = 128
 """Steps of the minibatch for which `lr` is meant where `lr_scaling_exponent` is given: RLlib's default."""

@@ -1,12 +1,14 @@
 """What a value of a space may be, wherever the space was read: YAML, a study's identity, Python. Pure.
 
-Parsers take more than any space needs: numbers of a million digits, lists in lists without end, text that cannot be
-written down again. It is refused here, once, so that no law, table or message behind has to reckon with it.
+Parsers accept more than any space needs: numbers of a million digits, lists nested without end, text that cannot be
+written again. It is refused here, once, so that no check, table or message has to expect it.
 """
 
 import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from study.errors import Fault
 
 Place = tuple[str | int, ...]
 
@@ -24,28 +26,42 @@ MAX_WHOLE = 2**63 - 1
 """The whole numbers that JSON's readers, NumPy and databases agree on; `str` refuses those of 4300 digits."""
 
 
-def unfit(content: Mapping[str, Any]) -> Iterator[tuple[Place, str, str]]:
-    """Yield place, law and fix for every value that no space has; ends early where there are too many values."""
+def unfit(content: Mapping[Any, Any]) -> Iterator[Fault]:
+    """Yield a fault for every value that no space has; ends early where there are too many values."""
     waiting: list[tuple[Place, Any]] = [((), content)]
     seen = characters = 0
     while waiting:
         place, value = waiting.pop()
+        where = dotted(place)
         seen += 1
         characters += len(value) if isinstance(value, str) else 0
         if seen > MAX_VALUES or characters > MAX_CHARACTERS:
-            yield (), f"at most {MAX_VALUES} values and {MAX_CHARACTERS} characters.", "Do not nest aliases."
+            rule, fix = f"at most {MAX_VALUES} values and {MAX_CHARACTERS} characters", "Do not nest aliases."
+            yield Fault(where="file", rule=rule, fix=fix, code="too-many-values")
             return
         if isinstance(value, (Mapping, list)):
             if len(place) >= MAX_DEPTH:
-                yield place[:3], f"at most {MAX_DEPTH} levels.", "Nest less."
+                rule, fix = f"at most {MAX_DEPTH} levels", "Nest less, and do not nest aliases."
+                yield Fault(where=dotted(place[:3]), rule=rule, fix=fix, code="too-many-levels")
                 continue
             inner = list(value.items() if isinstance(value, Mapping) else enumerate(value))
-            yield from _unfit_keys(place, value)
-            waiting.extend(((*place, key), each) for key, each in reversed(inner) if _fits(str(key)))
+            for key in value if isinstance(value, Mapping) else ():
+                if not _fits(key):
+                    rule = f"keys must be at most {MAX_KEY} printable characters"
+                    got = shown(key) if isinstance(key, str) else "another"
+                    yield Fault(where=where, rule=rule, got=got, fix="Rename it.", code="unfit-key")
+            waiting.extend(((*place, key), each) for key, each in reversed(inner) if _fits(key))
         elif isinstance(value, str) and not _is_text(value):
-            yield place, "must be text, got half of a surrogate pair.", "Write the character itself."
+            rule, got, fix = "must be text", "half of a surrogate pair", "Write the character itself."
+            yield Fault(where=where, rule=rule, got=got, fix=fix, code="half-a-character")
         elif isinstance(value, int) and not -MAX_WHOLE <= value <= MAX_WHOLE:
-            yield place, "whole numbers have at most 64 bits.", "Write a smaller number."
+            rule, fix = "whole numbers have at most 64 bits", "Write a smaller number."
+            yield Fault(where=where, rule=rule, fix=fix, code="number-too-large")
+
+
+def dotted(place: Place) -> str:
+    """Return the name of a place as messages show it: `parameters.lr`."""
+    return ".".join(map(str, place)) or "file"
 
 
 def shown(value: object) -> str:
@@ -53,15 +69,10 @@ def shown(value: object) -> str:
     return _SHORT.repr(value)
 
 
-def _unfit_keys(place: Place, value: object) -> Iterator[tuple[Place, str, str]]:
-    if isinstance(value, Mapping):
-        for key in value:
-            if not _fits(str(key)):
-                yield place, f"keys must be at most {MAX_KEY} printable characters, got {shown(key)}.", "Rename it."
-
-
-def _fits(key: str) -> bool:
-    return len(key) <= MAX_KEY and (key.isprintable() or not key)
+def _fits(key: object) -> bool:
+    if isinstance(key, int) and not -MAX_WHOLE <= key <= MAX_WHOLE:
+        return False
+    return len(str(key)) <= MAX_KEY and str(key).isprintable()
 
 
 def _is_text(value: str) -> bool:

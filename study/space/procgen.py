@@ -8,25 +8,14 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from study.errors import Fault
+
 PREFIX = "procgen:"
-GAMES = (
-    "bigfish",
-    "bossfight",
-    "caveflyer",
-    "chaser",
-    "climber",
-    "coinrun",
-    "dodgeball",
-    "fruitbot",
-    "heist",
-    "jumper",
-    "leaper",
-    "maze",
-    "miner",
-    "ninja",
-    "plunder",
-    "starpilot",
-)
+_NAMES = """
+bigfish bossfight caveflyer chaser climber coinrun dodgeball fruitbot heist jumper leaper maze miner ninja plunder
+starpilot
+"""
+GAMES = tuple(_NAMES.split())
 TRAINING_LEVELS = {"easy": 200, "hard": 500}
 NUM_TEST_LEVELS = 100_000
 """Levels to be tested on, which follow those of training; the paper tests on all there are."""
@@ -45,29 +34,36 @@ def game_meant(env_id: str) -> str | None:
     return PREFIX + game if game in GAMES else None
 
 
-def fault_of(env_id: str) -> tuple[str, str] | None:
-    """Return law and fix where an id names no game; None where it does."""
-    if (game := _game(env_id)) in GAMES:
-        return None
-    near = difflib.get_close_matches(game, GAMES, n=1, cutoff=0.5)
-    fix = f"Did you mean '{PREFIX}{near[0]}'?" if near else f"Use one of: {', '.join(GAMES)}."
-    return f"Procgen has no such game, got '{env_id}'.", fix
+def faults_of_game(env_id: str) -> Iterator[Fault]:
+    """Yield a fault where an id names no game."""
+    if (game := _game(env_id)) not in GAMES:
+        near = difflib.get_close_matches(game, GAMES, n=1, cutoff=0.5)
+        fix = f"Did you mean '{PREFIX}{near[0]}'?" if near else f"Use one of: {', '.join(GAMES)}."
+        rule = "must be a game of Procgen"
+        yield Fault(where="environment.id", rule=rule, got=f"'{env_id}'", fix=fix, code="unknown-procgen-game")
 
 
-def faults_of_levels(kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield argument, law and fix for whatever is wrong with the levels that are asked for.
+def faults_of_levels(kwargs: Mapping[str, Any], where: str) -> Iterator[Fault]:
+    """Yield what is wrong with the levels in `kwargs`, the arguments of the environment at `where`.
 
-    EnvPool takes fewer than no levels for all there are, and then does not look at `start_level`.
+    EnvPool takes a `num_levels` of 0 or less for all levels, and then ignores `start_level`.
     """
     if (mode := _mode(kwargs)) not in TRAINING_LEVELS:
-        yield "distribution_mode", f"must be easy or hard, got '{mode}'.", "Change it."
+        place, rule = f"{where}.distribution_mode", "must be easy or hard"
+        yield Fault(where=place, rule=rule, got=f"'{mode}'", fix="Change it.", code="unknown-procgen-mode")
     for name in ("num_levels", "start_level"):
         value = kwargs.get(name, 0)
         if type(value) is not int or not 0 <= value <= MAX_LEVELS:
-            yield name, f"must be a whole number from 0 to {MAX_LEVELS}, got {value!r}.", "Change the value."
+            place, rule = f"{where}.{name}", f"must be a whole number from 0 to {MAX_LEVELS}"
+            yield Fault(where=place, rule=rule, got=repr(value), fix="Change the value.", code="procgen-levels")
     if kwargs.get("num_levels") == 0 and kwargs.get("start_level"):
-        law = f"says nothing where num_levels is 0, which is all levels, got {kwargs['start_level']}."
-        yield "start_level", law, "Remove it, or say how many levels follow it."
+        yield Fault(
+            where=f"{where}.start_level",
+            rule="has no effect where num_levels is 0, which means all levels",
+            got=str(kwargs["start_level"]),
+            fix="Remove it, or set num_levels.",
+            code="start-level-without-levels",
+        )
 
 
 def task_of(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

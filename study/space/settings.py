@@ -1,16 +1,126 @@
-"""A proposal -> a setting that can run: rounded to whole lanes, its rules resolved. Pure."""
+"""Settings: from what a space or a sampler proposes to RLlib's parameters at a number of runners. Pure.
+
+A setting may hold rules (`steps_per_env_runner`) in place of parameters, so that it can be run at any scale.
+"""
 
 import math
 from collections.abc import Collection, Mapping
+from typing import Any
 
-from study.space.domains import Range
-from study.space.laws import batch_unit, largest, smallest
-from study.space.parameters import SCALE, Value
-from study.space.rules import fitted, is_complete, overlay
+from study.space.domains import Choices, Domain, Range, bounds, largest, smallest
+from study.space.parameters import FRAGMENT, PARAMETERS, REFERENCE_MINIBATCH, REPLACED, RULES, SCALE, Value
 from study.space.spec import StudySpec
 
 ITERATIONS = "iterations"
 """The second stratified axis, where `budget.iterations` is a list."""
+
+
+def overlay(setting: Mapping[str, Value], changes: Mapping[str, Value]) -> dict[str, Value]:
+    """Return `setting` with `changes`; a rule takes the place of its parameter, and the other way round."""
+    partners = {**REPLACED, **{parameter: rule for rule, parameter in REPLACED.items()}}
+    gone = {partners.get(name) for name in changes}
+    return {name: value for name, value in setting.items() if name not in gone} | dict(changes)
+
+
+def resolve(setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Value]:
+    """Return all of RLlib's parameters for a setting, which may hold rules, at a scale.
+
+    Args:
+        setting: A value for every parameter except the scale, or for the rule in its place.
+        num_env_runners: The scale.
+    """
+    values = {name: value for name, value in setting.items() if name not in RULES} | {SCALE: num_env_runners}
+    if "steps_per_env_runner" in setting:
+        values["train_batch_size"] = int(setting["steps_per_env_runner"]) * num_env_runners
+    if "num_minibatches" in setting:
+        values["minibatch_size"] = max(int(values["train_batch_size"]) // int(setting["num_minibatches"]), 1)
+    values["minibatch_size"] = min(int(values["minibatch_size"]), int(values["train_batch_size"]))
+    if exponent := setting.get("lr_scaling_exponent", 0):
+        values["lr"] = values["lr"] * (values["minibatch_size"] / REFERENCE_MINIBATCH) ** exponent
+    return {name: PARAMETERS[name].kind(values[name]) for name in PARAMETERS if name in values}
+
+
+def fitted(spec: StudySpec, setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Value]:
+    """Return all of RLlib's parameters that run for a complete setting: its numbers, with a batch that can be stepped.
+
+    A batch is never smaller than the lanes. In a hold-up study with EnvPool, which can only step all lanes at once, it
+    is a whole number of steps of every lane: there also a baseline's, which elsewhere runs as it is written.
+    """
+    resolved = resolve(setting, num_env_runners)
+    if spec.traits.asynchronous:
+        return resolved
+    lanes = num_env_runners * int(setting["num_envs_per_env_runner"])
+    unit = math.lcm(lanes, max(spec.resources.num_learners, 1))
+    if resolved["train_batch_size"] < lanes or (spec.environment.backend == "envpool" and spec.holdup is not None):
+        batch = unit * max(round(resolved["train_batch_size"] / unit), 1)
+        return resolve(overlay(setting, {"train_batch_size": batch}), num_env_runners)
+    return resolved
+
+
+def differences(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> list[str]:
+    """Return one line for every value that was asked and is not what runs.
+
+    Floats that went through a 32-bit tensor may differ in the eighth digit.
+    """
+    lines = []
+    for name, value in asked.items():
+        got = effective.get(name)
+        number = isinstance(got, (int, float)) and not isinstance(got, bool)
+        if not (number and abs(got - value) <= 1e-6 * abs(value)):
+            lines.append(f"{name}: asked {value}, got {got}")
+    return lines
+
+
+def batch_domain(spec: StudySpec, num_env_runners: int) -> Domain:
+    """Return the train batches that a space allows at a scale."""
+    steps = spec.rule("steps_per_env_runner")
+    if steps is None:
+        return spec.domain("train_batch_size")
+    if isinstance(steps, Choices):
+        return Choices[int](choices=[int(value) * num_env_runners for value in steps.choices])
+    if isinstance(steps, Range):
+        low, high = int(steps.low) * num_env_runners, int(steps.high) * num_env_runners
+        step = None if steps.step is None else int(steps.step) * num_env_runners
+        return Range[int](low=low, high=high, log=steps.log, step=step)
+    return int(steps) * num_env_runners
+
+
+def minibatch_bounds(spec: StudySpec, num_env_runners: int) -> tuple[int, int]:
+    """Return the smallest and the largest minibatch that a space allows at a scale."""
+    number = spec.rule("num_minibatches")
+    if number is None:
+        low, high = bounds(spec.domain("minibatch_size"))
+        return int(low), int(high)
+    (smallest, largest), (fewest, most) = bounds(batch_domain(spec, num_env_runners)), bounds(number)
+    return max(int(smallest) // int(most), 1), max(int(largest) // int(fewest), 1)
+
+
+def is_complete(spec: StudySpec, setting: Mapping[str, Value]) -> bool:
+    """Return whether a setting has a value, or a rule, for every parameter of the algorithm."""
+    replaced = {REPLACED[name] for name in setting if name in REPLACED}
+    return set(spec.parameter_names) - {SCALE} <= setting.keys() | replaced
+
+
+def batch_unit(spec: StudySpec, num_env_runners: int, num_envs: int, fragment: int) -> int:
+    """Return what a batch is a multiple of, so that every lane and every learner has the same share of it.
+
+    Args:
+        spec: The space.
+        num_env_runners: The scale.
+        num_envs: Environments of each runner.
+        fragment: Steps that each environment takes before an asynchronous runner sends them; else without meaning.
+    """
+    learners = max(spec.resources.num_learners, 1)
+    if spec.traits.asynchronous:
+        return num_envs * fragment * learners
+    return math.lcm(num_env_runners * num_envs, learners)
+
+
+def larger_batches(spec: StudySpec) -> dict[int, int]:
+    """Return scale -> its largest train batch, where that has more steps than the whole budget of a trial."""
+    steps, scales = spec.budget.env_steps, (*spec.scales, *(spec.holdup.unseen_scales if spec.holdup else ()))
+    batches = {scale: int(largest(batch_domain(spec, scale))) for scale in scales}
+    return {scale: batch for scale, batch in batches.items() if steps is not None and batch > steps}
 
 
 def runnable(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collection[str] = ()) -> dict[str, Value]:
@@ -30,13 +140,13 @@ def rounded(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collecti
     Args:
         spec: The space.
         proposed: The stratified axes and the tuned parameters; a rule in place of a parameter, or the reverse, too.
-        written: Parameters that an anchor gave.
+        written: Parameters that a baseline gave.
     """
     # A complete setting stands for itself: where it has no rule, the space's own does not apply to it either.
     setting = dict(proposed) if is_complete(spec, proposed) else overlay(spec.fixed, proposed)
     setting.pop(ITERATIONS, None)
     scale = int(setting[SCALE])
-    fragment = int(setting.get("rollout_fragment_length", 1))
+    fragment = int(setting.get(FRAGMENT, 1))
     unit = batch_unit(spec, scale, int(setting["num_envs_per_env_runner"]), fragment)
     units = {
         "train_batch_size": unit,

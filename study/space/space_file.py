@@ -21,11 +21,13 @@ from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarbool import ScalarBoolean
 
 from study.errors import Fault, SpaceError
-from study.space.plain import MAX_DEPTH, MAX_VALUES, MAX_WHOLE, Place
+from study.space.plain import MAX_DEPTH, MAX_WHOLE, Place, dotted, unfit
 
 SHIPPED = Path(__file__).resolve().parents[2] / "search_spaces"
 MAX_BYTES = 64_000
 """No space needs more: shipped ones have 2,000, and the parser takes a second for so many."""
+MAX_UNFIT = 100
+"""Most values of one file that are reported because no space has them."""
 PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null"))
 """The tags that plain YAML values have."""
 _STUMBLES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -86,7 +88,7 @@ def find_space(path: str | Path, *, place: str = "--space") -> Path:
     with contextlib.suppress(OSError):
         if (given / "space.yaml").is_file():
             fix = f"Of that study it is {given / 'space.yaml'}; with --name {given.name} --resume the study goes on."
-    raise SpaceError(str(path), [Fault(where=place, rule=f"no such file, got '{path}'.", fix=fix)])
+    raise _error(str(path), where=place, rule="no such file", got=f"'{path}'", fix=fix, code="no-such-space")
 
 
 def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
@@ -100,16 +102,17 @@ def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
         with file.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise _error(str(file), "file", f"cannot be read ({error.strerror}).", "Check its permissions.") from error
+        rule, fix = f"cannot be read ({error.strerror})", "Check its permissions."
+        raise _error(str(file), rule=rule, fix=fix, code="unreadable-space") from error
     if len(raw) > MAX_BYTES:
-        raise _error(str(file), "file", f"at most {MAX_BYTES} bytes, got more.", "Is this a space file?")
+        rule, fix = f"at most {MAX_BYTES} bytes", "Give a space file; this one is too large to be one."
+        raise _error(str(file), rule=rule, got="more", fix=fix, code="space-too-large")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        law = f"must be UTF-8 text, got byte 0x{error.object[error.start]:02x} at offset {error.start}."
-        line = error.object.count(b"\n", 0, error.start) + 1
-        fault = Fault(where="file", rule=law, fix="Save it as UTF-8 in your editor.", line=line)
-        raise SpaceError(str(file), [fault]) from error
+        got = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
+        line, fix = error.object.count(b"\n", 0, error.start) + 1, "Save it as UTF-8 in your editor."
+        raise _error(str(file), rule="must be UTF-8 text", got=got, fix=fix, code="not-utf8", line=line) from error
     source = read_text(text, name=str(file))
     return _override(source, overrides)
 
@@ -124,28 +127,31 @@ def read_text(text: str, *, name: str) -> Source:
     loader = YAML(typ="rt")
     loader.max_depth = MAX_DEPTH + 2
     try:
-        with warnings.catch_warnings(action="ignore"):  # on anchors that are named twice
+        with warnings.catch_warnings(action="ignore"):  # on an alias that is defined twice
             tree = loader.load(io.StringIO(text))
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         problem = _printable(error.problem or "duplicate key").split(" with value")[0]
-        fault = Fault(where="file", rule=f"keys must be distinct, {problem}.", fix="Remove one of the two.", line=line)
-        raise SpaceError(name, [fault]) from error
+        fix, code = "Remove one of the two.", "duplicate-key"
+        raise _error(name, rule=f"keys must be distinct ({problem})", fix=fix, code=code, line=line) from error
     except MarkedYAMLError as error:
         line, fix = _place_and_fix(error, text)
         problem = _printable(error.problem or _first_line(error))
-        raise SpaceError(name, [Fault(where="file", rule=f"must be YAML, {problem}.", fix=fix, line=line)]) from error
+        raise _error(name, rule=f"must be YAML ({problem})", fix=fix, code="not-yaml", line=line) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        code = error.character if isinstance(error.character, int) else ord(error.character)
-        law = f"must be YAML, got the character U+{code:04X}."
-        raise SpaceError(name, [Fault(where="file", rule=law, fix="Remove it.", line=line)]) from error
+        number = error.character if isinstance(error.character, int) else ord(error.character)
+        got, code = f"the character U+{number:04X}", "character-not-in-yaml"
+        raise _error(name, rule="must be YAML", got=got, fix="Remove it.", code=code, line=line) from error
     except (YAMLError, *_STUMBLES) as error:
-        raise _error(name, "file", f"must be YAML, {_first_line(error)}.", "Check the file.") from error
+        rule = f"must be YAML ({_first_line(error)})"
+        raise _error(name, rule=rule, fix="Check the file.", code="not-yaml") from error
     if not isinstance(tree, CommentedMap):
-        law = f"must be a mapping of keys to values, got {_kind(tree)}."
-        raise _error(name, "file", law, "Begin with one of search_spaces/, such as quickstart.yaml.")
+        rule, fix = "must be a mapping of keys to values", "Begin with one of search_spaces/, such as quickstart.yaml."
+        raise _error(name, rule=rule, got=_kind(tree), fix=fix, code="not-a-mapping")
     plain = _Plain()
+    if faults := list(unfit(tree))[:MAX_UNFIT]:  # before aliases are expanded
+        raise SpaceError(name, faults)
     content = plain.of(tree)
     if plain.faults:
         raise SpaceError(name, plain.faults)
@@ -153,45 +159,36 @@ def read_text(text: str, *, name: str) -> Source:
 
 
 class _Plain:
-    """Turns ruamel's values into plain ones, noting lines, and what no space has."""
+    """Turns ruamel's values into plain ones, and notes lines and what no space has."""
 
     def __init__(self) -> None:
         self.lines: dict[str, int] = {}
         self.faults: list[Fault] = []
-        self._count = 0
 
     def of(self, node: Any, place: Place = ()) -> Any:
         """Return `node` as plain Python values."""
-        self._count += 1
-        if self._count > MAX_VALUES:
-            if self._count == MAX_VALUES + 1:
-                self.faults.append(
-                    Fault(where="file", rule=f"at most {MAX_VALUES} values.", fix="Do not nest aliases.")
-                )
-            return None
         tag = getattr(getattr(node, "tag", None), "value", None)
-        if len(place) > MAX_DEPTH:  # an alias of what holds it
-            self._refuse(place, f"at most {MAX_DEPTH} levels.", "Do not nest aliases.")
-        elif tag is not None and str(tag) not in PLAIN_TAGS:
-            self._refuse(place, f"tags are not allowed, got {str(tag)!r}.", "Write a plain value.")
-        elif isinstance(node, CommentedMap):
+        if tag is not None and str(tag) not in PLAIN_TAGS:
+            got, fix = _printable(repr(str(tag))), "Write a plain value."
+            self._refuse(place, rule="tags are not allowed", got=got, fix=fix, code="tag-in-space")
+            return None
+        if isinstance(node, CommentedMap):
             return self._mapping(node, place)
-        elif isinstance(node, CommentedSeq):
+        if isinstance(node, CommentedSeq):
             return [self.of(value, (*place, index)) for index, value in enumerate(node)]
-        else:
-            return self._scalar(node, place)
-        return None
+        return self._scalar(node, place)
 
     def _mapping(self, node: CommentedMap, place: Place) -> dict[str, Any]:
         result: dict[str, Any] = {}
-        own = node.lc.data or {}  # a key that `<<` brings along has no line here
+        own = node.lc.data or {}  # a key from `<<` has no line here
         for key, value in node.items():
             if (text := _key(key)) is None or text in result:
-                law = "keys must be text" if text is None else "keys must be distinct as text"
-                self._refuse(place, f"{law}, got {_printable(text or _kind(key))}.", "Write another key.")
+                rule = "keys must be text" if text is None else "keys must be distinct as text"
+                got, fix = _printable(text or _kind(key)), "Write another key."
+                self._refuse(place, rule=rule, got=got, fix=fix, code="key-not-text")
                 continue
             inner = (*place, text)
-            self.lines[_dotted(inner)] = node.lc.key(key)[0] + 1 if key in own else 0
+            self.lines[dotted(inner)] = node.lc.key(key)[0] + 1 if key in own else 0
             result[text] = self.of(value, inner)
         return result
 
@@ -202,20 +199,16 @@ class _Plain:
             if isinstance(node, kind):
                 return plain(node)  # ruamel's scalars remember their spelling
         if node is not None:
-            got = f"must be text, a number, true, false or null, got {_kind(node)}."
-            self._refuse(place, got, "Put it in quotes.")
+            rule, fix = "must be text, a number, true, false or null", "Put it in quotes."
+            self._refuse(place, rule=rule, got=_kind(node), fix=fix, code="not-plain")
         return None
 
-    def _refuse(self, place: Place, law: str, fix: str) -> None:
-        where = _dotted(place) or "file"
-        self.faults.append(Fault(where=where, rule=law, fix=fix, line=self.lines.get(where)))
+    def _refuse(self, place: Place, *, rule: str, got: str, fix: str, code: str) -> None:
+        where = dotted(place)
+        self.faults.append(Fault(where=where, rule=rule, got=got, fix=fix, code=code, line=self.lines.get(where)))
 
 
 _SCALARS = ((ScalarBoolean, bool), (bool, bool), (int, int), (float, float), (str, str))
-
-
-def _dotted(place: Place) -> str:
-    return ".".join(map(str, place))
 
 
 def _key(key: Any) -> str | None:
@@ -293,8 +286,8 @@ def _override(source: Source, overrides: Sequence[str]) -> Source:
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not all(key.split(".")):
-            fix = "Write for instance --set budget.env_steps=10000."
-            faults.append(Fault(where="--set", rule=f"must be dotted.key=value, got '{override}'.", fix=fix))
+            rule, fix = "must be dotted.key=value", "Write for instance --set budget.env_steps=10000."
+            faults.append(Fault(where="--set", rule=rule, got=f"'{override}'", fix=fix, code="bad-override"))
             continue
         value = read_text(f"value: {text}", name=f"--set {key}").content["value"]
         *parents, last = key.split(".")
@@ -312,5 +305,7 @@ def _override(source: Source, overrides: Sequence[str]) -> Source:
     return Source(name=source.name, content=content, lines=lines)
 
 
-def _error(name: str, place: str, law: str, fix: str) -> SpaceError:
-    return SpaceError(name, [Fault(where=place, rule=law, fix=fix)])
+def _error(
+    name: str, *, where: str = "file", rule: str, got: str = "", fix: str, code: str, line: int | None = None
+) -> SpaceError:
+    return SpaceError(name, [Fault(where=where, rule=rule, got=got, fix=fix, code=code, line=line)])

@@ -1,27 +1,22 @@
-"""A space file as a value: YAML -> `StudySpec`, with every fault at once. Pure; imports no Ray, torch or Optuna."""
+"""The schema of a space file: `StudySpec` and its sections. Pure; imports no Ray, torch or Optuna."""
 
 import copy
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from study.errors import Fault, SpaceError
 from study.space.algorithms import ALGORITHMS, Algorithm, AlgorithmName
-from study.space.domains import Choices, Domain, ParametersSpec, ParameterValues, Range, attribute
-from study.space.faults import MAX_FAULTS, faults_of, is_told
+from study.space.domains import Choices, Domain, ParametersSpec, ParameterValues, Range, Section, attribute
 from study.space.holdup import HoldUpSpec
-from study.space.laws import broken_laws
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
-from study.space.plain import unfit
 from study.space.procgen import is_procgen, tested_on
-from study.space.section import Section
-from study.space.space_file import Source, read_space
 from study.space.throughput import ThroughputSpec, without_absent
 
+VERSION = 1
+"""Version of the schema of space files."""
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
 Standardization = Literal["steps", "rllib", "none"]
 Objective = Literal["final_return", "env_steps_to_target", "time_to_target_s", "cpu_s_to_target", "return_and_cpu_s"]
@@ -108,13 +103,13 @@ class BudgetSpec(Section):
     """Let a train batch be larger than `env_steps`: such a trial trains once, on more steps than the budget has."""
 
 
-class AnchorSpec(Section):
-    """A named point to try before the sampler proposes; what it leaves out, the sampler fills in."""
+class BaselineSpec(Section):
+    """A named setting that runs before the sampler proposes; what it leaves out, the sampler fills in."""
 
     name: str = Field(min_length=1)
     """Shown in the tables as the origin of the trial."""
     parameters: ParameterValues = Field(min_length=1)
-    """Values of tuned parameters. Without `num_env_runners` the anchor is run at every scale."""
+    """Values of tuned parameters. Without `num_env_runners` the baseline is run at every scale."""
 
 
 class SearchSpec(Section):
@@ -123,7 +118,7 @@ class SearchSpec(Section):
     sampler: Sampler = "tpe"
     """`tpe`, `gp`, `random`, `qmc` (low discrepancy) or `grid` (every combination on every seed)."""
     num_trials: int | None = Field(None, ge=1)
-    """Trials in all, anchors included; a grid counts itself."""
+    """Trials in all, baselines included; a grid counts itself."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([1], min_length=1)
     """Seeds of the trials, dealt in rotation within each scale."""
     objective: Objective = "final_return"
@@ -133,8 +128,16 @@ of two consecutive evaluations at the target; `return_and_cpu_s`, the front of r
     """A constraint on `measured` trials: the sampler keeps away from slower settings."""
     sampler_seed: int = Field(0, ge=0, lt=2**31)
     """Seed of the sampler and of the order in which scales and seeds are dealt."""
-    anchors: list[AnchorSpec] = Field([])
-    """Points to try first."""
+    baselines: list[BaselineSpec] = Field([])
+    """Settings that run first, such as the one that you use today."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_recorded_name(cls, content: Any) -> Any:
+        """Read `anchors`, the name of `baselines` in records, on which a study's identity depends."""
+        if isinstance(content, dict) and "anchors" in content and "baselines" not in content:
+            return {("baselines" if name == "anchors" else name): value for name, value in content.items()}
+        return content
 
 
 class EvaluationSpec(Section):
@@ -186,6 +189,8 @@ own, at most one for each runner, with `num_cpus_per_env_runner` CPUs each."""
 class StudySpec(Section):
     """A study: what to vary, on which environment, under which budget."""
 
+    version: Literal[1] = 1
+    """Version of this schema. A file without it is read by the current one."""
     description: str = ""
     """One line about the study's question."""
     kind: Kind = "search"
@@ -337,10 +342,14 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     def to_json(self) -> dict[str, Any]:
         """Return the complete spec, defaults included, as JSON values that `parse_space` reads back.
 
-        What only a throughput study says is left out elsewhere, and so are `exclusive: false` and other things that say
-        nothing: the identity of a study begun before there were any stays as it was.
+        Keys of throughput studies are left out of other studies, and so are `exclusive: false` and other defaults of
+        later fields: otherwise the identity of studies that were begun without these fields would change.
         """
         content = self.model_dump(mode="json", by_alias=True)
+        del content["version"]  # the stored form has none
+        content["search"]["anchors"] = content["search"].pop(
+            "baselines"
+        )  # its name when the first studies were recorded
         for section, name in _LATER:
             if getattr(getattr(self, section), name) == type(getattr(self, section)).model_fields[name].default:
                 del content[section][name]
@@ -352,8 +361,8 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
             content["throughput"] = without_absent(content["throughput"])
         parameters = content["parameters"]
         used = {name for name in RULES if parameters[name] is not None}
-        told = {*self.traits.parameters, *used} - {REPLACED.get(rule) for rule in used}
-        content["parameters"] = {name: value for name, value in parameters.items() if name in told}
+        given = {*self.traits.parameters, *used} - {REPLACED.get(rule) for rule in used}
+        content["parameters"] = {name: value for name, value in parameters.items() if name in given}
         return content
 
     def digest(self) -> str:
@@ -371,15 +380,12 @@ _LATER = (
     ("evaluation", "kwargs"),
     ("evaluation", "stochastic"),
 )
-"""Fields that are left out of a study's identity where they say nothing: studies were begun before there were any."""
-
-_SCORING = ("environment.floor", "environment.reference", "environment.target")
-"""Returns that give a score its meaning."""
+"""Fields that are left out of a study's identity at their default: studies were begun without them."""
 
 
 def _given(name: str, value: float | None) -> float:
     if value is None:
-        raise ValueError(f"a study without environment.{name} scores nothing")  # a mistake of ours, not of a person's
+        raise ValueError(f"a study without environment.{name} scores nothing")  # a programming error
     return value
 
 
@@ -392,66 +398,3 @@ def digest_of(content: Mapping[str, Any]) -> str:
     if identity.get("holdup") is not None:
         identity["holdup"].pop("cpu_hours")  # a resume may raise it
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def load_space(path: str | Path, *, overrides: Sequence[str] = ()) -> StudySpec:
-    """Read a space file.
-
-    Args:
-        path: A file, or the name of one in `search_spaces/`.
-        overrides: `dotted.key=value` pairs that replace or add values; each value is read as YAML.
-
-    Raises:
-        SpaceError: The file is missing, is not a plain YAML mapping, or breaks a law of the schema.
-            Carries all faults found.
-    """
-    return parse_space(read_space(path, overrides=overrides), asked=True)
-
-
-def load_unscored(path: str | Path) -> StudySpec:
-    """Read a space file whose `floor`, `reference` and `target` may still be missing; otherwise as `load_space`."""
-    return parse_space(read_space(path), scored=False)
-
-
-def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> StudySpec:
-    """Validate the content of a space file.
-
-    Args:
-        source: The content.
-        scored: Whether the returns that give a score its meaning must be there, and in order.
-        asked: Whether a person asks for this study now. What is refused only then was allowed to studies on record.
-
-    Raises:
-        SpaceError: With every fault found.
-    """
-    faults = [
-        Fault(where=place, rule=law, fix=fix, line=source.line_of(place))
-        for where, law, fix in unfit(source.content)
-        for place in (".".join(map(str, where)) or "file",)
-    ]
-    if faults:  # nothing behind is made for such values
-        raise SpaceError(source.name, faults[:MAX_FAULTS])
-    told: set[str] = set()
-    try:
-        spec: StudySpec | None = StudySpec.model_validate(source.content)
-    except ValidationError as error:
-        faults, told = faults_of(error, source)
-        spec = _without(source, faults)
-    if spec is not None:
-        told = told.union((fault.where for fault in faults), () if scored else _SCORING)
-        found = broken_laws(spec, source.line_of, asked=asked)
-        faults += [fault for fault in found if not is_told(fault.where, told)]
-    if faults or spec is None:
-        raise SpaceError(source.name, sorted(faults, key=lambda fault: fault.line or 0))
-    return spec
-
-
-def _without(source: Source, faults: Sequence[Fault]) -> StudySpec | None:
-    """Validate what is left without the faulty keys, so that laws between keys are checked in the same run."""
-    content = source.without([fault.where for fault in faults])
-    if isinstance(parameters := content.get("parameters"), dict):
-        parameters.setdefault(SCALE, 1)  # required: a stand-in lets the other laws be checked
-    try:
-        return StudySpec.model_validate(content)
-    except ValidationError:
-        return None

@@ -5,9 +5,8 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field, create_model
 
-from study.space.domains import Choices, Domain, Model, domain_of
+from study.space.domains import Choices, Domain, Model, Section, domain_of
 from study.space.parameters import PARAMETERS, RULES, SCALE, Parameter
-from study.space.section import Section
 
 LEARNERS = "num_learners"
 """An axis of a grid that is no parameter of PPO: `resources.num_learners`."""

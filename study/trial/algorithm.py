@@ -21,8 +21,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.tune.registry import register_env
 
 from study.errors import Fault, SpaceError
-from study.space.laws import END_FRACTION, FRAGMENT
-from study.space.parameters import SCALE, Value
+from study.space.parameters import END_FRACTION, FRAGMENT, SCALE, Value
 from study.space.spec import EnvironmentSpec, Execution, NetworkSpec, StudySpec
 from study.trial.engine.envs.environments import Spaces, env_factory
 from study.trial.engine.learning.counting_learner import CountingAPPOLearner, CountingIMPALALearner

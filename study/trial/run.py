@@ -22,7 +22,7 @@ from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.records.records import Evaluation, Iteration
 from study.space.parameters import Value
-from study.space.rules import differences
+from study.space.settings import differences
 from study.space.spec import EnvironmentSpec, Execution, StudySpec
 from study.trial.algorithm import build_config
 from study.trial.deadline import SteadyThread

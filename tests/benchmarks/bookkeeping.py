@@ -50,8 +50,8 @@ CONTENT: dict[str, Any] = {
 
 
 def parsed(num_trials: int, sampler: str) -> Any:
+    from study.space.parsing import parse_space
     from study.space.space_file import Source
-    from study.space.spec import parse_space
 
     search = {**CONTENT["search"], "num_trials": num_trials, "sampler": sampler}
     return parse_space(Source(name="bookkeeping", content={**CONTENT, "search": search}))

@@ -51,8 +51,8 @@ def ours(folder: Path, iterations: int, watch: Stopwatch) -> None:
     from study import RunOptions, run_study
     from study.cli.display import PlainDisplay
     from study.driver import searcher
+    from study.space.parsing import parse_space
     from study.space.space_file import Source
-    from study.space.spec import parse_space
 
     spec = parse_space(
         Source(

@@ -40,8 +40,8 @@ def ours(folder: Path, options: argparse.Namespace) -> None:
     from study import RunOptions, run_study
     from study.driver import run
     from study.planning.plan import Slot
+    from study.space.parsing import parse_space
     from study.space.space_file import Source
-    from study.space.spec import parse_space
     from study.trial import trainable
     from tests.benchmarks.trivial import TrivialTrial
 

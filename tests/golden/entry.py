@@ -28,7 +28,7 @@ from study.planning.shape import ClusterShape, NodeShape
 from study.records.folder import StudyFolder
 from study.records.state import ledger_of
 from study.records.table import write_table
-from study.space.spec import load_space
+from study.space.parsing import load_space
 
 Node = tuple[str, int, int, int, float]
 """Address, CPUs that Ray hands out, cores, memory in MB, GPUs."""

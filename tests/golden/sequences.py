@@ -195,7 +195,7 @@ search:
   sampler: SAMPLER
   num_trials: 36
   seeds: [1, 2]
-  anchors:
+  baselines:
     - {name: tutorial, parameters: {train_batch_size: 400, lr: 3.0e-4, minibatch_size: 64}}
 evaluation: {episodes: 3, num_evaluations: 3}
 """
@@ -319,7 +319,7 @@ CASES: dict[str, Case] = {
         nodes=SIX_CORES,
         options=(
             *("--set", "parameters.train_batch_size=[200, 400]", "--set", "parameters.lr=[0.001, 0.003]"),
-            *("--set", "search.num_trials=null", "--set", "search.anchors=[]"),
+            *("--set", "search.num_trials=null", "--set", "search.baselines=[]"),
         ),
     ),
     "throughput": Case(space=THROUGHPUT, nodes=SIX_CORES, script=disturbed),

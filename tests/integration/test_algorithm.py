@@ -12,7 +12,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from study.errors import SpaceError
 from study.space.algorithms import ALGORITHMS
-from study.space.rules import differences
+from study.space.settings import differences
 from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
 from study.trial.engine.envs.environments import probe

@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from study.errors import SpaceError
+from study.space.parsing import load_space, parse_space
 from study.space.space_file import MAX_BYTES, Source
-from study.space.spec import StudySpec, load_space, parse_space
+from study.space.spec import StudySpec
 from tests.e2e.commands import environment
 from tests.security.yaml_texts import BOMBS, HOSTILE_LINES, contents, files
 
@@ -115,7 +116,7 @@ WORST = """
 import resource, sys, time
 from pathlib import Path
 from study.errors import SpaceError
-from study.space.spec import load_space
+from study.space.parsing import load_space
 try:
     load_space(Path("small.yaml"))
 except SpaceError:

@@ -4,14 +4,15 @@ from typing import Any
 
 import pytest
 
-from study.errors import SpaceError
+from study.errors import Fault, SpaceError
 from study.planning.needs import execution_of
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, RULES
+from study.space.parsing import parse_space
 from study.space.settings import runnable
 from study.space.space_file import Source
-from study.space.spec import StudySpec, parse_space
+from study.space.spec import StudySpec
 
 SPACE: dict[str, Any] = {
     "environment": {"id": "CartPole-v1", "floor": 0, "reference": 500, "target": 450},
@@ -27,10 +28,10 @@ def space(algorithm: str, *, parameters: dict[str, Any] | None = None, **section
     return parse_space(Source(name="space", content=content))
 
 
-def faults(algorithm: str, **changes: Any) -> str:
+def faults(algorithm: str, **changes: Any) -> dict[str, Fault]:
     with pytest.raises(SpaceError) as caught:
         space(algorithm, **changes)
-    return str(caught.value)
+    return {fault.where: fault for fault in caught.value.faults}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -89,26 +90,25 @@ def test_a2c_is_ppo_with_these_values() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "name", "said"),
     [
-        ("A2C", "clip_param", "A2C has no such parameter."),
-        ("A2C", "num_epochs", "A2C has no such parameter (it is always 1)."),
-        ("A2C", "minibatch_size", "(every batch is one minibatch)."),
-        ("IMPALA", "num_minibatches", "(every batch is one minibatch)."),
-        ("IMPALA", "lambda", "IMPALA has no such parameter."),
-        ("PPO", "rollout_fragment_length", "PPO has no such parameter."),
-        ("APPO", "vf_clip_param", "APPO has no such parameter."),
+        ("A2C", "clip_param", "A2C has no such parameter"),
+        ("A2C", "num_epochs", "A2C has no such parameter (it is always 1)"),
+        ("A2C", "minibatch_size", "(every batch is one minibatch)"),
+        ("IMPALA", "num_minibatches", "(every batch is one minibatch)"),
+        ("IMPALA", "lambda", "IMPALA has no such parameter"),
+        ("PPO", "rollout_fragment_length", "PPO has no such parameter"),
+        ("APPO", "vf_clip_param", "APPO has no such parameter"),
     ],
 )
 def test_a_parameter_that_the_algorithm_lacks_is_refused(algorithm: str, name: str, said: str) -> None:
     value = {"clip_param": 0.1, "lambda": 0.9, "vf_clip_param": 10.0}.get(name, 10)
-    text = faults(algorithm, parameters={name: value})
-    assert f"parameters.{name}" in text
-    assert said in text
-    assert "Fix: Remove it; " in text
+    fault = faults(algorithm, parameters={name: value})[f"parameters.{name}"]
+    assert (said in fault.rule, fault.code) == (True, "parameter-of-another-algorithm")
 
 
 def test_batches_of_asynchronous_algorithms_hold_whole_fragments() -> None:
-    text = faults("IMPALA", parameters={"train_batch_size": 525})
-    assert "num_envs_per_env_runner x rollout_fragment_length x learners = 50 steps), got 525" in text
+    fault = faults("IMPALA", parameters={"train_batch_size": 525})["parameters.train_batch_size"]
+    assert (fault.code, fault.got) == ("batch-not-of-fragments", "525")
+    assert "num_envs_per_env_runner x rollout_fragment_length x learners = 50 steps" in fault.rule
     spec = space("IMPALA", parameters={"train_batch_size": {"low": 300, "high": 900}, "num_envs_per_env_runner": 2})
     assert runnable(spec, {"num_env_runners": 4, "train_batch_size": 444})["train_batch_size"] == 400
     # Fewer steps than lanes: a batch is what a few of the runners bring.
@@ -126,8 +126,8 @@ def test_batches_of_asynchronous_algorithms_hold_whole_fragments() -> None:
 )
 def test_a_sampled_batch_stays_in_its_range(algorithm: str, parameters: dict[str, Any], unit: int) -> None:
     scale = {"num_env_runners": 3, "num_envs_per_env_runner": 1, "rollout_fragment_length": 50}
-    assert f"a multiple of {unit} (" in faults(algorithm, parameters={**scale, **parameters})
     ((name, domain),) = parameters.items()
+    assert f"a multiple of {unit} (" in faults(algorithm, parameters={**scale, **parameters})[f"parameters.{name}"].rule
     wide = space(algorithm, parameters={**scale, name: {**domain, "high": 640}})
     for value in range(domain["low"], 641, 7):
         batch = runnable(wide, {"num_env_runners": 3, name: value})["train_batch_size"]
@@ -152,7 +152,7 @@ def test_a_sampled_batch_stays_in_its_range(algorithm: str, parameters: dict[str
     ],
 )
 def test_what_does_not_go_with_an_algorithm_is_named(algorithm: str, changes: dict[str, Any], place: str) -> None:
-    assert f"\n  {place}: " in faults(algorithm, **changes)
+    assert place in faults(algorithm, **changes)
 
 
 @pytest.mark.parametrize(
@@ -165,14 +165,15 @@ def test_what_does_not_go_with_an_algorithm_is_named(algorithm: str, changes: di
     ],
 )
 def test_what_rllib_ignores_or_the_space_names_is_not_taken(rllib: dict[str, Any], said: str) -> None:
-    assert said in faults("PPO", rllib=rllib)
+    (fault,) = faults("PPO", rllib=rllib).values()
+    assert said in fault.rule
 
 
 @pytest.mark.parametrize("algorithm", ["A2C", "APPO", "IMPALA"])
 def test_a_hold_up_study_of_another_algorithm_has_one_fault(algorithm: str) -> None:
-    text = faults(algorithm, holdup={"target_scale": 4, "small_scale": 2}, search={}, parameters={"lr": [1e-3, 1e-4]})
-    assert text.splitlines()[0] == "space: 1 problem"
-    assert f"\n  holdup: a hold-up study is of PPO, got algorithm: {algorithm}." in text
+    holdup = {"target_scale": 4, "small_scale": 2}
+    (fault,) = faults(algorithm, holdup=holdup, search={}, parameters={"lr": [1e-3, 1e-4]}).values()
+    assert (fault.where, fault.code, fault.got) == ("holdup", "holdup-without-ppo", f"algorithm: {algorithm}")
 
 
 def test_asynchronous_trials_are_never_emulated() -> None:
@@ -185,7 +186,7 @@ def test_asynchronous_trials_are_never_emulated() -> None:
 @pytest.mark.parametrize("fraction", [0.5, [0.0, 1.0]])
 def test_a_learning_rate_falls_over_env_steps_and_nothing_else(fraction: Any) -> None:
     assert "lr_end_fraction" in space("IMPALA", parameters={"lr_end_fraction": fraction}).to_json()["parameters"]
-    told = faults("IMPALA", parameters={"lr_end_fraction": fraction}, budget={"iterations": 5})
-    assert "parameters.lr_end_fraction: a learning rate falls over budget.env_steps, got none." in told
+    found = faults("IMPALA", parameters={"lr_end_fraction": fraction}, budget={"iterations": 5})
+    assert found["parameters.lr_end_fraction"].code == "schedule-without-env-steps"
     space("IMPALA", parameters={"lr_end_fraction": 1.0}, budget={"iterations": 5})
     assert "parameters.lr_end_fraction" in faults("PPO", parameters={"lr_end_fraction": 0.5})

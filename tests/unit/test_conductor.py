@@ -441,7 +441,7 @@ def test_what_several_learners_share_is_divisible_by_their_number(tmp_path):
 
 def test_a_batch_that_a_person_wrote_is_not_rounded(tmp_path):
     anchor = [{"name": "mine", "parameters": {"train_batch_size": 333}}]
-    session = Session(tmp_path, spec(search__anchors=anchor))
+    session = Session(tmp_path, spec(search__baselines=anchor))
     assert session.conductor.next_trial().setting["train_batch_size"] == 333
 
 

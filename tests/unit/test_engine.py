@@ -17,8 +17,8 @@ from study.engine import UNKNOWN, engine_of, engine_of_space, engines_in_words, 
 from study.records.ledger import fold
 from study.records.records import read_lines
 from study.space.parameters import SCALE
+from study.space.parsing import load_space
 from study.space.space_file import SHIPPED
-from study.space.spec import load_space
 from tests.spaces import spec
 
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"

@@ -27,8 +27,8 @@ from study.evaluating.view import histogram_view, print_numbers, to_json
 from study.records.ledger import Ledger
 from study.records.records import SettingsFrozen
 from study.space.algorithms import ALGORITHMS
+from study.space.parsing import load_space
 from study.space.space_file import read_text
-from study.space.spec import load_space
 from study.statistics import Estimate
 from study.trial.engine.envs.frames import SMALLEST, open_scene, picture_of
 from tests import synthetic

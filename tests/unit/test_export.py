@@ -10,9 +10,9 @@ from study.designs.holdup.certificate.making import Certificate, make_certificat
 from study.errors import AnalysisError, RecordError
 from study.planning.plan import deal_slots
 from study.records.folder import StudyFolder
-from study.space.rules import fitted, resolve
+from study.space.parsing import parse_space
+from study.space.settings import fitted, resolve
 from study.space.space_file import read_text
-from study.space.spec import parse_space
 from tests import holdup
 
 

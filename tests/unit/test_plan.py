@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from study.errors import ClusterError
 from study.planning.plan import deal_slots, make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
-from study.space.spec import load_space
+from study.space.parsing import load_space
 from tests.spaces import spec
 
 
@@ -51,7 +51,7 @@ def test_the_order_of_scales_differs_between_blocks():
 
 def test_an_anchor_without_a_scale_is_run_at_every_scale_first():
     anchors = [{"name": "a", "parameters": {"lr": 0.001}}, {"name": "b", "parameters": {"num_env_runners": 4}}]
-    slots = deal_slots(spec(search__anchors=anchors, search__num_trials=9))
+    slots = deal_slots(spec(search__baselines=anchors, search__num_trials=9))
     assert [(slot.anchor, slot.num_env_runners) for slot in slots[:4]] == [("a", 1), ("a", 2), ("a", 4), ("b", 4)]
     assert all(slot.given == {"lr": 0.001} for slot in slots[:3])
     assert slots[4].anchor is None

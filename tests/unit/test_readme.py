@@ -18,11 +18,11 @@ from study.options import checked_stage, load, one_space, seconds
 from study.planning.plan import make_plan
 from study.planning.shape import ClusterShape, NodeShape
 from study.records.records import TrialStarted
-from study.space.laws import smallest
+from study.space.domains import smallest
+from study.space.parsing import load_space, parse_space
 from study.space.reference import field_reference
 from study.space.settings import runnable
 from study.space.space_file import SHIPPED, read_text
-from study.space.spec import load_space, parse_space
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

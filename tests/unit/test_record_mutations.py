@@ -28,7 +28,7 @@ from study.records.records import (
     read_lines,
 )
 from study.space.parameters import SCALE
-from study.space.rules import fitted
+from study.space.settings import fitted
 from study.space.spec import StudySpec
 from tests.mutations import Change, Verifier, field_name, fields_of, other_values
 

@@ -7,8 +7,8 @@ from study.planning.needs import memory_mb
 from study.planning.plan import make_plan
 from study.planning.remarks import remarks
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.space.parsing import parse_space
 from study.space.space_file import Source
-from study.space.spec import parse_space
 from tests.spaces import spec
 
 

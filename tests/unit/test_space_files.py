@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.errors import SpaceError
+from study.space.parsing import load_space, parse_space
 from study.space.space_file import SHIPPED, Source, read_text
-from study.space.spec import StudySpec, load_space, parse_space
+from study.space.spec import StudySpec
 from tests.spaces import content, spec
 
 
@@ -39,102 +40,6 @@ def test_a_name_finds_a_shipped_space_with_or_without_its_suffix():
 def test_an_unknown_space_names_the_nearest():
     with pytest.raises(SpaceError, match=r"Did you mean 'quickstart\.yaml'"):
         load_space("quickstrat.yaml")
-
-
-@pytest.mark.parametrize(
-    ("changes", "place", "words"),
-    [
-        ({"parameters__num_env_runner": 3}, "parameters.num_env_runner", "num_env_runners"),
-        ({"parameters__num_env_runners": 0}, "parameters.num_env_runners", "greater than or equal to 1, got 0"),
-        ({"parameters__num_env_runners": -4}, "parameters.num_env_runners", "got -4"),
-        ({"parameters__num_env_runners": 2.5}, "parameters.num_env_runners", "whole number"),
-        ({"parameters__num_env_runners": [1, 1]}, "parameters.num_env_runners", "every choice must differ"),
-        ({"parameters__num_env_runners": True}, "parameters.num_env_runners", "whole number, got true"),
-        ({"parameters__lr": {"low": 0.1, "high": 0.01}}, "parameters.lr", "`low < high` must hold"),
-        ({"parameters__lr": {"low": 0.0, "high": 0.01, "log": True}}, "parameters.lr.low", "greater than 0"),
-        ({"parameters__lr": float("nan")}, "parameters.lr", "finite number"),
-        ({"parameters__lr": "3e-4"}, "parameters.lr", "number"),
-        ({"parameters__gamma": 1.5}, "parameters.gamma", "less than or equal to 1"),
-        ({"parameters__minibatch_size": 900}, "parameters.minibatch_size", "900 > 800"),
-        ({"parameters__num_env_runners": [1, 500]}, "parameters.train_batch_size", "1000 lanes"),
-        ({"budget__env_steps": None}, "budget", "one of env_steps, iterations, time_s"),
-        ({"budget__iterations": [0]}, "budget.iterations", "at least 1"),
-        ({"search__sampler": "tpee"}, "search.sampler", "tpee"),
-        ({"search__seeds": [1, 1]}, "search.seeds", "distinct"),
-        ({"search__num_trials": 2}, "search.num_trials", "every scale"),
-        ({"search__num_trials": None}, "search.num_trials", "must be given"),
-        ({"search__sampler": "grid"}, "parameters.lr", "list"),
-        ({"environment__target": None}, "environment.target", "must be given"),
-        ({"environment__reference": -1}, "environment.reference", "floor < reference"),
-        ({"rllib": {"training": {"lr": 1}}}, "rllib.training.lr", "names this value already"),
-        ({"rllib": {"training": {"learner_class": 1}}}, "rllib.training.learner_class", "names this value already"),
-        ({"rllib": {"learners": {"num_learners": 1}}}, "rllib.learners.num_learners", "names this value already"),
-        (
-            {"rllib": {"env_runners": {"rollout_fragment_length": 1}}},
-            "rllib.env_runners.rollout_fragment_length",
-            "names this value already",
-        ),
-        ({"environment__step_wait_ms": -1}, "environment.step_wait_ms", "greater than or equal to 0"),
-        ({"environment__backend": "envpol"}, "environment.backend", "'gymnasium' or 'envpool'"),
-        ({"environment__backend": "envpool", "runner": "stock"}, "environment.backend", "runner: batched"),
-        ({"runner": "stock", "execution": "emulated"}, "execution", "or execution: real"),
-        ({"learner": "rllib", "standardization": "steps"}, "standardization", "learner: lean"),
-        ({"resources__emulation_processes": 0}, "resources.emulation_processes", "greater than or equal to 1"),
-        ({"resources__num_gpus_per_learner": 1.5}, "resources.num_gpus_per_learner", "Write 2."),
-        (
-            {"parameters__train_batch_size": [400, 402], "resources__num_learners": 4},
-            "parameters.train_batch_size",
-            "got 402 for 4",
-        ),
-        ({"parameters__minibatch_size": 63, "resources__num_learners": 2}, "parameters.minibatch_size", "got 63 for 2"),
-        (
-            {"parameters__minibatch_size": {"low": 65, "high": 66}, "resources__num_learners": 4},
-            "parameters.minibatch_size",
-            "multiple of the 4 learners",
-        ),
-        (
-            {"environment__backend": "envpool", "parameters__train_batch_size": [400, 404]},
-            "parameters.train_batch_size",
-            "got 404 steps for the 8 lanes of 4 runners",
-        ),
-        (
-            {"environment__backend": "envpool", "parameters__train_batch_size": {"low": 200, "high": 800, "step": 20}},
-            "parameters.train_batch_size",
-            "got 220 steps for the 8 lanes",
-        ),
-        (
-            {
-                "environment__backend": "envpool",
-                "search__anchors": [{"name": "a", "parameters": {"train_batch_size": 333, "num_env_runners": 2}}],
-            },
-            "search.anchors.0.parameters.train_batch_size",
-            "got 333 steps for the 4 lanes of 2 runners",
-        ),
-        (
-            {
-                "resources__num_learners": 2,
-                "search__anchors": [{"name": "a", "parameters": {"train_batch_size": 333, "num_env_runners": 2}}],
-            },
-            "search.anchors.0.parameters.train_batch_size",
-            "got 333 for 2",
-        ),
-        (
-            {"search__anchors": [{"name": "a", "parameters": {"lr": 1.0}}]},
-            "search.anchors.0.parameters.lr",
-            "must lie in what parameters.lr allows",
-        ),
-        (
-            {"search__anchors": [{"name": "a", "parameters": {"learning_rate": 1.0}}]},
-            "search.anchors.0.parameters.learning_rate",
-            "unknown parameter",
-        ),
-    ],
-)
-def test_each_fault_is_named_with_its_place_value_and_fix(changes, place, words):
-    found = faults(**changes)
-    assert place in found, found
-    assert words in f"{found[place].rule} {found[place].fix}"
-    assert found[place].fix
 
 
 @pytest.mark.parametrize(
@@ -187,23 +92,25 @@ def test_a_fault_names_the_line_of_its_key():
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "code"),
     [
-        ("a: [1", "must be YAML"),
-        ("a: 1\na: 2", "distinct"),
-        ("a: !!python/object/apply:os.system ['true']", "tags are not allowed"),
-        ("a: !custom 3", "tags are not allowed"),
-        ("", "must be a mapping"),
-        ("- 1", "must be a mapping"),
-        ("just text", "must be a mapping"),
-        ("a: " + "[" * 5000, "must be YAML"),
+        ("a: [1", "not-yaml"),
+        ("a: 1\na: 2", "duplicate-key"),
+        ("a: !!python/object/apply:os.system ['true']", "tag-in-space"),
+        ("a: !custom 3", "tag-in-space"),
+        ("", "not-a-mapping"),
+        ("- 1", "not-a-mapping"),
+        ("just text", "not-a-mapping"),
+        ("? [a, b]\n: 3", "key-not-text"),
+        ("1: a\n'1': b", "key-not-text"),
+        ("a: " + "[" * 5000, "not-yaml"),
         ("a: &a [1,1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
          "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n"
-         "e: [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]", "at most"),
+         "e: [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]", "too-many-values"),
     ],
 )  # fmt: skip
-def test_text_that_is_not_a_plain_mapping_is_refused(text, words):
-    assert any(words in fault.rule for fault in text_faults(text))
+def test_text_that_is_not_a_plain_mapping_is_refused(text, code):
+    assert code in {fault.code for fault in text_faults(text)}
 
 
 def test_nothing_is_constructed_from_a_tag(tmp_path):
@@ -215,8 +122,9 @@ def test_nothing_is_constructed_from_a_tag(tmp_path):
 def test_overrides_replace_and_add_values_and_name_themselves_when_wrong():
     loaded = load_space("quickstart", overrides=["budget.env_steps=12345", "parameters.gamma=0.9"])
     assert (loaded.budget.env_steps, loaded.domain("gamma")) == (12345, 0.9)
-    with pytest.raises(SpaceError, match="--set"):
+    with pytest.raises(SpaceError) as caught:
         load_space("quickstart", overrides=["budget.env_steps"])
+    assert [(fault.where, fault.code) for fault in caught.value.faults] == [("--set", "bad-override")]
     with pytest.raises(SpaceError) as caught:
         load_space("quickstart", overrides=["budget.env_steps=-1"])
     assert caught.value.faults[0].line is None
@@ -251,71 +159,104 @@ search:
 
 RUNNERS, BATCH, LR = "[1, 2, 4]", "{low: 1000, high: 4000, log: true}", "{low: 1.0e-4, high: 1.0e-2, log: true}"
 FORMS = "Write a number, a list such as [1, 2, 4], or a range such as {low: 1, high: 46}."
-MISTAKES = [  # text -> what stands in its place; place, line, and what the fault says
-    ("40000", "1,000,000", "budget.env_steps", 11, "whole number, got '1,000,000'. Write 1000000."),
-    ("40000", "1 000 000", "budget.env_steps", 11, "Write 1000000."),
-    ("40000", "100k", "budget.env_steps", 11, "Write 100000."),
-    ("40000", "2**15", "budget.env_steps", 11, "Write 32768."),
-    ("40000", "'40000'", "budget.env_steps", 11, "Write 40000."),
-    ("40000", "1e400", "budget.env_steps", 11, "whole number, got inf."),
-    ("40000", "-5", "budget.env_steps", 11, "must be greater than or equal to 1, got -5. Write a larger number."),
-    ("env_steps: 40000", "time_s: 10m", "budget.time_s", 11, "Write 600."),
-    ("env_steps", "total_timesteps", "budget.total_timesteps", 11, "unknown key. Did you mean 'env_steps'?"),
-    ("budget:\n  env_steps: 40000", "budget: 40000", "budget", 10, "mapping of keys to values, got 40000. "
-     "Write its keys below it, indented, such as `env_steps: 40000`."),
-    ("\n  env_steps: 40000", "", "budget", 10, "got nothing."),
-    ("budget:\n  env_steps: 40000\n", "", "budget", None, "one of env_steps, iterations, time_s must be given"),
-    (RUNNERS, "1-46", "parameters.num_env_runners", 7, FORMS),
-    (RUNNERS, "1, 2, 4", "parameters.num_env_runners", 7, FORMS),
-    (RUNNERS, "tune.choice([1, 2])", "parameters.num_env_runners", 7, FORMS),
-    (RUNNERS, "", "parameters.num_env_runners", 7, "whole number, got nothing. " + FORMS),
-    (RUNNERS, "{1, 2, 4}", "parameters.num_env_runners", 7, "got {1, 2, 4}. Write [1, 2, 4]."),
-    (RUNNERS, "{low:1, high:46}", "parameters.num_env_runners", 7, "Write a space behind each colon."),
-    (RUNNERS, "{values: [1, 2]}", "parameters.num_env_runners.values", 7, "Did you mean 'choices'?"),
-    (RUNNERS, "{low: 1, high: 46, step: 0}", "parameters.num_env_runners.step", 7, "Write a larger number."),
-    (RUNNERS, "{low: 1, high: 900, step: 1}", "parameters.num_env_runners", 7, "at most 200 values, got 900."),
-    (RUNNERS, "!!python/tuple [1, 2]", "parameters.num_env_runners", 7, "tags are not allowed"),
-    (BATCH, "{low: 1000}", "parameters.train_batch_size.high", 8, "must be given. Add it."),
-    (BATCH, "{low: 1000, high: 4000, log: yes}", "parameters.train_batch_size.log", 8, "Write true."),
-    (LR, "{low: 0,0001, high: 0.01}", "parameters.lr", 9, "Write decimals with a point: a comma separates keys."),
-    (LR, "{low: 10^-4, high: 0.01}", "parameters.lr.low", 9, "Write 0.0001."),
-    (LR, "'1e-4'", "parameters.lr", 9, "Write 0.0001."),
-    ("  lr:", "  learning_rate:", "parameters.learning_rate", 9, "unknown key. Did you mean 'lr'?"),
-    ("  train_batch_size", "  batch_size", "parameters.batch_size", 8, "Did you mean 'train_batch_size'?"),
-    ("num_env_runners", "num_workers", "parameters.num_workers", 7, "Did you mean 'num_env_runners'?"),
-    ("num_env_runners", "num-env-runners", "parameters.num-env-runners", 7, "Did you mean 'num_env_runners'?"),
-    ("  lr:", "  num_sgd_iter: 10\n  lr:", "parameters.num_sgd_iter", 9, "Did you mean 'num_epochs'?"),
-    ("  lr:", "  num_learners: 2\n  lr:", "parameters.num_learners", 9, "Did you mean 'resources.num_learners'?"),
-    ("environment:", "env:", "env", 1, "unknown key. Did you mean 'environment'?"),
-    ("id:", "name:", "environment.name", 2, "Did you mean 'id'?"),
-    ("id: CartPole-v1", "id: 2020-01-01", "environment.id", 2, "got a date. Put it in quotes."),
-    ("num_trials", "num_samples", "search.num_samples", 13, "Did you mean 'num_trials'?"),
-    ("search:\n  num_trials: 12\n", "", "search.num_trials", None, "must be given with sampler tpe."),
-    ("num_trials: 12", "num_trials: 2", "search.num_trials", 13, "(3: [1, 2, 4] runners), got 2. Raise it to 3"),
-    ("num_trials: 12", "num_trials: 12\n  sampler: TPE", "search.sampler", 14, "got 'TPE'. Did you mean 'tpe'?"),
-    ("num_trials: 12", "num_trials: 12\n  seeds: 3", "search.seeds", 14, "must be a list, got 3. Write [3]."),
-    ("num_trials: 12", "num_trials: 12\nlr: 0.1", "lr", 14, "unknown key. Did you mean 'parameters.lr'?"),
-    ("num_trials: 12", "num_trials: 12\nalgorithm: ppo", "algorithm", 14, "Did you mean 'PPO'?"),
-    ("num_trials: 12", "num_trials: 12\nevaluation: 20", "evaluation", 14, "such as `episodes: 20`."),
-    ("num_trials: 12", "num_trials: 12\ndescription: a: b", "file", 14, "text behind the first colon in quotes."),
-    ("num_trials: 12", "num_trials: 12\n---\n", "file", 14, "a file holds one space."),
-    ("num_trials: 12", "num_trials: 12\nfoo", "file", 15, "Write a key, a colon, a space and a value."),
-    ("  id", "\tid", "file", 2, "Indent with spaces, not with tabs."),
-    ("  floor", "\u00a0\u00a0floor", "file", 4, "Replace the character U+00A0 here by an ordinary space."),
-    ("id: CartPole-v1", "id:CartPole-v1", "file", 2, "Write a space behind the colon."),
-    ("id: CartPole-v1", "id: 'CartPole-v1", "file", 2, "Close the quotes that begin here."),
-    ("id: CartPole-v1", "id: @x", "file", 2, "Put the text in quotes."),
-    ("id: CartPole-v1", "id: Cart\x07Pole-v1", "file", 2, "got the character U+0007. Remove it."),
-    ("  floor", "   floor", "file", 3, "Indent the keys of a section alike"),
-    ("[1, 2, 4]", "[1, 2, 4", "file", 7, "Close the bracket that opens here with ]"),
+MISTAKES = [  # text -> what stands in its place; place, line, code, and what to write
+    ("40000", "1,000,000", "budget.env_steps", 11, "wrong-type", "Write 1000000."),
+    ("40000", "1 000 000", "budget.env_steps", 11, "wrong-type", "Write 1000000."),
+    ("40000", "100k", "budget.env_steps", 11, "wrong-type", "Write 100000."),
+    ("40000", "2**15", "budget.env_steps", 11, "wrong-type", "Write 32768."),
+    ("40000", "'40000'", "budget.env_steps", 11, "wrong-type", "Write 40000."),
+    ("40000", "1e400", "budget.env_steps", 11, "wrong-type", "Write a whole number."),
+    ("40000", "-5", "budget.env_steps", 11, "value-out-of-bounds", "Write a larger number."),
+    ("env_steps: 40000", "time_s: 10m", "budget.time_s", 11, "wrong-type", "Write 600."),
+    ("env_steps", "total_timesteps", "budget.total_timesteps", 11, "unknown-key", "Did you mean 'env_steps'?"),
+    ("budget:\n  env_steps: 40000", "budget: 40000", "budget", 10,
+     "wrong-type", "Write its keys below it, indented, such as `env_steps: 40000`."),
+    ("\n  env_steps: 40000", "", "budget", 10,
+     "wrong-type", "Write its keys below it, indented, such as `env_steps:`."),
+    ("budget:\n  env_steps: 40000\n", "", "budget", None, "no-budget", "Add budget.env_steps."),
+    (RUNNERS, "1-46", "parameters.num_env_runners", 7, "wrong-type", FORMS),
+    (RUNNERS, "1, 2, 4", "parameters.num_env_runners", 7, "wrong-type", FORMS),
+    (RUNNERS, "tune.choice([1, 2])", "parameters.num_env_runners", 7, "wrong-type", FORMS),
+    (RUNNERS, "", "parameters.num_env_runners", 7, "wrong-type", FORMS),
+    (RUNNERS, "{1, 2, 4}", "parameters.num_env_runners", 7, "not-a-range", "Write [1, 2, 4]."),
+    (RUNNERS, "{low:1, high:46}", "parameters.num_env_runners", 7, "not-a-range", "Write a space behind each colon."),
+    (RUNNERS, "{values: [1, 2]}", "parameters.num_env_runners.values", 7, "unknown-key", "Did you mean 'choices'?"),
+    (RUNNERS, "{low: 1, high: 46, step: 0}", "parameters.num_env_runners.step", 7,
+     "value-out-of-bounds", "Write a larger number."),
+    (RUNNERS, "{low: 1, high: 900, step: 1}", "parameters.num_env_runners", 7,
+     "range-of-too-many-values", "Raise `step`, or leave it out: each value is then twice the last."),
+    (RUNNERS, "!!python/tuple [1, 2]", "parameters.num_env_runners", 7, "tag-in-space", "Write a plain value."),
+    (BATCH, "{low: 1000}", "parameters.train_batch_size.high", 8, "missing-key", "Add it."),
+    (BATCH, "{low: 1000, high: 4000, log: yes}", "parameters.train_batch_size.log", 8, "wrong-type", "Write true."),
+    (LR, "{low: 0,0001, high: 0.01}", "parameters.lr", 9,
+     "not-a-range", "Write decimals with a point: a comma separates keys."),
+    (LR, "{low: 10^-4, high: 0.01}", "parameters.lr.low", 9, "wrong-type", "Write 0.0001."),
+    (LR, "'1e-4'", "parameters.lr", 9, "wrong-type", "Write 0.0001."),
+    ("  lr:", "  learning_rate:", "parameters.learning_rate", 9, "unknown-key", "Did you mean 'lr'?"),
+    ("  train_batch_size", "  batch_size", "parameters.batch_size", 8,
+     "unknown-key", "Did you mean 'train_batch_size'?"),
+    ("num_env_runners", "num_workers", "parameters.num_workers", 7, "unknown-key", "Did you mean 'num_env_runners'?"),
+    ("num_env_runners", "num-env-runners", "parameters.num-env-runners", 7,
+     "unknown-key", "Did you mean 'num_env_runners'?"),
+    ("  lr:", "  num_sgd_iter: 10\n  lr:", "parameters.num_sgd_iter", 9, "unknown-key", "Did you mean 'num_epochs'?"),
+    ("  lr:", "  num_learners: 2\n  lr:", "parameters.num_learners", 9,
+     "unknown-key", "Did you mean 'resources.num_learners'?"),
+    ("environment:", "env:", "env", 1, "unknown-key", "Did you mean 'environment'?"),
+    ("id:", "name:", "environment.name", 2, "unknown-key", "Did you mean 'id'?"),
+    ("id: CartPole-v1", "id: 2020-01-01", "environment.id", 2, "not-plain", "Put it in quotes."),
+    ("num_trials", "num_samples", "search.num_samples", 13, "unknown-key", "Did you mean 'num_trials'?"),
+    ("search:\n  num_trials: 12\n", "", "search.num_trials", None,
+     "num-trials-missing", "Add for instance num_trials: 40."),
+    ("num_trials: 12", "num_trials: 2", "search.num_trials", 13,
+     "num-trials-below-scales", "Raise it to 3 or list fewer scales."),
+    ("num_trials: 12", "num_trials: 12\n  sampler: TPE", "search.sampler", 14, "not-an-option", "Did you mean 'tpe'?"),
+    ("num_trials: 12", "num_trials: 12\n  seeds: 3", "search.seeds", 14, "wrong-type", "Write [3]."),
+    ("num_trials: 12", "num_trials: 12\nlr: 0.1", "lr", 14, "unknown-key", "Did you mean 'parameters.lr'?"),
+    ("num_trials: 12", "num_trials: 12\nalgorithm: ppo", "algorithm", 14, "not-an-option", "Did you mean 'PPO'?"),
+    ("num_trials: 12", "num_trials: 12\nevaluation: 20", "evaluation", 14,
+     "wrong-type", "Write its keys below it, indented, such as `episodes: 20`."),
+    ("num_trials: 12", "num_trials: 12\ndescription: a: b", "file", 14,
+     "not-yaml", "Put the text behind the first colon in quotes."),
+    ("num_trials: 12", "num_trials: 12\n---\n", "file", 14,
+     "not-yaml", "Remove this line and what follows: a file holds one space."),
+    ("num_trials: 12", "num_trials: 12\nfoo", "file", 15, "not-yaml", "Write a key, a colon, a space and a value."),
+    ("  id", "\tid", "file", 2, "not-yaml", "Indent with spaces, not with tabs."),
+    ("  floor", "\u00a0\u00a0floor", "file", 4, "not-yaml", "Replace the character U+00A0 here by an ordinary space."),
+    ("id: CartPole-v1", "id:CartPole-v1", "file", 2, "not-yaml", "Write a space behind the colon."),
+    ("id: CartPole-v1", "id: 'CartPole-v1", "file", 2, "not-yaml", "Close the quotes that begin here."),
+    ("id: CartPole-v1", "id: @x", "file", 2, "not-yaml", "Put the text in quotes."),
+    ("id: CartPole-v1", "id: Cart\u0007Pole-v1", "file", 2, "character-not-in-yaml", "Remove it."),
+    ("  floor", "   floor", "file", 3,
+     "not-yaml", "Indent the keys of a section alike, and close quotes and brackets."),
+    ("[1, 2, 4]", "[1, 2, 4", "file", 7,
+     "not-yaml", "Close the bracket that opens here with ], and put a comma between its items."),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "place", "line", "words"), MISTAKES, ids=lambda value: repr(value)[:30])
-def test_one_mistake_of_a_new_user_is_one_fault_with_its_line_and_what_to_write(old, new, place, line, words):
+@pytest.mark.parametrize(("old", "new", "where", "line", "code", "fix"), MISTAKES, ids=lambda value: repr(value)[:30])
+def test_one_mistake_of_a_new_user_is_one_fault_with_its_line_and_what_to_write(old, new, where, line, code, fix):
     (fault,) = text_faults(PLAIN.replace(old, new, 1))
-    assert (fault.where, fault.line) == (place, line)
-    assert words in f"{fault.rule} {fault.fix}"
+    assert (fault.where, fault.line, fault.code, fault.fix) == (where, line, code, fix)
+
+
+@pytest.mark.parametrize(("lines", "line"), [("version: 1\n", None), ("version: 2\n", 1), ("version: one\n", 1)])
+def test_a_file_says_the_version_of_its_schema(lines, line):
+    if line is None:
+        assert parse_space(read_text(lines + PLAIN, name="test")) == parse_space(read_text(PLAIN, name="test"))
+        return
+    (fault,) = text_faults(lines + PLAIN)
+    assert (fault.where, fault.line, fault.code, fault.fix) == ("version", line, "not-an-option", "Write 1.")
+
+
+def test_an_old_key_of_a_file_is_answered_with_its_new_name_and_read_from_records():
+    baselines = [{"name": "mine", "parameters": {"lr": 0.001}}]
+    text = PLAIN + f"  anchors: {baselines}\n"
+    (fault,) = text_faults(text)
+    assert (fault.where, fault.line, fault.code) == ("search.anchors", 14, "renamed-key")
+    assert "search.baselines" in fault.fix
+    recorded = spec(search__baselines=baselines).to_json()
+    assert recorded["search"]["anchors"] == baselines
+    assert parse_space(Source(name="record", content=recorded)) == spec(search__baselines=baselines)
 
 
 def test_no_message_names_a_class_of_a_library():
@@ -406,27 +347,6 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path):
     file.write_bytes(PLAIN.replace("12", "12 # caf\u00e9").encode("latin-1"))
     with pytest.raises(SpaceError, match=r"\(line 13\).*got byte 0xe9 at offset \d+"):
         load_space(file)
-
-
-@pytest.mark.parametrize(
-    ("changes", "place"),
-    [
-        ({"search__seeds": [2**31]}, "search.seeds.0"),
-        ({"model": {"fcnet_hiddens": [64, 0]}}, "model.fcnet_hiddens.1"),
-        ({"parameters__num_envs_per_env_runner": 5000}, "parameters.num_envs_per_env_runner"),
-        ({"parameters__lr": {"low": 0.1, "high": 0.25, "step": 0.1}}, "parameters.lr"),
-        ({"parameters__train_batch_size": {"low": 1001, "high": 1011}, "parameters__num_env_runners": [1, 46]},
-         "parameters.train_batch_size"),
-        ({"search__anchors": [{"name": "a", "parameters": {"train_batch_size": 300}}],
-          "parameters__num_env_runners": [1, 200], "parameters__train_batch_size": {"low": 200, "high": 800}},
-         "search.anchors.0.parameters.train_batch_size"),
-        ({"parameters__train_batch_size": {"low": 200, "high": 800, "step": 200},
-          "search__anchors": [{"name": "a", "parameters": {"train_batch_size": 300}}]},
-         "search.anchors.0.parameters.train_batch_size"),
-    ],
-)  # fmt: skip
-def test_values_that_would_fail_later_are_refused_now(changes, place):
-    assert place in faults(**changes)
 
 
 def test_the_folder_of_a_study_is_answered_with_its_space(tmp_path):

@@ -17,8 +17,8 @@ from study.errors import ClusterError
 from study.options import all_overrides
 from study.planning.plan import deal_slots, make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
-from study.space.cells import ANCHOR, cells_of
-from study.space.spec import load_space
+from study.space.cells import BASE_CELL, cells_of
+from study.space.parsing import load_space
 from tests.throughput import throughput_spec
 
 
@@ -39,8 +39,8 @@ def test_every_block_runs_every_cell_once_between_two_anchors():
     blocks = blocks_of(spec)
     assert list(blocks) == [1, 2, 3]
     for slots in blocks.values():
-        assert Counter(slot.anchor for slot in slots) == {**cells, ANCHOR: 2}
-        assert slots[0].anchor == slots[-1].anchor == ANCHOR
+        assert Counter(slot.anchor for slot in slots) == {**cells, BASE_CELL: 2}
+        assert slots[0].anchor == slots[-1].anchor == BASE_CELL
         assert {slot.iterations for slot in slots} == {3}  # one of warm-up
         assert {slot.stage for slot in slots} == {"throughput"}
     assert [slot.trial for slot in deal_slots(spec)] == list(range(3 * (sum(cells.values()) + 1)))
@@ -91,7 +91,7 @@ def test_only_the_trials_of_a_divided_allocation_run_side_by_side():
 def test_trials_go_on_in_processes_of_as_many_runners_and_no_others():
     plan = make_plan(throughput_spec(), machine(2))
     legs = {slot.anchor: plan.leg_of(slot) for slot in plan.slots}
-    assert legs["n=4 k=1 B=800 m=100 E=4"] == legs["n=4 k=1 B=400 m=100 E=8"] != legs[ANCHOR]
+    assert legs["n=4 k=1 B=800 m=100 E=4"] == legs["n=4 k=1 B=400 m=100 E=8"] != legs[BASE_CELL]
     assert legs["allocation 1 x 7"] == (7, 0)
     assert legs["allocation 2 x 3"] is legs["allocation 4 x 1"] is None
 

@@ -16,7 +16,7 @@ from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.folder import StudyFolder
 from study.records.ledger import PHASES, best_per_scale, fold, table_row
 from study.records.records import RecordLog, TrialEnded, TrialStarted, read_lines
-from study.space.cells import ANCHOR
+from study.space.cells import BASE_CELL
 from tests.throughput import throughput_spec
 
 CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=8, physical_cpus=2, memory_mb=64_000),))
@@ -108,7 +108,7 @@ def test_a_study_runs_to_its_end_one_trial_at_a_time_but_for_the_divided_ones(tm
         assert row.digest
     assert {row.seed for row in found.values()} == {1, 2}
     assert {row.anchor for row in found.values()} == {
-        ANCHOR,
+        BASE_CELL,
         "n=1 k=1 B=400 m=100 E=4",
         "n=4 k=1 B=400 m=100 E=4",
         "allocation 2 x 1",
@@ -203,7 +203,7 @@ def test_pressure_decides_what_the_times_of_waiting_environments_are_worth(tmp_p
     drive.run(lambda trial: drive.finish(trial, pressure=0.2))
     labels = {(row.anchor, row.timing) for row in rows(tmp_path).values()}
     assert labels == {
-        (ANCHOR, "oversubscribed"),
+        (BASE_CELL, "oversubscribed"),
         ("n=1 k=1 B=400 m=100 E=4", "measured"),  # two processes on two cores
         ("n=4 k=1 B=400 m=100 E=4", "oversubscribed"),
         ("allocation 2 x 1", "oversubscribed"),  # two trials of two processes
@@ -232,7 +232,7 @@ def test_mlflow_is_told_what_a_trial_timed(tmp_path):
     started = next(record for record in records(tmp_path) if isinstance(record, TrialStarted))
     assert trial_name(started) == "trial 0 · throughput · 2 runners"
     params = trial_params(started, drive.spec)
-    assert (params["stage"], params["anchor"], params["num_learners"]) == ("throughput", ANCHOR, "0")
+    assert (params["stage"], params["anchor"], params["num_learners"]) == ("throughput", BASE_CELL, "0")
     assert study_params(drive.spec) == {"environment": "Acrobot-v1", "algorithm": "PPO", "kind": "throughput"}
 
 

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from study.space.domains import Choices, Range
 from study.space.holdup import HoldUpSpec
 from study.space.parameters import PARAMETERS, REFERENCE_MINIBATCH, RULES, SCALE, Value
-from study.space.rules import overlay, resolve
+from study.space.settings import overlay, resolve
 from study.space.spec import StudySpec
 
 Setting = dict[str, Value]

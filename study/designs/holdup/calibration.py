@@ -8,8 +8,9 @@ from study.designs.holdup.cost import CostModel, Sample, fit
 from study.designs.holdup.phases import holdup_of
 from study.designs.holdup.stages import Request
 from study.records.ledger import TrialRow
+from study.space.domains import bounds
 from study.space.parameters import Value
-from study.space.rules import batch_domain, bounds, minibatch_bounds, overlay
+from study.space.settings import batch_domain, minibatch_bounds, overlay
 from study.space.spec import StudySpec
 
 ITERATIONS = 3

@@ -14,7 +14,7 @@ from study.designs.holdup.phases import SECOND_LOOKS, search_round
 from study.designs.holdup.stages import Request, Stage
 from study.designs.search.merit import merit
 from study.records.ledger import TrialRow
-from study.space.rules import resolve
+from study.space.settings import resolve
 
 REUSED = "reused"
 """In the evidence of a decision: baseline -> finished trials that stand for it, since they ran what it would run."""

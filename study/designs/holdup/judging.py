@@ -17,7 +17,7 @@ from study.designs.throughput.blocks import in_block
 from study.records.ledger import TrialRow
 from study.records.records import SettingsFrozen
 from study.space.parameters import SCALE, Value
-from study.space.rules import overlay, resolve
+from study.space.settings import overlay, resolve
 
 
 def confirm(known: Evidence) -> Outcome:

@@ -16,7 +16,7 @@ from study.planning.plan import Plan, Slot, slots_of
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, TrialStarted
 from study.space.parameters import Value
-from study.space.rules import resolve
+from study.space.settings import resolve
 from study.space.spec import StudySpec
 
 HOPELESS = 0.5

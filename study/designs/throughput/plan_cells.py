@@ -10,7 +10,7 @@ from study.planning.needs import num_cpus_of_cell
 from study.planning.scale_plan import ScalePlan, scale_plan
 from study.planning.shape import ClusterShape
 from study.records.timing import label_at_start
-from study.space.cells import ANCHOR, Cell, cells_of, spec_of_cell
+from study.space.cells import BASE_CELL, Cell, cells_of, spec_of_cell
 from study.space.spec import StudySpec
 
 RENEWAL_S = 1.5
@@ -42,7 +42,7 @@ def _cell_plan(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> CellPlan:
     assert spec.throughput is not None  # a law of the space
     alone, scale = spec_of_cell(spec, cell), cell.num_env_runners
     iterations = WARMUP_ITERATIONS + spec.throughput.iterations
-    runs = spec.throughput.blocks * (2 if cell.name == ANCHOR else cell.num_trials)
+    runs = spec.throughput.blocks * (2 if cell.name == BASE_CELL else cell.num_trials)
     needs = scale_plan(alone, scale, cluster, num_trials=runs, iterations=iterations)
     together = num_cpus_of_cell(spec, cell, cluster)
     if together > cluster.num_cpus:

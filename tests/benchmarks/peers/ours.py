@@ -4,8 +4,9 @@ import time
 
 from study.cluster.connection import private_ray
 from study.space.parameters import SCALE
+from study.space.parsing import parse_space
 from study.space.space_file import Source
-from study.space.spec import StudySpec, parse_space
+from study.space.spec import StudySpec
 from tests.benchmarks.peers.workload import Laps, Training, Workload
 
 DETAILS = (

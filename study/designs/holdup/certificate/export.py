@@ -13,7 +13,7 @@ from study.designs.holdup.certificate.making import Certificate, make_certificat
 from study.errors import AnalysisError
 from study.records.folder import StudyFolder
 from study.space.parameters import SCALE, Value
-from study.space.rules import fitted
+from study.space.settings import fitted
 from study.space.spec import StudySpec
 
 WIDTH = 110

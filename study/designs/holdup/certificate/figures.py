@@ -42,7 +42,7 @@ from study.records.ledger import TrialRow, fold
 from study.records.records import Evaluation, Iteration, Line, StageDecided, StudyOpened, TrialStarted
 from study.space.holdup import SeedsSpec
 from study.space.parameters import Value
-from study.space.rules import fitted
+from study.space.settings import fitted
 from study.space.spec import StudySpec
 from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
 

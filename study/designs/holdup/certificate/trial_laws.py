@@ -32,8 +32,7 @@ from study.records.records import (
 )
 from study.records.timing import Label, label_at_end, label_at_start
 from study.space.parameters import SCALE
-from study.space.rules import differences
-from study.space.settings import rounded, runnable
+from study.space.settings import differences, rounded, runnable
 from study.space.spec import StudySpec
 
 RELATIVE = 1e-6

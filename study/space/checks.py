@@ -1,0 +1,321 @@
+"""Rules between the keys of a space that every kind of study keeps. Pure.
+
+A check takes a spec and yields a `Fault` for every rule that the spec breaks. Those of one kind are in `search_checks`,
+`throughput_checks` and `holdup_checks`; `parsing` runs them.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+
+from study.errors import Fault
+from study.space.domains import Domain, Range, largest, smallest, values
+from study.space.parameters import FRAGMENT, PARAMETERS, REPLACED, RULES
+from study.space.procgen import faults_of_game, faults_of_levels, is_procgen
+from study.space.settings import batch_domain, batch_unit, minibatch_bounds
+from study.space.spec import StudySpec
+
+_BY_SCHEMA = {
+    "environment": "env env_config observation_space action_space",
+    "env_runners": "num_env_runners num_envs_per_env_runner num_cpus_per_env_runner sample_timeout_s env_runner_cls "
+    "rollout_fragment_length gym_env_vectorize_mode",
+    "learners": "num_learners num_cpus_per_learner num_gpus_per_learner learner_class",
+    "training": "train_batch_size train_batch_size_per_learner minibatch_size num_epochs lr gamma lambda_ clip_param "
+    "entropy_coeff grad_clip vf_clip_param vf_loss_coeff kl_coeff kl_target use_kl_loss vtrace_clip_rho_threshold "
+    "vtrace_clip_pg_rho_threshold circular_buffer_num_batches circular_buffer_iterations_per_batch "
+    "target_network_update_freq learner_class",
+    "resources": "num_cpus_for_main_process placement_strategy",
+    "debugging": "seed",
+    "rl_module": "model_config",
+}
+"""What `rllib:` may not set, since the schema names it: otherwise the recorded spec could disagree with what ran."""
+
+_REFUSED = {
+    ("env_runners", "num_gpus_per_env_runner"): "the study reserves no GPU for a runner",
+    ("env_runners", "custom_resources_per_env_runner"): "the study reserves CPUs and GPUs only",
+    ("learners", "custom_resources_per_learner"): "the study reserves CPUs and GPUs only",
+    ("environment", "clip_rewards"): "RLlib's new API stack ignores it",
+    ("env_runners", "observation_filter"): "RLlib's new API stack ignores it",
+    ("env_runners", "compress_observations"): "RLlib's new API stack ignores it",
+    ("training", "model"): "RLlib's new API stack ignores it; the space has `model`",
+    ("rl_module", "algorithm_config_overrides_per_module"): "what the schema names must be what runs",
+}
+"""What `rllib:` may not set for another reason."""
+
+_MEANING = {
+    "floor": ("the return that scores 0", "what random actions get, by `python -m study evaluate SPACE --random`"),
+    "reference": ("the return that scores 1", "what a good policy gets, as published, or the most that is possible"),
+    "target": (
+        "the return from which it counts as solved",
+        "as the environment's page says, or nine tenths of the way from floor to reference",
+    ),
+}
+"""What the returns of a space mean, and how to choose them."""
+
+
+def common(spec: StudySpec) -> Iterator[Fault]:
+    """Check what holds for studies of every kind."""
+    for check in (_algorithm, _procgen, _returns, _engine, _layers, _exclusive, _rules, _rllib):
+        yield from check(spec)
+
+
+def _algorithm(spec: StudySpec) -> Iterator[Fault]:
+    """Check what the algorithm does not have, and what it needs."""
+    name, traits = spec.algorithm, spec.traits
+    taken = {*traits.parameters, *(RULES.keys() - traits.rules.keys())}
+    for parameter in (each for each in (*PARAMETERS, *RULES) if each in spec.given_parameters and each not in taken):
+        rule = f"{name} has no such parameter{_own_value(spec, parameter)}"
+        fix = f"Remove it; {name} has: {', '.join(sorted(traits.parameters))}."
+        yield Fault(where=f"parameters.{parameter}", rule=rule, fix=fix, code="parameter-of-another-algorithm")
+    if spec.holdup is not None and name != "PPO":
+        rule, fix = "a hold-up study needs PPO", "Remove holdup:, or set algorithm: PPO."
+        yield Fault(where="holdup", rule=rule, got=f"algorithm: {name}", fix=fix, code="holdup-without-ppo")
+    if name == "A2C" and spec.learner != "lean":
+        rule, got = "A2C needs learner: lean", f"{spec.learner}, which always uses Adam"
+        yield Fault(where="learner", rule=rule, got=got, fix="Set learner: lean.", code="a2c-needs-lean")
+    if name != "PPO" and spec.standardization not in (None, "none"):
+        rule, got = f"{name} standardises no advantages", str(spec.standardization)
+        yield Fault(where="standardization", rule=rule, got=got, fix="Remove it.", code="standardization-without-ppo")
+    if traits.asynchronous and spec.learner != "rllib":
+        rule, fix = "learner: lean has the update of PPO", "Remove it, or set learner: rllib."
+        yield Fault(where="learner", rule=rule, got=f"algorithm: {name}", fix=fix, code="lean-without-ppo")
+    if traits.asynchronous and spec.execution == "emulated":
+        rule = f"how old a policy {name} learns from depends on the clock, and emulation has none"
+        fix = "Set execution: real, or algorithm: PPO."
+        yield Fault(where="execution", rule=rule, fix=fix, code="asynchronous-emulated")
+
+
+def _own_value(spec: StudySpec, parameter: str) -> str:
+    if parameter in ("minibatch_size", "num_minibatches"):
+        return " (every batch is one minibatch)"
+    fixed = spec.traits.given.get(parameter)
+    return "" if fixed is None else f" (it is always {fixed:g})"
+
+
+def _procgen(spec: StudySpec) -> Iterator[Fault]:
+    environment = spec.environment
+    if not is_procgen(environment.id):
+        return
+    yield from faults_of_game(environment.id)
+    yield from faults_of_levels(environment.kwargs, "environment.kwargs")
+    yield from faults_of_levels(spec.evaluation.kwargs, "evaluation.kwargs")
+    if environment.backend != "envpool":
+        rule, got = "Procgen needs backend: envpool", environment.backend
+        yield Fault(where="environment.backend", rule=rule, got=got, fix="Remove it.", code="procgen-needs-envpool")
+
+
+def _returns(spec: StudySpec) -> Iterator[Fault]:
+    """Check the returns that give a score its meaning."""
+    floor, reference, target = spec.environment.floor, spec.environment.reference, spec.environment.target
+    for name, value in {"floor": floor, "reference": reference, "target": target}.items():
+        if value is None and spec.kind == "search":
+            rule, fix = f"must be given: {_MEANING[name][0]}", f"Add it: {_MEANING[name][1]}."
+            yield Fault(where=f"environment.{name}", rule=rule, fix=fix, code="missing-return")
+    if floor is None or reference is None or target is None:
+        return
+    if not floor < reference:
+        rule, got = "`floor < reference` must hold", f"floor={floor}, reference={reference}"
+        fix = "Set floor to what a policy gets that learnt nothing."
+        yield Fault(where="environment.reference", rule=rule, got=got, fix=fix, code="reference-below-floor")
+    elif not floor < target:
+        rule, got = "`floor < target` must hold", f"floor={floor}, target={target}"
+        fix = "Set target to a return worth reaching."
+        yield Fault(where="environment.target", rule=rule, got=got, fix=fix, code="target-below-floor")
+
+
+def _engine(spec: StudySpec) -> Iterator[Fault]:
+    """Check that this combination of runner, learner and execution exists."""
+    if spec.runner == "stock" and spec.execution == "emulated":
+        rule, got = "`emulated` needs lanes that any process can step", "runner: stock"
+        fix = "Set runner: batched, or execution: real."
+        yield Fault(where="execution", rule=rule, got=got, fix=fix, code="stock-emulated")
+    if spec.runner == "stock" and spec.environment.backend == "envpool":
+        rule, fix = "`envpool` needs runner: batched", "Set runner: batched."
+        yield Fault(where="environment.backend", rule=rule, got="stock", fix=fix, code="envpool-needs-batched")
+    if spec.algorithm == "PPO" and spec.learner == "rllib" and spec.standardization in ("steps", "none"):
+        rule, got = f"`{spec.standardization}` needs learner: lean", "rllib, which standardises over phantom rows too"
+        fix = "Remove it, or set learner: lean."
+        yield Fault(where="standardization", rule=rule, got=got, fix=fix, code="standardization-needs-lean")
+    gpus = spec.resources.num_gpus_per_learner
+    if gpus > 1 and not gpus.is_integer():
+        where, rule = "resources.num_gpus_per_learner", "must be a whole number, or a share of one GPU"
+        yield Fault(where=where, rule=rule, got=f"{gpus:g}", fix=f"Write {math.ceil(gpus)}.", code="fraction-of-gpus")
+
+
+def _layers(spec: StudySpec) -> Iterator[Fault]:
+    """Check that a part of the program applies each layer around the environment."""
+    environment = spec.environment
+    for name in ("normalize_observations", "normalize_rewards"):
+        if getattr(environment, name) and spec.traits.asynchronous:
+            rule = f"needs the lean learner, which {spec.algorithm} has not"
+            fix = "Remove it, or set algorithm: PPO or A2C."
+            yield Fault(where=f"environment.{name}", rule=rule, fix=fix, code="normalization-asynchronous")
+        elif getattr(environment, name) and spec.learner != "lean":
+            fix = "Set learner: lean with PPO or A2C, or remove it."
+            rule, code = "needs learner: lean", "normalization-needs-lean"
+            yield Fault(where=f"environment.{name}", rule=rule, got=spec.learner, fix=fix, code=code)
+    if environment.normalize_rewards and spec.runner != "batched":
+        where, rule, code = "environment.normalize_rewards", "needs runner: batched", "normalization-needs-batched"
+        yield Fault(where=where, rule=rule, got=spec.runner, fix="Set runner: batched.", code=code)
+    for name, own in {"action_repeat": "frame_skip", "frame_stack": "stack_num"}.items():
+        if getattr(environment, name) > 1 and environment.backend == "envpool":
+            rule, fix = "needs backend: gymnasium", f"Remove it; EnvPool's Atari has {own} in environment.kwargs."
+            yield Fault(where=f"environment.{name}", rule=rule, got="envpool", fix=fix, code="layer-needs-gymnasium")
+    if spec.model.conv_net is not None and spec.model.conv_filters is not None:
+        yield one_of_two("model.conv_net", "conv_filters")
+
+
+def _exclusive(spec: StudySpec) -> Iterator[Fault]:
+    measures = spec.holdup is not None and spec.holdup.measure is not None
+    if spec.exclusive and spec.execution == "emulated" and not measures:
+        rule, fix = "protects a clock, and emulated trials have none", "Remove it, or set execution: real."
+        yield Fault(where="exclusive", rule=rule, fix=fix, code="exclusive-emulated")
+
+
+def _rules(spec: StudySpec) -> Iterator[Fault]:
+    given = spec.given_parameters
+    for rule, parameter in REPLACED.items():
+        if rule in given and parameter in given:
+            yield one_of_two(f"parameters.{rule}", parameter)
+
+
+def _rllib(spec: StudySpec) -> Iterator[Fault]:
+    for section, arguments in spec.rllib.items():
+        for name in sorted(set(_BY_SCHEMA.get(section, "").split()) & set(arguments)):
+            where, rule, fix = f"rllib.{section}.{name}", "the schema names this value already", "Set it there."
+            yield Fault(where=where, rule=rule, fix=fix, code="rllib-names-schema-field")
+        for name in arguments:
+            if reason := _REFUSED.get((section, name)):
+                where, rule = f"rllib.{section}.{name}", f"cannot be set: {reason}"
+                yield Fault(where=where, rule=rule, fix="Remove it.", code="rllib-argument-refused")
+
+
+def one_of_two(where: str, other: str) -> Fault:
+    """Return the fault of a key that stands for another one which is given too."""
+    rule = f"takes the place of {other}, so that only one may be given"
+    return Fault(where=where, rule=rule, got="both", fix="Remove one of the two.", code="both-of-two")
+
+
+def batches(spec: StudySpec) -> Iterator[Fault]:
+    """Check that batches hold a minibatch and a step of every lane, and can be shared by learners and lanes."""
+    yield from _sizes(spec)
+    yield from _shares(spec)
+
+
+def _batch_key(spec: StudySpec) -> str:
+    return "steps_per_env_runner" if spec.rule("steps_per_env_runner") is not None else "train_batch_size"
+
+
+def _sizes(spec: StudySpec) -> Iterator[Fault]:
+    key, last = _batch_key(spec), max(spec.scales)
+    batch, minibatch = batch_domain(spec, last), minibatch_bounds(spec, last)[0]
+    if minibatch > largest(batch):
+        rule, got = "`minibatch_size <= train_batch_size` must hold", f"{minibatch} > {largest(batch)}"
+        fix = f"Lower minibatch_size or raise {key}."
+        yield Fault(where="parameters.minibatch_size", rule=rule, got=got, fix=fix, code="minibatch-above-batch")
+    # Asynchronous runners fill a batch with fragments as they come; others step all lanes for each batch.
+    lanes = 0 if spec.traits.asynchronous else last * int(largest(spec.domain("num_envs_per_env_runner")))
+    # A sampled batch is raised to the number of lanes; one that a person wrote runs as it is, or is refused.
+    steps = largest(batch) if isinstance(batch, Range) else smallest(batch)
+    if lanes > steps:
+        least = lanes if key == "train_batch_size" else lanes // last
+        yield Fault(
+            where=f"parameters.{key}",
+            rule="`num_env_runners * num_envs_per_env_runner <= train_batch_size` must hold at every scale",
+            got=f"{lanes} lanes and {steps} steps",
+            fix=f"Raise it to {least} or more, or use fewer lanes.",
+            code="batch-below-lanes",
+        )
+        return
+    for scale in spec.scales:
+        batch = batch_domain(spec, scale)
+        if not isinstance(batch, Range) or batch.step is not None:
+            return
+        # Steps of each runner are whole numbers too, wherever fragments are no multiple of the runners.
+        units = (math.lcm(unit, scale if key != "train_batch_size" else 1) for unit in _batch_units(spec, scale))
+        if unit := next((unit for unit in units if _holds_no_multiple(batch, unit)), None):
+            also = ", and the runners" if spec.traits.asynchronous and key != "train_batch_size" else ""
+            rule = f"the range must hold a multiple of {unit} ({_unit_is(spec, scale)}{also})"
+            where, got, code = f"parameters.{key}", f"{batch.low} to {batch.high}", "no-batch-for-all-lanes"
+            yield Fault(where=where, rule=rule, got=got, fix="Widen the range.", code=code)
+            return
+
+
+def _batch_units(spec: StudySpec, scale: int) -> Iterator[int]:
+    fragments = values(spec.domain(FRAGMENT)) if spec.traits.asynchronous else (1,)
+    for envs, fragment in itertools.product(values(spec.domain("num_envs_per_env_runner")), fragments):
+        yield batch_unit(spec, scale, int(envs), int(fragment))
+
+
+def _unit_is(spec: StudySpec, scale: int) -> str:
+    if spec.traits.asynchronous:
+        return "num_envs_per_env_runner x rollout_fragment_length x learners"
+    return f"the lanes at {scale} runners, and the learners"
+
+
+def _shares(spec: StudySpec) -> Iterator[Fault]:
+    """Check that batches which a person wrote can be divided where they must be: they are never rounded."""
+    where, envs = f"parameters.{_batch_key(spec)}", spec.domain("num_envs_per_env_runner")
+    yield from _first(shared_by_learners(spec, where, batch_domain(spec, scale)) for scale in spec.scales)
+    if spec.rule("num_minibatches") is None:
+        yield from shared_by_learners(spec, "parameters.minibatch_size", spec.domain("minibatch_size"))
+    elif spec.resources.num_learners > 1 and not spec.traits.rules:
+        rule, fix = "learners cannot share it evenly", "Give minibatch_size instead, or one learner."
+        got, code = f"{spec.resources.num_learners} learners", "num-minibatches-with-learners"
+        yield Fault(where="parameters.num_minibatches", rule=rule, got=got, fix=fix, code=code)
+    yield from _made_of_fragments(spec, where)
+    yield from _first(stepped_whole(spec, where, batch_domain(spec, scale), (scale,), envs) for scale in spec.scales)
+
+
+def _first(found: Iterable[Iterable[Fault]]) -> Iterator[Fault]:
+    """Yield the faults of the first scale that has any."""
+    yield from next((faults for each in found if (faults := list(each))), [])
+
+
+def shared_by_learners(spec: StudySpec, where: str, sizes: Domain) -> Iterator[Fault]:
+    """Check that every learner can take an equal share of a batch."""
+    learners = max(spec.resources.num_learners, 1)
+    if (size := _not_divisible(sizes, learners)) is not None:
+        rule, got, fix = "every learner takes an equal share", f"{size} for {learners}", f"Use multiples of {learners}."
+        yield Fault(where=where, rule=rule, got=got, fix=fix, code="batch-not-shared-evenly")
+    elif isinstance(sizes, Range) and _holds_no_multiple(sizes, learners):
+        rule, got = f"the range must hold a multiple of the {learners} learners", f"{sizes.low} to {sizes.high}"
+        yield Fault(where=where, rule=rule, got=got, fix="Widen the range.", code="no-batch-for-all-learners")
+
+
+def _made_of_fragments(spec: StudySpec, where: str) -> Iterator[Fault]:
+    """Check that a batch holds whole fragments, which asynchronous runners send."""
+    for scale in spec.scales if spec.traits.asynchronous else ():
+        batch = batch_domain(spec, scale)
+        for unit in _batch_units(spec, scale):
+            if (size := _not_divisible(batch, unit)) is not None:
+                rule = f"a batch holds whole fragments ({_unit_is(spec, scale)} = {unit} steps)"
+                fix = f"Use multiples of {unit}, or a range without a step: it is rounded to them."
+                yield Fault(where=where, rule=rule, got=str(size), fix=fix, code="batch-not-of-fragments")
+                return
+
+
+def stepped_whole(spec: StudySpec, where: str, batch: Domain, scales: Iterable[int], envs: Domain) -> Iterator[Fault]:
+    """Check that a batch is a whole number of steps of all lanes, which EnvPool can only step together."""
+    if spec.environment.backend != "envpool" or spec.traits.asynchronous:
+        return
+    for scale, num_envs in itertools.product(scales, values(envs)):
+        lanes = scale * int(num_envs)
+        if (size := _not_divisible(batch, lanes)) is not None:
+            rule, got = "with EnvPool all lanes step at once", f"{size} steps for the {lanes} lanes of {scale} runners"
+            fix = "Use multiples of the lanes, or a range without a step: it is rounded to them."
+            yield Fault(where=where, rule=rule, got=got, fix=fix, code="batch-not-of-all-lanes")
+            return
+
+
+def _holds_no_multiple(domain: Range[int] | Range[float], unit: int) -> bool:
+    return domain.high // unit * unit < domain.low
+
+
+def _not_divisible(domain: Domain, unit: int) -> int | float | None:
+    """Return the first value of a whole-number domain that is no multiple of `unit`; a sampled range is rounded."""
+    if isinstance(domain, Range):
+        # All are multiples where the first and the step are: there may be too many to look at each.
+        first = () if domain.step is None else (domain.low, domain.low + domain.step)
+        return next((value for value in first if value % unit), None)
+    return next((value for value in values(domain) if value % unit), None)

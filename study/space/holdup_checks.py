@@ -1,0 +1,188 @@
+"""Rules of the `holdup` section: sizes that fit each other, and seeds that never mix. Pure."""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+from study.errors import Fault
+from study.space.checks import one_of_two
+from study.space.holdup import HoldUpSpec
+from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE
+from study.space.plain import MAX_TRIALS
+from study.space.spec import StudySpec
+
+ROLES = 4
+"""Settings after which the kinds of scale repeat (`HoldUpSpec.role_of`)."""
+MAX_SEED = 2**31 - 1
+"""The largest that every random number generator takes."""
+
+
+def holdup(spec: StudySpec) -> Iterator[Fault]:
+    """Check a hold-up study; other studies have no `holdup` section."""
+    if spec.holdup is None:
+        return
+    for check in (_scales, _seeds, _sizes, _evaluation, _search, _stock, _published):
+        yield from check(spec, spec.holdup)
+
+
+def num_proposed(holdup: HoldUpSpec, *, small: bool) -> int:
+    """Return how many settings the search proposes at the small scale, or at all the others."""
+    rounds, rest = divmod(holdup.num_settings, ROLES)
+    per_round, more = (
+        sum((holdup.role_of(index) == "small") == small for index in range(number)) for number in (ROLES, rest)
+    )
+    return rounds * per_round + more
+
+
+def _scales(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
+    searched, target, small = list(spec.scales), section.target_scale, section.small_scale
+    at_target, at_small = "holdup.target_scale", "holdup.small_scale"
+    among = f"must be among parameters.num_env_runners ({searched})"
+    if target < min(searched):
+        rule = f"must not lie below every searched scale ({searched})"
+        fix = f"List {target} in parameters.num_env_runners, or raise it."
+        yield Fault(where=at_target, rule=rule, got=str(target), fix=fix, code="target-scale-below-all")
+    elif target not in searched:
+        fix = f"List {target} there; other scales belong in holdup.unseen_scales."
+        yield Fault(where=at_target, rule=among, got=str(target), fix=fix, code="target-scale-not-searched")
+    if small not in searched:
+        fix = f"List {small} there."
+        yield Fault(where=at_small, rule=among, got=str(small), fix=fix, code="small-scale-not-searched")
+    if not small < target:
+        rule, got = "`small_scale < target_scale` must hold", f"{small} and {target}"
+        fix = "Name the scale at which training is known to work."
+        yield Fault(where=at_small, rule=rule, got=got, fix=fix, code="small-scale-not-below-target")
+    if smaller := [scale for scale in searched if scale < small]:
+        rule, got = "must be the smallest searched scale", f"{small} with {smaller} below it"
+        fix = f"Set it to {min(smaller)}, or list no smaller scale."
+        yield Fault(where=at_small, rule=rule, got=got, fix=fix, code="small-scale-not-smallest")
+    lists: dict[str, Sequence[object]] = {"unseen_scales": section.unseen_scales, "baselines": section.baselines}
+    if section.measure is not None:
+        lists["measure.scales"] = section.measure.scales
+    for name, each in lists.items():
+        if len(set(each)) != len(each):
+            rule, got, fix = "must be distinct", str(each), "Name each once."
+            yield Fault(where=f"holdup.{name}", rule=rule, got=got, fix=fix, code="holdup-list-not-distinct")
+    if seen := sorted(set(section.unseen_scales) & set(searched)):
+        rule, fix = "must be scales that no earlier stage runs", "Remove them here or from parameters.num_env_runners."
+        yield Fault(where="holdup.unseen_scales", rule=rule, got=str(seen), fix=fix, code="unseen-scale-searched")
+
+
+def _seeds(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
+    sets = {"tune_seeds": section.tune_seeds, "rank_seeds": section.rank_seeds, "test_seeds": section.test_seeds}
+    for (first, ours), (second, theirs) in itertools.combinations(sets.items(), 2):
+        least, end = max(ours.first, theirs.first), min(ours.first + ours.count, theirs.first + theirs.count)
+        if least < end:
+            got = f"{least}{f' to {end - 1}' if end - least > 1 else ''}"
+            rule, fix = f"must share no seed with {first}", f"Begin at {ours.first + ours.count} or later."
+            yield Fault(where=f"holdup.{second}", rule=rule, got=got, fix=fix, code="seeds-shared")
+    for name, each in sets.items():
+        if (last := each.first + each.count - 1) > MAX_SEED:
+            where, rule = f"holdup.{name}", f"seeds go up to {MAX_SEED}"
+            yield Fault(where=where, rule=rule, got=str(last), fix="Lower count.", code="seed-too-large")
+    confirm = section.confirm
+    needs = {
+        "tune_seeds": (max(section.calibrate.num_seeds, 2), "calibration"),
+        "rank_seeds": (max(sum(section.race.blocks), section.stress.num_seeds), "race and stress"),
+        "test_seeds": (
+            max(confirm.num_seeds, confirm.num_seeds_others, confirm.num_seeds_stock),
+            "the confirmation",
+        ),
+    }
+    for name, (least, purpose) in needs.items():
+        if sets[name].count < least:
+            where, rule, got = f"holdup.{name}", f"{purpose} needs {least}", str(sets[name].count)
+            yield Fault(where=where, rule=rule, got=got, fix=f"Set count: {least}.", code="too-few-seeds")
+    if spec.search.seeds != [1]:
+        rule, fix = "a hold-up study has seeds of its own", "Use holdup.tune_seeds."
+        yield Fault(where="search.seeds", rule=rule, fix=fix, code="holdup-with-seeds")
+
+
+def _sizes(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
+    where, got = "holdup.num_settings", str(section.num_settings)
+    if section.num_settings > MAX_TRIALS:
+        yield Fault(where=where, rule=f"at most {MAX_TRIALS}", got=got, fix="Lower it.", code="too-many-settings")
+    proposed, race, stress = num_proposed(section, small=False), section.race, section.stress
+    if proposed < race.num_settings:
+        rule = f"the race needs {race.num_settings} settings at {spec.scales[-1]} runners and its neighbours"
+        enough = math.ceil(race.num_settings * 4 / 3)
+        fix = f"Raise it to {enough}, or lower holdup.race.num_settings."
+        yield Fault(where=where, rule=rule, got=f"{proposed} of {got}", fix=fix, code="too-few-settings")
+    if stress.num_settings > race.num_settings:
+        rule, compared = "must not exceed race.num_settings", f"{stress.num_settings} > {race.num_settings}"
+        at, code = "holdup.stress.num_settings", "stress-above-race"
+        yield Fault(where=at, rule=rule, got=compared, fix="Lower it.", code=code)
+    if section.num_rounds > section.num_settings // 4:
+        rule, rounds = "every round needs 4 settings", f"{got} in {section.num_rounds} rounds"
+        fix = f"Lower it to {section.num_settings // 4} or less."
+        yield Fault(where="holdup.num_rounds", rule=rule, got=rounds, fix=fix, code="too-many-rounds")
+
+
+def _evaluation(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
+    evaluations = spec.evaluation.num_evaluations
+    if evaluations < 2:
+        rule = "a target is reached when two consecutive evaluations are at or above it, so that two are needed"
+        fix = "Raise it; 10 gives a tenth of the budget as resolution."
+        where, code = "evaluation.num_evaluations", "holdup-evaluations"
+        yield Fault(where=where, rule=rule, got=str(evaluations), fix=fix, code=code)
+    if spec.evaluation.stochastic:
+        where, rule, code = "evaluation.stochastic", "a hold-up study judges greedy policies", "holdup-stochastic"
+        yield Fault(where=where, rule=rule, got="true", fix="Remove it.", code=code)
+
+
+def _search(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
+    """Check that nothing is given which a hold-up study decides itself."""
+    search = spec.search
+    if search.sampler == "grid":
+        rule, fix = "a hold-up study proposes settings", "Use tpe, gp, qmc or random."
+        yield Fault(where="search.sampler", rule=rule, got="grid", fix=fix, code="holdup-with-grid")
+    if search.num_trials is not None:
+        rule, fix = "a hold-up study counts its trials itself", "Use holdup.num_settings."
+        yield Fault(where="search.num_trials", rule=rule, fix=fix, code="holdup-with-num-trials")
+    if search.baselines:
+        rule, fix = "a hold-up study has baselines of its own", "Use holdup.baselines and holdup.published."
+        yield Fault(where="search.baselines", rule=rule, fix=fix, code="holdup-with-baselines")
+    if not spec.tuned:
+        rule, fix = "a hold-up study needs something to tune", "Give lr a range."
+        yield Fault(where="parameters", rule=rule, got="one setting", fix=fix, code="holdup-without-tuning")
+    if spec.budget.iterations is not None:
+        rule, fix = "iterations of settings differ in their batches", "Give budget.env_steps instead."
+        yield Fault(where="budget.iterations", rule=rule, fix=fix, code="holdup-with-iterations")
+    if (learners := spec.resources.num_learners) > 1:
+        rule, fix = "baselines have batches that learners cannot share evenly", "Use one learner, or none of its own."
+        where, code = "resources.num_learners", "holdup-with-learners"
+        yield Fault(where=where, rule=rule, got=f"{learners} learners", fix=fix, code=code)
+    if spec.algorithm == "PPO" and (spec.runner == "stock" or spec.learner == "rllib"):
+        rule = "a hold-up study confirms with RLlib's own runner and learner at the end, and searches with ours"
+        got, fix = f"{spec.runner} and {spec.learner}", "Remove runner and learner."
+        yield Fault(where="runner", rule=rule, got=got, fix=fix, code="holdup-with-stock")
+
+
+def _stock(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
+    """Check that RLlib's own runner and learner, which do not normalise, train on the same values as ours."""
+    seeds = section.confirm.num_seeds_stock
+    for name in ("normalize_observations", "normalize_rewards"):
+        if seeds and getattr(spec.environment, name):
+            rule = "must be left out where RLlib's own runner and learner confirm the winner"
+            got, fix = f"true and {seeds} seeds of theirs", "Remove it, or set holdup.confirm.num_seeds_stock: 0."
+            yield Fault(where=f"environment.{name}", rule=rule, got=got, fix=fix, code="stock-cannot-normalize")
+
+
+def _published(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
+    if ("published" in section.baselines) != bool(section.published):
+        rule, fix = "holdup.published and the baseline `published` belong together", "Give both, or neither."
+        yield Fault(where="holdup.published", rule=rule, got="one of the two", fix=fix, code="published-without-values")
+    known = {name: parameter for name, parameter in {**PARAMETERS, **RULES}.items() if name != SCALE}
+    for name, value in section.published.items():
+        where, got = f"holdup.published.{name}", str(value)
+        if name not in known:
+            fix = f"Use one of: {', '.join(known)}."
+            yield Fault(where=where, rule="unknown parameter", fix=fix, code="unknown-parameter")
+        elif known[name].kind is int and not isinstance(value, int):
+            rule, fix = "must be a whole number", "Write a whole number."
+            yield Fault(where=where, rule=rule, got=got, fix=fix, code="not-a-whole-number")
+        elif not known[name].allows(value):
+            rule, fix = f"must be {known[name].bounds}", "Change the value."
+            yield Fault(where=where, rule=rule, got=got, fix=fix, code="published-out-of-bounds")
+        elif REPLACED.get(name) in section.published:
+            yield one_of_two(where, REPLACED[name])

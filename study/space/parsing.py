@@ -1,0 +1,112 @@
+"""From a space file to a `StudySpec`, with every fault at once. Pure; imports no Ray, torch or Optuna."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from study.errors import Fault, SpaceError
+from study.space.checks import batches, common
+from study.space.domains import MAX_LISTED
+from study.space.faults import MAX_FAULTS, faults_of, is_reported
+from study.space.holdup_checks import holdup
+from study.space.parameters import SCALE
+from study.space.plain import unfit
+from study.space.search_checks import larger_batch, search
+from study.space.space_file import Source, read_space
+from study.space.spec import VERSION, StudySpec
+from study.space.throughput_checks import throughput
+
+CHECKS: Mapping[str, tuple[Callable[[StudySpec], Iterator[Fault]], ...]] = {
+    "search": (common, throughput, batches, search, holdup),
+    "throughput": (common, throughput),
+}
+"""Kind of study -> its rules between keys."""
+RENAMED = {"search.anchors": "search.baselines"}
+"""Key of an earlier version of space files -> its name now."""
+_SCORING = ("environment.floor", "environment.reference", "environment.target")
+"""Returns that give a score its meaning."""
+
+
+def load_space(path: str | Path, *, overrides: Sequence[str] = ()) -> StudySpec:
+    """Read a space file.
+
+    Args:
+        path: A file, or the name of one in `search_spaces/`.
+        overrides: `dotted.key=value` pairs that replace or add values; each value is read as YAML.
+
+    Raises:
+        SpaceError: The file is missing, is not a plain YAML mapping, or breaks a rule of the schema.
+            Carries all faults found.
+    """
+    return parse_space(read_space(path, overrides=overrides), asked=True)
+
+
+def load_unscored(path: str | Path) -> StudySpec:
+    """Read a space file whose `floor`, `reference` and `target` may still be missing; otherwise as `load_space`."""
+    return parse_space(read_space(path), scored=False)
+
+
+def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> StudySpec:
+    """Validate the content of a space file.
+
+    Args:
+        source: The content.
+        scored: Whether the returns that give a score its meaning must be there, and in order.
+        asked: Whether a person starts this study now: some rules do not apply to studies on record.
+
+    Raises:
+        SpaceError: With every fault found.
+    """
+    if faults := list(unfit(source.content))[:MAX_FAULTS]:  # the code below expects no such values
+        raise SpaceError(source.name, [_with_line(fault, source) for fault in faults])
+    renamed = list(_renamed(source))
+    reported: set[str] = set()
+    try:
+        spec: StudySpec | None = StudySpec.model_validate(source.content)
+    except ValidationError as error:
+        faults, reported = faults_of(error, source)
+        spec = _without(source, faults)
+    if spec is not None:
+        reported = reported.union((fault.where for fault in faults), () if scored else _SCORING)
+        found = [_with_line(fault, source) for fault in _broken(spec, asked=asked)]
+        faults += [fault for fault in found if not is_reported(fault.where, reported)]
+    if faults or renamed or spec is None:
+        raise SpaceError(source.name, sorted([*renamed, *faults], key=lambda fault: fault.line or 0))
+    return spec
+
+
+def _renamed(source: Source) -> Iterator[Fault]:
+    """Yield a fault for every old key of a file; records keep the old names."""
+    for old, new in RENAMED.items():
+        if old in source.lines:
+            rule, fix = f"is called {new} since version {VERSION} of space files", f"Write {new} in its place."
+            yield _with_line(Fault(where=old, rule=rule, fix=fix, code="renamed-key"), source)
+
+
+def _broken(spec: StudySpec, *, asked: bool) -> Iterator[Fault]:
+    """Yield a fault for every rule between keys that the spec breaks."""
+    if len(spec.scales) > MAX_LISTED:  # checks look at every scale with every number of environments
+        where, rule = f"parameters.{SCALE}", f"at most {MAX_LISTED} scales"
+        yield Fault(where=where, rule=rule, got=str(len(spec.scales)), fix="List fewer.", code="too-many-scales")
+        return
+    for check in CHECKS[spec.kind]:
+        yield from check(spec)
+    if asked and spec.kind == "search":
+        yield from larger_batch(spec)
+
+
+def _with_line(fault: Fault, source: Source) -> Fault:
+    return replace(fault, line=source.line_of(fault.where))
+
+
+def _without(source: Source, faults: Sequence[Fault]) -> StudySpec | None:
+    """Validate what is left without the faulty keys, so that rules between keys are checked in the same run."""
+    content = source.without([fault.where for fault in faults])
+    if isinstance(parameters := content.get("parameters"), dict):
+        parameters.setdefault(SCALE, 1)  # required: a stand-in lets the other rules be checked
+    try:
+        return StudySpec.model_validate(content)
+    except ValidationError:
+        return None

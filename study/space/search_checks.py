@@ -1,0 +1,157 @@
+"""Rules of a study that searches: its budget, its sampler, its baselines. Pure."""
+
+import math
+from collections.abc import Iterator
+
+from study.errors import Fault
+from study.space.checks import shared_by_learners, stepped_whole
+from study.space.domains import Choices, Range, contains, largest, smallest
+from study.space.parameters import END_FRACTION, PARAMETERS, REPLACED, RULES, SCALE, Value
+from study.space.plain import MAX_TRIALS, shown
+from study.space.settings import larger_batches
+from study.space.spec import BaselineSpec, StudySpec
+
+
+def search(spec: StudySpec) -> Iterator[Fault]:
+    """Check what a study must say that trains policies; a hold-up study is one of them."""
+    yield from _budget(spec)
+    if spec.execution == "emulated" and spec.search.objective == "time_to_target_s":
+        rule, got = "in emulation only environment steps are a fact", "time_to_target_s"
+        fix = "Use env_steps_to_target, or execution: real."
+        yield Fault(where="search.objective", rule=rule, got=got, fix=fix, code="objective-needs-clock")
+    seeds, names = spec.search.seeds, [baseline.name for baseline in spec.search.baselines]
+    if len(set(seeds)) != len(seeds):
+        rule, got = "must be distinct", str(seeds)
+        yield Fault(where="search.seeds", rule=rule, got=got, fix="Name each seed once.", code="seeds-not-distinct")
+    if len(set(names)) != len(names):
+        where, rule = "search.baselines", "names must be distinct"
+        yield Fault(where=where, rule=rule, got=str(names), fix="Rename one.", code="baselines-not-distinct")
+    for index, baseline in enumerate(spec.search.baselines):
+        yield from _baseline(spec, f"search.baselines.{index}.parameters", baseline)
+    if spec.search.sampler == "grid":
+        yield from _grid(spec)
+    elif spec.holdup is None:
+        yield from _num_trials(spec)
+
+
+def larger_batch(spec: StudySpec) -> Iterator[Fault]:
+    """Check that a trial's first batch does not use up its budget: it would learn from random actions alone."""
+    found = larger_batches(spec)
+    if found and not spec.budget.allow_larger_batch:
+        scale, batch = max(found.items())
+        yield Fault(
+            where="budget.env_steps",
+            rule="the largest train batch must fit into it, or a trial ends after one batch",
+            got=f"{spec.budget.env_steps:,} steps and a batch of {batch:,} at {scale} runners",
+            fix=f"Raise it to {batch} or more, lower the batch, or set allow_larger_batch: true.",
+            code="batch-above-budget",
+        )
+
+
+def _budget(spec: StudySpec) -> Iterator[Fault]:
+    budget = spec.budget
+    if budget.env_steps is None and budget.iterations is None and budget.time_s is None:
+        rule, fix = "one of env_steps, iterations, time_s must be given", "Add budget.env_steps."
+        yield Fault(where="budget", rule=rule, got="none", fix=fix, code="no-budget")
+    iterations = [value for value in spec.iterations_axis if value is not None]
+    if isinstance(budget.iterations, list) and not iterations:
+        rule, fix = "the list must not be empty", "Add a number of iterations."
+        yield Fault(where="budget.iterations", rule=rule, fix=fix, code="empty-iterations")
+    if any(value < 1 for value in iterations) or len(set(iterations)) != len(iterations):
+        where, rule, got = "budget.iterations", "must be distinct and at least 1", str(iterations)
+        yield Fault(where=where, rule=rule, got=got, fix="Change the values.", code="bad-iterations")
+    fraction = {**spec.fixed, **spec.tuned}.get(END_FRACTION, 1.0)
+    if smallest(fraction) < 1 and budget.env_steps is None:
+        rule, fix = "a learning rate falls over budget.env_steps", "Add budget.env_steps, or remove it."
+        where, code = f"parameters.{END_FRACTION}", "schedule-without-env-steps"
+        yield Fault(where=where, rule=rule, got="none", fix=fix, code=code)
+
+
+def _baseline(spec: StudySpec, place: str, baseline: BaselineSpec) -> Iterator[Fault]:
+    given, envs = baseline.parameters, spec.domain("num_envs_per_env_runner")
+    for name, value in given.items():
+        yield from _baseline_value(spec, f"{place}.{name}", baseline, name, value)
+    for name in given.keys() & {"train_batch_size", "minibatch_size"}:
+        yield from shared_by_learners(spec, f"{place}.{name}", given[name])
+    if "train_batch_size" in given:
+        scales = (int(given[SCALE]),) if SCALE in given else spec.scales
+        here = given.get("num_envs_per_env_runner", envs)
+        yield from stepped_whole(spec, f"{place}.train_batch_size", given["train_batch_size"], scales, here)
+
+
+def _baseline_value(spec: StudySpec, where: str, baseline: BaselineSpec, name: str, value: Value) -> Iterator[Fault]:
+    known = {**PARAMETERS, **RULES}
+    fix = f"Use one of: {', '.join([SCALE, *spec.tuned])}."
+    if name not in known:
+        yield Fault(where=where, rule="unknown parameter", fix=fix, code="unknown-parameter")
+        return
+    domain = spec.rule(name) if name in RULES else spec.domain(name)
+    replaced = next((rule for rule, parameter in REPLACED.items() if parameter == name and spec.rule(rule)), None)
+    if domain is None or replaced is not None:
+        rule = f"is not varied here{f': {replaced} is' if replaced else ''}"
+        yield Fault(where=where, rule=rule, fix=fix, code="baseline-parameter-not-varied")
+    elif not contains(domain, value):
+        rule, fix = f"must lie in what parameters.{name} allows", f"Widen parameters.{name} or change the baseline."
+        yield Fault(where=where, rule=rule, got=str(value), fix=fix, code="baseline-outside-space")
+    elif name == "train_batch_size" and value < (lanes := _lanes(spec, baseline)):
+        rule = f"must be at least the {lanes} lanes of the largest scale that it is run at"
+        fix = "Raise it, or name a smaller num_env_runners in the baseline."
+        yield Fault(where=where, rule=rule, got=str(value), fix=fix, code="baseline-batch-below-lanes")
+    elif known[name].kind is int and not isinstance(value, int):
+        rule, fix = "must be a whole number", "Write a whole number."
+        yield Fault(where=where, rule=rule, got=str(value), fix=fix, code="not-a-whole-number")
+
+
+def _lanes(spec: StudySpec, baseline: BaselineSpec) -> int:
+    lanes = baseline.parameters.get("num_envs_per_env_runner", largest(spec.domain("num_envs_per_env_runner")))
+    return int(baseline.parameters.get(SCALE, max(spec.scales)) * lanes)
+
+
+def _num_trials(spec: StudySpec) -> Iterator[Fault]:
+    section, where, num_iterations = spec.search, "search.num_trials", len(spec.iterations_axis)
+    if section.num_trials is None:
+        rule, fix = f"must be given with sampler {section.sampler}", "Add for instance num_trials: 40."
+        yield Fault(where=where, rule=rule, fix=fix, code="num-trials-missing")
+        return
+    got, least = str(section.num_trials), len(spec.scales) * num_iterations
+    runs_of = (1 if SCALE in baseline.parameters else len(spec.scales) for baseline in section.baselines)
+    if (needed := num_iterations * sum(runs_of)) > section.num_trials:
+        rule = f"must cover the baselines ({needed} trials, one for each scale where they name none)"
+        fix = f"Raise it to {needed} or drop baselines."
+        yield Fault(where=where, rule=rule, got=got, fix=fix, code="num-trials-below-baselines")
+    elif section.num_trials < least:
+        times = f" with each of {num_iterations} numbers of iterations" if num_iterations > 1 else ""
+        rule = f"must give every scale a trial ({least}: {shown(list(spec.scales))} runners{times})"
+        fix = f"Raise it to {least} or list fewer scales."
+        yield Fault(where=where, rule=rule, got=got, fix=fix, code="num-trials-below-scales")
+    elif section.num_trials > MAX_TRIALS:
+        yield Fault(where=where, rule=f"at most {MAX_TRIALS}", got=got, fix="Lower it.", code="too-many-trials")
+
+
+def _grid(spec: StudySpec) -> Iterator[Fault]:
+    for name, domain in spec.tuned.items():
+        if isinstance(domain, Range) and domain.step is None:
+            rule, got = (
+                "must be a list, or a range with a step, with sampler grid",
+                f"low={domain.low}, high={domain.high}",
+            )
+            where, code = f"parameters.{name}", "range-in-grid"
+            yield Fault(where=where, rule=rule, got=got, fix="List the values.", code=code)
+    sizes = [_size(domain) for domain in spec.tuned.values()]
+    total = math.prod([len(spec.scales), len(spec.iterations_axis), len(spec.search.seeds), *sizes])
+    if total > MAX_TRIALS:
+        where, rule, fix = "search.sampler", f"a grid has at most {MAX_TRIALS} trials", "List fewer values."
+        yield Fault(where=where, rule=rule, got=str(total), fix=fix, code="grid-too-large")
+    if spec.search.num_trials is not None:
+        rule, fix = "a grid counts its trials itself", "Remove it, or use another sampler."
+        yield Fault(where="search.num_trials", rule=rule, fix=fix, code="num-trials-of-grid")
+    if spec.search.baselines:
+        rule, fix = "a grid has no baselines", "Remove them, or use another sampler."
+        yield Fault(where="search.baselines", rule=rule, fix=fix, code="baselines-of-grid")
+
+
+def _size(domain: Choices[int] | Choices[float] | Range[int] | Range[float]) -> int:
+    """Return how many values a grid takes of a domain; 1 where it takes none."""
+    if isinstance(domain, Choices):
+        return len(domain.choices)
+    return 1 if domain.step is None else round((domain.high - domain.low) / domain.step) + 1
