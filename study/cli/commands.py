@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from study.cli.seams import seams
 from study.console import SteadyConsole, say
 from study.console import write as write_text
 from study.designs.holdup.stages import STAGES
@@ -66,6 +67,7 @@ def _main(version: Version = False) -> None:
 
 app.command(context_settings={"allow_extra_args": True})(launch)
 app.command(cls=WithFilm)(evaluate)
+app.command()(seams)
 
 
 @app.command()

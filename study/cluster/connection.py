@@ -26,6 +26,8 @@ from study.errors import ClusterError
 from study.hosts.machine import Machine, machine
 from study.planning.needs import largest_trial, num_cpus
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.seams.base import require
+from study.seams.ray import authentication_as_in_environment, loopback_only, own_signal_handlers
 from study.space.spec import StudySpec
 
 HANDSHAKE_TIMEOUT_S = 20.0
@@ -53,7 +55,6 @@ RAY_ENVIRONMENT = {
     "RAY_worker_niceness": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DISABLE_IMPORT_WARNING": "1",
 }
 """Environment of every Ray that this project starts."""
 SHIPPING_ENVIRONMENT = {
@@ -125,19 +126,20 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
     """
     token = {"RAY_AUTH_TOKEN": secrets.token_urlsafe(32)}  # in the environment: no file, nothing in `ps`
     with (
-        _authentication_as_in_environment(),
+        authentication_as_in_environment(),
         environment({**PRIVATE_ENVIRONMENT, **token, **TUNE_ENVIRONMENT}),
         environment_without("RAY_ADDRESS"),
-        _authentication_as_in_environment(),
-        _without_clusters(),
+        authentication_as_in_environment(),
+        loopback_only(),
     ):
         import ray
 
+        require("ray")
         shape = local_shape(at_least=num_cpus)
         folder = _session_folder() / "r"  # Ray opens its folder to everybody, ours around it stays closed
         _remove_dead_sessions(folder)
         try:
-            with _own_signal_handlers():
+            with own_signal_handlers():
                 ray.init(
                     address="local",
                     num_cpus=num_cpus,
@@ -153,7 +155,7 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
                 f"ray: a private Ray must start on this machine, {_first_line(error)} "
                 f"Fix: check free memory and {folder}."
             ) from error
-        session = Path(ray._private.worker._global_node.get_session_dir_path())
+        session = folder / ray.get_runtime_context().get_session_name()
         try:
             yield shape
         finally:
@@ -161,53 +163,10 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
             shutil.rmtree(session, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _own_signal_handlers() -> Iterator[None]:
-    """Keep Ray from replacing the handler of SIGTERM by one that ends the process with an exit code of its own."""
-    from ray._private import utils
-
-    before = utils.set_sigterm_handler
-    utils.set_sigterm_handler = lambda handler: None
-    try:
-        yield
-    finally:
-        utils.set_sigterm_handler = before
-
-
 def _quieten(verbose: bool) -> None:
     """Keep Tune's own reports off the screen: what matters of them is in the records and in the study's messages."""
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
-
-
-@contextlib.contextmanager
-def _authentication_as_in_environment() -> Iterator[None]:
-    """Make Ray's core read its authentication variables again, before and after: it caches them per process."""
-
-    def reload() -> None:
-        from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
-
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
-
-    reload()
-    try:
-        yield
-    finally:
-        reload()
-
-
-@contextlib.contextmanager
-def _without_clusters() -> Iterator[None]:
-    """Let this process, which may have imported Ray before, take the loopback address as its children do."""
-    from ray._private import ray_constants
-
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextlib.contextmanager
@@ -291,12 +250,13 @@ def connected_ray(
     # A Ray on loopback was started with PRIVATE_ENVIRONMENT. Without it, this process would look for it on the host's
     # own address: Ray replaces 127.0.0.1 by that.
     is_private = _addresses_of_nodes(address) == {"127.0.0.1"}
-    as_its_head = _without_clusters() if is_private else contextlib.nullcontext()
+    as_its_head = loopback_only() if is_private else contextlib.nullcontext()
     with environment({**TUNE_ENVIRONMENT, **SHIPPING_ENVIRONMENT}), as_its_head:
         import ray
 
+        require("ray")
         try:
-            with _own_signal_handlers():
+            with own_signal_handlers():
                 ray.init(
                     address=address,
                     runtime_env=None if runtime_env is None else dict(runtime_env),
@@ -326,9 +286,8 @@ def _addresses_of_nodes(address: str) -> set[str]:
         ClusterError: The cluster refuses us or does not answer.
     """
     code = (
-        "import sys; from ray._raylet import GcsClient; "
-        "nodes = GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10).values(); "
-        "print(*{node.node_manager_address for node in nodes})"
+        "import sys; from study.seams.ray import nodes_of; "
+        "print(*{node.node_manager_address for node in nodes_of(sys.argv[1])})"
     )
     try:
         done = subprocess.run(

@@ -22,6 +22,7 @@ from study.doctor.surroundings import Surroundings
 from study.harmless import mask_credentials
 from study.hosts.mounts import mount_of
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, check_tracking_uri, sqlite_path
+from study.seams.mlflow import schemas, server_answer
 
 TIMEOUT_S = 10.0
 
@@ -39,15 +40,13 @@ def _server(uri: str) -> CheckResult:
     with environment(CLIENT_SETTINGS):
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
-        from mlflow.tracking._tracking_service.utils import get_default_host_creds
-        from mlflow.utils.rest_utils import http_request
 
         try:
             MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
         except MlflowException as error:
             return fail(f"search_experiments was refused: {_short(error)}", _way_out(str(error)))
         try:
-            answer = http_request(get_default_host_creds(uri), "/version", "GET", timeout=TIMEOUT_S, max_retries=0)
+            answer = server_answer(uri, "/version", timeout_s=TIMEOUT_S)
             said = answer.text.strip() if answer.status_code == 200 else f"HTTP {answer.status_code}"
         except MlflowException as error:
             said = _short(error)
@@ -90,7 +89,6 @@ def _way_out(message: str) -> str:
 def _database(uri: str, path: Path | None) -> CheckResult:
     """Judge whether a database is MLflow's, and of this version."""
     import sqlalchemy
-    from mlflow.store.db import utils
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
     readable = uri if path is None else f"sqlite:///file:{quote(str(path))}?mode=ro&uri=true"
@@ -107,7 +105,7 @@ def _database(uri: str, path: Path | None) -> CheckResult:
                 f"this database is not MLflow's, got tables {', '.join(sorted(tables)[:4])}",
                 "Name another one with --tracking-uri.",
             )
-        schema, expected = utils._get_schema_version(engine), utils._get_latest_schema_revision()
+        schema, expected = schemas(engine)
     except sqlalchemy.exc.SQLAlchemyError as error:
         fix = "Check that the database runs, its address, user and password."
         return fail(f"the database does not answer: {_short(error)}", fix if path is None else "Restore or remove it.")

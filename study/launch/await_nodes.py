@@ -9,6 +9,8 @@ import sys
 import time
 from collections import Counter
 
+from study.seams.ray import nodes_of
+
 POLL_S = 0.5
 ALIVE = 0
 """GcsNodeInfo.ALIVE in Ray's gcs.proto."""
@@ -16,11 +18,10 @@ ALIVE = 0
 
 def alive(address: str) -> list[tuple[str, float]]:
     """Return the address and the CPUs of every living node; hosts may carry more than one."""
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]
-
-    nodes = GcsClient(address=address).get_all_node_info(timeout=10).values()
     return [
-        (node.node_manager_address, dict(node.resources_total).get("CPU", 0.0)) for node in nodes if node.state == ALIVE
+        (node.node_manager_address, dict(node.resources_total).get("CPU", 0.0))
+        for node in nodes_of(address)
+        if node.state == ALIVE
     ]
 
 

@@ -4,24 +4,9 @@ No TensorBoard is needed to write its files. tensorboardX imports torch where it
 here: seconds and 200 MB in a process that only copies numbers.
 """
 
-import sys
-from importlib import import_module
-from typing import Any
+from study.seams.tensorboardx import without_torch
 
-
-def _without_torch(*modules: str) -> tuple[Any, ...]:
-    """Import modules as if torch were not installed; where it is imported already, nothing is saved."""
-    hidden = "torch" not in sys.modules
-    if hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment] # the import system's word for: there is none
-    try:
-        return tuple(import_module(f"tensorboardX.{module}") for module in modules)
-    finally:
-        if hidden:
-            del sys.modules["torch"]
-
-
-api, event, hparams, summary, tensor, tensor_shape, text, _records = _without_torch(
+api, event, hparams, summary, tensor, tensor_shape, text, _records = without_torch(
     "proto.api_pb2",
     "proto.event_pb2",
     "proto.plugin_hparams_pb2",

@@ -12,6 +12,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 
 from study.errors import TrialError
+from study.seams.rllib import connector_pieces
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import SCALE
 from study.trial.engine.learning.lean_learner import LeanPPOLearner
@@ -106,7 +107,7 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
 
 def _values_of_ppo(learner: Any, config: Any) -> dict[str, Any]:
     # The lean learner computes advantages by itself, RLlib's leaves them to a connector.
-    pieces = [] if isinstance(learner, LeanPPOLearner) else [*learner._learner_connector]
+    pieces = [] if isinstance(learner, LeanPPOLearner) else connector_pieces(learner)
     advantages = next((piece for piece in pieces if isinstance(piece, GeneralAdvantageEstimation)), config)
     return {
         "gamma": advantages.gamma,

@@ -1,5 +1,7 @@
 """What really went wrong, in one line: RLlib and Ray wrap what an environment raises. Pure."""
 
+from study.seams.ray import LOST
+
 _LONGEST = 300
 """Characters of a message that are shown; the traceback has them all."""
 
@@ -30,25 +32,10 @@ def original(error: BaseException) -> BaseException:
     return error
 
 
-_LOST = frozenset(
-    {
-        "ActorDiedError",
-        "ActorUnavailableError",
-        "LocalRayletDiedError",
-        "NodeDiedError",
-        "ObjectLostError",
-        "OwnerDiedError",
-        "RayActorError",
-        "WorkerCrashedError",
-    }
-)
-"""Names of Ray's exceptions (2.60) for a process or node that is gone; what it calls an actor is a process."""
-
-
 def was_lost(error: BaseException | None) -> bool:
     """Return whether an error comes from a process or node that died, other than by an exception in a constructor."""
     while error is not None:
-        if _LOST & {kind.__name__ for kind in type(error).__mro__} and not getattr(error, "actor_init_failed", False):
+        if {kind.__name__ for kind in type(error).__mro__} & {*LOST} and not getattr(error, "actor_init_failed", False):
             return True
         error = error.__cause__
     return False

@@ -1,61 +1,45 @@
-"""Runner processes that go on from one trial of a throughput study to the next. Imports Ray and RLlib.
+"""Runner processes that serve one trial of a throughput study after another. Imports Ray inside functions.
 
-Such trials last seconds, and a runner process takes 2.5 CPU-seconds to start. Trials of as many runners follow one
-another, and nothing but the processes is handed on: every runner is made anew inside its own
-(`MeasuredEnvRunner.renew`), and the algorithm with its learner is a new one.
+Such a trial lasts seconds, and a runner process takes 2.5 CPU-seconds to start. Trials with as many runners follow one
+another, and only the processes are handed on: in each of them a new runner is made (`MeasuredEnvRunner.renew`), with
+its environments, policy and seeds, and the algorithm with its learner is a new one.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import ray
-from ray.rllib.algorithms import algorithm
-from ray.rllib.env.env_runner_group import EnvRunnerGroup
-
-from study.trial.measured_algorithm import MeasuredAlgorithm
+from study.seams.rllib import runners_in, take_actors
 
 
-def taken_from(finished: MeasuredAlgorithm) -> list[Any]:
-    """Return the runner actors of an algorithm, in their order, and leave it without them."""
-    manager = finished.env_runner_group._worker_manager
-    return [manager.remove_actor(number) for number in sorted(manager.actor_ids())]
+class KeptRunners:
+    """The runner processes that a trial has left for the next one in the same main process."""
 
+    def __init__(self) -> None:
+        """Keep none."""
+        self._actors: list[Any] = []
 
-def stop(actors: Sequence[Any]) -> None:
-    """End runner processes that no trial needs any more."""
-    for actor in actors:
-        ray.kill(actor)
+    def keep(self, algorithm: Any) -> None:
+        """Take the runner processes of an algorithm that has finished, so that its end does not end them."""
+        self._actors = take_actors(algorithm.env_runner_group)
 
+    @contextlib.contextmanager
+    def used_by(self, num_env_runners: int) -> Iterator[bool]:
+        """Let the algorithm that is built meanwhile use the processes; yield whether it does.
 
-@contextlib.contextmanager
-def in_processes_of(actors: Sequence[Any]) -> Iterator[None]:
-    """Let the algorithm that is built meanwhile make its runners in these processes; it must need as many.
+        Where there are not as many as it needs, they are ended, and RLlib starts its own.
+        """
+        if len(self._actors) != num_env_runners:
+            self.end()
+        actors, self._actors = self._actors, []
+        with runners_in(actors) if actors else contextlib.nullcontext():
+            yield bool(actors)
 
-    RLlib offers no way to hand actors over, so its name for the class of runner groups means ours for a while: a
-    process builds one algorithm at a time.
-    """
+    def end(self) -> None:
+        """End the processes that no trial needs any more."""
+        actors, self._actors = self._actors, []
+        if actors:
+            import ray
 
-    class Renewed(EnvRunnerGroup):
-        def add_workers(self, num_workers: int, validate: bool = False) -> None:
-            renewals = [
-                actor.renew.remote(
-                    config=self._remote_config_obj_ref,
-                    worker_index=number,
-                    num_workers=num_workers,
-                    tune_trial_id=self._tune_trial_id,
-                    spaces=None,
-                )
-                for number, actor in enumerate(actors, start=1)
-            ]
-            ray.get(renewals)
-            self._worker_manager.add_actors(list(actors))
-
-    if not actors:
-        yield
-        return
-    algorithm.EnvRunnerGroup = Renewed
-    try:
-        yield
-    finally:
-        algorithm.EnvRunnerGroup = EnvRunnerGroup
+            for actor in actors:
+                ray.kill(actor)

@@ -22,6 +22,8 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError, TrialLostError
 from study.hosts.memory import read_peak_rss_mb
+from study.seams.base import overrides
+from study.seams.rllib import FOLDER, actors_of, kill_actors
 from study.space.spec import Standardization
 from study.trial.deadline import SteadyThread
 from study.trial.engine.sampling.lanes import LaneLayout
@@ -107,8 +109,8 @@ class MeasuredAlgorithm(Algorithm):
     def actor_of(self, place: Place) -> Any:
         """Return RLlib's actor of a runner or learner process."""
         if place.process == "learner":
-            return self.learner_group._worker_manager.actors()[place.number - 1]
-        return self.env_runner_group._worker_manager.actors()[place.number]
+            return actors_of(self.learner_group)[place.number - 1]
+        return actors_of(self.env_runner_group)[place.number]
 
     def of_learners(self, function: Callable[[int], Result]) -> list[Result]:
         """Return what `function` of its number (from 1) returns in each learner process; empty where there is none."""
@@ -142,7 +144,7 @@ class MeasuredAlgorithm(Algorithm):
                 group.foreach_env_runner(
                     "stop", local_env_runner=False, healthy_only=False, timeout_seconds=_STOP_GRACE_S
                 )
-            group._worker_manager.clear()  # kills them
+            kill_actors(group)
         super().cleanup()
         shutil.rmtree(self.logdir, ignore_errors=True)
 
@@ -155,6 +157,7 @@ class MeasuredAlgorithm(Algorithm):
             self.thread.within(_STOP_GRACE_S, runner.stop, otherwise="")
         runner.env = None  # RLlib would close them again, here
 
+    @overrides(FOLDER)
     def _setup_logdir(self) -> None:
         """Use a folder that goes when the trial goes: RLlib would leave an empty one in the user's home."""
         self._logdir = tempfile.mkdtemp(prefix="trial-")

@@ -21,6 +21,8 @@ from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
+from study.seams.base import overrides
+from study.seams.rllib import ASYNCHRONOUS_SAMPLES, actors_of
 from study.trial.engine.learning.counting_learner import CountingLearner, Learnt
 from study.trial.engine.sampling.runner import SampleReference
 from study.trial.measure import RunnerMeasurement, StepMeasurement
@@ -117,6 +119,7 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
 
     # --- sampling ----------------------------------------------------------------------------------------------
 
+    @overrides(ASYNCHRONOUS_SAMPLES)
     def _sample_and_get_connector_states(self) -> tuple[list[Any], list[Any], list[Any], set[int]]:
         """Return the samples that have arrived, as RLlib's algorithm wants them; wait for the first.
 
@@ -131,7 +134,7 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
 
     def _fetch(self) -> list[SampleReference]:
         """Ask every runner that is idle, wait for the first sample, and return all that are there."""
-        actors = self.env_runner_group._worker_manager.actors()
+        actors = actors_of(self.env_runner_group)
         asked = {number for number, _ in self._asked.values()}
         for number in actors.keys() - asked if self._asks else ():
             self._ask(number, actors[number])

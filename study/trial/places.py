@@ -143,7 +143,9 @@ class NodeWatch:
         first_at = {place.host: place for place in reversed(places)}
         self._lookers = [actor_of(place) for host, place in first_at.items() if host != places[0].host]
         pids = {host: tuple(place.pid for place in places if place.host == host) for host in first_at}
-        self._ours = OwnProcesses(session=_session(), driver=driver, trial=pids, alone=alone)
+        self._ours = OwnProcesses(
+            session=ray.get_runtime_context().get_session_name(), driver=driver, trial=pids, alone=alone
+        )
         self._first: list[LoadSnapshot | None] = []
 
     def begin(self) -> None:
@@ -172,8 +174,3 @@ def _look(_: Any, ours: OwnProcesses, last: bool) -> LoadSnapshot | None:
         return snapshot(ours, last=last)
     except Exception:  # noqa: BLE001 (a load that is not known ends no trial)
         return None
-
-
-def _session() -> str:
-    """Return the name of the Ray session that this process belongs to."""
-    return str(ray._private.worker._global_node.session_name)

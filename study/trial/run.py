@@ -8,7 +8,7 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from study.errors import SpaceError, TrialError
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.records.records import Evaluation, Iteration
+from study.seams.base import require
 from study.space.parameters import Value
 from study.space.settings import differences
 from study.space.spec import EnvironmentSpec, Execution, StudySpec
@@ -31,7 +32,7 @@ from study.trial.engine.envs.environments import Spaces, probe
 from study.trial.engine.envs.on_nodes import why_not_here
 from study.trial.evaluation import evaluate
 from study.trial.failures import described, of_runner, original
-from study.trial.kept_runners import in_processes_of, stop, taken_from
+from study.trial.kept_runners import KeptRunners
 from study.trial.measure import StepMeasurement, Watch, iteration_metrics
 from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig
 from study.trial.meeting import meet
@@ -78,18 +79,19 @@ class TrialConfig:
 class TrialRun:
     """A trial that is running. `close` must be called whatever happened."""
 
-    def __init__(self, config: TrialConfig, *, started_s: float, runners: Sequence[Any] = ()) -> None:
+    def __init__(self, config: TrialConfig, *, started_s: float, kept: KeptRunners) -> None:
         """Build the algorithm and wait until every runner is ready.
 
         Args:
             config: The trial.
             started_s: `time.perf_counter()` at the start of the trial.
-            runners: Processes of as many runners that another trial has left; none: start them.
+            kept: Runner processes that another trial has left, if any.
 
         Raises:
             TrialError: The environment does not work here, RLlib refuses the configuration, the runners are
                 not up in time, or what was built is not what was asked.
         """
+        require("rllib", "torch")
         self._config = config
         self._algorithm: MeasuredAlgorithm | None = None
         spec, resources = config.spec, config.spec.resources
@@ -100,11 +102,8 @@ class TrialRun:
         spaces = _probed(spec.environment)
         built = build_config(spec, setting=config.setting, seed=config.seed, spaces=spaces, execution=config.execution)
         self._thread = SteadyThread()
-        if runners and len(runners) != built.num_env_runners:
-            stop(runners)
-            runners = ()
-        self._goes_on = bool(runners)
-        with in_processes_of(runners):
+        self._kept = kept
+        with kept.used_by(built.num_env_runners) as self._goes_on:
             self._algorithm = _build(built, self._thread, timeout_s=resources.startup_timeout_s)
         try:
             self._built: dict[str, Any] | None = self._check_built(self._algorithm, started_s)
@@ -247,16 +246,11 @@ class TrialRun:
         """Whether other trials are timed beside this one."""
         return self._config.company is not None and self._config.company[1] > 1
 
-    @property
-    def keeps_runners(self) -> bool:
-        """Whether another trial may go on in this one's runner processes: those that are timed alone."""
-        return self._config.spec.kind == "throughput" and not self._has_company
-
-    def close_but_runners(self) -> list[Any]:
-        """Stop the trial; return its runner processes, which live on for another one."""
-        runners = [] if self._algorithm is None else taken_from(self._algorithm)
+    def finish(self) -> None:
+        """Stop a trial that is done; keep its runner processes where it was one that is timed alone."""
+        if self._algorithm is not None and self._config.spec.kind == "throughput" and not self._has_company:
+            self._kept.keep(self._algorithm)
         self.close()
-        return runners
 
     def close(self) -> None:
         """Stop every process of the trial. Does not hang."""

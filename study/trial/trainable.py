@@ -6,7 +6,7 @@ The driver imports this module, and a driver without RLlib starts two seconds ea
 import functools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ray.tune import PlacementGroupFactory, Trainable
@@ -17,6 +17,7 @@ from study.planning.needs import processes
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.trial.failures import described, original, was_lost
+from study.trial.kept_runners import KeptRunners
 
 if TYPE_CHECKING:
     from study.trial.run import TrialRun
@@ -31,8 +32,11 @@ class StudyTrial(Trainable):
     """
 
     _run: "TrialRun | None" = None
-    _runners: Sequence[Any] = ()
-    """Runner processes that the trial before has left in a throughput study."""
+
+    @functools.cached_property
+    def _kept(self) -> KeptRunners:
+        """Runner processes that the trial before has left, in a throughput study."""
+        return KeptRunners()
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
@@ -65,13 +69,13 @@ class StudyTrial(Trainable):
             if self._run is None:
                 from study.trial.run import TrialConfig, TrialRun
 
-                runners, self._runners = self._runners, ()
                 config = TrialConfig.from_json({**self.config, "spec": spec_in(self.config)})
-                self._run = TrialRun(config, started_s=self._started_s, runners=runners)
+                self._run = TrialRun(config, started_s=self._started_s, kept=self._kept)
             result = self._run.advance()
             if result["done"]:
                 self._ended = True
-                self._end()  # Tune does not do so where the next trial gets this process
+                run, self._run = self._run, None
+                run.finish()  # Tune does not call `cleanup` where the next trial gets this process
             return result
         except TrialError as error:
             if was_lost(error):
@@ -95,24 +99,12 @@ class StudyTrial(Trainable):
         self.setup(new_config)
         return True
 
-    def _end(self) -> None:
-        """Stop the trial, and keep its runner processes where the next trial may need as many."""
-        if self._run is not None and self._run.keeps_runners:
-            run, self._run = self._run, None
-            self._runners = run.close_but_runners()
-        else:
-            self.cleanup()
-
     def cleanup(self) -> None:
         """Stop every process of the trial."""
         run, self._run = self._run, None
-        runners, self._runners = self._runners, ()
         if run is not None:
             run.close()
-        if runners:
-            from study.trial.kept_runners import stop
-
-            stop(runners)
+        self._kept.end()
 
 
 def spec_in(config: Mapping[str, Any]) -> StudySpec:

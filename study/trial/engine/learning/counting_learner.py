@@ -17,6 +17,8 @@ from ray.rllib.core.learner.learner import Learner
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
+from study.seams.base import overrides
+from study.seams.rllib import LEARNER_THREAD, POLICY_LAG, wrap_update
 from study.trial.engine.learning.truncations import BootstrappedLearner
 from study.trial.failures import described
 
@@ -139,9 +141,10 @@ class CountingLearner(Learner):
         super().build()
         thread = self._learner_thread
         self._agg_event = _EndOfUpdate(thread)
-        thread._update_method = self._end_of_update_after(thread._update_method)
+        wrap_update(thread, self._end_of_update_after)
 
     @property
+    @overrides(LEARNER_THREAD)
     def _learner_thread_in_queue(self) -> Backlog:
         return self._backlog
 
@@ -190,6 +193,7 @@ class CountingLearner(Learner):
                 found[name] = value.detach() if isinstance(value, Tensor) else value
         return found
 
+    @overrides(POLICY_LAG)
     def _compute_off_policyness(self, batch: dict[str, Any]) -> None:
         super()._compute_off_policyness(batch)
         rows = batch[DEFAULT_MODULE_ID]

@@ -16,6 +16,9 @@ from ray.rllib.core.models.configs import ModelConfig
 from ray.rllib.core.models.torch.base import TorchModel
 from torch import Tensor, nn
 
+from study.seams.base import overrides
+from study.seams.rllib import ENCODERS
+
 NORMALIZE, CONV_NET = "study_normalize_observations", "study_conv_net"
 """Keys of a model configuration beside RLlib's."""
 _MIN_VARIANCE, LARGEST = 1e-8, 10.0
@@ -113,8 +116,9 @@ class NormalizedEncoder(TorchModel, Encoder):
         self.normalizer = ObservationNormalizer(tuple(config.input_dims))
         self.inner = config.inner.build(framework="torch")
 
-    def _forward(self, inputs: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        outputs: dict[str, Any] = self.inner({**inputs, Columns.OBS: self.normalizer(inputs[Columns.OBS])})
+    @overrides(ENCODERS)
+    def _forward(self, input_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        outputs: dict[str, Any] = self.inner({**input_dict, Columns.OBS: self.normalizer(input_dict[Columns.OBS])})
         return outputs
 
 
@@ -150,8 +154,9 @@ class ImpalaEncoder(TorchModel, Encoder):
         flat = height * width * channels
         self.net = nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(flat, _FEATURES), nn.ReLU())
 
-    def _forward(self, inputs: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        return {ENCODER_OUT: self.net(inputs[Columns.OBS].permute(0, 3, 1, 2))}
+    @overrides(ENCODERS)
+    def _forward(self, input_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return {ENCODER_OUT: self.net(input_dict[Columns.OBS].permute(0, 3, 1, 2))}
 
 
 class _Residual(nn.Module):
@@ -173,6 +178,7 @@ class StudyCatalog(PPOCatalog):
     """RLlib's catalog of networks, with ours."""
 
     @classmethod
+    @overrides(ENCODERS)
     def _get_encoder_config(
         cls,
         observation_space: gymnasium.Space,

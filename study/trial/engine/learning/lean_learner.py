@@ -43,6 +43,8 @@ from ray.rllib.utils.numpy import SMALL_NUMBER
 from ray.rllib.utils.torch_utils import convert_to_torch_tensor
 from torch import Tensor
 
+from study.seams import torch as foreach
+from study.seams.rllib import forward_train_of, option
 from study.trial.engine.learning.advantages import FloatArray, generalised_advantages, phantom_advantages
 from study.trial.engine.learning.batches import Batch, Fragments, gather_fragments, minibatch_indices
 from study.trial.engine.learning.distributions import distribution_for
@@ -71,11 +73,11 @@ def lean_obstacle(config: PPOConfig) -> str | None:
         not in (PPOTorchLearner, LeanPPOLearner),
         "there is more than one module": config.is_multi_agent,
         "policies_to_train is set": config.policies_to_train is not None,
-        "learner_connector is set": config._learner_connector is not None,
+        "learner_connector is set": option(config, "learner_connector") is not None,
         "add_default_connectors_to_learner_pipeline is off": not config.add_default_connectors_to_learner_pipeline,
         "torch_compile_learner is on": config.torch_compile_learner,
-        "_torch_grad_scaler_class is set": config._torch_grad_scaler_class is not None,
-        "_torch_lr_scheduler_classes is set": config._torch_lr_scheduler_classes is not None,
+        "_torch_grad_scaler_class is set": option(config, "torch_grad_scaler_class") is not None,
+        "_torch_lr_scheduler_classes is set": option(config, "torch_lr_scheduler_classes") is not None,
         "use_critic is off": not config.use_critic,
         "use_gae is off": not config.use_gae,
         "the module is recurrent": bool(config.model_config.get("use_lstm")),
@@ -169,6 +171,7 @@ class LeanPPOLearner(PPOTorchLearner):
         if self._standardization not in _STANDARDIZATIONS:
             raise ValueError(f"standardization: must be one of {_STANDARDIZATIONS}, got '{self._standardization}'.")
         self._network = self.module[DEFAULT_MODULE_ID].unwrapped()
+        self._forward_network = forward_train_of(self._network)
         kind = self._network.get_train_action_dist_cls()
         distribution = distribution_for(self._network.action_space)
         if distribution is None or not issubclass(kind, _KINDS) or self._network.is_stateful():
@@ -324,7 +327,7 @@ class LeanPPOLearner(PPOTorchLearner):
     def _forward(self, observations: Any) -> tuple[Tensor, Tensor]:
         """Return the policy's outputs, shape (rows, inputs), and the values, shape (rows,)."""
         batch = {Columns.OBS: observations}
-        outputs = self._network._forward_train(batch)
+        outputs = self._forward_network(batch)
         values = self._network.compute_values(batch, embeddings=outputs.get(Columns.EMBEDDINGS))
         return outputs[Columns.ACTION_DIST_INPUTS], values
 
@@ -519,16 +522,15 @@ class LeanPPOLearner(PPOTorchLearner):
 
 def _clip(gradients: list[Tensor], limit: float | None, by: str) -> float:
     """Clip gradients in place as RLlib's `clip_gradients` does, and return their global norm before."""
-    norms = torch._foreach_norm(gradients)
+    norms = foreach.norms(gradients)
     norm = float(torch.linalg.vector_norm(torch.stack(norms)))
     if not limit or not math.isfinite(norm):
         return norm
     if by == "global_norm":
         if norm + 1e-6 > limit:
-            torch._foreach_mul_(gradients, limit / (norm + 1e-6))
+            foreach.scale(gradients, limit / (norm + 1e-6))
     elif by == "norm":
-        torch._foreach_mul_(gradients, [limit / max(own, limit) for own in torch.stack(norms).tolist()])
+        foreach.scale(gradients, [limit / max(own, limit) for own in torch.stack(norms).tolist()])
     else:
-        torch._foreach_clamp_min_(gradients, -limit)
-        torch._foreach_clamp_max_(gradients, limit)
+        foreach.clamp(gradients, limit)
     return norm

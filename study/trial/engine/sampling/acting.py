@@ -23,6 +23,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action
 from scipy.special import ndtri
 
+from study.seams.rllib import forward_of
 from study.trial.engine.learning.encoders import LARGEST, NormalizedEncoder, ObservationNormalizer
 
 Floats = npt.NDArray[np.float32]
@@ -81,14 +82,14 @@ def _as_arrays(layer: torch.nn.Module) -> Any:
 
 class _TorchNetwork:
     def __init__(self, module: RLModule) -> None:
-        self._module = module
+        self._forward = forward_of(module)
         parameter = next(iter(module.parameters()), None)
         self._device = "cpu" if parameter is None else parameter.device
 
     def __call__(self, observations: Floats) -> Floats:
         with torch.inference_mode():
             rows = torch.from_numpy(observations).to(self._device)
-            outputs: Floats = self._module._forward({Columns.OBS: rows})[Columns.ACTION_DIST_INPUTS].cpu().numpy()
+            outputs: Floats = self._forward({Columns.OBS: rows})[Columns.ACTION_DIST_INPUTS].cpu().numpy()
             return outputs
 
 

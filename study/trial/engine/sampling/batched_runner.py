@@ -37,9 +37,10 @@ from ray.rllib.utils.metrics import (
     SAMPLE_TIMER,
     WEIGHTS_SEQ_NO,
 )
-from ray.tune.registry import ENV_CREATOR, _global_registry
 from scipy.signal import lfilter
 
+from study.seams.ray import maker_of
+from study.seams.rllib import option
 from study.trial.engine.envs.lane_envs import LaneEnvs, make_lane_envs
 from study.trial.engine.learning.batches import DISCOUNTED
 from study.trial.engine.sampling.acting import action_rule, network_of, scaling_for_environment
@@ -419,11 +420,8 @@ class BatchedEnvRunner(MeasuredEnvRunner):
 
 def _maker(config: AlgorithmConfig, runner: MeasuredEnvRunner) -> Any:
     """Return what makes one environment of a configuration: its registered creator, else `gymnasium.make`."""
-    if isinstance(config.env, str) and _global_registry.contains(ENV_CREATOR, config.env):
-        creator = _global_registry.get(ENV_CREATOR, config.env)
-    elif callable(config.env):
-        creator = config.env
-    else:
+    creator = maker_of(config.env) if isinstance(config.env, str) else config.env
+    if not callable(creator):
         return lambda: gymnasium.make(config.env, disable_env_checker=True, **config.env_config)
     if hasattr(creator, "spec"):  # ours: the backend is chosen by what it says
         return creator
@@ -475,7 +473,7 @@ def batched_obstacle(config: AlgorithmConfig) -> str | None:
     called = _callbacks_of(config)
     if called:
         return f"it does not call {called[0]}"
-    if config._env_to_module_connector is not None or config._module_to_env_connector is not None:
+    if any(option(config, name) is not None for name in ("env_to_module_connector", "module_to_env_connector")):
         return "it takes no connectors of one's own"
     if not (
         config.add_default_connectors_to_env_to_module_pipeline

@@ -21,6 +21,8 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from study.hosts.memory import forget_peak_rss
+from study.seams.base import overrides
+from study.seams.rllib import LANE_SEEDS
 from study.trial.engine.envs.on_nodes import why_not_here
 from study.trial.engine.sampling.lanes import LaneLayout
 from study.trial.engine.sampling.seeds import lane_seed, noise_seed
@@ -217,6 +219,7 @@ class StockEnvRunner(MeasuredEnvRunner):
         """Environment steps that a call of `sample` without arguments brings, at the least."""
         return int(self.config.get_rollout_fragment_length(self.worker_index) * self.num_envs)
 
+    @overrides(LANE_SEEDS)
     def _try_env_reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset with a seed for every lane instead of RLlib's `seed + index`, which other runners use too."""
         seeds: Any = seed

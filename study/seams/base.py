@@ -1,0 +1,216 @@
+"""What a seam is, and how it is checked. Imports no engine.
+
+A seam is a place where this project uses something that an engine (Ray, RLlib, torch, Optuna, MLflow, tensorboardX)
+does not promise: a private attribute, a patch, an overridden private method, a variable of the environment. Each one
+states what it needs of the engine, so that a release that has changed is noticed at start-up and by
+`python -m study seams`, and not by a wrong number.
+"""
+
+import dis
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from packaging.specifiers import SpecifierSet
+
+from study.errors import EngineError
+
+Need = Callable[[], str]
+"""Returns what is missing in the installed engine; empty when nothing is."""
+Engine = Literal["ray", "rllib", "torch", "optuna", "mlflow", "tensorboardx"]
+"""One module of this package each."""
+ENGINES: tuple[Engine, ...] = ("ray", "rllib", "torch", "optuna", "mlflow", "tensorboardx")
+NONE_KNOWN = "none known"
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seam:
+    """One use of something that an engine does not promise.
+
+    Attributes:
+        name: Short name in kebab-case, of the engine's module first: `ray-signal-handlers`.
+        distribution: Name of the engine's package for pip.
+        versions: Releases with which the tests of this project pass, as a specifier of PEP 440.
+        does: What this project does there.
+        why: Why the public interface does not suffice.
+        upstream: An issue or pull request of the engine, or `none known`.
+        needs: What the engine must have for it.
+    """
+
+    name: str
+    distribution: str
+    versions: str
+    does: str
+    why: str
+    upstream: str = NONE_KNOWN
+    needs: tuple[Need, ...]
+
+    def missing(self) -> list[str]:
+        """Return what the installed engine lacks for this seam; empty when the seam holds."""
+        return [found for need in self.needs if (found := need())]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeamState:
+    """A seam with what was found in the installed engine.
+
+    Attributes:
+        version: Of the installed engine; empty where it is not installed.
+        tested: Whether that version is one of `seam.versions`.
+        missing: What it lacks; empty when the seam holds.
+    """
+
+    seam: Seam
+    version: str
+    tested: bool
+    missing: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the engine has all that the seam needs."""
+        return not self.missing
+
+
+def seams_of(engine: Engine) -> tuple[Seam, ...]:
+    """Return the seams of one engine."""
+    found: tuple[Seam, ...] = importlib.import_module(f"study.seams.{engine}").SEAMS
+    return found
+
+
+def states(engines: Iterable[Engine] = ENGINES) -> Iterator[SeamState]:
+    """Yield the state of every seam; imports the engines."""
+    for engine in engines:
+        for seam in seams_of(engine):
+            try:
+                version = metadata.version(seam.distribution)
+            except metadata.PackageNotFoundError:
+                yield SeamState(
+                    seam=seam, version="", tested=False, missing=(f"the package {seam.distribution} is not installed",)
+                )
+                continue
+            tested = SpecifierSet(seam.versions).contains(version, prereleases=True)
+            yield SeamState(seam=seam, version=version, tested=tested, missing=tuple(seam.missing()))
+
+
+def require(*engines: Engine) -> None:
+    """Check the seams of some engines, as a driver or a trial does when it starts.
+
+    Raises:
+        EngineError: An installed engine lacks something. The code is the name of the first such seam.
+    """
+    broken = [state for state in states(engines) if not state.holds]
+    if broken:
+        first = broken[0]
+        seam = first.seam
+        others = f" ({len(broken) - 1} more: see `python -m study seams`)" if len(broken) > 1 else ""
+        raise EngineError(
+            where=f"{seam.distribution} {first.version or '(not installed)'}",
+            rule=f"must have what this project needs to {seam.does}",
+            got=f"{'; '.join(first.missing)}{others}",
+            fix=f"pip install '{seam.distribution}{seam.versions}'",
+            code=seam.name,
+        )
+
+
+# --- what a seam may need ------------------------------------------------------------------------------------------
+
+
+def has(path: str, *parameters: str) -> Need:
+    """Need an attribute, and where parameters are named, that it is called with these.
+
+    Args:
+        path: `package.module:Name.attribute`.
+        parameters: All parameters in their order, `self` and `cls` included.
+    """
+
+    def missing() -> str:
+        try:
+            found = _resolved(path)
+        except (ImportError, AttributeError) as error:
+            return f"{path} is gone ({error})"
+        if parameters and (got := tuple(inspect.signature(found).parameters)) != parameters:
+            return f"{path} must take ({', '.join(parameters)}), it takes ({', '.join(got)})"
+        return ""
+
+    return missing
+
+
+def uses(path: str, *attributes: str) -> Need:
+    """Need that a class, or a class that it is derived from, has attributes or gives them to its instances.
+
+    Args:
+        path: `package.module:Class`.
+        attributes: Names of the attributes.
+    """
+
+    def missing() -> str:
+        try:
+            kind = _resolved(path)
+        except (ImportError, AttributeError) as error:
+            return f"{path} is gone ({error})"
+        absent = [name for name in attributes if not _has_or_sets(kind, name)]
+        return f"{path} no longer has {', '.join(absent)}" if absent else ""
+
+    return missing
+
+
+def mentions(package: str, file: str, *words: str) -> Need:
+    """Need that a file of an engine has some words, such as a variable of the environment that it reads.
+
+    Args:
+        package: The engine's top-level module.
+        file: Path of the file in it.
+        words: Each must occur.
+    """
+
+    def missing() -> str:
+        spec = find_spec(package)
+        if spec is None or spec.origin is None:
+            return f"{package} is not installed"
+        try:
+            text = (Path(spec.origin).parent / file).read_text()
+        except OSError:
+            return f"{package}/{file} is gone"
+        absent = [word for word in words if word not in text]
+        return f"{package}/{file} no longer reads {', '.join(absent)}" if absent else ""
+
+    return missing
+
+
+def overrides(seam: Seam) -> Callable[[Method], Method]:
+    """Mark a method that replaces a private one of an engine's class, and which seam asserts that it is there."""
+
+    def mark(method: Method) -> Method:
+        method.__seam__ = seam.name  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+def _resolved(path: str) -> Any:
+    module, _, names = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in names.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def _has_or_sets(kind: type, attribute: str) -> bool:
+    """Return whether a class has an attribute, or one of its methods sets it: what a constructor sets is no other."""
+    for each in kind.__mro__:
+        if attribute in vars(each):
+            return True
+        for member in vars(each).values():
+            code = getattr(inspect.unwrap(member) if inspect.isfunction(member) else member, "__code__", None)
+            if code is not None and attribute in code.co_names:
+                sets = bytes((dis.opmap["STORE_ATTR"], code.co_names.index(attribute) % 256))  # instruction, argument
+                if sets in code.co_code:
+                    return True
+    return False
