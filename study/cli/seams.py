@@ -12,7 +12,7 @@ from study.seams.base import SeamState, states
 
 
 def seams(as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False) -> None:
-    """Check the patches and private parts of Ray, RLlib, torch, Optuna and MLflow that this project relies on."""
+    """Check the patches and private parts of Ray, RLlib, torch and MLflow that this project relies on."""
     found = list(states())
     if as_json:
         typer.echo(json.dumps([_as_json(state) for state in found], indent=2))

@@ -1,6 +1,6 @@
 """What a seam is, and how it is checked. Imports no engine.
 
-A seam is a place where this project uses something that an engine (Ray, RLlib, torch, Optuna, MLflow, tensorboardX)
+A seam is a place where this project uses something that an engine (Ray, RLlib, torch, MLflow, tensorboardX)
 does not promise: a private attribute, a patch, an overridden private method, a variable of the environment. Each one
 states what it needs of the engine, so that a release that has changed is noticed at start-up and by
 `python -m study seams`, and not by a wrong number.
@@ -22,9 +22,9 @@ from study.errors import EngineError
 
 Need = Callable[[], str]
 """Returns what is missing in the installed engine; empty when nothing is."""
-Engine = Literal["ray", "rllib", "torch", "optuna", "mlflow", "tensorboardx"]
-"""One module of this package each."""
-ENGINES: tuple[Engine, ...] = ("ray", "rllib", "torch", "optuna", "mlflow", "tensorboardx")
+Engine = Literal["ray", "rllib", "torch", "mlflow", "tensorboardx"]
+"""One module of this package each. Of Optuna nothing private is used."""
+ENGINES: tuple[Engine, ...] = ("ray", "rllib", "torch", "mlflow", "tensorboardx")
 NONE_KNOWN = "none known"
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -155,7 +155,7 @@ def uses(path: str, *attributes: str) -> Need:
             kind = _resolved(path)
         except (ImportError, AttributeError) as error:
             return f"{path} is gone ({error})"
-        absent = [name for name in attributes if not _has_or_sets(kind, name)]
+        absent = [name for name in attributes if not has_or_sets(kind, name)]
         return f"{path} no longer has {', '.join(absent)}" if absent else ""
 
     return missing
@@ -202,7 +202,7 @@ def _resolved(path: str) -> Any:
     return found
 
 
-def _has_or_sets(kind: type, attribute: str) -> bool:
+def has_or_sets(kind: type, attribute: str) -> bool:
     """Return whether a class has an attribute, or one of its methods sets it: what a constructor sets is no other."""
     for each in kind.__mro__:
         if attribute in vars(each):

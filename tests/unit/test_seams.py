@@ -171,8 +171,9 @@ def test_what_our_classes_take_or_replace_of_an_engines_is_registered():
                     found.append(f"{ours.__qualname__}.{name} replaces a private method")
                 elif same := [base for base in engines if name in vars(base)]:
                     assert parameters(function) == parameters(getattr(same[0], name)), ours
-        for name in reads_of_itself(ours) & set(names_set_by(engines)):
-            if name not in registered and name not in names_set_by([each for each in ours.__mro__ if of_ours(each)]):
+        known = {name for base in engines for name in private_names(base)} | theirs
+        for name in private_names(ours) & known:
+            if name not in registered and not any(name in vars(each) for each in ours.__mro__ if of_ours(each)):
                 found.append(f"{ours.__qualname__} uses {name}")
     assert found == []
 
@@ -204,23 +205,14 @@ def classes_of_ours():
                     yield kind
 
 
-def codes_of(kinds):
-    for kind in kinds:
-        for member in vars(kind).values():
-            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
-            if code := getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None):
-                yield kind, code
-
-
-def reads_of_itself(kind):
-    return {name for _, code in codes_of([kind]) for name in code.co_names if private(name)}
-
-
-def names_set_by(kinds):
-    """Return the private names that the methods of classes mention, and the classes' own."""
-    return {name for _, code in codes_of(kinds) for name in code.co_names if private(name)} | {
-        name for kind in kinds for name in vars(kind) if private(name)
-    }
+def private_names(kind):
+    """Return the private names that the methods of a class mention."""
+    names = set()
+    for member in vars(kind).values():
+        function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+        code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
+        names |= {name for name in code.co_names if private(name)} if code else set()
+    return names
 
 
 def parameters(function):
