@@ -135,7 +135,7 @@ def has(path: str, *parameters: str) -> Need:
             found = _resolved(path)
         except (ImportError, AttributeError) as error:
             return f"{path} is gone ({error})"
-        if parameters and (got := tuple(inspect.signature(found).parameters)) != parameters:
+        if parameters and (got := parameters_of(found)) != parameters:
             return f"{path} must take ({', '.join(parameters)}), it takes ({', '.join(got)})"
         return ""
 
@@ -192,6 +192,11 @@ def overrides(seam: Seam) -> Callable[[Method], Method]:
         return method
 
     return mark
+
+
+def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's parameters, without the one that Ray adds to the methods of actors."""
+    return tuple(name for name in inspect.signature(function).parameters if name != "_ray_trace_ctx")
 
 
 def _resolved(path: str) -> Any:

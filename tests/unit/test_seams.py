@@ -19,7 +19,7 @@ from study.cli.commands import app
 from study.errors import EngineError
 from study.seams import base
 from study.seams import ray as ray_seams
-from study.seams.base import ENGINES, Seam, has, mentions, require, seams_of, states, uses
+from study.seams.base import ENGINES, Seam, has, mentions, parameters_of, require, seams_of, states, uses
 
 ROOT = Path(__file__).resolve().parents[2]
 SEAMS = [seam for engine in ENGINES for seam in seams_of(engine)]
@@ -170,7 +170,7 @@ def test_what_our_classes_take_or_replace_of_an_engines_is_registered():
                 if seam is None:
                     found.append(f"{ours.__qualname__}.{name} replaces a private method")
                 elif same := [base for base in engines if name in vars(base)]:
-                    assert parameters(function) == parameters(getattr(same[0], name)), ours
+                    assert parameters_of(function) == parameters_of(getattr(same[0], name)), ours
         known = {name for base in engines for name in private_names(base)} | theirs
         for name in private_names(ours) & known:
             if name not in registered and not any(name in vars(each) for each in ours.__mro__ if of_ours(each)):
@@ -213,7 +213,3 @@ def private_names(kind):
         code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
         names |= {name for name in code.co_names if private(name)} if code else set()
     return names
-
-
-def parameters(function):
-    return list(inspect.signature(function).parameters)
