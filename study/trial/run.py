@@ -79,7 +79,7 @@ class TrialConfig:
 class TrialRun:
     """A trial that is running. `close` must be called whatever happened."""
 
-    def __init__(self, config: TrialConfig, *, started_s: float, kept: KeptRunners) -> None:
+    def __init__(self, config: TrialConfig, *, started_s: float, kept: KeptRunners | None = None) -> None:
         """Build the algorithm and wait until every runner is ready.
 
         Args:
@@ -102,8 +102,8 @@ class TrialRun:
         spaces = _probed(spec.environment)
         built = build_config(spec, setting=config.setting, seed=config.seed, spaces=spaces, execution=config.execution)
         self._thread = SteadyThread()
-        self._kept = kept
-        with kept.used_by(built.num_env_runners) as self._goes_on:
+        self._kept = kept or KeptRunners()
+        with self._kept.used_by(built.num_env_runners) as self._goes_on:
             self._algorithm = _build(built, self._thread, timeout_s=resources.startup_timeout_s)
         try:
             self._built: dict[str, Any] | None = self._check_built(self._algorithm, started_s)
