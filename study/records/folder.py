@@ -30,6 +30,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Names of studies: they become folders, MLflow experiments and words of command lines."""
 _LARGEST = {"space.yaml": 1_000_000, **dict.fromkeys(("mirror.json", "certificate.json", "certificate.md"), 64_000_000)}
 """Bytes of files that are read at once: a sparse one of a terabyte fits any archive, and no memory."""
+_FILES = (
+    *("study.json", "space.yaml", "records.jsonl", "trials.csv", "certificate.json", "certificate.md", SIGNATURE),
+    *("mirror.json", "mirror.log", ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
+    *(lock.LOCK, lock.OWNER),
+)
 _STUDY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -97,11 +102,6 @@ class StudyFolder:
         return self.path / "results.jsonl.xz"
 
     @property
-    def optuna_journal(self) -> Path:
-        """Optuna's journal storage."""
-        return self.path / "optuna.journal"
-
-    @property
     def mirror_state(self) -> Path:
         """How far MLflow has caught up."""
         return self.path / "mirror.json"
@@ -141,6 +141,11 @@ class StudyFolder:
         return self.checkpoints / f"trial_{trial:05d}"
 
     @property
+    def files(self) -> list[Path]:
+        """Every file directly in the folder that a driver and its mirrors read, write or replace."""
+        return [self.path / name for name in _FILES]
+
+    @property
     def clips(self) -> Path:
         """Films of policies, made on request: `best.mp4` with its poster and its facts, `trial_00007.gif`."""
         return self.path / "clips"
@@ -174,7 +179,7 @@ class StudyFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             check_plain(self.path)
-            ours = (*lock.NAMES, "space.yaml")
+            ours = (lock.LOCK, lock.OWNER, self.space_file.name)
             foreign = [
                 entry.name
                 for entry in self.path.iterdir()
@@ -234,18 +239,8 @@ class StudyFolder:
 
     def forget(self) -> None:
         """Remove the files of a study that recorded nothing, and the folder if nothing else is in it."""
-        names = (
-            "study.json",
-            "space.yaml",
-            "records.jsonl",
-            "optuna.journal",
-            "mirror.json",
-            "mirror.log",
-            "trials.csv",
-            SIGNATURE,
-        )
-        for name in (*names, ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock", *lock.NAMES):
-            (self.path / name).unlink(missing_ok=True)
+        for file in self.files:
+            file.unlink(missing_ok=True)
         for draft in self.path.glob(f".{self.identity_file.name}.*"):
             draft.unlink(missing_ok=True)
         for folder in (self.tensorboard, self.path, self.path.parent):

@@ -1,35 +1,150 @@
 """The lock of a study: one driver at a time, on one host or on many, and who it is. Imports no engine.
 
-Two things make the lock. The kernel's (flock on `.lock`) ends with the process that holds it, however that ends; but it
-is not felt by other hosts on every file system, and some have none. So `driver.json` says who holds the study, and is
-made by one atomic step wherever files are shared; it outlives a killed driver, and the next one takes it over only when
-that driver is gone for certain (`study.records.owner`). Should both fail, `RecordLog` still refuses to write behind
-another driver.
+Two things make the lock. The kernel's lock (flock on `.lock`) ends with the process that holds it, however that ends;
+but other hosts do not see it on every file system, and some file systems have none. So `driver.json` says who holds the
+study. One atomic step makes it, wherever files are shared. It outlives a killed driver, and the next driver replaces it
+only when the other one is gone for certain: its process is not there, its machine has started anew, its lock would be
+seen here, or the scheduler says that its job is over. Silence is no proof: a process that is stopped, or cut off from
+the network, comes back and goes on writing. Should all this fail, `RecordLog` still refuses to write behind another
+driver.
 """
 
 import contextlib
 import errno
 import fcntl
+import getpass
+import json
 import os
 import secrets
 import shlex
+import socket
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 from study.errors import RecordError
-from study.hosts.mounts import mount_of
-from study.records.owner import Owner, is_gone
+from study.harmless import mask_credentials
+from study.hosts.jobs import current_job
+from study.hosts.machine import boot_id, machine_id
+from study.hosts.mounts import is_locked_by_kernel, mount_of
+from study.hosts.processes import pid_namespace, started_at, still_runs
+from study.records.shapes import misfit
 
 LOCK, OWNER = ".lock", "driver.json"
 """The two files, in the study's folder."""
-NAMES = (LOCK, OWNER)
 _TRIES = 5
 _PAUSE_S = 0.05
-"""Between tries: somebody who only looks holds the lock for an instant."""
+"""Between tries: another process holds the lock for an instant to look, or is writing its name."""
 _HELD = frozenset((errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK))
 _UNKNOWN = frozenset((errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP))
 """What file systems without flock answer."""
+_LONGEST_COMMAND = 300
+"""Characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A process, named so that a person can find it and a program can tell whether it is gone."""
+
+    host: str
+    machine: str
+    """Identity of the installed system; the machines of a cluster may share one."""
+    boot: str
+    """Identity of the running kernel, new at every start; containers have that of their host."""
+    namespace: str
+    """Where `pid` counts: containers count for themselves."""
+    pid: int
+    began: float
+    """Start of the process, seconds since the epoch."""
+    user: str
+    since: str
+    """When it took the study."""
+    command: str
+    scheduler: str
+    """Of the batch job: `slurm`, `oar`, `pbs` or `kubernetes`; empty outside of one."""
+    cluster: str
+    job: str
+    restart: int
+    """How often the scheduler has started this job again."""
+    token: str
+    """Random: each time that a study is held has its own."""
+
+    @classmethod
+    def of_this_process(cls) -> Self:
+        """Return this process, as it begins to hold a study."""
+        job = current_job()
+        return cls(
+            host=socket.gethostname(),
+            machine=machine_id(),
+            boot=boot_id(),
+            namespace=pid_namespace(),
+            pid=os.getpid(),
+            began=started_at(),
+            user=_user(),
+            since=time.strftime("%Y-%m-%d %H:%M:%S"),
+            command=shlex.join(map(mask_credentials, sys.argv))[:_LONGEST_COMMAND],
+            scheduler=job.scheduler if job is not None else "",
+            cluster=job.cluster if job is not None else "",
+            job=job.id if job is not None else "",
+            restart=job.restarts if job is not None else 0,
+            token=secrets.token_hex(8),
+        )
+
+    @classmethod
+    def of_text(cls, text: str) -> Self | None:
+        """Return the owner that `to_text` wrote; None for anything else."""
+        try:
+            content = json.loads(text)
+            return cls(**content) if misfit(cls, content) is None else None
+        except (AttributeError, TypeError, ValueError, RecursionError):
+            return None
+
+    def to_text(self) -> str:
+        """Return JSON, of one line."""
+        return json.dumps(asdict(self)) + "\n"
+
+    def __str__(self) -> str:
+        job = f", {self.scheduler.upper()} job {self.job}" if self.job else ""
+        return f"pid {self.pid} on {self.host} ({self.user}, since {self.since}{job}): {self.command}"
+
+    def is_gone(self, seen_by: "Owner", path: Path, *, lock_is_free: bool) -> bool:
+        """Return whether this process is gone for certain.
+
+        Args:
+            seen_by: The process that asks.
+            path: A file of the study's folder.
+            lock_is_free: Whether the kernel has shown the lock of the study to be free, as it cannot without flock.
+        """
+        if self.boot == seen_by.boot:
+            if self.namespace != seen_by.namespace:
+                return lock_is_free
+            itself = self.pid == seen_by.pid and lock_is_free  # it could not remove its name
+            return itself or not still_runs(self.pid, self.began)
+        if self.host == seen_by.host and self.machine and self.machine == seen_by.machine:
+            return True  # this machine has started anew since
+        return (lock_is_free and mount_of(path).locks_reach_all_hosts) or self._job_is_over(seen_by)
+
+    def _job_is_over(self, seen_by: "Owner") -> bool:
+        """Return whether the scheduler that runs the other process says that this one's job is over.
+
+        A job's number means something to its own scheduler alone: so both must belong to a job of the same.
+        """
+        if not self.job or (self.scheduler, self.cluster) != (seen_by.scheduler, seen_by.cluster):
+            return False
+        if self.job == seen_by.job:
+            return seen_by.restart > self.restart
+        job = current_job()
+        return job is not None and job.is_over(self.job)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without this user
+        return f"uid {os.getuid()}"
 
 
 @contextlib.contextmanager
@@ -62,21 +177,16 @@ def held(folder: Path) -> Iterator[Owner]:
 
 def at_work(folder: Path) -> str:
     """Return who holds a study, or may hold it as far as one can tell from here; empty where nobody does."""
-    lock, text = _look(folder / LOCK), None
-    with contextlib.suppress(RecordError):
+    locked, text = is_locked(folder / LOCK), None
+    with contextlib.suppress(OSError):
         text = _text(folder / OWNER)
-    if lock or text is None:
-        return _words(text) if lock else ""
-    theirs = _owner(text)
+    if locked or text is None:
+        return _words(text) if locked else ""
+    theirs = Owner.of_text(text)
     if theirs is None:
         return ""  # damaged, and nobody holds the lock: the next driver decides
-    gone = is_gone(theirs, Owner.of_this_process(), folder / LOCK, lock_is_free=lock is False)
+    gone = theirs.is_gone(Owner.of_this_process(), folder / LOCK, lock_is_free=locked is False)
     return "" if gone else str(theirs)
-
-
-def is_locked(lock: Path) -> bool:
-    """Return whether a process holds a lock file by flock, as far as this host feels it."""
-    return _look(lock) is True
 
 
 def _lock(folder: Path) -> tuple[int, bool]:
@@ -91,31 +201,24 @@ def _lock(folder: Path) -> tuple[int, bool]:
         except OSError as error:
             if error.errno in _UNKNOWN:
                 return handle, False
-            if error.errno not in _HELD:
+            if error.errno not in _HELD or last:
                 os.close(handle)
-                raise
-            if last:
-                os.close(handle)
+                if error.errno not in _HELD:
+                    raise
                 raise _refusal(folder, _words(_text(folder / OWNER))) from error
         os.close(handle)
         time.sleep(_PAUSE_S)
     raise _refusal(folder, "another driver, which gave the study up just now")
 
 
-def _look(lock: Path) -> bool | None:
+def is_locked(lock: Path) -> bool | None:
     """Return whether a process holds a lock file; None where the file system has no such locks.
 
     Asks the kernel's list first, which disturbs nobody; it does not know holders on other machines or in other
     containers, so a shared lock is then tried for an instant.
     """
-    try:
-        status = lock.stat()
-    except OSError:
-        return False
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    with contextlib.suppress(OSError):
-        if any(place in line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line):
-            return True
+    if is_locked_by_kernel(lock):
+        return True
     try:
         handle = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -129,9 +232,6 @@ def _look(lock: Path) -> bool | None:
     return False
 
 
-# --- driver.json -------------------------------------------------------------------------------------------------
-
-
 def _claim(folder: Path, mine: Owner, *, lock_is_free: bool) -> None:
     """Write `driver.json`, in place of that of a driver that is gone for certain.
 
@@ -139,49 +239,42 @@ def _claim(folder: Path, mine: Owner, *, lock_is_free: bool) -> None:
         RecordError: The driver that wrote it may be at work.
     """
     path = folder / OWNER
-    for _ in range(_TRIES):
+    for last in [False] * (_TRIES - 1) + [True]:
         if _create(path, mine.to_text()):
             return
         text = _text(path)
         if text is None:
             continue  # it ended just now
-        theirs = _owner(text)
-        if theirs is None and not (lock_is_free and mount_of(path).locks_reach_all_hosts):
-            raise RecordError(
-                f"{path}: must say who works on the study, got {text[:40]!r}. "
-                "Fix: make sure that no driver works on it, on any host; then remove the file and try again."
-            )
-        if theirs is not None and not is_gone(theirs, mine, path, lock_is_free=lock_is_free):
+        theirs = Owner.of_text(text)
+        if theirs is None:
+            if not last:
+                time.sleep(_PAUSE_S)  # another driver may be writing it
+                continue
+            if not (lock_is_free and mount_of(path).locks_reach_all_hosts):
+                raise RecordError(
+                    where=str(path),
+                    rule="must say who works on the study",
+                    got=repr(text[:40]),
+                    fix="Make sure that no driver works on it, on any host; then remove the file and try again.",
+                    code="owner-damaged",
+                )
+        elif not theirs.is_gone(mine, path, lock_is_free=lock_is_free):
             raise _uncertain(path, theirs, mine)
         _remove(path, text)
-    raise _refusal(folder, _words(_text(path)))
+    if not _create(path, mine.to_text()):
+        raise _refusal(folder, _words(_text(path)))
 
 
 def _create(path: Path, text: str) -> bool:
-    """Make a file with its content in one step; False when it is there already.
-
-    A hard link is atomic on NFS of every version, and nobody sees a file that is half written.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    with open(draft, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(text)
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        return False
-    except OSError:
-        if draft.stat().st_nlink > 1:  # an answer of NFS that was lost on its way
-            return True
-        return _create_without_links(path, text)
-    finally:
-        draft.unlink(missing_ok=True)
-    return True
-
-
-def _create_without_links(path: Path, text: str) -> bool:
+    """Make a file with this content; False when it is there already. Making it is atomic on NFS too."""
     try:
         with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(text)
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:
+                path.unlink()
+                raise
     except FileExistsError:
         return False
     return True
@@ -201,49 +294,47 @@ def _remove(path: Path, text: str) -> None:
 
 
 def _text(path: Path) -> str | None:
-    """Return what `driver.json` holds; None when it is not there."""
+    """Return what `driver.json` holds; None when it is not there.
+
+    Raises:
+        OSError: It cannot be read.
+    """
     try:
         return path.read_text(errors="replace")
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _owner(text: str) -> Owner | None:
-    """Return the driver that a text names; None when it is damaged."""
-    try:
-        return Owner.of_text(text)
-    except ValueError:
-        return None
 
 
 def _words(text: str | None) -> str:
-    owner = None if text is None else _owner(text)
+    owner = None if text is None else Owner.of_text(text)
     return f"another driver, {owner}" if owner is not None else f"another driver ({OWNER} does not say which)"
-
-
-# --- messages ----------------------------------------------------------------------------------------------------
 
 
 def _refusal(folder: Path, who: str) -> RecordError:
     return RecordError(
-        f"{folder}: one driver at a time may work on a study, got {who}. "
-        "Fix: wait for it or end it, or start your own study with --name."
+        where=str(folder),
+        rule="one driver at a time may work on a study",
+        got=who,
+        fix="Wait for it or end it, or start your own study with --name.",
+        code="study-held",
     )
 
 
 def _uncertain(path: Path, theirs: Owner, mine: Owner) -> RecordError:
+    look = f"`ssh -- {shlex.quote(theirs.host)} ps -fp {theirs.pid}`"
     return RecordError(
-        f"{path.parent}: one driver at a time may work on a study, got another driver, {theirs}; from {mine.host} "
-        f"nobody can tell whether it is at work. Fix: look there, as by "
-        f"`ssh -- {shlex.quote(theirs.host)} ps -fp {theirs.pid}`; "
-        f"if it is gone, remove {path} and run the same command again."
+        where=str(path.parent),
+        rule="one driver at a time may work on a study",
+        got=f"another driver, {theirs}; whether it is at work cannot be told from {mine.host}",
+        fix=f"Look there, as by {look}; if it is gone, remove {path} and run the same command again.",
+        code="study-perhaps-held",
     )
 
 
 def _unwritable(path: Path, error: OSError) -> RecordError:
     return RecordError(
-        f"{path}: must be a file of yours that can be written ({error.strerror}). "
-        "Fix: free some space, check the permissions of it and its folder, or remove what is in its place."
+        where=str(path),
+        rule=f"must be a file of yours that can be written ({error.strerror})",
+        fix="Free some space, check the permissions of it and its folder, or remove what is in its place.",
+        code="lock-unwritable",
     )

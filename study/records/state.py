@@ -10,30 +10,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from study.errors import RecordError
-from study.records import lock
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger
 from study.records.records import Line, read_lines
 from study.records.table import read_table
-from study.records.trust import SIGNATURE
 
-FILES = (
-    "study.json",
-    "space.yaml",
-    "records.jsonl",
-    "optuna.journal",
-    "mirror.json",
-    "mirror.log",
-    "trials.csv",
-    "certificate.json",
-    "certificate.md",
-    ".mirror.lock",
-    ".optuna-mirror.lock",
-    ".tensorboard-mirror.lock",
-    SIGNATURE,
-    *lock.NAMES,
-)
-"""Files that a driver and its mirrors read, write or replace."""
 _FIX = "Fix: restore the file from a backup, or start a new study with --name."
 _ENDED = ("finished", "failed")
 _SHOWN = 5
@@ -46,7 +27,7 @@ def check_files(folder: StudyFolder) -> None:
     Raises:
         RecordError: Something else is in the place of a file, or its permissions forbid it.
     """
-    faults = [fault for name in FILES if (fault := _fault_of(folder.path / name))]
+    faults = [fault for file in folder.files if (fault := _fault_of(file))]
     for part in (folder.checkpoints, folder.tensorboard):
         if os.path.lexists(part) and not part.is_dir():
             faults.append(f"{part.name} must be a folder")

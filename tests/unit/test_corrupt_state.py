@@ -36,7 +36,7 @@ from study.mirrors.mirror_process import MirrorProcess
 from study.planning.plan import make_plan
 from study.records import state
 from study.records.folder import StudyFolder, StudyIdentity
-from study.records.owner import Owner
+from study.records.lock import Owner
 from study.records.packing import pack, unpacked
 from study.records.records import KINDS, RecordLog, TrialEnded, read_lines
 from study.records.table import write_table

@@ -15,9 +15,9 @@ import pytest
 
 from study.errors import RecordError
 from study.hosts.mounts import Mount
-from study.records import lock, owner
+from study.records import lock
 from study.records.folder import StudyFolder
-from study.records.owner import Owner, is_gone
+from study.records.lock import Owner
 from study.records.records import RecordLog, read_lines
 from tests.synthetic import append, closed, iteration, opened, started
 
@@ -91,7 +91,7 @@ def test_of_processes_that_race_one_wins_and_the_others_are_told_its_name(study,
                 assert "since 20" in answer
                 assert "Fix: " in answer
         assert json.loads((study / "driver.json").read_text())["pid"] == winners[0].pid
-        assert sorted(file.name for file in study.iterdir()) == sorted(lock.NAMES)
+        assert sorted(file.name for file in study.iterdir()) == [lock.LOCK, lock.OWNER]
 
 
 @pytest.mark.parametrize("before", ["", WITHOUT_FLOCK], ids=["flock", "no flock"])
@@ -132,8 +132,7 @@ def leave(study, who):
 
 def mounted(monkeypatch, *mount):
     """Let every folder be on this kind of file system, with these options."""
-    for module in (lock, owner):
-        monkeypatch.setattr(module, "mount_of", lambda path: Mount(mount[0], mount[1:]))
+    monkeypatch.setattr(lock, "mount_of", lambda path: Mount(mount[0], mount[1:]))
 
 
 def test_a_driver_of_another_host_is_believed_gone_only_where_its_lock_would_be_felt(study, me, monkeypatch):
@@ -157,7 +156,7 @@ def test_what_proves_that_a_driver_is_gone(me, tmp_path, monkeypatch):
     mounted(monkeypatch, "fuse.sshfs")
 
     def gone(theirs, *, free, mine=me):
-        return is_gone(theirs, mine, tmp_path, lock_is_free=free)
+        return theirs.is_gone(mine, tmp_path, lock_is_free=free)
 
     assert not gone(me, free=False)
     assert gone(me, free=True)
@@ -214,7 +213,7 @@ def test_a_damaged_name_is_replaced_where_the_lock_proves_enough_and_else_named(
         assert lock.at_work(study)
 
 
-@pytest.mark.parametrize("name", lock.NAMES)
+@pytest.mark.parametrize("name", [lock.LOCK, lock.OWNER])
 def test_a_folder_in_place_of_a_lock_file_is_named(study, name):
     (study / name).mkdir()
     said = refusal(study)
