@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -85,11 +84,7 @@ def mlflow_trials(uri, name):
 
 
 def assert_whole(folder, uri, num_trials, failed=()):
-    """Every planned trial ended exactly once: in the records, in Optuna and in MLflow; nothing is left running."""
-    import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
+    """Every planned trial ended exactly once: in the records and in MLflow; nothing is left running."""
     from study.records.folder import StudyFolder
     from study.records.records import TrialEnded
 
@@ -97,11 +92,5 @@ def assert_whole(folder, uri, num_trials, failed=()):
     planned = list(range(num_trials))
     ends = [record for record in records(folder) if isinstance(record, TrialEnded) and record.status != "interrupted"]
     assert sorted(record.trial for record in ends) == planned
-    storage = JournalStorage(JournalFileBackend(str(place.optuna_journal)))
-    trials = optuna.load_study(study_name=place.identity().study_id, storage=storage).trials
-    assert sorted(trial.user_attrs["trial"] for trial in trials) == planned
-    assert Counter(trial.state.name for trial in trials) == Counter(
-        {"COMPLETE": num_trials - len(failed), **({"FAIL": len(failed)} if failed else {})}
-    )
     expected = [(trial, "FAILED" if trial in failed else "FINISHED") for trial in planned]
     assert mlflow_trials(uri, place.identity().name) == expected
