@@ -17,7 +17,7 @@ from study.console import write as write_text
 from study.designs.holdup.stages import STAGES
 from study.errors import ExitCode, Fault, SpaceError, StudyError
 from study.evaluating.options import WithFilm, evaluate
-from study.launch.options import launch
+from study.launch.commands import app as launch_app
 from study.options import (
     Address,
     Replicate,
@@ -65,7 +65,7 @@ def _main(version: Version = False) -> None:
     pass
 
 
-app.command(context_settings={"allow_extra_args": True})(launch)
+app.add_typer(launch_app, name="launch")
 app.command(cls=WithFilm)(evaluate)
 app.command()(seams)
 

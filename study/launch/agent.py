@@ -1,6 +1,6 @@
-"""The program on one host of a launched cluster (`python -m study.launch.agent`): starts a child, tells of it, ends it.
+"""The program on every host of a launched cluster (`python -m study.launch.agent`): runs a child and ends it.
 
-It is told what to do on its standard input (`tasks`). Whatever ends that input ends the child: an order, a lost
+It reads its task from standard input (see `remote`). Whatever ends that input ends the child: an order, a lost
 connection, or the death of the supervisor, so that nothing is left behind. It ignores the signals by which schedulers
 end jobs: the supervisor gets them too, and ends the study before Ray. Imports no engine.
 """
@@ -20,13 +20,13 @@ from typing import Any
 
 import pydantic
 
-from study.errors import LaunchError
+from study.errors import LaunchError, in_one_line
 from study.launch.node import RayNode, die_with_parent, remove_marked
-from study.launch.tasks import CommandTask, Order, RayTask, parse_task
+from study.launch.remote import TASK, CommandTask, Order, RayTask
 
 POLL_S = 0.25
-LOOK_EVERY_S = 2.0
-"""How often a node that has started is looked at."""
+CHECK_EVERY_S = 2.0
+"""How often a node that has started is checked."""
 MOST_STARTS = 3
 """How often a node is started that dies before it is up: Ray's own limits, such as 15 s for the start of one of its
 Python processes, are short for a busy host or a slow file system, which the second start finds in memory.
@@ -38,7 +38,7 @@ _said = threading.Lock()
 
 
 def say(event: str, **content: Any) -> None:
-    """Tell the supervisor; where it is gone, nobody."""
+    """Send an event to the supervisor; does nothing if it is gone."""
     line = json.dumps({"event": event, "host": socket.gethostname(), **content}) + "\n"
     with _said, contextlib.suppress(OSError):
         sys.stdout.write(line)
@@ -57,11 +57,13 @@ def main() -> int:
     if not line:
         return 0
     try:
-        task = parse_task(line)
+        task = TASK.validate_json(line)
         return _run_ray(task) if isinstance(task, RayTask) else _run_command(task)
     except pydantic.ValidationError as error:
         say("failed", reason=f"the supervisor must be of the same version: {str(error).splitlines()[0]}")
-    except (LaunchError, OSError) as error:
+    except LaunchError as error:
+        say("failed", reason=in_one_line(where=error.where, rule=error.rule, got=error.got, fix=""), fix=error.fix)
+    except OSError as error:
         say("failed", reason=str(error))
     return 1
 
@@ -84,7 +86,7 @@ def _watch(node: RayNode, orders: "queue.Queue[Order]", *, is_last: bool) -> int
     try:
         while True:
             with contextlib.suppress(queue.Empty):
-                if orders.get(timeout=LOOK_EVERY_S if started else POLL_S).do == "stop":
+                if orders.get(timeout=CHECK_EVERY_S if started else POLL_S).do == "stop":
                     break
             if (reason := node.death()) is not None:
                 if node.has_listened and not (started or is_last):
@@ -158,12 +160,12 @@ def _pass_on(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _orders() -> "queue.Queue[Order]":
-    """Return the queue of what the supervisor says from now on; the end of its words is a stop."""
+    """Return a queue of what the supervisor orders from now on; the end of the input is a stop."""
     orders: queue.Queue[Order] = queue.Queue()
 
     def read() -> None:
         for line in sys.stdin:
-            with contextlib.suppress(pydantic.ValidationError):  # nothing that can be understood is no order
+            with contextlib.suppress(pydantic.ValidationError):  # other lines are ignored
                 orders.put(Order.model_validate_json(line))
         orders.put(Order(do="stop"))
 

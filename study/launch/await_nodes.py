@@ -2,7 +2,7 @@
 
     python -m study.launch.await_nodes ADDRESS AT_LEAST SECONDS IP…
 
-Prints one line: what is there, or who is missing.
+Prints one line: what is there, or who is missing and why; the exit code is 0 or 1.
 """
 
 import sys
@@ -43,10 +43,7 @@ def main(address: str, at_least: str, seconds: str, *ips: str) -> int:
             return 0
         if over:
             who = ", ".join(missing) or f"{at_least} nodes"
-            print(  # noqa: T201
-                f"{who}: must register with Ray's head {address} within {seconds} s{reason}. "
-                "Fix: check that these hosts reach each other (--interface), or raise --wait."
-            )
+            print(f"{who}{reason}")  # noqa: T201
             return 1
         time.sleep(POLL_S)
 

@@ -1,18 +1,58 @@
-"""A launch as JSON: what to run, on what, and how. Written where it is submitted, read inside the allocation."""
+"""What a launch is made of: the job as JSON, its hosts, and what a scheduler has given to it."""
 
 import os
 import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 import pydantic
 
 from study.errors import LaunchError
 
 JOB_FILE = "launch.json"
-SchedulerName = Literal["slurm", "oar", "pbs", "ssh"]
 LONGEST_TEMP_ROOT = 25
-"""Bytes; with the folders of a node and of Ray behind it, a socket's path has 107."""
+"""Bytes; with the folders of a node and of Ray behind it, the path of a socket has 107, which is the most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One machine of an allocation."""
+
+    name: str
+    """As remote commands know it."""
+    num_cpus: int | None
+    """CPUs of the job there; None if unknown: then the host counts its own cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The machines of a job, the head first."""
+
+    hosts: tuple[Host, ...]
+    job: str
+    """The scheduler's name for the job, short enough for a folder."""
+    ends_at: float | None
+    """When the scheduler ends it, seconds since the epoch; None without a limit."""
+
+    @property
+    def head(self) -> Host:
+        """The host of Ray's head and of the study's driver."""
+        return self.hosts[0]
+
+    @property
+    def workers(self) -> tuple[Host, ...]:
+        """The other hosts."""
+        return self.hosts[1:]
+
+
+def hosts_of_lines(lines: Iterable[str]) -> tuple[Host, ...]:
+    """Return the hosts of a node file that has one line for each CPU, in its order."""
+    counts: dict[str, int] = {}
+    for line in lines:
+        if name := line.strip():
+            counts[name] = counts.get(name, 0) + 1
+    return tuple(Host(name=name, num_cpus=count) for name, count in counts.items())
 
 
 class LaunchJob(pydantic.BaseModel):
@@ -20,7 +60,8 @@ class LaunchJob(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
-    scheduler: SchedulerName
+    launcher: str
+    """Name of the launcher, as in `study.launch.launchers`."""
     study: str
     """Folder of the study, as the head host sees it."""
     run: tuple[str, ...]
@@ -32,8 +73,7 @@ class LaunchJob(pydantic.BaseModel):
     workdir: str
     """Folder on every host in which everything runs."""
     python: str
-    """Interpreter on every host, in the environment that has this project; with `ssh` words of a shell, for
-    `apptainer exec …`."""
+    """Interpreter on every host, in the environment that has this project; with `ssh` also `apptainer exec …`."""
     activate: str = ""
     """Shell line before it, for instance `module load python`."""
     stage: str = ""
@@ -41,8 +81,12 @@ class LaunchJob(pydantic.BaseModel):
     hosts: tuple[str, ...] = ()
     """For `ssh`: the hosts, as `name` or `name:cpus`."""
     ssh_options: tuple[str, ...] = ()
+    nodes: int = 1
+    """How many are asked of the scheduler."""
     cpus_per_node: int | None = None
     """CPUs for Ray on each host, instead of all that the scheduler gave."""
+    scheduler_options: tuple[str, ...] = ()
+    """Options of the scheduler's own, as words of a command line."""
     use_head: bool = False
     """Whether trials may run on the head's host too."""
     min_nodes: int | None = None
@@ -52,22 +96,23 @@ class LaunchJob(pydantic.BaseModel):
     port_base: int | None = None
     """First port that may be used; by default the job's name decides."""
     temp_root: str = pydantic.Field(default="/tmp", max_length=LONGEST_TEMP_ROOT)
-    """Folder on each host's own disk: paths of sockets have 107 bytes at most."""
+    """Folder on each host's own disk, or one that hosts share."""
     wait_s: float = pydantic.Field(default=300, gt=0)
     """How long Ray may take to start on all hosts."""
-    margin_s: float = pydantic.Field(default=90, ge=0)
-    """So long before the walltime the study ends itself."""
-    walltime_s: float | None = None
-    """What was asked of the scheduler."""
+    walltime_s: int | None = None
+    """What is asked of the scheduler; None: there is no limit."""
     resubmit: bool = True
-    """Whether a study that is not complete is given another life."""
+    """Whether a study that is not complete is submitted again."""
     dashboard: bool = False
     jump: str = ""
     """Front-end, for the ssh line of the dashboard; empty: none."""
     user: str = ""
     """Name on the hosts, for that line; empty: that of the laptop."""
-    environment: dict[str, str] = {}
-    """Variables for Ray and for the study, on every host."""
+
+    @property
+    def name(self) -> str:
+        """Name of the study."""
+        return Path(self.study).name
 
     def files(self) -> dict[str, str]:
         """Return the file of a job's folder that `read` reads, by its name."""
@@ -75,20 +120,23 @@ class LaunchJob(pydantic.BaseModel):
 
     @classmethod
     def read(cls, file: Path) -> "LaunchJob":
-        """Read it again.
+        """Read the file of a job's folder.
 
         Raises:
-            LaunchError: It is not there, is not ours, or somebody else could have written it.
+            LaunchError: It is missing, damaged, or another user could have written it.
         """
-        again = "Fix: launch the study again."
+        again = "launch the study again."
         try:
             status = file.stat()
             if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
-                raise LaunchError(f"{file}: must belong to you, and to nobody else to write. {again}")
+                rule = "must belong to you, and nobody else may write it"
+                raise LaunchError(where=str(file), rule=rule, fix=again, code="launch-file-not-yours")
             return cls.model_validate_json(file.read_bytes())
         except (OSError, pydantic.ValidationError) as error:
-            raise LaunchError(f"{file}: must be a launch of this version, got {_first(error)}. {again}") from error
-
-
-def _first(error: Any) -> str:
-    return str(error).splitlines()[0]
+            raise LaunchError(
+                where=str(file),
+                rule="must be a launch of this version",
+                got=str(error).splitlines()[0],
+                fix=again,
+                code="launch-file",
+            ) from error

@@ -1,4 +1,4 @@
-"""One Ray node on this host: its address, its folder, its command line, and the end of exactly these processes.
+"""One Ray node on this host: its address, ports, folder and command line, and the end of exactly these processes.
 
 Imports no engine: Ray runs in a process of its own.
 """
@@ -15,6 +15,8 @@ import stat
 import subprocess
 import sys
 import time
+import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -22,8 +24,7 @@ import psutil
 from study.cluster.connection import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
 from study.errors import LaunchError
 from study.hosts.machine import machine
-from study.launch.ports import claim, take_block
-from study.launch.tasks import RayTask
+from study.launch.remote import RayTask
 
 STAGED = "rl-{job}-{host}-env"
 """Name of the copy of an environment for a host."""
@@ -36,10 +37,25 @@ _STARTED = b"Ray runtime started."
 _NOISE = re.compile(r"^    |^\t|^  File |^Traceback|\[0x[0-9a-f]+\]|^\*\*\*|\[state-dump\]| I \d+ \d+\] ")
 """Code of tracebacks, frames of stacks, statistics and information in what Ray prints."""
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+LOWEST_PORT, HIGHEST_PORT = 20_000, 32_000
+"""Above the ports of Ray's own choice (10002 to 19999) and below Linux's ephemeral ones (32768 to 60999)."""
+CELL = 100
+"""Ports from one lock to the next; the grid is the same for all, so that blocks of any two sizes meet in a lock."""
+_NAMED = (
+    "lock",
+    "gcs",
+    "node_manager",
+    "object_manager",
+    "metrics",
+    "agent_http",
+    "agent_grpc",
+    "runtime_env",
+    "dashboard",
+)
 
 
 class RayNode:
-    """A Ray node that ends when it is told, or with this process."""
+    """A Ray node that ends on `stop`, or with this process."""
 
     def __init__(self, task: RayTask) -> None:
         """Start it; must be called in the main thread, whose death ends it.
@@ -112,7 +128,7 @@ class RayNode:
         return f"{what}: {self._last_lines()}"
 
     def _last_lines(self) -> str:
-        """Return the end of what `ray start` and Ray's servers complained of."""
+        """Return the last lines of `ray start` and of the error logs of Ray's servers."""
         texts = [self._printed()]
         for name in ("gcs_server.err", "raylet.err"):
             with contextlib.suppress(OSError):
@@ -182,8 +198,11 @@ def own_address(task: RayTask) -> str:
         if not found:
             there = ", ".join(sorted(psutil.net_if_addrs()))
             raise LaunchError(
-                f"{socket.gethostname()}: --interface {task.interface} must have an IPv4 address here, got "
-                f"interfaces {there}. Fix: name one of these."
+                where=f"--interface {task.interface}",
+                rule="must have an IPv4 address here",
+                got=f"interfaces {there}",
+                fix="name one of these.",
+                code="no-interface",
             )
         return found[0].address
     if not task.peer:
@@ -197,8 +216,10 @@ def own_address(task: RayTask) -> str:
                 continue
             return str(probe.getsockname()[0])
     raise LaunchError(
-        f"{socket.gethostname()}: no way to {task.peer} from here. Fix: give --interface with the network that the "
-        "hosts share."
+        where="network",
+        rule=f"must have a route to {task.peer}",
+        fix="give --interface with the network that the hosts share.",
+        code="no-route",
     )
 
 
@@ -227,13 +248,19 @@ def _folder(temp_root: str, base: int) -> Path:
         (folder / MARKER).write_text(socket.gethostname())
     except FileExistsError as error:
         raise LaunchError(
-            f"{socket.gethostname()}: {folder} must be a folder that a launch made for you on this host, got something "
-            "else. Fix: choose another --temp-root."
+            where=str(folder),
+            rule="must be a folder that a launch made for you on this host",
+            got="something else",
+            fix="choose another --temp-root.",
+            code="foreign-folder",
         ) from error
     except OSError as error:
         raise LaunchError(
-            f"{socket.gethostname()}: a folder in {temp_root} must be possible ({error.strerror}). Fix: choose a "
-            "--temp-root on this host's own disk."
+            where="--temp-root",
+            rule="must be a folder in which you can write",
+            got=f"{temp_root} ({error.strerror})",
+            fix="choose a --temp-root on this host's own disk.",
+            code="temp-root",
         ) from error
     return folder
 
@@ -293,3 +320,90 @@ def _listens(ip: str, port: int) -> bool:
         return True
     except OSError:
         return False
+
+
+# --- ports ------------------------------------------------------------------------------------------------------------
+#
+# Ray picks its ports at random and dies, or never registers, where somebody else took one in between; two jobs that
+# share a host collide in the same way. So every node gets a block of its own, of whole cells of one grid. The agent
+# listens on the first port of each cell as long as Ray runs: whoever holds it owns the cell, and a lock that ends with
+# its process can never be stale.
+
+
+@dataclass(frozen=True, slots=True)
+class PortBlock:
+    """Ports of one Ray node."""
+
+    base: int
+    num_workers: int
+    """Ports for worker processes, one each. Ray passes over those that are taken, as the locks among them are."""
+    locks: tuple[socket.socket, ...]
+
+    def __getitem__(self, name: str) -> int:
+        return self.base + _NAMED.index(name)
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """First and last port of worker processes."""
+        first = self.base + len(_NAMED)
+        return first, first + self.num_workers - 1
+
+    def release(self) -> None:
+        """Let others have it."""
+        for lock in self.locks:
+            lock.close()
+
+
+def take_block(job: str, *, num_cpus: int, port_base: int | None = None) -> PortBlock:
+    """Find a free block, beginning where the job's name says, and hold it.
+
+    Args:
+        job: The job's name: other jobs begin elsewhere, so that hosts rarely have to search.
+        num_cpus: CPUs of the node; Ray starts up to a few processes for each.
+        port_base: First port that may be used, where a firewall leaves only some; the next multiple of `CELL` counts.
+
+    Raises:
+        LaunchError: No block is free.
+    """
+    num_workers = 100 + 4 * num_cpus
+    size = len(_NAMED) + num_workers
+    lowest, highest = (LOWEST_PORT, HIGHEST_PORT) if port_base is None else (-(-port_base // CELL) * CELL, 65_535)
+    bases = range(lowest, highest - size + 1, CELL)
+    first = 0 if port_base is not None else zlib.crc32(job.encode()) % max(len(bases), 1)
+    for base in (*bases[first:], *bases[:first]):
+        ports = range(base, base + size)
+        locks = [claim(port) for port in ports[::CELL]]
+        held = tuple(lock for lock in locks if lock is not None)
+        block = PortBlock(base=base, num_workers=num_workers, locks=held)
+        if len(held) == len(locks) and all(_is_free(port) for port in ports if port % CELL):
+            return block
+        block.release()
+    raise LaunchError(
+        where="ports",
+        rule=f"{size} in a row must be free between {lowest} and {highest}",
+        got="none",
+        fix="give --port-base, or use another host.",
+        code="no-ports",
+    )
+
+
+def claim(base: int) -> socket.socket | None:
+    """Return the lock of the cell from `base` on, which listens on loopback; None where another process has it."""
+    lock = socket.socket()
+    try:
+        lock.bind(("127.0.0.1", base))
+        lock.listen(1)
+    except OSError:
+        lock.close()
+        return None
+    return lock
+
+
+def _is_free(port: int) -> bool:
+    """Return whether the port can be bound on all addresses, as Ray does."""
+    with contextlib.closing(socket.socket()) as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

@@ -1,48 +1,106 @@
-"""OAR from inside a job. Facts observed on 2.5.9."""
+"""OAR. Facts observed on 2.5.9."""
 
+import contextlib
+import re
+import shlex
 import time
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
-from study.launch.allocation import Allocation, Host, hosts_of_lines
-from study.launch.job import LaunchJob
-from study.launch.scheduler import is_here, outside
+import typer
+
+from study.errors import LaunchError
+from study.launch.base import BatchScheduler, ask, clock, is_here
+from study.launch.job import Allocation, Host, hosts_of_lines
+from study.launch.options import BatchOptions
 
 RESUBMIT = 99
-"""Exit code by which an idempotent job asks for another life."""
+"""Exit code by which an idempotent job asks to be submitted again."""
 YOUNGEST_S = 65.0
-"""A job that ends sooner gets none (OAR takes 60 s of its own clock)."""
+"""A job that ends sooner is not submitted again (OAR takes 60 s of its own clock)."""
+FORESIGHT_S = 10.0
+"""How long OAR's scheduler may take to foresee a start."""
 
 
-class Oar:
+@dataclass(frozen=True, kw_only=True)
+class OarOptions(BatchOptions):
+    """Submit a study to OAR. Options after `--` go to oarsub: `-- -p "cluster='gros'"`."""
+
+    besteffort: Annotated[
+        bool, typer.Option("--besteffort", help="Use idle resources; the job is killed when somebody wants them.")
+    ] = False
+
+    def job_fields(self) -> dict[str, Any]:
+        """Return what is particular to OAR."""
+        fields = super().job_fields()
+        besteffort = ("-t", "besteffort") if self.besteffort else ()
+        return {**fields, "scheduler_options": (*besteffort, *fields["scheduler_options"])}
+
+
+class Oar(BatchScheduler):
     """The job of `OAR_JOB_ID`."""
 
-    def __init__(self, job: LaunchJob, folder: str, environment: Mapping[str, str]) -> None:
-        """Look at nothing yet."""
-        self._job, self._environment = job, environment
+    name = "oar"
+    Options = OarOptions
+    submit_command = ("oarsub", "-S")
+    id_pattern = r"OAR_JOB_ID=(\d+)"
+
+    def directives(self) -> list[str]:
+        """Return the `#OAR` options.
+
+        Raises:
+            LaunchError: OAR would not find the folder again: it unquotes no file name, and a shell reads some of them.
+        """
+        job = self.job
+        if re.search(r"[^\w@%+=:,./-]", str(self.folder)):
+            raise LaunchError(
+                where="--out",
+                rule="must have no blanks, quotes or other signs of a shell, which OAR does not quote",
+                got=self.folder,
+                fix="choose another --out, --workdir or --name.",
+                code="oar-folder",
+            )
+        cores = f"/core={job.cpus_per_node}" if job.cpus_per_node else ""
+        # A second -l would be an alternative, and OAR takes the one that starts first.
+        has_own_size = any(option[0].split("=")[0] in ("-l", "--resource") for option in self.own_options())
+        size = [] if has_own_size else [f"-l /host={job.nodes}{cores},walltime={clock(job.walltime_s or 0)}"]
+        log = shlex.quote(f"{self.folder}/job-")
+        return [f"-n {job.name}", *size, f"-O {log}%jobid%.log", f"-E {log}%jobid%.log"]
+
+    def directive_of(self, option: list[str]) -> str:
+        """Return an option as OAR's scan_script takes it: as it stands, and without `=` after a long option."""
+        return re.sub(r"^(--[\w-]+)=", r"\1 ", " ".join(option))
+
+    def foreseen_start_of(self, job_id: str) -> str:
+        """Return what `oarstat` says; OAR foresees a start only after the submission."""
+        deadline = time.monotonic() + FORESIGHT_S
+        while time.monotonic() < deadline:
+            said = ""
+            with contextlib.suppress(LaunchError):
+                said = ask("oarstat", "-fj", job_id)
+            if state := re.search(r"state = (\w+)", said):
+                if state[1] in ("Running", "Launching", "toLaunch"):
+                    return "now"
+                if match := re.search(r"(?:scheduledStart|scheduled_start|startTime) = (\d{4}\S+ \S+|\d{9,})", said):
+                    value = match[1]
+                    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(int(value))) if value.isdigit() else value
+            time.sleep(1)
+        return ""
 
     def allocation(self) -> Allocation:
         """Return the hosts of the node file, one line for each core; the script runs on the first."""
-        file = self._environment.get("OAR_NODEFILE") or outside("OAR", "OAR_NODEFILE")
-        hosts = hosts_of_lines(Path(file).read_text().splitlines())
-        return Allocation(hosts=hosts, job=self._environment.get("OAR_JOB_ID", "oar"), ends_at=self._end())
-
-    def _end(self) -> float | None:
-        """Return the end of the walltime, counted from now: the script begins a few seconds after the job."""
+        hosts = hosts_of_lines(Path(self.variable("OAR_NODEFILE")).read_text().splitlines())
+        # The walltime is counted from now: the script begins a few seconds after the job.
         seconds = self._environment.get("OAR_JOB_WALLTIME_SECONDS", "")
-        return time.time() + float(seconds) if seconds.isdigit() else None
+        ends_at = time.time() + float(seconds) if seconds.isdigit() else None
+        return Allocation(hosts=hosts, job=self.variable("OAR_JOB_ID"), ends_at=ends_at)
 
-    def command(self, host: Host, line: str) -> list[str]:
+    def remote_shell(self, host: Host, line: str) -> list[str]:
         """Return a remote shell within the job's cpuset on that host."""
-        if is_here(host):
-            return ["bash", "-c", line]
-        return ["oarsh", host.name, line]
-
-    def may_resume(self, signal_name: str) -> bool:
-        """Return True: OAR kills a job that its owner deletes without a word."""
-        return True
+        return ["bash", "-c", line] if is_here(host) else ["oarsh", host.name, line]
 
     def resubmit(self, started_at: float) -> int:
-        """Wait until the job is old enough, and ask for another life by the exit code."""
+        """Wait until the job is old enough, and ask for the resubmission by the exit code."""
         time.sleep(max(0.0, YOUNGEST_S - (time.time() - started_at)))
         return RESUBMIT

@@ -1,15 +1,27 @@
-"""The options of `python -m study launch`, checked and put together. Light to import: `--help` starts nothing."""
+"""The options of `python -m study launch`: a field of a class is an option, and the class refuses what cannot work.
 
+`LaunchOptions` is what all launches share, `HostOptions` what is needed where Ray starts on hosts of ours, `JobOptions`
+what the supervisor needs, `BatchOptions` what a scheduler needs; each launcher adds its own in its file. Imports no
+engine.
+"""
+
+import getpass
+import inspect
+import os
+import re
 import shlex
 import sys
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 
-from study.console import SteadyConsole
 from study.designs.holdup.stages import STAGES
-from study.launch import option_checks as checks
+from study.errors import Fault, SpaceError
+from study.launch.job import LONGEST_TEMP_ROOT, LaunchJob
 from study.mirrors.tracking_uri import asked_uri
 from study.options import (
     Replicate,
@@ -24,218 +36,330 @@ from study.options import (
     seconds,
 )
 from study.space.space_file import find_space
+from study.space.spec import StudySpec
 
-Kind = Literal["slurm", "oar", "pbs", "ssh", "ray-up", "kuberay"]
+LEAST_WALLTIME_S = 180
+"""A shorter job would be told of its end as it begins: `BatchScheduler.notice_s` and `early_s` before it."""
+TARGET = r"(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.:-]*"
+"""A host as ssh takes it, `[user@]name`: no option and no more than a name. ASCII."""
+
+Hosts = Annotated[str, typer.Option(help="Hosts, as [user@]name[:cpus], with commas; the head first.")]
+SshOption = Annotated[list[str] | None, typer.Option(help="An option for ssh, e.g. -p2222. May be repeated.")]
+Nodes = Annotated[int, typer.Option(min=1, help="Number of nodes.")]
+Walltime = Annotated[str, typer.Option(help="Longest duration of one job: 2:00:00, 90m.")]
 
 
-def launch(
-    context: typer.Context,
-    kind: Annotated[Kind, typer.Argument(help="What starts the job.")],
-    space_argument: SpaceArgument = None,
-    space: Space = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes to ask for; 1 by default.")] = None,
+def refuse(option: str, rule: str, got: object, fix: str) -> NoReturn:
+    """Refuse an option of the command line.
+
+    Raises:
+        SpaceError: Always.
+    """
+    code = f"option-{option.strip('-').replace(' ', '-')}"
+    raise SpaceError("command line", [Fault(where=option, rule=rule, got=f"'{got}'", fix=fix, code=code)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """Options of every launch: which study, and whether it is only shown."""
+
+    space_argument: SpaceArgument = None
+    space: Space = None
+    print_: Annotated[bool, typer.Option("--print", help="Show what would be written, and do nothing.")] = False
+    name: Annotated[str | None, typer.Option(help="Name of the study; by default that of the space.")] = None
+    out: Annotated[Path, typer.Option(help="Folder that holds the studies, on the nodes.")] = Path("studies")
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow, as the first node reaches it.")] = None
+    optuna_storage: Annotated[str | None, typer.Option(help="As of `run`.")] = None
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="As of `run`.")] = False
+    until: Annotated[str | None, typer.Option(help=f"Last stage of a hold-up study: {', '.join(STAGES)}.")] = None
+    replicate: Replicate = None
+    trials: Trials = None
+    set_: Set = None
+    use_head: Annotated[bool, typer.Option("--use-head", help="Let trials run on the first node of several too.")] = (
+        False
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse characters that would begin another line of a script, a shell line or a printed command."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            for text in value if isinstance(value, (list, tuple)) else [str(value or "")]:
+                self.check_one_line(_option_of(field.name), text)
+
+    @staticmethod
+    def check_one_line(option: str, text: object) -> None:
+        """Refuse control characters in a text of one line."""
+        if not str(text).isprintable():
+            fix = "Remove them; commands in one line are joined by &&."
+            refuse(option, "must be one line without control characters", repr(str(text)), fix)
+
+    @cached_property
+    def space_file(self) -> Path:
+        """The space file."""
+        file = find_space(one_space(self.space_argument, self.space))
+        self.check_one_line("--space", file)
+        return file
+
+    @cached_property
+    def spec(self) -> StudySpec:
+        """The space, with the changes of the command line."""
+        spec = load(str(self.space_file), self.set_, self.replicate, self.trials)
+        if self.until is not None:
+            checked_stage(self.until, spec)
+        return spec
+
+    @property
+    def study_name(self) -> str:
+        """Name of the study."""
+        return checked_name(self.name or self.space_file.stem)
+
+    @property
+    def studies(self) -> Path:
+        """Folder of the studies, as the first node sees it."""
+        return self.out
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the launch, on this machine: beside that of the study, which a study makes itself."""
+        folder = self.studies.resolve() / f"{self.study_name}.launch"
+        self.check_one_line("--out", folder)  # where links lead
+        return folder
+
+    def run_arguments(self) -> list[str]:
+        """Return the arguments of `python -m study run` that stand for these options."""
+        given = {
+            "--tracking-uri": asked_uri(self.tracking_uri),
+            "--optuna-storage": self.optuna_storage,
+            "--until": self.until,
+            "--replicate": self.replicate,
+            "--trials": self.trials,
+        }
+        words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+        words += ["--tensorboard"] if self.tensorboard else []
+        return [*words, *(word for change in self.set_ or [] for word in ("--set", change))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostOptions(LaunchOptions):
+    """Options where Ray starts on hosts with a Python of their own."""
+
     cpus_per_node: Annotated[
-        int | None, typer.Option(min=1, help="CPUs of each for Ray; by default whole nodes, or all that ssh finds.")
-    ] = None,
-    walltime: Annotated[
-        str | None, typer.Option(help="Longest duration of one job: 2:00:00, 90m; 1 h by default.")
-    ] = None,
-    besteffort: Annotated[
-        bool, typer.Option("--besteffort", help="OAR: idle resources, killed when somebody wants them.")
-    ] = False,
-    hosts: Annotated[
-        str | None, typer.Option(help="ssh, ray-up: hosts, as [user@]name[:cpus], with commas; the head first.")
-    ] = None,
-    print_: Annotated[bool, typer.Option("--print", help="Show the job and submit nothing.")] = False,
-    name: Annotated[str | None, typer.Option(help="Name of the study; by default that of the space.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder that holds the studies, on the nodes.")] = Path("studies"),
-    tracking_uri: Annotated[str | None, typer.Option(help="MLflow, as the first node reaches it.")] = None,
-    optuna_storage: Annotated[str | None, typer.Option(help="As of `run`.")] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="As of `run`.")] = False,
-    until: Annotated[str | None, typer.Option(help=f"Last stage of a hold-up study: {', '.join(STAGES)}.")] = None,
-    replicate: Replicate = None,
-    trials: Trials = None,
-    set_: Set = None,
-    use_head: Annotated[
-        bool, typer.Option("--use-head", help="Let trials run on the first node of several too.")
-    ] = False,
-    min_nodes: Annotated[int | None, typer.Option(min=1, help="Begin with so many nodes; by default with all.")] = None,
-    resubmit: Annotated[
-        bool, typer.Option("--resubmit/--no-resubmit", help="Queue the job again until the study is complete.")
-    ] = True,
-    workdir: Annotated[
-        Path | None, typer.Option(help="Folder in which all runs, on every node; by default this one.")
-    ] = None,
+        int | None, typer.Option(min=1, help="CPUs of each node for Ray; by default all of the node that the job has.")
+    ] = None
     python: Annotated[str, typer.Option(help="Interpreter on every node; by default this one.")] = shlex.quote(
         sys.executable
-    ),
-    activate: Annotated[str, typer.Option(help="Shell line before it, e.g. 'module load python'.")] = "",
-    stage: Annotated[
-        bool, typer.Option("--stage", help="Copy the interpreter's environment to each node's own disk first.")
-    ] = False,
-    interface: Annotated[str, typer.Option(help="Network interface for Ray, e.g. ib0.")] = "",
+    )
+    activate: Annotated[str, typer.Option(help="Shell line before it, e.g. 'module load python'.")] = ""
+    interface: Annotated[str, typer.Option(help="Network interface for Ray, e.g. ib0.")] = ""
     port_base: Annotated[
         int | None, typer.Option(min=1024, max=65000, help="First port that Ray may use, rounded up to hundreds.")
-    ] = None,
-    temp_root: Annotated[
-        str | None, typer.Option(help="Folder on each node's own disk, short; /tmp by default.")
-    ] = None,
-    wait: Annotated[str, typer.Option(help="How long Ray may take to start on all nodes.")] = "5m",
-    dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard (needs ray[default]).")] = False,
-    jump: Annotated[
-        str | None, typer.Option(help="Front-end, as [user@]name: for the dashboard's ssh line; ray-up: to the head.")
-    ] = None,
-    ssh_option: Annotated[list[str] | None, typer.Option(help="ssh, pbs: an option for ssh, e.g. -p2222.")] = None,
-    ssh_key: Annotated[Path | None, typer.Option(help="ray-up: private key for the hosts.")] = None,
-    head_ip: Annotated[str | None, typer.Option(help="ray-up: address at which the others reach the head.")] = None,
-    image: Annotated[str | None, typer.Option(help="kuberay: container image with this project.")] = None,
-    memory_gb: Annotated[int | None, typer.Option(min=2, help="kuberay: memory of each node.")] = None,
-) -> None:
-    """Run a study as a job: start Ray on allocated nodes, resume when requeued, leave nothing behind.
+    ] = None
+    wait: Annotated[str, typer.Option(help="How long Ray may take to start on all nodes.")] = "5m"
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard (needs ray[default]).")] = False
+    jump: Annotated[str, typer.Option(help="Front-end to the first node, as [user@]name.")] = ""
 
-    ray-up and kuberay write what those programs need, and say what to type.
-    Options after `--` go to the scheduler: `launch slurm scaling.yaml --nodes 2 -- --account=rl --partition=cpu`.
-    """
-    from study.launch import command, manifests
-    from study.launch.batch import Request
-    from study.launch.job import LaunchJob
+    def __post_init__(self) -> None:
+        """Refuse a front-end that ssh would read as an option."""
+        super().__post_init__()
+        if self.jump and not re.fullmatch(TARGET, self.jump, flags=re.ASCII):
+            refuse("--jump", "must be [user@]name", self.jump, "For instance me@front-end.")
 
-    given = {
-        "--nodes": nodes,
-        "--walltime": walltime,
-        "--besteffort": besteffort,
-        "--hosts": hosts,
-        "--ssh-option": ssh_option,
-        "--ssh-key": ssh_key,
-        "--head-ip": head_ip,
-        "--image": image,
-        "--memory-gb": memory_gb,
-        "--min-nodes": min_nodes,
-        "--workdir": workdir,
-        "--stage": stage,
-        "--temp-root": temp_root,
-        "--cpus-per-node": cpus_per_node,
-    }
-    passed_on = tuple(context.args)
-    if space is not None and space_argument is not None and space_argument.startswith("-"):
-        passed_on, space_argument = (space_argument, *passed_on), None  # the first option behind `--`
-    space = one_space(space_argument, space)
-    checks.check_kind(kind, {option: value for option, value in given.items() if value}, passed_on)
-    here = Path.cwd() if workdir is None else workdir
-    checks.check_text(
-        {
-            "--name": name,
-            "--out": out,
-            "--workdir": here,
-            "--hosts": hosts,
-            "--python": python,
-            "--activate": activate,
-            "--interface": interface,
-            "--temp-root": temp_root,
-            "--jump": jump,
-            "--ssh-option": ssh_option,
-            "--ssh-key": ssh_key,
-            "--head-ip": head_ip,
-            "--image": image,
-            "--tracking-uri": tracking_uri,
-            "--optuna-storage": optuna_storage,
-            "--set": set_,
-            "after --": passed_on,
-        }
-    )
-    spec, file = load(space, set_, replicate, trials), find_space(space)
-    name = checked_name(name or file.stem)
-    if until is not None:
-        checked_stage(until, spec)
-    more: list[str] = []
-    passed = {
-        "--tracking-uri": asked_uri(tracking_uri),
-        "--optuna-storage": optuna_storage,
-        "--until": until,
-        "--replicate": replicate,
-        "--trials": trials,
-    }
-    for option, value in passed.items():
-        more += [] if value is None else [option, str(value)]
-    more += ["--tensorboard"] if tensorboard else []
-    for change in set_ or []:
-        more += ["--set", change]
-    walltime_s = int(seconds(walltime or "1h", "--walltime"))
-    checks.check_walltime(kind, walltime_s)
-    console = SteadyConsole(width=None if sys.stdout.isatty() else 140)
-    listed = tuple(each.strip() for each in (hosts or "").split(",") if each.strip())
-    on_nodes = out if kind == "ssh" else here / out
-    folder = (out if kind == "ssh" else on_nodes).resolve() / f"{name}.launch"
-    checks.check_text({"space": file, "--out": folder})  # where links lead
-    if jump:
-        checks.check_jump(jump)
-    if temp_root:
-        checks.check_temp_root(temp_root)
-    if kind == "ray-up" or kind == "kuberay":
-        checks.check_no_password(kind, {"--tracking-uri": tracking_uri, "--optuna-storage": optuna_storage})
-        manifest = manifests.Manifest(
-            name=name,
-            folder=folder,
-            space=file,
-            spec=spec,
-            arguments=("--name", name, *more),
-            hosts=listed,
-            ssh_key=ssh_key,
-            head_ip=head_ip,
-            jump=jump,
-            image=image or "",
-            nodes=nodes or 1,
-            cpus_per_node=cpus_per_node,
-            memory_gb=memory_gb,
-            walltime_s=walltime_s if walltime else None,
-            python=python,
-            activate=activate,
-            interface=interface,
-            port_base=port_base,
-            dashboard=dashboard,
-            use_head=use_head,
-            wait_s=seconds(wait, "--wait"),
+    @property
+    def wait_s(self) -> float:
+        """How long Ray may take to start."""
+        return seconds(self.wait, "--wait")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(HostOptions):
+    """Options of launches that the supervisor runs."""
+
+    min_nodes: Annotated[int | None, typer.Option(min=1, help="Begin with so many nodes; by default with all.")] = None
+    workdir: Annotated[
+        Path | None, typer.Option(help="Folder in which everything runs, on every node; by default this one.")
+    ] = None
+    stage: Annotated[
+        bool, typer.Option("--stage", help="Copy the interpreter's environment to each node's own disk first.")
+    ] = False
+    temp_root: Annotated[str, typer.Option(help="Short folder on each node's own disk.")] = "/tmp"
+
+    def __post_init__(self) -> None:
+        """Refuse a temporary folder in which Ray's sockets have too long a path, and a Python that is none."""
+        super().__post_init__()
+        if not self.temp_root.startswith("/") or len(os.fsencode(self.temp_root)) > LONGEST_TEMP_ROOT:
+            rule = f"must be an absolute path of at most {LONGEST_TEMP_ROOT} bytes (paths of sockets are limited)"
+            refuse("--temp-root", rule, self.temp_root, "For instance /tmp, or a short folder on each node's own disk.")
+        if not self.python_words:
+            refuse("--python", "must be words of a shell", self.python, "Name an interpreter that all nodes see.")
+
+    @property
+    def python_words(self) -> list[str]:
+        """Words of the interpreter's command; none where a quote is open."""
+        try:
+            return shlex.split(self.python)
+        except ValueError:
+            return []
+
+    @property
+    def working_directory(self) -> Path:
+        """Folder in which everything runs."""
+        here = Path.cwd() if self.workdir is None else self.workdir
+        self.check_one_line("--workdir", here)
+        return here
+
+    @property
+    def studies(self) -> Path:
+        """Folder of the studies, which all nodes see."""
+        return self.working_directory / self.out
+
+    def space_on_nodes(self, file: Path) -> str:
+        """Return the space file, as the first node sees it."""
+        return str(file.resolve())
+
+    def check_min_nodes(self, nodes: int) -> None:
+        """Refuse to wait for more nodes than are asked for."""
+        if self.min_nodes is not None and self.min_nodes > nodes:
+            rule = f"must be at most the {nodes} nodes that are asked for"
+            refuse("--min-nodes", rule, self.min_nodes, "Lower it, or add nodes.")
+
+    def environment_to_copy(self) -> str:
+        """Return the folder of the interpreter's environment, all of which is copied: never /usr.
+
+        Raises:
+            SpaceError: It is no environment of its own.
+        """
+        program = Path(self.python_words[0])
+        folder = program.parent.parent
+        is_one = any((folder / mark).exists() for mark in ("pyvenv.cfg", "conda-meta"))
+        if not (program.is_absolute() and program.parent.name == "bin" and (is_one or not folder.exists())):
+            rule = "must be the /…/bin/python of an environment of venv or conda, which --stage copies"
+            refuse("--python", rule, self.python, "Name that of your environment, or drop --stage.")
+        return str(folder)
+
+    def job_fields(self) -> dict[str, Any]:
+        """Return the fields of the job that are particular to a launcher."""
+        return {}
+
+    def job(self, launcher: str) -> LaunchJob:
+        """Return the job that stands for these options.
+
+        Raises:
+            SpaceError: An option or the space is wrong.
+        """
+        file, name, studies = self.space_file, self.study_name, self.studies
+        return LaunchJob(
+            launcher=launcher,
+            study=str(studies / name),
+            run=(
+                *("run", "--space", self.space_on_nodes(file), "--name", name, "--out", str(studies)),
+                *self.run_arguments(),
+            ),
+            workdir=str(self.working_directory),
+            python=self.python,
+            activate=self.activate,
+            stage=self.environment_to_copy() if self.stage else "",
+            cpus_per_node=self.cpus_per_node,
+            use_head=self.use_head,
+            min_nodes=self.min_nodes,
+            interface=self.interface,
+            port_base=self.port_base,
+            temp_root=self.temp_root,
+            wait_s=self.wait_s,
+            dashboard=self.dashboard,
+            jump=self.jump,
+            **self.job_fields(),
         )
-        write = manifests.ray_up_files if kind == "ray-up" else manifests.kuberay_files
-        raise typer.Exit(manifests.show_manifest(console, write(manifest), only_print=print_))
-    is_ssh = kind == "ssh"
-    checks.check_min_nodes(min_nodes, nodes=len(listed) if is_ssh else nodes or 1)
-    checks.check_python(kind, python)
-    job = LaunchJob(
-        scheduler=kind,
-        study=str(on_nodes / name),
-        run=(
-            *("run", "--space", f"{{folder}}/{file.name}" if is_ssh else str(file.resolve())),
-            *("--name", name, "--out", str(on_nodes), *more),
-        ),
-        space_file=file.name if is_ssh else "",
-        space_text=file.read_text() if is_ssh else "",
-        workdir=str(here),
-        python=python,
-        activate=activate,
-        stage=checks.staged(kind, python) if stage else "",
-        hosts=listed,
-        ssh_options=tuple(ssh_option or ()),
-        cpus_per_node=cpus_per_node,
-        use_head=use_head,
-        min_nodes=min_nodes,
-        interface=interface,
-        port_base=port_base,
-        temp_root=temp_root or "/tmp",
-        wait_s=seconds(wait, "--wait"),
-        walltime_s=None if is_ssh else walltime_s,
-        resubmit=resubmit and not is_ssh,
-        dashboard=dashboard,
-        jump=jump or "",
-        user="" if is_ssh else checks.login(),
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions(JobOptions):
+    """Options of schedulers."""
+
+    nodes: Nodes = 1
+    walltime: Walltime = "1h"
+    resubmit: Annotated[
+        bool, typer.Option("--resubmit/--no-resubmit", help="Queue the job again until the study is complete.")
+    ] = True
+    passed_on: Annotated[tuple[str, ...], "no option: what follows `--`"] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a job that is too short, and a container, in which the job could not call the scheduler."""
+        super().__post_init__()
+        if self.walltime_s < LEAST_WALLTIME_S:
+            rule = f"must be {LEAST_WALLTIME_S} s or more, to start Ray and to end cleanly in"
+            refuse("--walltime", rule, self.walltime, "Raise it.")
+        self.check_min_nodes(self.nodes)
+        if len(self.python_words) > 1:
+            rule = "must be one program: the job calls the scheduler's own commands, which a container does not have"
+            fix = "Name an interpreter that all nodes see, with --activate before it, or use `launch ssh`."
+            refuse("--python", rule, self.python, fix)
+
+    @property
+    def walltime_s(self) -> int:
+        """Longest duration of one job."""
+        return int(seconds(self.walltime, "--walltime"))
+
+    def environment_to_copy(self) -> str:
+        """Return the folder of the interpreter's environment, which must be visible here."""
+        folder = super().environment_to_copy()
+        if not Path(folder).exists():
+            refuse("--python", "must exist here too, as all nodes see it", self.python, "Correct the path.")
+        return folder
+
+    def job_fields(self) -> dict[str, Any]:
+        """Return what a scheduler is asked for."""
+        return {
+            "nodes": self.nodes,
+            "walltime_s": self.walltime_s,
+            "resubmit": self.resubmit,
+            "scheduler_options": self.passed_on,
+            "user": _login(),
+        }
+
+
+def command_of(options: type[LaunchOptions], act: Callable[[Any], int]) -> Callable[..., None]:
+    """Return the function that typer makes a command of; its parameters are the fields of the options.
+
+    Args:
+        options: Their class; its docstring is the help.
+        act: Takes the options and returns the exit code.
+    """
+    hints = get_type_hints(options, include_extras=True)
+    own_first = [name for each in options.__mro__ for name in inspect.get_annotations(each)]
+    known = sorted(
+        (field for field in fields(options) if field.name != "passed_on"), key=lambda each: own_first.index(each.name)
     )
-    request = Request(
-        name=name,
-        nodes=nodes or 1,
-        cpus_per_node=cpus_per_node,
-        walltime_s=walltime_s,
-        besteffort=besteffort,
-        passed_on=passed_on,
-    )
-    asked = command.Launch(job=job, request=None if is_ssh else request, spec=spec, name=name, folder=folder)
-    raise typer.Exit(command.launch(console, asked, only_print=print_))
+
+    def command(context: typer.Context, **values: Any) -> None:
+        if issubclass(options, BatchOptions):
+            values["passed_on"] = tuple(context.args)
+            argument = values["space_argument"]
+            if values["space"] is not None and argument is not None and argument.startswith("-"):
+                # With --space, the first word after `--` takes the place of the argument.
+                values |= {"space_argument": None, "passed_on": (argument, *values["passed_on"])}
+        raise typer.Exit(act(options(**values)))
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
+    for field in known:
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=hints[field.name]))
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__doc__ = options.__doc__
+    return command
+
+
+def _option_of(field: str) -> str:
+    if field == "passed_on":
+        return "after --"
+    return "--space" if field == "space_argument" else f"--{field.strip('_').replace('_', '-')}"
+
+
+def _login() -> str:
+    """Return this person's name, where one can write it before a host, else nothing."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container may have none
+        return ""
+    return name if re.fullmatch(r"\w[\w.-]*", name, flags=re.ASCII) else ""

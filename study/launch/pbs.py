@@ -1,4 +1,4 @@
-"""PBS from inside a job, written from the documentation of PBS Professional 2022; it was never run on PBS.
+"""PBS, written from the documentation of PBS Professional 2022; it was never run on PBS.
 
 Source: PBS Professional 2022.1 User's Guide, "Submitting a PBS job" (PBS_NODEFILE, mpiprocs), "pbs_attach"; OpenPBS's
 pbs_tmrsh.c, which passes on neither input nor output, so that an agent could not be spoken to, and pbs_attach.c.
@@ -6,44 +6,62 @@ pbs_tmrsh.c, which passes on neither input nor output, so that an agent could no
 
 import shlex
 import shutil
-import subprocess
 import time
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
 
-from study.errors import ExitCode, LaunchError
-from study.launch.allocation import Allocation, Host, hosts_of_lines
-from study.launch.job import LaunchJob
-from study.launch.scheduler import is_here, outside
+import typer
+
+from study.errors import ExitCode
+from study.launch.base import BatchScheduler, ask, clock, is_here
+from study.launch.job import Allocation, Host, hosts_of_lines
+from study.launch.options import BatchOptions, SshOption
 from study.launch.ssh import over_ssh
 
 
-class Pbs:
+@dataclass(frozen=True, kw_only=True)
+class PbsOptions(BatchOptions):
+    """Submit a study to PBS. Options after `--` go to qsub: `-- -q workq`."""
+
+    cpus_per_node: Annotated[int, typer.Option(min=1, help="CPUs of each node.")] = field()
+    ssh_option: SshOption = None
+
+    def job_fields(self) -> dict[str, Any]:
+        """Return what is particular to PBS: its remote shell is ssh."""
+        return {**super().job_fields(), "ssh_options": tuple(self.ssh_option or ())}
+
+
+class Pbs(BatchScheduler):
     """The job of `PBS_JOBID`."""
 
-    def __init__(self, job: LaunchJob, folder: str, environment: Mapping[str, str]) -> None:
-        """Look at nothing yet."""
-        self._job, self._folder, self._environment = job, folder, environment
+    name = "pbs"
+    Options = PbsOptions
+    submit_command = ("qsub",)
+    id_pattern = r"^(\S+)"
 
-    @property
-    def _id(self) -> str:
-        return self._environment.get("PBS_JOBID") or outside("PBS", "PBS_JOBID")
+    def directives(self) -> list[str]:
+        """Return the `#PBS` options; with as many MPI processes as CPUs, the node file has a line for each CPU."""
+        job = self.job
+        count = job.cpus_per_node
+        size = [f"-l select={job.nodes}:ncpus={count}:mpiprocs={count}", "-l place=scatter"]
+        log = ["-j oe", f"-o {shlex.quote(f'{self.folder}/')}"]
+        return [f"-N {job.name[:15]}", *size, f"-l walltime={clock(job.walltime_s or 0)}", *log]
 
     def allocation(self) -> Allocation:
-        """Return the hosts of the node file: the script asks for one MPI process, and so one line, for each CPU."""
-        file = self._environment.get("PBS_NODEFILE") or outside("PBS", "PBS_NODEFILE")
-        hosts = hosts_of_lines(Path(file).read_text().splitlines())
-        walltime = self._job.walltime_s
-        ends_at = None if walltime is None else time.time() + walltime
-        return Allocation(hosts=hosts, job=self._id.partition(".")[0], ends_at=ends_at)
+        """Return the hosts of the node file."""
+        hosts = hosts_of_lines(Path(self.variable("PBS_NODEFILE")).read_text().splitlines())
+        ends_at = None if self.job.walltime_s is None else time.time() + self.job.walltime_s
+        return Allocation(hosts=hosts, job=self.variable("PBS_JOBID").partition(".")[0], ends_at=ends_at)
 
-    def command(self, host: Host, line: str) -> list[str]:
+    def remote_shell(self, host: Host, line: str) -> list[str]:
         """Return a remote shell; its session, and so all that it starts, is part of the job where PBS can attach it."""
         if is_here(host):
             return ["bash", "-c", line]
         attach = shlex.quote(shutil.which("pbs_attach") or "pbs_attach")  # a shell over ssh may have another PATH
-        join = f"if command -v {attach} >/dev/null; then {attach} -j {shlex.quote(self._id)} -p $$ >&2; fi"
-        return over_ssh(self._job, host, f"exec bash -c {shlex.quote(f'{join}; {line}')}")
+        job_id = shlex.quote(self.variable("PBS_JOBID"))
+        join = f"if command -v {attach} >/dev/null; then {attach} -j {job_id} -p $$ >&2; fi"
+        return over_ssh(self.job, host, f"exec bash -c {shlex.quote(f'{join}; {line}')}")
 
     def may_resume(self, signal_name: str) -> bool:
         """Return False for SIGTERM: PBS sends it to jobs that their owner deletes; the walltime is watched here."""
@@ -51,8 +69,5 @@ class Pbs:
 
     def resubmit(self, started_at: float) -> int:
         """Submit the script again, to begin when this job has ended."""
-        command = ["qsub", "-W", f"depend=afterany:{self._id}", f"{self._folder}/job.sh"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        if done.returncode != 0:
-            raise LaunchError(f"qsub: must accept the job again, got {done.stderr.strip()}. Fix: submit it by hand.")
+        ask("qsub", "-W", f"depend=afterany:{self.variable('PBS_JOBID')}", f"{self.folder}/job.sh")
         return ExitCode.STOPPED

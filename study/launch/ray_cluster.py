@@ -7,22 +7,19 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from study.errors import LaunchError
-from study.launch.allocation import Allocation, Host
-from study.launch.job import LaunchJob
+from study.launch.base import Launcher
+from study.launch.job import Allocation, Host
 from study.launch.node import MARKER, STAGED
-from study.launch.remote import Agent, Inbox, Said
-from study.launch.scheduler import Scheduler
-from study.launch.tasks import CommandTask, RayTask
+from study.launch.remote import Agent, CommandTask, Inbox, RayTask, Said
 from study.records.files import write_atomically
 
 STOP_TIMEOUT_S = 45.0
 REPLACE_AFTER_S = (5.0, 20.0, 60.0, 300.0)
 """How long a host is left alone after its node of Ray was lost, the first time and those after it; then for good."""
-_LOOK = "Fix: look in its last lines above for what it lacked, such as memory, disk, time or a port, and launch again."
+_LOOK = "look in its last lines above for what it lacked, such as memory, disk, time or a port, and launch again."
 TOKEN_FILE, ADDRESS_FILE = "ray.token", "ray.json"
 
 
@@ -33,27 +30,17 @@ class Stopped(Exception):  # noqa: N818 (no error)
 class RayCluster:
     """One Ray cluster of our own, beside whatever else runs on these hosts."""
 
-    def __init__(
-        self,
-        job: LaunchJob,
-        folder: Path,
-        allocation: Allocation,
-        scheduler: Scheduler,
-        inbox: Inbox,
-        note: Callable[[str], None],
-    ) -> None:
+    def __init__(self, launcher: Launcher, allocation: Allocation, inbox: Inbox, note: Callable[[str], None]) -> None:
         """Start nothing yet.
 
         Args:
-            job: The launch.
-            folder: The job's folder.
+            launcher: Of the job; gives remote shells.
             allocation: Its hosts.
-            scheduler: For remote commands.
             inbox: Where agents and signal handlers write.
             note: Prints a line.
         """
-        self._job, self._folder, self._allocation, self._scheduler = job, folder, allocation, scheduler
-        self._inbox, self._note = inbox, note
+        self._launcher, self._job, self._folder = launcher, launcher.job, launcher.folder
+        self._allocation, self._inbox, self._note = allocation, inbox, note
         self._token = secrets.token_urlsafe(32)
         self._head: Agent | None = None
         self._workers: list[Agent] = []
@@ -62,7 +49,7 @@ class RayCluster:
         self._due: dict[Host, float] = {}
         self._deadline = 0.0
         self._unheard: list[Said] = []
-        """Losses of workers while the cluster came up: whoever follows the study hears of them, and replaces them."""
+        """Losses of workers while the cluster came up; they go back into the inbox then, so that they are replaced."""
 
     @property
     def address(self) -> str:
@@ -73,7 +60,7 @@ class RayCluster:
     @property
     def environment(self) -> dict[str, str]:
         """What a process needs to be let in."""
-        return {**self._job.environment, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token}
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token}
 
     def start(self) -> None:
         """Bring it up on all hosts.
@@ -85,11 +72,14 @@ class RayCluster:
         job, allocation = self._job, self._allocation
         if self._at_least() > len(allocation.hosts):
             raise LaunchError(
-                f"--min-nodes: at most the job's hosts, of which there are {len(allocation.hosts)}, got "
-                f"{self._at_least()}. Fix: lower it, or ask for more nodes."
+                where="--min-nodes",
+                rule=f"must be at most the {len(allocation.hosts)} hosts of the job",
+                got=self._at_least(),
+                fix="lower it, or ask for more nodes.",
+                code="too-few-hosts",
             )
         self._deadline = time.monotonic() + job.wait_s
-        # `*.token` and the address are for people who want to look; nothing here reads them.
+        # Token and address are for people who want to look inside; no program reads them.
         write_atomically(self._folder / TOKEN_FILE, self._token)
         peer = allocation.workers[0].name if allocation.workers else ""
         self._head = self._launch(allocation.head, self._task(allocation.head, peer=peer))
@@ -137,7 +127,7 @@ class RayCluster:
         return min(self._due.values(), default=None)
 
     def replace(self, agent: Agent) -> float | None:
-        """Plan a lost worker's return; return in how many seconds that is, or None: its host is given up."""
+        """Plan the restart of a lost worker; return in how many seconds it is, or None: its host is given up."""
         self._workers.remove(agent)
         self._lost.append(agent)
         host = next(host for host in self._allocation.workers if host.name == agent.host)
@@ -181,8 +171,8 @@ class RayCluster:
     def _task(self, host: Host, *, peer: str, address: str = "") -> RayTask:
         job, is_head = self._job, not address
         alone = len(self._allocation.hosts) == 1
-        # What a person says counts; a scheduler may count hyper-threads, so that the host looks at its cores.
-        num_cpus = job.cpus_per_node or (host.num_cpus if job.scheduler == "ssh" else None)
+        # A scheduler may count hyper-threads: then the host counts its cores.
+        num_cpus = job.cpus_per_node or (host.num_cpus if self._launcher.has_exact_cpus else None)
         if is_head and not (alone or job.use_head):
             num_cpus = 0
         return RayTask(
@@ -206,10 +196,14 @@ class RayCluster:
 
     def _launch(self, host: Host, task: RayTask | CommandTask) -> Agent:
         try:
-            return Agent(host.name, self._scheduler.command(host, self._line(host)), task, self._inbox)
+            return Agent(host.name, self._launcher.remote_shell(host, self._line(host)), task, self._inbox)
         except OSError as error:
             raise LaunchError(
-                f"{host.name}: a remote shell must start there ({error}). Fix: is its command on this host's PATH?"
+                where=host.name,
+                rule="a remote shell must start there",
+                got=error,
+                fix="put its command on this host's PATH.",
+                code="no-remote-shell",
             ) from error
 
     def _line(self, host: Host) -> str:
@@ -239,40 +233,46 @@ class RayCluster:
             Stopped: A signal came first.
         """
         wanted = len(agents) if at_least is None else at_least
-        failed: dict[Agent, str] = {}
+        failed: dict[Agent, LaunchError] = {}
         while True:
             up = [agent for agent in agents if agent.started and agent not in failed]
             if len(up) == len(agents) or (len(up) >= wanted and len(up) + len(failed) == len(agents)):
                 return up
             if len(agents) - len(failed) < wanted:
-                agent, reason = next(iter(failed.items()))
-                fix = "" if "Fix: " in reason else f" {_LOOK}"
-                raise LaunchError(f"{agent.host}: Ray must start there. {reason}{fix}")
+                raise next(iter(failed.values()))
             said = self._next()
             if said is None:
                 if len(up) >= wanted:
                     return up
                 missing = ", ".join(agent.host for agent in agents if not agent.started)
                 raise LaunchError(
-                    f"{missing}: Ray must start there within {self._job.wait_s:.0f} s. Fix: raise --wait where file "
-                    "systems are slow, or copy the environment to the hosts' own disks with --stage."
+                    where=missing,
+                    rule=f"Ray must start there within {self._job.wait_s:.0f} s",
+                    fix="raise --wait where file systems are slow, or copy the environment to the hosts with --stage.",
+                    code="ray-starts-too-slowly",
                 )
             if said.event["event"] == "again":
                 self._note(f"{said.agent.host}: Ray died while it started, and is started again. {self._why(said)}")
             if said.agent in agents and said.event["event"] in ("failed", "gone"):
-                failed.setdefault(said.agent, self._why(said))
+                failed.setdefault(said.agent, self._error(said, "Ray must start there"))
                 self._unheard.append(said)
 
     def _ended(self, said: Said, what: str) -> LaunchError:
-        """Tell at once how a node ended, since taking down the others takes a while; return the error to raise."""
+        """Note how a node ended, before the others are taken down, which takes a while; return the error to raise."""
         self._note(f"{said.agent.host}: {what} has ended: {self._why(said)}")
-        return LaunchError(f"{said.agent.host}: {what} must go on running there, got its end. {_LOOK}")
+        rule = f"{what} must go on running there"
+        return LaunchError(where=said.agent.host, rule=rule, got="its end", fix=_LOOK, code="ray-died")
+
+    def _error(self, said: Said, rule: str) -> LaunchError:
+        fix = said.event.get("fix") or _LOOK
+        why = self._why(said).removesuffix(".")
+        return LaunchError(where=said.agent.host, rule=rule, got=why, fix=fix, code="ray-does-not-start")
 
     def _why(self, said: Said) -> str:
-        reason = said.event.get("reason") or f"The remote shell ended with code {said.event.get('code')}"
+        reason = said.event.get("reason") or f"the end of its remote shell with code {said.event.get('code')}"
         noise = f": {said.agent.noise}" if said.event["event"] == "gone" and said.agent.noise else ""
         where = f" Its logs are in {said.agent.host}:{said.event['logs']}." if "logs" in said.event else ""
-        return f"{reason}{noise}.{where}".replace("..", ".")
+        return f"{(reason + noise).removesuffix('.')}.{where}"
 
     def _await_registered(self, agents: list[Agent]) -> str:
         """Wait until Ray's head has counted all, and say what is there.
@@ -293,13 +293,15 @@ class RayCluster:
             while True:
                 said = self._next(grace_s=30)
                 if said is None:
-                    raise LaunchError(f"{self.address}: Ray's head must answer. Fix: look at its logs.")
+                    raise LaunchError(
+                        where=self.address, rule="Ray's head must answer", fix="look at its logs.", code="ray-is-silent"
+                    )
                 if said.agent is waiter and said.event["event"] == "line":
                     said_last = str(said.event["text"])
                 elif said.agent is waiter and said.event["event"] == "exited" and said.event["code"] == 0:
                     return said_last
                 elif said.agent is waiter and said.event["event"] in ("exited", "failed", "gone"):
-                    raise LaunchError(said_last or self._why(said))
+                    raise self._not_registered(said, said_last)
                 elif said.agent is not waiter and said.event["event"] in ("failed", "gone"):
                     self._unheard.append(said)
                     alive.discard(said.agent)
@@ -308,8 +310,18 @@ class RayCluster:
         finally:
             waiter.stop()
 
+    def _not_registered(self, said: Said, missing: str) -> LaunchError:
+        if not missing:
+            return self._error(said, "a program that waits for all nodes must run there")
+        return LaunchError(
+            where=missing,
+            rule=f"must register with Ray's head {self.address} within --wait",
+            fix="check that these hosts reach each other (--interface), or raise --wait.",
+            code="node-not-registered",
+        )
+
     def _next(self, grace_s: float = 0.0) -> Said | None:
-        """Return what an agent says next; None when the time is over.
+        """Return the next event of an agent; None when the time is over.
 
         Raises:
             LaunchError: Ray's head, which had started, has ended; nothing that is waited for can come.

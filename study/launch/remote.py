@@ -1,4 +1,11 @@
-"""An agent on a host, from the supervisor's side: a remote shell, what is written to it, what it answers."""
+"""Agents on the hosts, as the supervisor sees them: the messages between both, and the remote shell that carries them.
+
+Messages are JSON lines on the standard input and output of an agent:
+
+supervisor -> agent    a task; then {"do": "signal", "name": "SIGTERM"} or {"do": "stop"}; the end of input is a stop
+agent -> supervisor    {"event": "started", …}   {"event": "line", "text": …}   {"event": "exited", "code": …}
+                       {"event": "failed", "reason": …, "fix": …}   {"event": "again", "reason": …}: Ray starts again
+"""
 
 import collections
 import contextlib
@@ -9,8 +16,66 @@ import signal
 import subprocess
 import threading
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from study.launch.tasks import CommandTask, Event, Order, RayTask
+import pydantic
+
+
+class _Task(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    job: str
+    """Name of the job, for folders and ports."""
+    temp_root: str
+    environment: dict[str, str]
+    """Secrets too: what goes over stdin is on no command line and in no file."""
+
+
+class RayTask(_Task):
+    """Run one node of Ray until told to stop."""
+
+    kind: Literal["ray"] = "ray"
+    address: str = ""
+    """Of the head; empty: be the head."""
+    num_cpus: int | None
+    """CPUs that Ray hands out; None: the cores that this process may use."""
+    granted: int | None = None
+    """CPUs that the scheduler gave, perhaps hyper-threads: the most that Ray hands out where `num_cpus` is None."""
+    ip: str = ""
+    """Of this host, where it is known."""
+    interface: str = ""
+    peer: str = ""
+    """A host that must be reached from here; empty: there is none, and Ray stays on loopback."""
+    port_base: int | None = None
+    dashboard: bool = False
+    remove: str = ""
+    """Folder to remove at the end: the copy of an environment."""
+
+
+class CommandTask(_Task):
+    """Run a command, pass on what it prints, tell how it ended."""
+
+    kind: Literal["command"] = "command"
+    command: tuple[str, ...]
+    """`{python}` stands for the interpreter on that host, `{folder}` for a folder with the files."""
+    files: dict[str, str] = {}
+    """Name -> content."""
+
+
+TASK: pydantic.TypeAdapter[RayTask | CommandTask] = pydantic.TypeAdapter(
+    Annotated[RayTask | CommandTask, pydantic.Field(discriminator="kind")]
+)
+
+
+class Order(pydantic.BaseModel):
+    """What the supervisor tells an agent while its child runs."""
+
+    do: Literal["signal", "stop"]
+    name: Literal["SIGTERM", "SIGINT", "SIGUSR1"] = "SIGTERM"
+
+
+Event = dict[str, Any]
+"""A message of an agent; `event` says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +87,7 @@ class Said:
 
 
 Inbox = queue.SimpleQueue[Said | str]
-"""What the supervisor waits for: what agents say, and names of signals. Signal handlers may write to it."""
+"""What the supervisor waits for: events of agents, and names of signals. Signal handlers write to it."""
 
 
 class Agent:

@@ -1,44 +1,58 @@
-"""SLURM from inside a job. Facts observed on 22.05."""
+"""SLURM. Facts observed on 22.05."""
 
 import datetime
 import re
-import subprocess
-from collections.abc import Mapping
+import shlex
+from pathlib import Path
 
 from study.errors import ExitCode, LaunchError
-from study.launch.allocation import Allocation, Host
-from study.launch.job import LaunchJob
-from study.launch.scheduler import outside
-
-ASK_TIMEOUT_S = 30.0
+from study.launch.base import BatchScheduler, ask, clock
+from study.launch.job import Allocation, Host
+from study.launch.options import BatchOptions
 
 
-class Slurm:
+class SlurmOptions(BatchOptions):
+    """Submit a study to SLURM. Options after `--` go to sbatch: `-- --account=rl --partition=cpu`."""
+
+
+class Slurm(BatchScheduler):
     """The job of `SLURM_JOB_ID`."""
 
-    def __init__(self, job: LaunchJob, folder: str, environment: Mapping[str, str]) -> None:
-        """Look at nothing yet."""
-        self._job, self._folder, self._environment = job, folder, environment
+    name = "slurm"
+    Options = SlurmOptions
+    submit_command = ("sbatch", "--parsable")
+    id_pattern = r"^(\d+)"
 
-    @property
-    def _id(self) -> str:
-        return self._environment.get("SLURM_JOB_ID") or outside("SLURM", "SLURM_JOB_ID")
+    def directives(self) -> list[str]:
+        """Return the `#SBATCH` options."""
+        job = self.job
+        cpus = f"--cpus-per-task={job.cpus_per_node}" if job.cpus_per_node else "--exclusive"
+        size = [f"--nodes={job.nodes}", "--ntasks-per-node=1", cpus, f"--time={clock(job.walltime_s or 0)}"]
+        return [f"--job-name={job.name}", *size, f"--output={shlex.quote(f'{self.folder}/job-')}%j.log"]
+
+    def foreseen_start(self, file: Path) -> str:
+        """Return what `sbatch --test-only` says."""
+        match = re.search(r"to start at (\S+)", ask("sbatch", "--test-only", str(file), both=True))
+        return "" if match is None else match[1].replace("T", " ")
 
     def allocation(self) -> Allocation:
         """Return the nodes in the scheduler's order: the batch script runs on the first."""
-        names = _ask("scontrol", "show", "hostnames", self._environment.get("SLURM_JOB_NODELIST", "")).split()
-        cpus = expand_counts(self._environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
-        if len(names) != len(cpus):
+        job_id, counts = self.variable("SLURM_JOB_ID"), expand_counts(self.variable("SLURM_JOB_CPUS_PER_NODE"))
+        names = ask("scontrol", "show", "hostnames", self.variable("SLURM_JOB_NODELIST")).split()
+        if len(names) != len(counts):
             raise LaunchError(
-                f"SLURM_JOB_CPUS_PER_NODE: must have a count for each of {len(names)} nodes, got {len(cpus)}. "
-                "Fix: report this with the job's script."
+                where="SLURM_JOB_CPUS_PER_NODE",
+                rule=f"must have a count for each of {len(names)} nodes",
+                got=len(counts),
+                fix="report this with the job's script.",
+                code="slurm-counts",
             )
-        hosts = tuple(Host(name=name, num_cpus=count) for name, count in zip(names, cpus, strict=True))
-        return Allocation(hosts=hosts, job=self._id, ends_at=self._end())
+        hosts = tuple(Host(name=name, num_cpus=count) for name, count in zip(names, counts, strict=True))
+        return Allocation(hosts=hosts, job=job_id, ends_at=self._end(job_id))
 
-    def _end(self) -> float | None:
+    def _end(self, job_id: str) -> float | None:
         """Return the end by the scheduler's clock: a walltime may begin earlier than this process."""
-        said = self._environment.get("SLURM_JOB_END_TIME") or _ask("squeue", "-h", "-j", self._id, "-o", "%e").strip()
+        said = self._environment.get("SLURM_JOB_END_TIME") or ask("squeue", "-h", "-j", job_id, "-o", "%e").strip()
         if said.isdigit():
             return float(said)
         try:
@@ -46,7 +60,7 @@ class Slurm:
         except ValueError:
             return None  # UNLIMITED, NONE
 
-    def command(self, host: Host, line: str) -> list[str]:
+    def remote_shell(self, host: Host, line: str) -> list[str]:
         """Return a step of its own on that node, with all that the job has there."""
         alone = ["--nodes=1", "--ntasks=1", f"--nodelist={host.name}", "--overlap", "--mem=0", "--cpu-bind=none"]
         return ["srun", *alone, "--quiet", "--unbuffered", "bash", "-c", line]
@@ -56,16 +70,17 @@ class Slurm:
         if signal_name != "SIGTERM":
             return True
         try:
-            return "JobState=CANCELLED" not in _ask("scontrol", "show", "job", "-o", self._id)
+            return "JobState=CANCELLED" not in ask("scontrol", "show", "job", "-o", self.variable("SLURM_JOB_ID"))
         except LaunchError:
             return False
 
     def resubmit(self, started_at: float) -> int:
         """Requeue the job; where the site does not allow it, submit its script again."""
+        job_id = self.variable("SLURM_JOB_ID")
         try:
-            _ask("scontrol", "requeue", self._id)  # SIGTERM follows at once
+            ask("scontrol", "requeue", job_id)  # SIGTERM follows at once
         except LaunchError:
-            _ask("sbatch", f"--dependency=afterany:{self._id}", f"{self._folder}/job.sh")
+            ask("sbatch", f"--dependency=afterany:{job_id}", f"{self.folder}/job.sh")
         return ExitCode.STOPPED
 
 
@@ -83,22 +98,11 @@ def expand_counts(text: str) -> list[int]:
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
         if match is None:
             raise LaunchError(
-                f"SLURM_JOB_CPUS_PER_NODE: must read like 36(x2),18, got '{text}'. "
-                "Fix: submit with `python -m study launch slurm`."
+                where="SLURM_JOB_CPUS_PER_NODE",
+                rule="must read like 36(x2),18",
+                got=text,
+                fix="submit with `python -m study launch slurm`.",
+                code="slurm-counts",
             )
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
-
-
-def _ask(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"{command[0]}: must answer, got {error}. Fix: run on a node of SLURM.") from error
-    if done.returncode != 0:
-        reason = (done.stderr or done.stdout).strip().splitlines()
-        raise LaunchError(
-            f"{' '.join(command[:2])}: must succeed, got {reason[-1] if reason else done.returncode}. "
-            "Fix: ask the site's administrators, or launch again by hand."
-        )
-    return done.stdout

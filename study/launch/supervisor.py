@@ -1,15 +1,13 @@
-"""The program inside an allocation: Ray up, the study, Ray down, the job given back. Imports no engine.
+"""The main program of a job: starts Ray on its hosts, runs the study, stops Ray. Imports no engine.
 
     python -m study.launch.supervisor JOB/launch.json
 
-It is the job's main process, so that the scheduler's signals reach it and only it. Any of them ends the study cleanly;
-so does the approaching walltime, which it watches itself. A study that is not complete then gets another life where the
-scheduler can give one.
+The scheduler's signals reach it and only it. Any of them ends the study cleanly; so does the approaching walltime,
+which it watches itself. A study that is not complete is then submitted again where the scheduler can do that.
 """
 
 import contextlib
 import json
-import os
 import queue
 import signal
 import sys
@@ -19,13 +17,12 @@ from pathlib import Path
 from types import FrameType
 
 from study.errors import ExitCode, LaunchError, StudyError
-from study.launch import tunnels
-from study.launch.allocation import Allocation
-from study.launch.batch import EARLY_S, NOTICE_S
-from study.launch.job import LaunchJob
+from study.launch.base import BatchScheduler, Launcher
+from study.launch.job import Allocation
+from study.launch.launchers import read_launcher
 from study.launch.ray_cluster import ADDRESS_FILE, RayCluster, Stopped
 from study.launch.remote import Agent, Inbox, Said
-from study.launch.scheduler import Scheduler, adapter
+from study.launch.ssh import dashboard_line
 from study.records.folder import StudyFolder
 from study.records.records import Record, StudyClosed, StudyOpened, TrialEnded, read_lines
 
@@ -34,18 +31,20 @@ LEAST_S = 30.0
 """With less time left than this, a study is not even begun."""
 DRIVER_TIMEOUT_S = 60.0
 """How long a driver may take to end after a signal: it ends itself within `study.driver.signals.ANSWER_S`."""
-NEAR_THE_END_S = NOTICE_S + EARLY_S
-"""A signal with less time left than this is that of the walltime."""
+NEAR_THE_END_S = BatchScheduler.notice_s + BatchScheduler.early_s
+"""A signal with less time left than this announces the end of the walltime."""
+MARGIN_S = 90.0
+"""So long before the walltime the study ends itself."""
 MOST_RESTARTS = 3
 """How often a driver that was killed (by the kernel, for lack of memory) is started again within one job."""
 
 
 class Supervisor:
-    """One life of a job."""
+    """One run of a job."""
 
-    def __init__(self, job: LaunchJob, folder: Path, scheduler: Scheduler) -> None:
-        """Look at nothing yet."""
-        self._job, self._folder, self._scheduler = job, folder, scheduler
+    def __init__(self, launcher: Launcher) -> None:
+        """Read nothing yet."""
+        self._launcher, self._job, self._folder = launcher, launcher.job, launcher.folder
         self._inbox: Inbox = queue.SimpleQueue()
         self._signal = ""
         self._out_of_time = self._head_is_lost = False
@@ -56,14 +55,14 @@ class Supervisor:
         """Run the study as far as this job lets it; return the code to exit with.
 
         Raises:
-            LaunchError: Ray does not start, or the scheduler refuses another life.
+            LaunchError: Ray does not start, or the scheduler refuses to queue the study again.
         """
         with self._taking_signals():
-            allocation = self._scheduler.allocation()
+            allocation = self._launcher.allocation()
             self._ends_at = allocation.ends_at
             self._describe(allocation)
             ended_before = self._num_ended()
-            ray = RayCluster(self._job, self._folder, allocation, self._scheduler, self._inbox, note)
+            ray = RayCluster(self._launcher, allocation, self._inbox, note)
             try:
                 ray.start()
                 self._show_dashboard(allocation.head.name)
@@ -85,8 +84,8 @@ class Supervisor:
         """Say how a person at a laptop sees it, now that its port is known."""
         if self._job.dashboard:
             address = json.loads((self._folder / ADDRESS_FILE).read_text())["dashboard"]
-            port, jump, user = int(address.rpartition(":")[2]), self._job.jump or None, self._job.user or None
-            note(f"From your own machine: {tunnels.dashboard_line(head, port, jump=jump, user=user)}")
+            port = int(address.rpartition(":")[2])
+            note(f"From your own machine: {dashboard_line(head, port, jump=self._job.jump, user=self._job.user)}")
 
     # --- the study ---------------------------------------------------------------------------------------------
 
@@ -117,7 +116,7 @@ class Supervisor:
         return {self._job.space_file: self._job.space_text} if self._job.space_text else {}
 
     def _budget_s(self, allocation: Allocation) -> float | None:
-        return None if allocation.ends_at is None else allocation.ends_at - time.time() - self._job.margin_s
+        return None if allocation.ends_at is None else allocation.ends_at - time.time() - MARGIN_S
 
     def _follow(self, driver: Agent, ray: RayCluster) -> int:
         """Pass on what the driver prints until it ends; end it when a signal comes, or Ray's head dies."""
@@ -152,7 +151,7 @@ class Supervisor:
                     give_up_at = time.monotonic() + DRIVER_TIMEOUT_S
 
     def _heard(self, said: Said) -> int | None:
-        """Take in what the driver's agent said; return the exit code once there is one."""
+        """Handle an event of the driver's agent; return the exit code once there is one."""
         match said.event["event"]:
             case "line":
                 sys.stdout.write(said.event["text"] + "\n")
@@ -160,19 +159,27 @@ class Supervisor:
             case "exited":
                 return int(said.event["code"])
             case "failed":
-                raise LaunchError(f"{said.agent.host}: the study's driver must start there. {said.event['reason']}")
+                raise LaunchError(
+                    where=said.agent.host,
+                    rule="the study's driver must start there",
+                    got=said.event["reason"],
+                    fix=said.event.get("fix", ""),
+                    code="driver-does-not-start",
+                )
             case "gone" if self._signal:
                 return ExitCode.STOPPED
             case "gone":
-                noise = said.agent.noise
                 raise LaunchError(
-                    f"{said.agent.host}: the connection to the study's driver was lost"
-                    f"{f' ({noise})' if noise else ''}. Nothing recorded is lost. Fix: launch it again."
+                    where=said.agent.host,
+                    rule="the connection to the study's driver must last",
+                    got=said.agent.noise or "its end",
+                    fix="launch the study again; nothing that is recorded is lost.",
+                    code="driver-connection-lost",
                 )
         return None
 
     def _lost(self, said: Said, ray: RayCluster) -> None:
-        """Say that a node of Ray is gone; a worker is started again, unless the study ends."""
+        """Note that a node of Ray is gone; a worker is started again, unless the study ends."""
         is_head, told = ray.is_head(said.agent), "reason" in said.event
         self._head_is_lost |= is_head
         if told or not said.agent.failed:
@@ -192,22 +199,25 @@ class Supervisor:
     # --- the end -----------------------------------------------------------------------------------------------
 
     def _end(self, code: int, ended_before: int) -> int:
-        """Return the code to exit with; ask for another life first where the study is not complete."""
+        """Return the code to exit with; resubmit first where the study is not complete."""
         if code != ExitCode.STOPPED or not self._job.resubmit:
             return code
-        if self._signal and not self._scheduler.may_resume(self._signal):
+        if self._signal and not self._launcher.may_resume(self._signal):
             note("The job was cancelled; the study can be resumed by launching it again.")
             return code
         has_ended_some = self._num_ended() > ended_before
         if self._time_is_up() and not has_ended_some:
             raise LaunchError(
-                f"{self._job.study}: a job must be long enough for one trial, got one in which no trial ended. It is "
-                "not submitted again. Fix: raise --walltime, or lower the space's budget."
+                where=self._job.study,
+                rule="a job must be long enough for one trial",
+                got="one in which no trial ended, so that it is not submitted again",
+                fix="raise --walltime, or lower the space's budget.",
+                code="walltime-too-short",
             )
         if not (self._signal or self._out_of_time or (self._head_is_lost and has_ended_some)):
             return code  # the driver stopped for a reason of its own, such as a full disk, and would do so again
-        note("The study is not complete; the job asks for another life.")
-        return self._scheduler.resubmit(self._started_at)
+        note("The study is not complete; the job is submitted again.")
+        return self._launcher.resubmit(self._started_at)
 
     def _time_is_up(self) -> bool:
         """Return whether the walltime is why the study ends, and not somebody who wants the nodes."""
@@ -215,7 +225,7 @@ class Supervisor:
         return near if self._signal else self._out_of_time
 
     def _why_closed(self) -> str | None:
-        """Return why the latest session ended, by the records; empty if it could not say; None without records."""
+        """Return why the latest session ended, by the records; empty if they do not say; None without records."""
         reason: str | None = None
         for record in self._records():
             if isinstance(record, StudyOpened):
@@ -231,7 +241,7 @@ class Supervisor:
     def _records(self) -> Iterator[Record]:
         """Yield the study's records, as far as they can be read from here: with ssh they lie on another machine."""
         records = StudyFolder(Path(self._job.study)).records
-        if self._job.scheduler != "ssh" and records.exists():
+        if self._launcher.shares_files and records.exists():
             with contextlib.suppress(StudyError, OSError):
                 yield from (line.record for line in read_lines(records))
 
@@ -246,12 +256,12 @@ class Supervisor:
             yield
         finally:
             for number, handler in before.items():
-                # What comes now comes too late: Ray is down, and the job is being given back.
+                # Later signals are ignored: Ray is down, and the job is ending.
                 signal.signal(number, signal.SIG_IGN if self._signal or self._out_of_time else handler)
 
 
 def _survives(number: int) -> bool:
-    """Return whether somebody wants this process to outlive its terminal, as `nohup` does."""
+    """Return whether this process is to outlive its terminal, as under `nohup`."""
     return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
@@ -264,9 +274,7 @@ def note(text: str) -> None:
 def supervise(file: Path) -> int:
     """Run the job of a launch file; return the code to exit with."""
     try:
-        job = LaunchJob.read(file)
-        folder = file.resolve().parent
-        return Supervisor(job, folder, adapter(job, str(folder), os.environ)).run()
+        return Supervisor(read_launcher(file)).run()
     except StudyError as error:
         note(str(error))
         return ExitCode.MISTAKE if not isinstance(error, LaunchError) else ExitCode.NO_CLUSTER

@@ -2,15 +2,15 @@
 
 import contextlib
 import os
+import re
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
-from study.launch import ray_up
-from study.launch.allocation import Host
 from tests.e2e.commands import assert_whole
 from tests.testbed.namespaces import ADDRESSES
 from tests.testbed.studies import NAME, SPACE
@@ -22,30 +22,32 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 
 
+@dataclass(frozen=True)
+class Written:
+    """What `launch ray-up` wrote and printed."""
+
+    place: str
+    commands: list[str]
+    """Prepare, up, run, fetch, stop, forget."""
+    temp: str
+    """Folder of the cluster on every host."""
+    home: str
+    """Folder of the study on the head."""
+
+
 @pytest.fixture
-def place(ssh_hosts, request):
+def lab(ssh_hosts, request):
+    """Files of a cluster on both nodes, written on `ctl` by the command."""
     if shutil.which("rsync") is None:
         pytest.skip("rsync is not installed")
     place = ssh_hosts.make_place(request.node.name[:20])
     ssh_hosts.write(f"{place}/{NAME}.yaml", SPACE.format(lrs="0.001, 0.002", env_steps=400))
-    ssh_hosts.write(f"{place}/ray.token", "a-token-of-this-test-0123456789abcdef", mode=0o600)
-    return place
-
-
-def cluster(place, **changes):
-    given = {
-        "name": "lab",
-        "study": NAME,
-        "space_file": f"{place}/{NAME}.yaml",
-        "token_file": f"{place}/ray.token",
-        "head": Host(name="n1", num_cpus=2),
-        "head_ip": ADDRESSES["n1"],
-        "workers": (Host(name="n2", num_cpus=3),),
-        "ssh_user": "tester",
-        "python": sys.executable,
-        "port_base": 23_000,
-    }
-    return ray_up.RayUp(**{**given, **changes})
+    words = ("launch", "ray-up", f"{NAME}.yaml", "--hosts", "n1:2,n2:3", "--head-ip", ADDRESSES["n1"])
+    done = ssh_hosts.study(*words, "--port-base", 23_000, cwd=place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    commands = re.findall(r"^# .*\n(.*)$", done.stdout, flags=re.MULTILINE)
+    temp, home = (re.search(pattern, done.stdout)[0] for pattern in (r"/tmp/ru-[a-z0-9-]+", r"study-[a-z0-9-]+"))
+    return Written(place, commands, temp, f"/home/tester/{home}")
 
 
 def type_in(hosts, place, *lines, timeout_s=300):
@@ -78,52 +80,46 @@ def own_ray(ssh_hosts):
         each.kill()
 
 
-def test_the_commands_run_a_study_and_stop_only_its_own_ray(ssh_hosts, place, own_ray):
-    lab = cluster(place)
-    ssh_hosts.write(f"{place}/cluster.yaml", ray_up.render(lab))
-    prepare, up, study, down, stop, forget = (step.command for step in ray_up.commands(lab, f"{place}/cluster.yaml"))
+def test_the_commands_run_a_study_and_stop_only_its_own_ray(ssh_hosts, lab, own_ray):
+    prepare, up, study, fetch, stop, forget = lab.commands
     head, worker = ssh_hosts.nodes
     with watching(ssh_hosts) as watch:
-        done = type_in(ssh_hosts, place, prepare, up, study, down)
+        done = type_in(ssh_hosts, lab.place, prepare, up, study, fetch)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
         assert "2 nodes with 3 CPUs" in done.stdout, "no trial runs on the head"
-        assert_whole(ssh_hosts.outside(place) / "studies" / NAME, mlflow(ssh_hosts), 2)
+        assert_whole(
+            ssh_hosts.outside(lab.place) / "studies" / NAME, f"sqlite:///{ssh_hosts.outside(lab.home)}/mlflow.db", 2
+        )
         assert len(servers(head)) == 2
         assert len(set(servers(worker)) - own_ray) == 1
 
-        done = type_in(ssh_hosts, place, prepare, stop)
+        done = type_in(ssh_hosts, lab.place, prepare, stop)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
         assert {each.name() for each in head.processes("tester")} <= {"sshd"}
         assert set(servers(worker)) == own_ray
-        left = [" ".join(each.cmdline()) for each in worker.processes("tester") if lab.temp_dir in str(each.cmdline())]
+        left = [" ".join(each.cmdline()) for each in worker.processes("tester") if lab.temp in str(each.cmdline())]
         assert not left
 
-        done = type_in(ssh_hosts, place, prepare, forget)
+        done = type_in(ssh_hosts, lab.place, prepare, forget)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     assert watch.tokens
     assert not watch.exposed
     assert not watch.readable
 
 
-def test_a_worker_that_died_comes_back_and_a_stopped_cluster_comes_up_again(ssh_hosts, place):
-    lab = cluster(place)
-    ssh_hosts.write(f"{place}/cluster.yaml", ray_up.render(lab))
-    prepare, up, study, _, stop, _ = (step.command for step in ray_up.commands(lab, f"{place}/cluster.yaml"))
+def test_a_worker_that_died_comes_back_and_a_stopped_cluster_comes_up_again(ssh_hosts, lab):
+    prepare, up, study, _, stop, _ = lab.commands
     head, worker = ssh_hosts.nodes
-    done = type_in(ssh_hosts, place, prepare, up)
+    done = type_in(ssh_hosts, lab.place, prepare, up)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
-    log = f"{lab.temp_dir}/r/session_latest/logs/monitor.log"
+    log = f"{lab.temp}/r/session_latest/logs/monitor.log"
     until(lambda: "Resized to 3 CPUs" in head.run("cat", log).stdout, "the autoscaler has seen the worker", 120)
     (first,) = servers(worker).values()
     first.kill()
     until(lambda: set(servers(worker)) - {first.pid}, "Ray runs there again", 120)
 
-    done = type_in(ssh_hosts, place, prepare, stop, up, study, stop)
+    done = type_in(ssh_hosts, lab.place, prepare, stop, up, study, stop)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     assert "2 nodes with 3 CPUs" in done.stdout
     assert not servers(head)
     assert not servers(worker)
-
-
-def mlflow(hosts):
-    return f"sqlite:///{hosts.outside('/home/tester/study-lab')}/mlflow.db"

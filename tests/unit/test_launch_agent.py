@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from study.launch.node import MARKER
-from study.launch.tasks import CommandTask, RayTask
+from study.launch.remote import CommandTask, RayTask
 from tests.e2e.commands import ROOT, environment
 
 
@@ -134,7 +134,9 @@ def test_the_copy_of_an_environment_goes_also_where_no_node_could_start(agent, t
     (copy / MARKER).write_text(socket.gethostname())
     task = RayTask(job="1", temp_root="/tmp", environment={}, num_cpus=1, interface="none0", remove=str(copy))
     agent.say(task.model_dump_json())
-    assert "--interface none0" in agent.until("failed")["reason"]
+    failed = agent.until("failed")
+    assert failed["reason"].startswith("--interface none0")
+    assert failed["fix"]
     assert agent.process.wait(5) == 1
     assert not copy.exists()
 

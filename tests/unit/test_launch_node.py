@@ -14,11 +14,11 @@ import pytest
 from study.errors import LaunchError
 from study.hosts.machine import Machine
 from study.launch import node
-from study.launch.allocation import Allocation, Host
-from study.launch.job import LONGEST_TEMP_ROOT, LaunchJob
-from study.launch.ports import take_block
+from study.launch.job import LONGEST_TEMP_ROOT, Allocation, Host, LaunchJob
+from study.launch.launchers import LAUNCHERS
+from study.launch.node import HIGHEST_PORT, LOWEST_PORT, take_block
 from study.launch.ray_cluster import RayCluster
-from study.launch.tasks import RayTask
+from study.launch.remote import RayTask
 
 
 @pytest.fixture
@@ -118,11 +118,17 @@ def test_half_an_environment_is_not_left_behind(tmp_path, copied):
         assert [each.name for each in Path(root).iterdir()] == (["rl-1-a-env"] if copied else [])
 
 
+def ray_on(folder, *hosts, launcher="slurm", **fields):
+    """Return a Ray cluster on these hosts, which nobody has started."""
+    job = LaunchJob(launcher=launcher, study="/s", run=(), python="python", **{"workdir": "/w", **fields})
+    allocation = Allocation(hosts=hosts, job="1", ends_at=None)
+    return RayCluster(LAUNCHERS[launcher](job, folder, {}), allocation, queue.SimpleQueue(), print)
+
+
 def staging_line(root, stage, tmp_path):
     """Return the shell line by which a node copies its environment, and the place of the copy."""
-    job = LaunchJob(scheduler="slurm", study="/s", run=(), workdir="/", python="python", stage=stage, temp_root=root)
     host = Host(name="a", num_cpus=1)
-    ray = RayCluster(job, tmp_path, Allocation(hosts=(host,), job="1", ends_at=None), None, queue.SimpleQueue(), print)
+    ray = ray_on(tmp_path, host, workdir="/", stage=stage, temp_root=root)
     return ray._line(host), Path(ray._staged(host))
 
 
@@ -153,8 +159,9 @@ def test_a_name_that_something_else_has_is_refused(tmp_path, block, monkeypatch)
     (tmp_path / "elsewhere").mkdir()
     for make in (lambda: folder.symlink_to(tmp_path / "elsewhere"), folder.mkdir):
         make()
-        with pytest.raises(LaunchError, match=r"must be a folder that a launch made for you on this host.*Fix: "):
+        with pytest.raises(LaunchError) as error:
             node._folder(str(tmp_path), mine.base)
+        assert (error.value.code, error.value.where) == ("foreign-folder", str(folder))
         assert (tmp_path / "elsewhere").exists()
         folder.unlink() if folder.is_symlink() else folder.rmdir()
 
@@ -173,12 +180,10 @@ def test_the_longest_path_of_a_socket_fits(block, monkeypatch):
 # --- CPUs -------------------------------------------------------------------------------------------------------------
 
 
-def cpus_of(monkeypatch, *hosts, cores=36, scheduler="slurm", **changes):
+def cpus_of(monkeypatch, *hosts, cores=36, launcher="slurm", **fields):
     """Return what Ray hands out on each host of so many cores, the head first."""
     monkeypatch.setattr(node, "machine", lambda: Machine(num_cores=cores, memory_mb=64_000, num_gpus=0))
-    job = LaunchJob(scheduler=scheduler, study="/s", run=(), workdir="/w", python="python", **changes)
-    allocation = Allocation(hosts=hosts, job="1", ends_at=None)
-    ray = RayCluster(job, None, allocation, None, queue.SimpleQueue(), print)
+    ray = ray_on(None, *hosts, launcher=launcher, **fields)
     tasks = [ray._task(host, peer="", address="" if host is hosts[0] else "10.0.0.1:6379") for host in hosts]
     return [node._num_cpus(task) for task in tasks]
 
@@ -194,7 +199,7 @@ def test_hyper_threads_that_a_scheduler_counts_are_no_cpus_of_ray(monkeypatch):
 def test_the_cpus_that_a_person_asks_for_are_taken_as_they_are(monkeypatch):
     whole = [Host(name=name, num_cpus=72) for name in "ab"]
     assert cpus_of(monkeypatch, *whole, cpus_per_node=48) == [0, 48]
-    assert cpus_of(monkeypatch, *whole, scheduler="ssh", use_head=True) == [72, 72]
+    assert cpus_of(monkeypatch, *whole, launcher="ssh", use_head=True) == [72, 72]
 
 
 def test_on_one_node_trials_get_all_that_the_scheduler_gave(monkeypatch):
@@ -255,3 +260,45 @@ def test_threads_and_the_address_of_another_ray_do_not_reach_its_workers(monkeyp
     started._log.close()
     assert Started.environment["RAY_AUTH_TOKEN"] == "x"
     assert not {"OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"} & set(Started.environment)
+
+
+# --- ports ------------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_of_ports_never_overlap_and_are_given_back():
+    first = take_block("17", num_cpus=4)
+    second = take_block("17", num_cpus=4)  # the same job, twice on one host
+    try:
+        assert LOWEST_PORT <= first.base < HIGHEST_PORT
+        ports = [
+            {block.base, *(block[name] for name in ("gcs", "dashboard")), *block.workers} for block in (first, second)
+        ]
+        assert not ports[0] & ports[1]
+        assert abs(first.base - second.base) > first.workers[1] - first.base
+    finally:
+        base = first.base
+        first.release()
+        second.release()
+    third = take_block("17", num_cpus=4)
+    third.release()
+    assert third.base == base
+
+
+def test_blocks_of_different_sizes_never_overlap():
+    """Nodes of one job on one host may differ in their CPUs, and so may jobs that begin at different ports."""
+    wanted = [("a", 16, 24_000), ("b", 0, 24_000), ("c", 64, 24_050), ("a", 16, None), ("a", 1, None), ("a", 48, None)]
+    with contextlib.ExitStack() as stack:
+        blocks = []
+        for job, num_cpus, base in wanted:
+            blocks.append(take_block(job, num_cpus=num_cpus, port_base=base))
+            stack.callback(blocks[-1].release)
+        assert all(block.base >= (base or LOWEST_PORT) for block, (_, _, base) in zip(blocks, wanted, strict=True))
+        ports = [port for block in blocks for port in range(block.base, block.workers[1] + 1)]
+        assert len(set(ports)) == len(ports)
+        assert max(ports) < 32_768, "below the ephemeral ones"
+
+
+def test_where_no_port_is_left_it_is_said():
+    with pytest.raises(LaunchError) as error:
+        take_block("17", num_cpus=4, port_base=65_500)
+    assert error.value.code == "no-ports"

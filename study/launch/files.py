@@ -1,33 +1,19 @@
-"""The files that a launch writes for other programs, from the templates beside this file. Imports no engine.
+"""The files that a launch writes, from the templates beside this file. Imports no engine.
 
-A name that is missing is an error, and a value is always written as a quoted string, so that no name of a host, a file
-or an image can change what a manifest says.
+A value that is missing is an error, and a value is always written as a quoted string, so that no name of a host, a file
+or an image can change the meaning of a file.
 """
 
 import contextlib
-import functools
 import json
 import re
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from study.errors import LaunchError
 from study.records.files import write_atomically
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One command of a printed sequence, and what it is for."""
-
-    command: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"# {self.why}\n{self.command}"
 
 
 class WrittenFiles:
@@ -54,7 +40,13 @@ class WrittenFiles:
         except (OSError, UnicodeDecodeError) as error:
             self.undo()
             reason = error.strerror if isinstance(error, OSError) else error
-            raise LaunchError(f"{folder}: must be writable ({reason}). Fix: choose another --out.") from error
+            raise LaunchError(
+                where=str(folder),
+                rule="must be writable",
+                got=reason,
+                fix="choose another --out.",
+                code="launch-folder",
+            ) from error
 
     def undo(self) -> None:
         """Put back what was there before, and remove the folders that were made."""
@@ -71,7 +63,18 @@ class WrittenFiles:
 
 def fill(template: str, **values: Any) -> str:
     """Return a template with its values."""
-    return _environment().get_template(template).render(values)
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("study.launch", "templates"),
+        undefined=StrictUndefined,
+        autoescape=False,  # YAML and scripts, not HTML
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"tojson": quoted, "sh": lambda value: shlex.quote(str(value))}
+    return environment.get_template(template).render(values)
 
 
 def quoted(value: Any) -> str:
@@ -80,23 +83,9 @@ def quoted(value: Any) -> str:
     JSON is YAML, except for characters that YAML 1.1 folds or refuses, and for those that JSON writes as two
     surrogates: all but printable ASCII becomes `\uXXXX` or `\UXXXXXXXX`, which YAML reads.
     """
-    return re.sub(r"[^ -~]", _escape, json.dumps(value, ensure_ascii=False))
 
+    def escape(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-
-
-@functools.cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("study.launch", "templates"),
-        undefined=StrictUndefined,
-        autoescape=False,  # YAML and recipes, not HTML
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["tojson"] = quoted
-    return environment
+    return re.sub(r"[^ -~]", escape, json.dumps(value, ensure_ascii=False))

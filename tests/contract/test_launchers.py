@@ -1,0 +1,329 @@
+"""What every launcher keeps: its subcommand, its script, its submission, its allocation, its remote shell.
+
+A new launcher is one more `Case`. The scheduler is a folder of programs on the PATH that answer as it would.
+"""
+
+import os
+import shlex
+import subprocess
+import time
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from study.errors import ExitCode, LaunchError
+from study.launch.base import BatchScheduler, NoAnswerError
+from study.launch.commands import app
+from study.launch.files import WrittenFiles
+from study.launch.job import JOB_FILE, Host, LaunchJob
+from study.launch.launchers import LAUNCHERS, read_launcher
+
+LAST_WORD = '#!/bin/bash\nexec bash -c "${@: -1}"\n'
+"""A remote shell: the last word is a line."""
+HOSTS = ("n1", "n2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One launcher, as a test meets it."""
+
+    options: tuple[str, ...]
+    """Options of two nodes with two CPUs each."""
+    inside: dict[str, str]
+    """Variables inside a job; `{nodes}` is a node file."""
+    programs: dict[str, str]
+    """Answers of the scheduler's programs, besides the submission."""
+    may_resume: dict[str, bool]
+    """Signal -> whether the study may be queued again."""
+    resubmitted: int = ExitCode.STOPPED
+    submission: str = ""
+    """The program that submits."""
+    answer: str = ""
+    """What it prints."""
+    directives: tuple[str, ...] = ()
+    """What the script asks for, besides the options of the person."""
+    once: str = ""
+    """The directive of a job that is not queued again; one that begins with "not " must be missing."""
+    fields: dict[str, object] = field(default_factory=dict)
+    """Of the job."""
+
+
+CASES = {
+    "slurm": Case(
+        options=("--nodes", "2", "--cpus-per-node", "2", "--walltime", "2:00:00"),
+        inside={
+            "SLURM_JOB_ID": "17",
+            "SLURM_JOB_NODELIST": "n[1-2]",
+            "SLURM_JOB_CPUS_PER_NODE": "2(x2)",
+            "SLURM_JOB_END_TIME": "{end}",
+        },
+        programs={
+            "scontrol": '#!/bin/bash\n[[ $2 == hostnames ]] && printf "n1\\nn2\\n"\n[[ $1 != requeue ]] || exit 0\n',
+            "srun": LAST_WORD,
+        },
+        may_resume={"SIGUSR1": True, "SIGTERM": True},
+        submission="sbatch",
+        answer="17;cluster",
+        directives=(
+            "--nodes=2",
+            "--ntasks-per-node=1",
+            "--cpus-per-task=2",
+            "--time=2:00:00",
+            "--requeue",
+            "--signal=B:USR1@120",  # B: to the script alone; the steps would die of it
+            "--open-mode=append",  # a requeued job would empty its log
+            "--output={folder}/job-%j.log",
+        ),
+        once="--no-requeue",
+    ),
+    "oar": Case(
+        options=("--nodes", "2", "--cpus-per-node", "2", "--walltime", "2:00:00", "--besteffort"),
+        inside={"OAR_JOB_ID": "17", "OAR_NODEFILE": "{nodes}", "OAR_JOB_WALLTIME_SECONDS": "7200"},
+        programs={"oarsh": LAST_WORD, "oarstat": "#!/bin/bash\necho state = Running\n"},
+        may_resume={"SIGUSR2": True, "SIGTERM": True},
+        resubmitted=99,
+        submission="oarsub",
+        answer="OAR_JOB_ID=17",
+        directives=(
+            "-l /host=2/core=2,walltime=2:00:00",
+            "-t idempotent",
+            "-t besteffort",
+            "--checkpoint 120",
+            "-O {folder}/job-%jobid%.log",
+        ),
+        once="not -t idempotent",
+    ),
+    "pbs": Case(
+        options=("--nodes", "2", "--cpus-per-node", "2", "--walltime", "2:00:00", "--ssh-option", "-p2222"),
+        inside={"PBS_JOBID": "17.server", "PBS_NODEFILE": "{nodes}"},
+        programs={"ssh": LAST_WORD},
+        may_resume={"SIGUSR1": True, "SIGTERM": False},
+        submission="qsub",
+        answer="17",
+        directives=("-l select=2:ncpus=2:mpiprocs=2", "-l place=scatter", "-l walltime=2:00:00", "-r y"),
+        once="-r n",
+    ),
+    "ssh": Case(
+        options=("--hosts", "n1:2,n2:2", "--ssh-option", "-p2222"),
+        inside={},
+        programs={"ssh": LAST_WORD},
+        may_resume={"SIGINT": False},
+    ),
+}
+BATCH = [name for name, launcher in LAUNCHERS.items() if issubclass(launcher, BatchScheduler)]
+each = pytest.mark.parametrize("name", LAUNCHERS)
+each_batch = pytest.mark.parametrize("name", BATCH)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def install(place, programs):
+    for name, text in programs.items():
+        (place / "bin" / name).write_text(text)
+        (place / "bin" / name).chmod(0o755)
+
+
+def launch(name, *words):
+    return CliRunner().invoke(app, [name, "quickstart.yaml", *CASES[name].options, *map(str, words)])
+
+
+def job_of(name, place, **changes):
+    """Return the launcher of a job as the supervisor makes it."""
+    hosts = {"hosts": ("n1:2", "n2:2")} if name == "ssh" else {}
+    job = LaunchJob(
+        launcher=name,
+        study="/w/studies/s",
+        run=("run",),
+        workdir="/w",
+        python="/v/bin/python",
+        walltime_s=None if name == "ssh" else 7200,
+        nodes=2,
+        cpus_per_node=2,
+        **hosts,
+    ).model_copy(update=changes)
+    (place / "nodes").write_text("n1\nn1\nn2\nn2\n")
+    end = str(int(time.time()) + 7200)
+    environment = {key: value.format(nodes=place / "nodes", end=end) for key, value in CASES[name].inside.items()}
+    return LAUNCHERS[name](job, place / "job", environment)
+
+
+def test_every_launcher_has_a_case():
+    assert set(CASES) == set(LAUNCHERS)
+
+
+@each
+def test_the_subcommand_has_the_options_of_its_class_and_no_others(name):
+    command = typer.main.get_command(app).commands[name]
+    assert {parameter.name for parameter in command.params} == {
+        each.name for each in fields(LAUNCHERS[name].Options)
+    } - {"passed_on"}
+    assert command.help
+
+
+@each
+def test_print_shows_the_job_and_writes_nothing(name, place):
+    result = launch(name, "--print")
+    assert result.exit_code == 0, result.exception
+    assert "quickstart on 2 nodes" in result.output
+    assert list((place / "work").iterdir()) == []
+
+
+@each
+def test_the_supervisor_reads_the_launcher_that_was_written(name, place):
+    launcher = job_of(name, place)
+    WrittenFiles(place / "job", launcher.job.files())
+    again = read_launcher(place / "job" / JOB_FILE)
+    assert type(again) is LAUNCHERS[name]
+    assert again.job == launcher.job
+
+
+@each_batch
+def test_the_script_asks_for_what_was_given_and_becomes_the_supervisor(name, place):
+    result = launch(name, "--print", "--", "-r", "n", "--own=x")
+    folder = place / "work" / "studies" / "quickstart.launch"
+    script = result.output.split(f"# {folder}/job.sh\n")[1].split("\nSubmit with")[0]
+    mark = script.splitlines()[3].split()[0] + " "
+    lines = [line.removeprefix(mark) for line in script.splitlines() if line.startswith(mark)]
+    assert {line.format(folder=folder) for line in CASES[name].directives} <= set(lines)
+    assert lines[-2:] == ["-r n", "--own x" if name == "oar" else "--own=x"], "the last one counts"
+    last = shlex.split(script.rstrip().splitlines()[-1])
+    assert last[0] == "exec"
+    assert last[-3:] == ["-m", "study.launch.supervisor", str(folder / JOB_FILE)]
+
+
+@each_batch
+def test_a_job_that_is_not_resubmitted_says_so(name, place):
+    script = job_of(name, place, resubmit=False).script()
+    wanted, once = not CASES[name].once.startswith("not "), CASES[name].once.removeprefix("not ")
+    assert any(line.endswith(f" {once}") for line in script.splitlines()) is wanted
+
+
+@each_batch
+def test_a_script_is_shell_whatever_its_folder(name, place):
+    folder = str(place / "a 'b' $(touch no)")
+    file = place / "job.sh"
+    file.write_text(job_of(name, place, workdir=folder, activate="true").script())
+    assert subprocess.run(["bash", "-n", file]).returncode == 0
+    said = subprocess.run(
+        ["bash", "-c", f'set -e; cd() {{ printf %s "$1"; exit; }}; . {file}'], capture_output=True, text=True
+    ).stdout
+    assert said == folder
+
+
+@each_batch
+@pytest.mark.parametrize(("workdir", "activate"), [("/no/such/folder", ""), ("/", "false")])
+def test_a_job_ends_where_its_environment_is_missing(name, place, workdir, activate):
+    script = job_of(name, place, workdir=workdir, activate=activate, python="/bin/echo").script()
+    done = subprocess.run(["bash"], input=script, capture_output=True, text=True)
+    assert (done.stdout, done.returncode > 0) == ("", True)
+
+
+@each_batch
+def test_a_submission_says_id_and_log_and_writes_what_the_job_reads(name, place):
+    case = CASES[name]
+    install(place, {**case.programs, case.submission: f"#!/bin/bash\necho '{case.answer}'\n"})
+    result = launch(name, "--set", "evaluation.episodes=4")
+    assert result.exit_code == 0, result.exception
+    folder = place / "work" / "studies" / "quickstart.launch"
+    assert f"Submitted as job 17. Its log: {folder}/job-17.log" in result.output
+    assert (folder / "job.sh").stat().st_mode & 0o777 == 0o700
+    job = LaunchJob.read(folder / JOB_FILE)
+    assert (job.launcher, job.study) == (name, str(place / "work" / "studies" / "quickstart"))
+    assert job.run[-2:] == ("--set", "evaluation.episodes=4")
+
+
+@each_batch
+@pytest.mark.parametrize(
+    ("program", "code", "kept"),
+    [
+        ("echo 'invalid partition' >&2; exit 1", "scheduler-refuses", False),
+        ("echo welcome >&2; echo", "no-job-id", True),  # it may have taken the job
+        (None, "no-scheduler", False),
+    ],
+)
+def test_a_submission_that_fails_is_an_error_with_its_reason(name, place, monkeypatch, program, code, kept):
+    if program is None:
+        monkeypatch.setenv("PATH", "/nowhere")
+    else:
+        install(place, {CASES[name].submission: f"#!/bin/bash\n{program}\n"})
+    error = launch(name).exception
+    assert isinstance(error, LaunchError)
+    assert isinstance(error, NoAnswerError) is kept
+    assert (error.code, error.where) == (code, CASES[name].submission)
+    assert code != "scheduler-refuses" or error.got == "invalid partition"
+    assert list((place / "work").iterdir()) == ([place / "work" / "studies"] if kept else [])
+
+
+@each
+def test_the_allocation_is_read_inside_the_job(name, place):
+    install(place, CASES[name].programs)
+    allocation = job_of(name, place).allocation()
+    assert allocation.hosts == tuple(Host(name=host, num_cpus=2) for host in HOSTS)
+    assert name == "ssh" or allocation.job == "17"
+    ends_at = None if name == "ssh" else pytest.approx(time.time() + 7200, abs=5)
+    assert allocation.ends_at == ends_at
+
+
+@each_batch
+def test_outside_of_a_job_the_missing_variable_is_named(name, place):
+    launcher = LAUNCHERS[name](job_of(name, place).job, place, {})
+    with pytest.raises(LaunchError) as error:
+        launcher.allocation()
+    assert error.value.code == "not-inside-a-job"
+    assert error.value.where in CASES[name].inside
+
+
+@each
+def test_a_line_runs_on_a_host_with_our_input_and_output(name, place):
+    install(place, CASES[name].programs)
+    line = "cd / && pwd; read word; echo got $word"
+    command = job_of(name, place).remote_shell(Host(name="n2", num_cpus=2), line)
+    done = subprocess.run(command, input="a task\n", capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["/", "got a task"], done.stderr
+
+
+@each
+def test_a_signal_says_whether_the_study_may_be_queued_again(name, place):
+    install(place, CASES[name].programs)
+    launcher = job_of(name, place)
+    assert {signal: launcher.may_resume(signal) for signal in CASES[name].may_resume} == CASES[name].may_resume
+
+
+@each
+def test_an_incomplete_study_is_queued_again(name, place):
+    asked = place / "asked"
+    again = f"#!/bin/bash\necho ${{0##*/}} $* > {asked}\n"
+    install(place, {"scontrol": again, "qsub": again})
+    launcher = job_of(name, place)
+    assert launcher.resubmit(time.time() - 100) == CASES[name].resubmitted
+    expected = {"slurm": "scontrol requeue 17", "pbs": f"qsub -W depend=afterany:17.server {place}/job/job.sh"}
+    assert (asked.read_text().strip() if asked.exists() else None) == expected.get(name)
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"launcher": "slurm"}', None])
+def test_a_launch_file_that_is_damaged_or_unknown_is_refused(place, content):
+    file = place / JOB_FILE
+    job = job_of("slurm", place, launcher="condor").job
+    file.write_text(job.model_dump_json() if content is None else content)
+    file.chmod(0o600)
+    with pytest.raises(LaunchError) as error:
+        read_launcher(file)
+    assert (error.value.code, error.value.where) == ("launch-file", str(file))
+
+
+def test_a_launch_file_that_others_could_have_written_is_refused(place):
+    WrittenFiles(place / "job", job_of("slurm", place).job.files())
+    Path(place / "job" / JOB_FILE).chmod(0o666)
+    with pytest.raises(LaunchError) as error:
+        read_launcher(place / "job" / JOB_FILE)
+    assert error.value.code == "launch-file-not-yours"

@@ -1,0 +1,189 @@
+"""What is particular to one scheduler, beside the contract that all launchers keep."""
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study.errors import LaunchError, SpaceError
+from study.launch.base import clock
+from study.launch.job import Host, LaunchJob, hosts_of_lines
+from study.launch.launchers import LAUNCHERS
+from study.launch.slurm import expand_counts
+from study.launch.ssh import dashboard_line, parse_hosts
+from study.options import seconds
+
+FOLDER = Path("/w/studies/s.launch")
+
+
+def launcher(name, *scheduler_options, folder=FOLDER, environment=None, **fields):
+    job = LaunchJob(
+        launcher=name,
+        study="/w/studies/s",
+        run=("run",),
+        workdir="/w",
+        python="python",
+        walltime_s=7200,
+        scheduler_options=scheduler_options,
+        **fields,
+    )
+    return LAUNCHERS[name](job, Path(folder), environment or {})
+
+
+def directives(launcher):
+    mark = {"slurm": "#SBATCH ", "oar": "#OAR ", "pbs": "#PBS "}[launcher.name]
+    return [line.removeprefix(mark) for line in launcher.script().splitlines() if line.startswith(mark)]
+
+
+def test_whole_nodes_are_asked_for_where_no_cpus_are_given():
+    assert "--exclusive" in directives(launcher("slurm", nodes=2))
+    assert "-l /host=2,walltime=2:00:00" in directives(launcher("oar", nodes=2))
+
+
+def test_words_of_slurm_are_quoted_as_sbatch_unquotes_them():
+    lines = directives(launcher("slurm", "--account=rl lab", "-p", "cpu", folder="/w/my studies"))
+    assert lines[-2:] == ["'--account=rl lab'", "-p cpu"]
+    assert "--output='/w/my studies/job-'%j.log" in lines
+
+
+OAR_WORDS = ("-p", "cluster='gros' and wattmeter='YES'", "-l", "{cluster='x'}/host=2,walltime=1", "--project=rl")
+
+
+def test_oar_unquotes_nothing_so_nothing_is_quoted_and_two_sizes_would_be_alternatives():
+    lines = directives(launcher("oar", *OAR_WORDS))
+    assert lines[-3:] == [f"-p {OAR_WORDS[1]}", f"-l {OAR_WORDS[3]}", "--project rl"]
+    assert sum(line.startswith("-l") for line in lines) == 1
+
+
+SCAN = """
+use OAR::Sub;
+my $found = OAR::Sub::scan_script($ARGV[0], "");
+print join("\n", $found->{property}, $found->{resources}[0], $found->{project}, $found->{stdout}, $found->{name});
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("perl") is None or subprocess.run(["perl", "-MOAR::Sub", "-e1"], capture_output=True).returncode != 0,
+    reason="needs OAR's Perl module",
+)
+def test_oar_itself_reads_what_was_given(tmp_path):
+    (tmp_path / "oardodo").write_text('#!/bin/sh\nexec "$@"\n')  # OAR's change of user
+    (tmp_path / "oardodo").chmod(0o755)
+    (tmp_path / "job.sh").write_text(launcher("oar", *OAR_WORDS, folder=tmp_path).script())
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "OARDO_USER": "me"}
+    words = ["perl", "-e", SCAN, tmp_path / "job.sh"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    read = [OAR_WORDS[1], OAR_WORDS[3], "rl", f"{tmp_path}/job-%jobid%.log", "s"]
+    assert (done.stdout.splitlines(), done.stderr) == (read, "")
+
+
+@pytest.mark.parametrize("folder", ["/w/my studies", "/w/it's", "/w/a;b"])
+def test_a_folder_that_oar_would_not_find_is_refused(folder):
+    with pytest.raises(LaunchError) as error:
+        launcher("oar", folder=folder).script()
+    assert (error.value.code, error.value.where) == ("oar-folder", "--out")
+
+
+def test_a_word_that_is_no_option_is_refused():
+    with pytest.raises(LaunchError) as error:
+        launcher("slurm", "cpu").script()
+    assert (error.value.code, error.value.got) == ("scheduler-option", "cpu")
+
+
+@given(st.integers(1, 10**6))
+def test_clock_is_read_back(duration):
+    assert seconds(clock(duration), "--walltime") == duration
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2:00", "0s", "-1h", "1:75:00"])
+def test_durations_that_are_none(text):
+    with pytest.raises(SpaceError):
+        seconds(text, "--walltime")
+
+
+@given(st.lists(st.tuples(st.integers(1, 200), st.integers(1, 3)), min_size=1, max_size=30))
+def test_counts_are_expanded_as_slurm_shortens_them(runs):
+    text = ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)
+    assert expand_counts(text) == [count for count, times in runs for _ in range(times)]
+
+
+def test_slurm_counts_that_are_none():
+    with pytest.raises(LaunchError) as error:
+        expand_counts("many")
+    assert (error.value.code, error.value.got) == ("slurm-counts", "many")
+
+
+def test_a_cancelled_job_of_slurm_is_told_from_a_preempted_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for state, resumes in (("CANCELLED", False), ("PREEMPTED", True)):
+        (tmp_path / "scontrol").write_text(f"#!/bin/bash\necho JobId=17 JobState={state}\n")
+        (tmp_path / "scontrol").chmod(0o755)
+        slurm = launcher("slurm", environment={"SLURM_JOB_ID": "17"})
+        assert slurm.may_resume("SIGTERM") is resumes
+        assert slurm.may_resume("SIGUSR1")
+
+
+def test_a_node_file_has_a_line_for_each_core():
+    hosts = hosts_of_lines(["n2\n", "n2\n", "\n", "n1\n", "n2\n"])
+    assert hosts == (Host(name="n2", num_cpus=3), Host(name="n1", num_cpus=1))  # the script runs on the first
+
+
+@pytest.mark.parametrize("name", ["oar", "pbs"])
+def test_the_head_needs_no_remote_shell(name):
+    host = Host(name=f"{socket.gethostname().partition('.')[0]}.site.example", num_cpus=1)
+    assert launcher(name, environment={"PBS_JOBID": "17"}).remote_shell(host, "true") == ["bash", "-c", "true"]
+
+
+SSH = '#!/bin/bash\necho "$*" > "${0%/*}/asked"\nexec bash -c "${@: -1}"\n'
+ATTACH = '#!/bin/bash\necho "$*" > "${0%/*}/attached"\necho attached\n'
+
+
+@pytest.mark.parametrize("has_attach", [True, False])
+def test_an_agent_on_pbs_is_spoken_to_and_belongs_to_the_job(has_attach, tmp_path, monkeypatch):
+    for name, text in (("ssh", SSH), *([("pbs_attach", ATTACH)] if has_attach else [])):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    pbs = launcher("pbs", environment={"PBS_JOBID": "17.server"}, ssh_options=("-p2222",))
+    command = pbs.remote_shell(Host(name="not-here", num_cpus=1), "cd / && echo $$; exec cat")
+    done = subprocess.run(command, input="a task\n", capture_output=True, text=True)
+    pid, said = done.stdout.splitlines()
+    assert said == "a task"  # and what pbs_attach prints is not taken for an answer
+    asked = (tmp_path / "asked").read_text()
+    assert "BatchMode=yes" in asked
+    assert "-p2222 not-here" in asked
+    if has_attach:
+        assert (tmp_path / "attached").read_text() == f"-j 17.server -p {pid}\n"
+
+
+def test_hosts_of_ssh():
+    assert parse_hosts("lab-1:16, me@lab-2.site") == (
+        Host(name="lab-1", num_cpus=16),
+        Host(name="me@lab-2.site", num_cpus=None),
+    )
+
+
+@pytest.mark.parametrize("hosts", ["", "-oProxyCommand=touch no", "-o@a", "a b", "a:0", "a,a:3", "a;b"])
+def test_hosts_that_are_none(hosts):
+    with pytest.raises(SpaceError, match="--hosts"):
+        parse_hosts(hosts)
+
+
+def test_the_ssh_line_to_the_dashboard():
+    line = dashboard_line("n1", 20008, jump="front", user="me")
+    assert line == "ssh -N -L 8265:127.0.0.1:20008 -J me@front me@n1  # Ray dashboard: http://127.0.0.1:8265"
+    assert " -J other@front you@n1 " in dashboard_line("you@n1", 1, jump="other@front", user="me")
+    assert " 127.0.0.1:1 n1 " not in dashboard_line("n1", 1)
+    assert " -J " not in dashboard_line("n1", 1)
+
+
+@pytest.mark.parametrize("head", ["-oProxyCommand=id", "a b", "a;b", "", "a@b@c", "n1\n"])
+def test_the_line_to_the_dashboard_leads_to_a_name_only(head):
+    with pytest.raises(LaunchError) as error:
+        dashboard_line(head, 20008)
+    assert error.value.code == "ssh-host"
