@@ -50,12 +50,16 @@ def imported(file):
 HOMES = {
     "ray": {
         *("study/cluster", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
-        *("study/doctor/asking.py", "study/launch/await_nodes.py"),
+        *("study/doctor/asking.py", "study/seams/ray.py", "study/seams/rllib.py"),
     },
-    "torch": {"study/trial", "study/designs/search/proposals.py"},  # the Gaussian process of Optuna's GPSampler
-    "mlflow": {"study/mirrors", "analysis/load/mlflow_client.py", "study/doctor/tracking.py"},
+    "torch": {
+        "study/trial",
+        "study/seams/torch.py",
+        "study/designs/search/proposals.py",
+    },  # the Gaussian process of Optuna's GPSampler
+    "mlflow": {"study/mirrors", "study/seams/mlflow.py", "analysis/load/mlflow_client.py", "study/doctor/tracking.py"},
     "optuna": {"study/designs/search", "study/mirrors"},
-    "tensorboardX": {"study/mirrors/tensorboard_x.py"},
+    "tensorboardX": {"study/mirrors/tensorboard_x.py", "study/seams/tensorboardx.py"},
 }
 
 
