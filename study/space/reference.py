@@ -10,8 +10,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from study.space.algorithms import ALGORITHMS
+from study.space.holdup import SeedsSpec
 from study.space.parameters import PARAMETERS, RULES, Parameter
 from study.space.spec import StudySpec
+from study.space.throughput import AXES, GridSpec
 
 
 def json_schema() -> str:
@@ -68,8 +70,13 @@ def _rows(model: type[BaseModel], prefix: str, defaults: BaseModel | None = None
         inner = _model(info.annotation)
         if place == "parameters":
             yield f"| `{place}` | required | {_cell(info)} See the next table. |"
+        elif inner is SeedsSpec:
+            yield f"| `{place}` | {_code(info.default.model_dump())} | {_cell(info)} |"
+        elif inner is GridSpec:
+            yield f"| `{place}` | {_default(info)} | {_cell(info)} |"
+            yield f"| `{place}.<name>.<axis>` | none | Axes: {', '.join(f'`{axis}`' for axis in AXES)}. |"
         elif inner is not None:
-            suffix = {list: "[]", dict: ".<name>"}.get(get_origin(info.annotation), "")  # type: ignore[arg-type]
+            suffix = "[]" if get_origin(info.annotation) is list else ""
             alone = suffix or info.default is None
             yield f"| `{place}` | {_default(info) if alone else ''} | {_cell(info)} |"
             absent = info.default if isinstance(info.default, BaseModel) else None

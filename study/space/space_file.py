@@ -145,7 +145,7 @@ def read_text(text: str, *, name: str) -> Source:
         raise _error(name, rule="must be YAML", got=got, fix="Remove it.", code=code, line=line) from error
     except (YAMLError, *_STUMBLES) as error:
         rule = f"must be YAML ({_first_line(error)})"
-        raise _error(name, rule=rule, fix="Check the file.", code="not-yaml") from error
+        raise _error(name, rule=rule, fix="Check the file.", code="malformed-yaml") from error
     if not isinstance(tree, CommentedMap):
         rule, fix = "must be a mapping of keys to values", "Begin with one of search_spaces/, such as quickstart.yaml."
         raise _error(name, rule=rule, got=_kind(tree), fix=fix, code="not-a-mapping")
