@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from study.designs.holdup.stages import STAGES, Stage
 from study.errors import Fault, SpaceError
 from study.records.folder import NAME
 from study.space.parsing import load_space
 from study.space.space_file import read_space
 from study.space.spec import StudySpec
+from study.space.variants import STAGES, Stage
 
 _SPACE = "Space file: a path, or the name of one in search_spaces/."
 Space = Annotated[str | None, typer.Option("--space", help=_SPACE)]

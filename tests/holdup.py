@@ -13,11 +13,10 @@ import orjson
 from study.designs.holdup.calibration import opening
 from study.designs.holdup.machine import decide
 from study.designs.holdup.phases import phases
-from study.designs.holdup.stages import Request, digest_of
-from study.designs.holdup.variants import folded, runners_of, spec_of
+from study.designs.holdup.variants import runners_of
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
-from study.planning.needs import execution_of, num_cpus, num_sampling_processes, processes
+from study.planning.needs import execution_of, label_at_start, num_cpus, num_sampling_processes, processes
 from study.planning.shape import ClusterShape, NodeShape
 from study.records.chain import following
 from study.records.folder import StudyFolder, StudyIdentity
@@ -38,10 +37,11 @@ from study.records.records import (
     TrialStarted,
     read_lines,
 )
-from study.records.timing import label_at_start
+from study.records.request import TrialRequest, digest_of
 from study.space.parameters import SCALE, Value
 from study.space.settings import resolve, rounded, runnable
 from study.space.spec import StudySpec
+from study.space.variants import spec_of, with_lanes_in
 from tests.spaces import spec as small_spec
 
 BEGUN = 1_700_000_000.0
@@ -74,7 +74,7 @@ CLUSTER = ClusterShape(nodes=(NodeShape(address="n0", num_cpus=4, physical_cpus=
 """Too small for six real runners."""
 LARGE_CLUSTER = ClusterShape(nodes=(NodeShape(address="n0", num_cpus=8, physical_cpus=8, memory_mb=8000),))
 
-Outcome = Callable[[Request, Mapping[str, Value]], float | None]
+Outcome = Callable[[TrialRequest, Mapping[str, Value]], float | None]
 """Final return of a trial, in [0, 500]; None where it fails."""
 
 
@@ -105,7 +105,7 @@ def luck(*words: object) -> float:
     return int.from_bytes(raw[:4], "big") / 2**31 - 1
 
 
-def outcome(request: Request, rule: Mapping[str, Value]) -> float | None:
+def outcome(request: TrialRequest, rule: Mapping[str, Value]) -> float | None:
     """Return a planted truth: what was searched reaches 480, baselines reach 300 and less."""
     baseline = request.name in ("rllib_defaults", "naive_growth") or str(request.name).startswith("best_small_")
     mean = 300.0 if baseline else 480.0 - 30 * abs(math.log10(rule["lr"]) + 3)
@@ -144,7 +144,7 @@ def study_records(
         step = decide(spec, ledger.rows, decisions)
         decisions.append(step.decision)
         records += [*([step.frozen] if step.frozen else []), step.decision]
-        asked += [Request.from_json(content) for content in step.decision.requests]
+        asked += [TrialRequest.from_json(content) for content in step.decision.requests]
     return [*records, StudyClosed(session=1, reason="complete")]
 
 
@@ -153,20 +153,20 @@ def _proposed(spec: StudySpec, number: int) -> dict[str, Value]:
 
 
 def _trial(
-    spec: StudySpec, number: int, request: Request, outcome: Outcome, cluster: ClusterShape, beside: int
+    spec: StudySpec, number: int, request: TrialRequest, outcome: Outcome, cluster: ClusterShape, beside: int
 ) -> Iterator[Record]:
     scale, proposed = request.num_env_runners, dict[str, Value]()
-    if request.told:
+    if request.reported_to_sampler:
         known = request.setting
         proposed = _proposed(spec, number) if known is None else {name: known[name] for name in spec.tuned}
         rule = rounded(spec, {**proposed, SCALE: scale})
         rule.pop(SCALE)
     else:
         rule = dict(request.setting or {})
-    setting = runnable(spec, {**rule, SCALE: scale}, written=() if request.told else tuple(rule))
+    setting = runnable(spec, {**rule, SCALE: scale}, written=() if request.reported_to_sampler else tuple(rule))
     own, runners = spec_of(spec, request.variant), runners_of(spec, request.variant, scale, cluster)
     if runners != scale:
-        setting = folded(setting, runners)
+        setting = with_lanes_in(setting, runners)
     execution = execution_of(own, scale, cluster)
     cpus = num_cpus(own, runners, execution)
     start = label_at_start(own, cluster, num_env_runners=runners, execution=execution, beside=(beside - 1) * cpus)
@@ -180,7 +180,7 @@ def _trial(
         proposed=proposed,
         iterations=request.iterations,
         anchor=request.name,
-        optuna_number=number if request.told else None,
+        optuna_number=number if request.reported_to_sampler else None,
         num_cpus=cpus,
         execution=execution,
         stage=request.stage,
@@ -202,7 +202,9 @@ def _trial(
     yield from _training(own, number, request, outcome(request, rule), label)
 
 
-def _training(spec: StudySpec, number: int, request: Request, final: float | None, label: Timing) -> Iterator[Record]:
+def _training(
+    spec: StudySpec, number: int, request: TrialRequest, final: float | None, label: Timing
+) -> Iterator[Record]:
     length = request.iterations or NUM_ITERATIONS
     status: Status = "finished" if final is not None else "failed"
     pace = 12.0 / request.num_env_runners  # more runners, less time

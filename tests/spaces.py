@@ -4,6 +4,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from study.designs.registry import design_of
+from study.records.request import TrialRequest
 from study.space.parsing import parse_space
 from study.space.space_file import Source
 from study.space.spec import StudySpec
@@ -46,3 +48,8 @@ def content(**changes: Any) -> dict[str, Any]:
 def spec(**changes: Any) -> StudySpec:
     """Return the spec of `content(**changes)`."""
     return parse_space(Source(name="test", content=content(**changes)))
+
+
+def requests_of(spec: StudySpec) -> tuple[TrialRequest, ...]:
+    """Return the trials of a study that are known before anything has run."""
+    return design_of(spec).requests(spec)

@@ -84,7 +84,7 @@ class Workload:
 
 
 def _as_run(spec: Mapping[str, Any], variant: str | None) -> Mapping[str, Any]:
-    """Return the space of a variant's trials, as `study.designs.holdup.variants.spec_of`, of any version."""
+    """Return the space of a variant's trials, as `study.space.variants.spec_of`, of any version."""
     match variant:
         case "stock":
             return {**spec, "runner": "stock", "learner": "rllib"}

@@ -16,7 +16,6 @@ from analysis.load.fingerprint import Workload, asked, borrowed, effective_part,
 from analysis.load.mlflow_client import StoredRun
 from analysis.load.mlflow_details import Histories, Row
 from analysis.load.sheet import Session
-from study.designs.holdup.variants import spec_of
 from study.errors import RecordError
 from study.metrics import METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
 from study.mirrors.mirror_content import ATTEMPT, EFFECTIVE, TRIAL
@@ -27,6 +26,7 @@ from study.records.shapes import misfit
 from study.space.parameters import PARAMETERS, SCALE, Value
 from study.space.spec import StudySpec
 from study.space.throughput import LEARNERS
+from study.space.variants import spec_of
 
 _NONE = "none"
 """What the mirror writes for an empty text."""

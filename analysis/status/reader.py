@@ -13,7 +13,6 @@ from typing import get_args
 
 from analysis.status import health
 from analysis.status.values import Best, RunningTrial, Status, TimeLeft
-from study.designs.holdup.stages import STAGES, THROUGHPUT
 from study.engine import engines_in_words
 from study.errors import RecordError, SpaceError
 from study.records.cautions import cautions
@@ -21,6 +20,7 @@ from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow, best_per_scale
 from study.records.records import Line, StudyOpened, Timing, read_lines
 from study.space.parameters import SCALE, Value
+from study.space.variants import STAGES, THROUGHPUT
 
 FEWEST_DURATIONS = 3
 """Trials of the present stage from which on their own median, not that of all, predicts the rest."""

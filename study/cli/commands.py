@@ -14,7 +14,6 @@ import typer
 from study.cli.seams import seams
 from study.console import SteadyConsole, say
 from study.console import write as write_text
-from study.designs.holdup.stages import STAGES
 from study.errors import ExitCode, Fault, SpaceError, StudyError
 from study.evaluating.options import WithFilm, evaluate
 from study.launch.commands import app as launch_app
@@ -35,6 +34,7 @@ from study.options import (
 )
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
+from study.space.variants import STAGES
 
 app = typer.Typer(
     help="Scaling studies of RLlib on Ray: which settings hold up at many environment runners, and what they cost.",
@@ -397,8 +397,8 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
     from study.cli.throughput_display import print_throughput_plan
     from study.cluster.address import resolve_address
     from study.cluster.connection import joined_ray, private_shape
-    from study.planning.plan import make_plan
-    from study.planning.remarks import remarks
+    from study.designs.registry import make_plan
+    from study.planning.plan import remarks
     from study.trial.engine.envs.environments import probe_study
 
     spaces = probe_study(spec, source)

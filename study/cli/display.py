@@ -16,13 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from study.console import SteadyConsole, say
-from study.designs.holdup.stages import STAGES
 from study.designs.search.front import pareto_front
 from study.engine import engines_in_words
 from study.harmless import one_line
 from study.planning.plan import Plan
 from study.records.ledger import TrialRow
 from study.records.timing import PRESSURE_LIMIT
+from study.space.variants import STAGES
 from study.text import count, cpu_hours, duration
 
 if TYPE_CHECKING:
@@ -192,8 +192,9 @@ def eta_s(conductor: "Conductor") -> float | None:
 
 def _num_left(conductor: "Conductor") -> int:
     """Return the trials that have not begun; in a hold-up study a guess."""
-    staged = conductor.spec.holdup is not None
-    return max(conductor.plan.num_trials - len(conductor.ledger.rows), 0) if staged else conductor.num_left
+    if conductor.design.guesses_trials:
+        return max(conductor.plan.num_trials - len(conductor.ledger.rows), 0)
+    return conductor.num_left
 
 
 def _number(value: float | None, form: str) -> str:
@@ -301,7 +302,7 @@ def _varied(rows: Iterable[TrialRow]) -> list[str]:
 
 def print_plan(console: Console, plan: Plan, *, name: str) -> None:
     """Print what a study would run, and what each trial needs."""
-    about = "up to " if any(slot.stage for slot in plan.slots) else ""
+    about = "up to " if any(request.stage for request in plan.requests) else ""
     console.print(
         f"[bold]{name}[/bold]: {about}{plan.num_trials} trials, about {duration(plan.hours * 3600)} here, "
         f"{cpu_hours(plan.hours * plan.cluster.capacity)}",

@@ -30,7 +30,7 @@ _COLUMNS: Mapping[str, str] = {
 def print_throughput_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> None:
     """Print the cells of a throughput study, what each needs, and how long all of it takes."""
     cells = [each.cell for each in plan.cells.values()]
-    blocks = max(slot.seed for slot in plan.slots)
+    blocks = max(request.seed for request in plan.requests)
     console.print(
         f"[bold]{name}[/bold]: {len(cells)} cells in {blocks} blocks, {plan.num_trials} short trials, about "
         f"{duration(plan.hours * 3600)} here",

@@ -22,9 +22,9 @@ from typing import Any
 
 import psutil
 
+from study.designs.registry import design_of
 from study.errors import ClusterError
 from study.hosts.machine import Machine, machine
-from study.planning.needs import largest_trial, num_cpus
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.seams.base import require
 from study.seams.ray import authentication_as_in_environment, loopback_only, own_signal_handlers
@@ -109,12 +109,7 @@ def local_shape(*, at_least: int = 0) -> ClusterShape:
 def private_shape(spec: StudySpec) -> ClusterShape:
     """Return the shape of the private Ray that a study gets on this machine."""
     here = local_shape()
-    sizes = [largest_trial(spec, here)]
-    if spec.holdup is not None and spec.holdup.confirm.num_seeds_stock:
-        sizes.append(num_cpus(spec, 1, "real"))
-    if spec.holdup is not None and spec.holdup.measure is not None and spec.holdup.measure.step_wait_ms > 0:
-        sizes.append(num_cpus(spec, max(spec.holdup.measure.scales), "real"))  # runners that wait share the cores
-    return local_shape(at_least=max(sizes))
+    return local_shape(at_least=design_of(spec).num_cpus(spec, here))
 
 
 @contextlib.contextmanager

@@ -1,1 +1,1 @@
-"""The kinds of study: what each asks of its trials, and what it concludes from their records."""
+"""The kinds of study: each is a package with a `Design`, see `study.designs.base`."""

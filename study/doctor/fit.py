@@ -1,9 +1,9 @@
 """Whether the trials of a space fit here, and what their times will be worth."""
 
+from study.designs.registry import make_plan
 from study.doctor.checks import DoctorCheck, on_every_node
 from study.doctor.results import CheckResult, fail, ok, warn
 from study.doctor.surroundings import NodeReport, Surroundings
-from study.planning.plan import make_plan
 from study.text import count, gigabytes, listed
 
 

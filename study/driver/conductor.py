@@ -10,16 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from study.designs.holdup.stage_keeper import StageKeeper
-from study.designs.holdup.stages import Stage, digest_of
-from study.designs.holdup.variants import folded, spec_of
+from study.designs.registry import design_of
 from study.designs.search.asking import Proposer
 from study.driver.losses import TAKEN_BACK, Loss
 from study.driver.neighbours import Neighbours
 from study.driver.trial_queue import TrialQueue
 from study.errors import RecordError
 from study.hosts.load import NodeLoad
-from study.planning.plan import Plan, Slot
+from study.planning.needs import label_at_start
+from study.planning.plan import Plan
 from study.records.folder import StudyFolder, unpack_policy
 from study.records.ledger import Ledger, TrialRow
 from study.records.node_load import Reserved, disturbances
@@ -35,11 +34,13 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
 )
+from study.records.request import TrialRequest, digest_of
 from study.records.table import write_table
-from study.records.timing import Label, label_at_end, label_at_start, label_of_folded
+from study.records.timing import Label, label_at_end, label_of_folded
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.space.throughput import LEARNERS
+from study.space.variants import spec_of, with_lanes_in
 
 MOST_DEATHS = 2
 """Deaths of the engine in a row, without a trial that ended by itself, that are put down to a trial."""
@@ -77,7 +78,7 @@ class Conductor:
         ledger: Ledger,
         provenance: dict[str, Any],
         deadline: float | None = None,
-        until: Stage | None = None,
+        until: str | None = None,
         announce: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Open a session: end the attempts that a killed driver left.
@@ -90,21 +91,17 @@ class Conductor:
             ledger: The state that the records have led to.
             provenance: Where and with what this driver runs.
             deadline: End of the time budget, on the clock of `time.monotonic`.
-            until: Last stage of a hold-up study that this session runs.
+            until: Last stage of the design that this session runs.
             announce: Tells the person something that they should keep.
         """
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
         self.stop: Stop | None = None
         self.opened_at = time.time()
         self._log, self._proposer = log, Proposer(spec, ledger)
-        self._stages = (
-            None
-            if spec.holdup is None
-            else StageKeeper(spec, plan, ledger, self._append, until=until, announce=announce)
-        )
-        self._queue = TrialQueue(spec, plan, ledger.rows, stages=self._stages, deadline=deadline)
+        self.design = design_of(spec)
+        self._course = self.design.course(spec, plan, ledger, self._append, until=until, announce=announce)
+        self._queue = TrialQueue(spec, plan, ledger.rows, self._course, deadline=deadline)
         self._neighbours = Neighbours(ledger.rows)
-        self._budget_checked = False
         self._apart: set[int] = set()
         """Trials that began when another one of their group had ended already."""
         self._deaths, self._num_blamed, self._ended_at_last_death = 0, 0, -1
@@ -133,90 +130,79 @@ class Conductor:
 
     @property
     def phase(self) -> str:
-        """What a hold-up study is at; empty for any other study."""
-        phase = self._stages.phase if self._stages else None
-        return phase.name if phase else ""
+        """What the study is at, for people; empty where it has no phases."""
+        return self._course.phase_name
 
     @property
     def exhausted(self) -> bool:
         """Whether no further trial will be dealt out in this session."""
         self._watch_clock()
         if self.stop is None and self._queue.running:
-            return False  # one that is lost runs again, and in a hold-up study their ends decide on what follows
+            return False  # one that is lost runs again, and their ends may decide on what follows
         return self.stop is not None or not self._queue.startable()
 
     @property
-    def leg_ended(self) -> bool:
+    def part_ended(self) -> bool:
         """Whether Tune must end here and begin anew: the next trials keep processes where these did not, or reverse."""
-        return self.stop is None and self._queue.leg_ended
+        return self.stop is None and self._queue.part_ended
 
-    def begin_leg(self) -> bool:
+    def begin_part(self) -> bool:
         """Begin a part of the study that one run of Tune can do; return whether its processes are reused."""
-        return self._queue.begin_leg()
+        return self._queue.begin_part()
 
     def _advance(self) -> None:
         """Take the decision that is due when all trials of a phase have ended, and queue what follows from it."""
-        queue, stages = self._queue, self._stages
-        if stages is None or queue.running or self.stop is not None:
+        queue, course = self._queue, self._course
+        if not course.decides or queue.running or self.stop is not None:
             return
-        while stages.phase is not None and not stages.held:
+        while course.is_due:
             reason = queue.why_skip(queue.waiting[0]) if queue.waiting else ""
             if queue.waiting and not reason:
-                self._check_budget(stages)
+                if shortfall := course.shortfall(queue.waiting[0]):
+                    self.end_early("error", shortfall)
                 return
-            left = [slot.trial for slot in queue.waiting]
-            slots = stages.close_phase(left, reason)
-            queue.replace(slots)
+            left = [request.trial for request in queue.waiting]
+            queue.replace(course.decide(left, reason))
         queue.replace([])
-
-    def _check_budget(self, stages: StageKeeper) -> None:
-        """End a session that would spend its budget and never come to a verdict."""
-        searched = any(row.stage == "search" for row in self.ledger.rows.values())
-        if searched or self._budget_checked or self._queue.waiting[0].stage == "calibrate":
-            return  # once it has begun to search, a study goes on, also after a kill
-        self._budget_checked = True
-        if shortfall := stages.shortfall():
-            self.end_early("error", shortfall)
 
     def next_trial(self) -> TrialStarted | None:
         """Record and return the trial to start now; None when all have to wait."""
-        slot = None if self.stop is not None else self._queue.next()
-        return None if slot is None else self._start(slot)
+        request = None if self.stop is not None else self._queue.next()
+        return None if request is None else self._start(request)
 
-    def _start(self, slot: Slot) -> TrialStarted:
-        needs, earlier = self.plan.needs(slot), self.ledger.rows.get(slot.trial)
-        asked = self._proposer.ask(slot)
+    def _start(self, request: TrialRequest) -> TrialStarted:
+        needs, earlier = self.plan.needs(request), self.ledger.rows.get(request.trial)
+        asked = self._proposer.ask(request)
         setting = asked.setting
-        if needs.num_env_runners != slot.num_env_runners:
-            setting = folded(setting, needs.num_env_runners)
-        if slot.num_learners is not None:
-            setting = {**setting, LEARNERS: slot.num_learners}
+        if needs.num_env_runners != request.num_env_runners:
+            setting = with_lanes_in(setting, needs.num_env_runners)
+        if request.num_learners is not None:
+            setting = {**setting, LEARNERS: request.num_learners}
         started = TrialStarted(
-            trial=slot.trial,
+            trial=request.trial,
             attempt=earlier.attempt + 1 if earlier else 1,
-            seed=slot.seed,
+            seed=request.seed,
             setting=setting,
             proposed=asked.proposed,
-            iterations=slot.iterations,
-            anchor=slot.anchor,
+            iterations=request.iterations,
+            anchor=request.name,
             optuna_number=asked.optuna_number,
             num_cpus=needs.num_cpus,
             execution=needs.execution,
-            stage=slot.stage,
+            stage=request.stage,
             rule=asked.rule,
             digest=digest_of(asked.rule) if asked.rule else "",
-            variant=slot.variant,
-            scale=slot.num_env_runners if needs.num_env_runners != slot.num_env_runners else None,
-            predicted_cpu_s=self._stages.predicted_cpu_s(slot, setting) if self._stages else None,
-            first_episode=slot.first_episode,
+            variant=request.variant,
+            scale=request.num_env_runners if needs.num_env_runners != request.num_env_runners else None,
+            predicted_cpu_s=self._course.predicted_cpu_s(request, setting),
+            first_episode=request.first_episode,
         )
-        if self._stages is not None:
-            self._stages.check_seed(started)
+        self._course.check(started)
         self._append(started)
-        self._queue.begin(slot)
-        self._neighbours.began(slot.trial)
-        if any(self._queue.is_over(member) for member in self._queue.group_of(slot)):
-            self._apart.add(slot.trial)
+        self._queue.begin(request)
+        self._neighbours.began(request.trial)
+        if any(self._queue.is_over(member) for member in self._queue.group_of(request)):
+            self._apart.add(request.trial)
         return started
 
     def company_of(self, trial: int) -> tuple[str, int] | None:
@@ -225,14 +211,14 @@ class Conductor:
         Trials that are to be timed side by side wait for each other by this name; None for others. Where one of them
         was lost, the rest may have met and ended without it: nobody is waited for any more, and it is tainted.
         """
-        slot = self._queue.slots[trial]
-        if slot.group is None:
+        request = self._queue.requests[trial]
+        if request.group is None:
             return None
-        members = self._queue.group_of(slot)
+        members = self._queue.group_of(request)
         open_ones = [member for member in members if not self._queue.is_over(member)]
         lost = {trial for trial, _ in self._losses}
-        size = 1 if lost & {slot.trial, *members} else 1 + len(open_ones)
-        return f"group-{self.ledger.sessions}-{slot.group}", size
+        size = 1 if lost & {request.trial, *members} else 1 + len(open_ones)
+        return f"group-{self.ledger.sessions}-{request.group}", size
 
     # --- recording ---------------------------------------------------------------------------------------------
 
@@ -265,8 +251,7 @@ class Conductor:
         """
         row = self.ledger.rows[trial]
         row.node_loads = [NodeLoad(**load) for load in node_loads]
-        scored = self.spec.kind == "search"
-        if scored and row.summarise(self.spec, "finished", moment=time.time())["score"] is None:
+        if self.spec.learns and row.summarise(self.spec, "finished", moment=time.time())["score"] is None:
             self.end(trial, "failed", "the final evaluation must give a return that is a number, got none")
             return
         checkpoint = self._save(trial, policy) if policy is not None else None
@@ -322,7 +307,7 @@ class Conductor:
 
     def _was_apart(self, trial: int) -> bool:
         """Return whether a trial was without another one of its group for some of its time."""
-        members = self._queue.group_of(self._queue.slots[trial]) if trial in self._queue.slots else []
+        members = self._queue.group_of(self._queue.requests[trial]) if trial in self._queue.requests else []
         rows = self.ledger.rows
         failed = any(member in rows and rows[member].status == "failed" for member in members)
         lost = bool(members) and any(self._losses[each, loss] for each in (trial, *members) for loss in TAKEN_BACK)
@@ -376,10 +361,12 @@ class Conductor:
             if row.status == "running":
                 self.end(trial, "interrupted", stop.detail if stop else "the driver ended")
         reason, detail = (stop.reason, stop.detail) if stop else ("error", "")
-        if self._stages is not None and not self._queue.waiting and (stop is None or self._stages.phase is None):
-            reason, detail = self._stages.how_it_ended()
-        elif self._stages is None and all(self._queue.is_over(slot.trial) for slot in self.plan.slots):
-            reason, detail = "complete", ""
+        if self._course.decides:
+            is_over = not self._queue.waiting and (stop is None or not self._course.phase_name)
+        else:
+            is_over = all(self._queue.is_over(request.trial) for request in self.plan.requests)
+        if is_over:
+            reason, detail = self._course.how_it_ended()
         closed = StudyClosed(
             session=self.ledger.sessions,
             reason=reason,  # type: ignore[arg-type]
@@ -405,16 +392,16 @@ class Conductor:
         return str(target.relative_to(self.folder.path))
 
     def _label_at_start(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> Label:
-        slot = self._queue.slots[row.trial]
+        request = self._queue.requests[row.trial]
         if row.scale is not None:
             return label_of_folded(int(row.setting[SCALE]), row.scale)
         return label_at_start(
-            spec_of(self.spec, slot.variant, num_learners=slot.num_learners),
+            spec_of(self.spec, request.variant, num_learners=request.num_learners),
             self.plan.cluster,
             num_env_runners=int(row.setting[SCALE]),
             execution=row.execution,
             processes_per_node=processes_per_node,
-            beside=len(self._queue.group_of(slot)) * row.num_cpus,
+            beside=len(self._queue.group_of(request)) * row.num_cpus,
         )
 
     # --- ending ------------------------------------------------------------------------------------------------
@@ -439,7 +426,7 @@ class Conductor:
             return
         if time.monotonic() >= queue.deadline:
             self.end_early("time budget", "the time budget is used up")
-        elif queue.waiting and not queue.running and not queue.leg_ended and not queue.startable():
+        elif queue.waiting and not queue.running and not queue.part_ended and not queue.startable():
             self.end_early("time budget", "no further trial would end within the time budget")
 
 

@@ -4,8 +4,9 @@ import statistics
 from collections import deque
 
 from study.planning.guess import guess_seconds
-from study.planning.plan import Plan, Slot
+from study.planning.plan import Plan
 from study.records.ledger import TrialRow
+from study.records.request import TrialRequest
 from study.space.spec import Execution, StudySpec
 
 Kind = tuple[int, int | None, Execution, str]
@@ -27,30 +28,32 @@ class Durations:
     def note(self, row: TrialRow) -> None:
         """Take in a trial that ended; only one that finished says how long trials take."""
         if row.status == "finished" and row.duration_s is not None:
-            cell = row.anchor if row.stage == "throughput" else None
-            kind = row.num_env_runners, row.iterations, row.execution, cell or row.variant
+            kind = row.num_env_runners, row.iterations, row.execution, self._cell_or(row.anchor, row.variant)
             self._past.setdefault(kind, deque(maxlen=REMEMBERED)).append(row.duration_s)
             self._expected.pop(kind, None)
 
-    def known(self, slot: Slot) -> bool:
+    def known(self, request: TrialRequest) -> bool:
         """Return whether a trial like this one has finished."""
-        return self._kind(slot) in self._past
+        return self._kind(request) in self._past
 
-    def expected(self, slot: Slot) -> float:
+    def expected(self, request: TrialRequest) -> float:
         """Return the seconds that a trial should take: the median of the last finished ones like it, else a guess."""
-        kind = self._kind(slot)
+        kind = self._kind(request)
         if kind not in self._expected:
             scale, iterations, execution, _ = kind
             cluster = self._plan.cluster
             if kind in self._past:
                 self._expected[kind] = statistics.median(self._past[kind])
-            elif slot.stage == "throughput":
-                self._expected[kind] = self._plan.needs(slot).hours * 3600
+            elif (cell := self._plan.cell_of(request.name)) is not None:
+                self._expected[kind] = cell.needs.hours * 3600
             else:
                 guess = guess_seconds(self._spec, scale, cluster, execution=execution, iterations=iterations)
                 self._expected[kind] = guess
         return self._expected[kind]
 
-    def _kind(self, slot: Slot) -> Kind:
-        cell = slot.anchor if slot.stage == "throughput" else None
-        return slot.num_env_runners, slot.iterations, self._plan.needs(slot).execution, cell or slot.variant
+    def _kind(self, request: TrialRequest) -> Kind:
+        execution = self._plan.needs(request).execution
+        return request.num_env_runners, request.iterations, execution, self._cell_or(request.name, request.variant)
+
+    def _cell_or(self, name: str | None, variant: str) -> str:
+        return variant if self._plan.cell_of(name) is None else str(name)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from study.designs.holdup.stages import Stage
 from study.errors import Fault, RecordError, SpaceError
 from study.harmless import mask_credentials
 from study.mirrors.tracking_uri import (
@@ -24,6 +23,7 @@ from study.records.records import read_lines
 from study.records.state import check_files
 from study.records.trust import is_made_here
 from study.space.spec import StudySpec, digest_of
+from study.space.variants import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,7 @@ from study.cluster.address import resolve_address
 from study.cluster.connection import joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
 from study.cluster.ray_watch import RayWatch
 from study.cluster.shipping import own_modules, runtime_env
-from study.designs.holdup.stages import THROUGHPUT, Variant
-from study.designs.holdup.variants import spec_of
+from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Conductor
 from study.driver.display import Display
 from study.driver.opening import (
@@ -32,8 +31,7 @@ from study.mirrors.mirror_process import MirrorProcess, MirrorReport
 from study.mirrors.mirror_target import OPTUNA, TENSORBOARD
 from study.mirrors.tracking_uri import is_probed
 from study.planning.needs import execution_of
-from study.planning.plan import deal_slots, make_plan
-from study.planning.remarks import remarks
+from study.planning.plan import remarks
 from study.planning.shape import ClusterShape
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow, best_per_scale
@@ -46,6 +44,7 @@ from study.space.parameters import SCALE
 from study.space.settings import runnable
 from study.space.spec import Execution, StudySpec
 from study.space.throughput import LEARNERS
+from study.space.variants import Variant, spec_of
 from study.trial.engine.envs.environments import Spaces, probe_study
 
 if TYPE_CHECKING:
@@ -160,18 +159,16 @@ def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | Non
     """
     from study.trial.algorithm import build_config
 
-    slots = (
-        {} if spec.holdup or spec.throughput else {slot.num_env_runners: slot for slot in reversed(deal_slots(spec))}
-    )
+    typical = design_of(spec).typical(spec)
     asked: Execution = "real" if spec.execution == "auto" else spec.execution
     ways = {asked if cluster is None else execution_of(spec, scale, cluster): scale for scale in spec.scales}
     fallbacks: list[str] = []
     for execution, scale in ways.items():
         lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
-        lowest |= dict(slots[scale].given) if slots else {}
+        lowest |= dict(typical[scale].given) if typical else {}
         setting = runnable(spec, {**lowest, SCALE: scale})
         config = build_config(
-            spec, setting=setting, seed=slots[scale].seed if slots else 0, spaces=spaces, execution=execution
+            spec, setting=setting, seed=typical[scale].seed if typical else 0, spaces=spaces, execution=execution
         )
         fallbacks += config.fallbacks
     return list(dict.fromkeys(fallbacks))
@@ -245,7 +242,7 @@ class _Session:
                 alive = self._tune(conductor)
         self._signals.install()  # Ray's own code has put the default action of SIGTERM back when it shut down
         closed = self._signals.close(conductor)
-        certificate = self._certify() if self._spec.holdup and closed.reason == "complete" else None
+        certificate = self._certify() if closed.reason == "complete" else None
         rows = tuple(conductor.ledger.rows[number] for number in sorted(conductor.ledger.rows))
         patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
         reports = self._finish_mirrors(patience)
@@ -284,15 +281,11 @@ class _Session:
 
     def _certify(self) -> "Certificate | None":
         """Write the certificate; where the records do not allow one, say why: they are whole all the same."""
-        from study.designs.holdup.certificate.making import make_certificate
-
         try:
-            certificate = make_certificate(self._folder)
-            certificate.write(self._folder)
+            return design_of(self._spec).certify(self._folder)
         except RecordError as error:
             self._display.note(str(error))
             return None
-        return certificate
 
     def _ray(self) -> contextlib.AbstractContextManager[ClusterShape]:
         if self._address is None:
@@ -321,8 +314,8 @@ class _Session:
         Tune gives up altogether when Ray kills a trial's process for lack of memory. The trials that ran then are
         taken back, and the caller starts Ray anew.
         """
-        while not conductor.exhausted or conductor.leg_ended:
-            reuse = conductor.begin_leg()
+        while not conductor.exhausted or conductor.part_ended:
+            reuse = conductor.begin_part()
             with self._display.live(conductor), tune_storage() as storage:
                 try:
                     _tuner(conductor, storage, self._signals, self._display, reuse=reuse).fit()
@@ -348,7 +341,7 @@ def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: D
     def to_config(started: TrialStarted) -> dict[str, Any]:
         learners = started.setting.get(LEARNERS)
         varied = None if learners is None else spec_of(conductor.spec, "study", num_learners=int(learners))
-        company = conductor.company_of(started.trial) if started.stage == THROUGHPUT else None
+        company = conductor.company_of(started.trial) if conductor.design.times else None
         return {
             "spec": json.dumps(varied.to_json()) if varied else specs[started.variant],
             "driver": (os.uname().nodename, os.getpid()),

@@ -4,12 +4,13 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 
-from study.designs.holdup.stage_keeper import StageKeeper
+from study.designs.base import Course
 from study.driver.admission import Running, Waiting, admit, promise
 from study.driver.durations import Durations
 from study.planning.needs import num_gpus
-from study.planning.plan import Plan, Slot
+from study.planning.plan import Plan
 from study.records.ledger import TrialRow
+from study.records.request import TrialRequest
 from study.space.spec import StudySpec
 
 LOOKAHEAD = 64
@@ -22,7 +23,7 @@ class TrialQueue:
     """Waiting and running trials of one session.
 
     Attributes:
-        slots: Trial -> its slot, of all trials of the study that are known so far.
+        requests: Trial -> its request, of all trials of the study that are known so far.
         waiting: Slots that are not dealt out yet, in the order of the plan.
         running: Trial -> its start, on the clock of `time.monotonic`.
         suspects: Trials that run with nothing beside them: the engine has died under them.
@@ -35,8 +36,8 @@ class TrialQueue:
         spec: StudySpec,
         plan: Plan,
         rows: Mapping[int, TrialRow],
+        course: Course,
         *,
-        stages: StageKeeper | None = None,
         deadline: float | None = None,
     ) -> None:
         """Queue what has not ended yet.
@@ -45,20 +46,22 @@ class TrialQueue:
             spec: The space.
             plan: What is planned on this cluster.
             rows: Trial -> its state, as it changes.
-            stages: Of a hold-up study.
+            course: What the design of the study decides.
             deadline: End of the time budget, on the clock of `time.monotonic`.
         """
         self.deadline = deadline
-        self._spec, self._plan, self._rows, self._stages = spec, plan, rows, stages
-        self.slots = {slot.trial: slot for slot in plan.slots}
-        cancelled = stages.cancelled if stages else set()
-        self.waiting = [slot for slot in plan.slots if slot.trial not in cancelled and not self.is_over(slot.trial)]
+        self._spec, self._plan, self._rows, self._course = spec, plan, rows, course
+        self.requests = {request.trial: request for request in plan.requests}
+        cancelled = course.cancelled
+        self.waiting = [
+            request for request in plan.requests if request.trial not in cancelled and not self.is_over(request.trial)
+        ]
         self.running: dict[int, float] = {}
         self.suspects: set[int] = set()
         self.durations = Durations(spec, plan)
         for row in rows.values():
             self.durations.note(row)
-        self._leg = plan.leg_of(self.waiting[0]) if self.waiting else None
+        self._kept_for = plan.processes_kept_for(self.waiting[0]) if self.waiting else None
         """What the trials of this part of the study have in common that go on in each other's processes."""
         self._promised: tuple[int, float] = (-1, math.inf)
         """The first trial in the queue, and the earliest start that was reckoned for it."""
@@ -69,41 +72,45 @@ class TrialQueue:
 
     # --- what waits --------------------------------------------------------------------------------------------
 
-    def replace(self, slots: Iterable[Slot]) -> None:
+    def replace(self, requests: Iterable[TrialRequest]) -> None:
         """Wait for these from now on, the trials of a stage that has just been decided on."""
-        self.waiting = list(slots)
-        self.slots |= {slot.trial: slot for slot in self.waiting}
+        self.waiting = list(requests)
+        self.requests |= {request.trial: request for request in self.waiting}
 
-    def begin(self, slot: Slot) -> None:
+    def begin(self, request: TrialRequest) -> None:
         """Count a waiting trial among those that run."""
-        self.waiting.remove(slot)
-        self.running[slot.trial] = time.monotonic()
+        self.waiting.remove(request)
+        self.running[request.trial] = time.monotonic()
 
     def take_back(self, trial: int) -> None:
         """Let a trial wait again that ran."""
         self.running.pop(trial, None)
-        self.waiting.append(self.slots[trial])
-        self.waiting.sort(key=lambda slot: slot.trial)
+        self.waiting.append(self.requests[trial])
+        self.waiting.sort(key=lambda request: request.trial)
 
-    def group_of(self, slot: Slot) -> list[int]:
-        """Return the other trials of a slot's group, which are timed side by side with it."""
-        if slot.group is None:
+    def group_of(self, request: TrialRequest) -> list[int]:
+        """Return the other trials of a request's group, which are timed side by side with it."""
+        if request.group is None:
             return []
-        return [each.trial for each in self.slots.values() if each.group == slot.group and each.trial != slot.trial]
+        return [
+            each.trial for each in self.requests.values() if each.group == request.group and each.trial != request.trial
+        ]
 
     @property
-    def leg_ended(self) -> bool:
+    def part_ended(self) -> bool:
         """Whether the next trials keep processes where those before did not, or reverse."""
-        return not self.running and bool(self.waiting) and self._leg != self._plan.leg_of(self.waiting[0])
+        return (
+            not self.running and bool(self.waiting) and self._kept_for != self._plan.processes_kept_for(self.waiting[0])
+        )
 
-    def begin_leg(self) -> bool:
+    def begin_part(self) -> bool:
         """Begin a part of the study that one run of Tune can do; return whether its processes are reused."""
-        self._leg = self._plan.leg_of(self.waiting[0])
-        return self._leg is not None
+        self._kept_for = self._plan.processes_kept_for(self.waiting[0])
+        return self._kept_for is not None
 
     # --- what may start ----------------------------------------------------------------------------------------
 
-    def next(self) -> Slot | None:
+    def next(self) -> TrialRequest | None:
         """Return the trial to start now; None when all have to wait."""
         if self._is_full():
             return None
@@ -112,8 +119,8 @@ class TrialQueue:
             return None
         now = time.monotonic()
         held, expected = self._cpus_held, self.durations.expected
-        queue = [Waiting(num_cpus=held(slot), duration=expected(slot)) for slot in startable]
-        running = [Running(num_cpus=held(self.slots[trial]), end=self._end_of(trial)) for trial in self.running]
+        queue = [Waiting(num_cpus=held(request), duration=expected(request)) for request in startable]
+        running = [Running(num_cpus=held(self.requests[trial]), end=self._end_of(trial)) for trial in self.running]
         # Trials that are measured side by side share the CPUs that one large trial has; nothing else runs then.
         cluster = self._plan.cluster
         capacity = cluster.capacity if startable[0].group is None else cluster.num_cpus
@@ -123,7 +130,7 @@ class TrialQueue:
         index = admit(queue, running, capacity=capacity, now=now, promised=self._promised[1])
         return None if index is None else startable[index]
 
-    def startable(self) -> list[Slot]:
+    def startable(self) -> list[TrialRequest]:
         """Return the head of the queue, without trials that by experience would not end before the deadline.
 
         A guess excludes nothing: it may be wrong by a factor of three, and what is never started is never measured.
@@ -136,28 +143,30 @@ class TrialQueue:
             return head
         left = self.deadline - time.monotonic()
         known, expected = self.durations.known, self.durations.expected
-        if any(self.slots[trial].group is not None for trial in self.running):
+        if any(self.requests[trial].group is not None for trial in self.running):
             return head
-        return [slot for slot in head if left > 0 and (not known(slot) or expected(slot) * self._length(slot) <= left)]
+        return [
+            request
+            for request in head
+            if left > 0 and (not known(request) or expected(request) * self._length(request) <= left)
+        ]
 
-    def why_skip(self, slot: Slot) -> str:
-        """Return why a trial of a hold-up study is not run at all; empty when it is."""
-        if self._stages is None:
-            return ""
+    def why_skip(self, request: TrialRequest) -> str:
+        """Return why a trial is not run at all; empty when it is."""
         left = None if self.deadline is None else self.deadline - time.monotonic()
-        return self._stages.why_skip(slot, num_running=len(self.running), left_s=left)
+        return self._course.why_skip(request, num_running=len(self.running), left_s=left)
 
     def _is_full(self) -> bool:
         """Return whether running trials hold every CPU; Tune asks so often that a closer look would cost it."""
-        slots = [self.slots[trial] for trial in self.running]
+        requests = [self.requests[trial] for trial in self.running]
         cluster = self._plan.cluster
-        capacity = cluster.capacity if all(slot.group is None for slot in slots) else cluster.num_cpus
-        return bool(slots) and sum(map(self._cpus_held, slots)) >= capacity
+        capacity = cluster.capacity if all(request.group is None for request in requests) else cluster.num_cpus
+        return bool(requests) and sum(map(self._cpus_held, requests)) >= capacity
 
-    def _cpus_held(self, slot: Slot) -> int:
+    def _cpus_held(self, request: TrialRequest) -> int:
         """Return the CPUs that no other trial gets while this one runs: all of them where it is to run alone."""
-        needs = self._plan.needs(slot)
-        if (needs.alone or slot.trial in self.suspects) and slot.group is None:  # a group is alone as it is
+        needs = self._plan.needs(request)
+        if (needs.alone or request.trial in self.suspects) and request.group is None:  # a group is alone as it is
             return max(needs.num_cpus, self._plan.cluster.capacity)
         return needs.num_cpus
 
@@ -166,22 +175,22 @@ class TrialQueue:
         wanted = num_gpus(self._spec) * (len(self.running) + 1)
         return wanted <= self._plan.cluster.num_gpus + 1e-9  # shares of a GPU are no binary fractions
 
-    def _of_one_group(self, head: list[Slot]) -> list[Slot]:
-        """Return the slots that may run beside the running ones and each other."""
+    def _of_one_group(self, head: list[TrialRequest]) -> list[TrialRequest]:
+        """Return the requests that may run beside the running ones and each other."""
         if not head:
             return []
-        leg_of = self._plan.leg_of
-        running = {(self.slots[trial].group, leg_of(self.slots[trial])) for trial in self.running}
-        wanted = running or {(head[0].group, self._leg)}
-        return [slot for slot in head if (slot.group, leg_of(slot)) in wanted]
+        processes_kept_for = self._plan.processes_kept_for
+        running = {(self.requests[trial].group, processes_kept_for(self.requests[trial])) for trial in self.running}
+        wanted = running or {(head[0].group, self._kept_for)}
+        return [request for request in head if (request.group, processes_kept_for(request)) in wanted]
 
-    def _length(self, slot: Slot) -> float:
+    def _length(self, request: TrialRequest) -> float:
         """Return how much longer than the median of its kind a trial should take, by what is known of its setting."""
-        return 1.0 if self._stages is None or slot.iterations is not None else self._stages.share_of_usual(slot)
+        return 1.0 if request.iterations is not None else self._course.share_of_usual(request)
 
     def _end_of(self, trial: int) -> float:
         """Return when a running trial should end, on the clock of `time.monotonic`."""
         row, start = self._rows[trial], self.running[trial]
         if row.progress >= RELIABLE_PROGRESS:
             return start + (time.monotonic() - start) / row.progress
-        return start + self.durations.expected(self.slots[trial])
+        return start + self.durations.expected(self.requests[trial])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from study.designs.holdup.variants import spec_of
+from study.designs.registry import design_of
 from study.errors import Fault, RecordError, SpaceError
 from study.records.files import check_plain_tree
 from study.records.folder import StudyFolder
@@ -17,6 +17,7 @@ from study.space.parsing import load_space, load_unscored
 from study.space.settings import runnable
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
+from study.space.variants import spec_of
 from study.trial.weights import STATE_FILE
 
 _SPACE_SUFFIXES = (".yaml", ".yml")
@@ -141,18 +142,11 @@ def random_subject(path: Path) -> Subject:
 def best_policy(spec: StudySpec, ledger: Ledger) -> tuple[TrialRow | None, int]:
     """Return the trial whose policy is the study's best, and among how many it was chosen.
 
-    Of a hold-up study whose settings are frozen: the best of the winner's confirmations at the target scale. Else the
-    best of the best of each scale, as the tables name them; the larger scale on a tie.
+    The best of the best of each scale, as the tables name them, the larger scale on a tie; of a hold-up study whose
+    settings are frozen, among the winner's confirmations at the target scale.
     """
     rows = [row for row in ledger.rows.values() if row.checkpoint is not None and _complete(row)]
-    if spec.holdup is not None and ledger.frozen is not None:
-        winner, target = ledger.frozen.winner, spec.holdup.target_scale
-        confirmed = [
-            row
-            for row in rows
-            if (row.stage, row.digest, row.variant, row.num_env_runners) == ("confirm", winner, "study", target)
-        ]
-        rows = confirmed or rows
+    rows = design_of(spec).final_trials(spec, ledger, rows)
     best = best_per_scale(rows)
     return max(best.values(), key=_score, default=None), len(rows)
 
@@ -201,7 +195,7 @@ def _of_trial(study: StudyFolder, spec: StudySpec, row: TrialRow, *, chosen_amon
     return Subject(
         title=f"{study.identity().name}: trial {row.trial} ({runners}, seed {row.seed})",
         checkpoint=study.checkpoint(row.trial),
-        spec=spec_of(spec, row.variant),  # type: ignore[arg-type]
+        spec=spec_of(spec, row.variant),
         setting=row.setting,
         seed=row.seed,
         study=study,
@@ -214,7 +208,7 @@ def _of_trial(study: StudyFolder, spec: StudySpec, row: TrialRow, *, chosen_amon
 
 def _read(study: StudyFolder) -> tuple[StudySpec, Ledger]:
     spec = study.identity().parse()
-    if spec.kind == "throughput":
+    if not spec.learns:
         raise RecordError(f"{study.path}: must be a study that learns, got a throughput study. Fix: name another one.")
     return spec, ledger_of(study.records)
 

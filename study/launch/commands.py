@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 import typer
 
 from study.console import SteadyConsole
+from study.designs.registry import make_plan
 from study.errors import ExitCode, StudyError
 from study.harmless import mask_credentials
 from study.launch.base import BatchScheduler, Launcher, NoAnswerError, clock
@@ -22,7 +23,6 @@ from study.launch.manifests import KubeRayOptions, RayUpOptions, show_kuberay, s
 from study.launch.options import JobOptions, command_of
 from study.launch.ssh import parse_hosts
 from study.planning.needs import num_cpus
-from study.planning.plan import make_plan
 from study.planning.shape import UNKNOWN, ClusterShape, NodeShape
 from study.space.spec import StudySpec
 from study.text import cpu_hours

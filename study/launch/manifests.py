@@ -23,13 +23,13 @@ from urllib.parse import unquote
 import typer
 
 from study.console import write
+from study.designs.registry import make_plan
 from study.launch.files import WrittenFiles, fill
 from study.launch.job import Host
 from study.launch.node import LOWEST_PORT
 from study.launch.options import HostOptions, Hosts, LaunchOptions, Nodes, refuse
 from study.launch.ssh import dashboard_line, parse_hosts
 from study.options import seconds
-from study.planning.plan import make_plan
 from study.planning.shape import ClusterShape, NodeShape
 
 RAY_VERSION = "2.60.0"

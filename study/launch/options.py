@@ -19,7 +19,6 @@ from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 
-from study.designs.holdup.stages import STAGES
 from study.errors import Fault, SpaceError
 from study.launch.job import LONGEST_TEMP_ROOT, LaunchJob
 from study.mirrors.tracking_uri import asked_uri
@@ -37,6 +36,7 @@ from study.options import (
 )
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
+from study.space.variants import STAGES
 
 LEAST_WALLTIME_S = 180
 """A shorter job would be told of its end as it begins: `BatchScheduler.notice_s` and `early_s` before it."""

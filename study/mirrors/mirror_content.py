@@ -85,7 +85,7 @@ def trial_key(identity: StudyIdentity, trial: int, attempt: int) -> dict[str, st
 
 def study_params(spec: StudySpec) -> dict[str, str]:
     """Return the parameters of the parent run."""
-    chosen_by = {"sampler": spec.search.sampler} if spec.kind == "search" else {"kind": spec.kind}
+    chosen_by = {"sampler": spec.search.sampler} if spec.learns else {"kind": spec.kind}
     return {"environment": spec.environment.id, "algorithm": spec.algorithm, **chosen_by}
 
 

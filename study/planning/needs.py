@@ -3,16 +3,17 @@
 Three places rest on the same list of processes: what Ray reserves, what admission counts, and what the plan prints.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from study.errors import ClusterError
-from study.planning.shape import UNKNOWN, ClusterShape, NodeShape
-from study.space.cells import Cell, cells_of, spec_of_cell
+from study.planning.shape import LOCAL, UNKNOWN, ClusterShape, NodeShape
+from study.records.timing import Label
 from study.space.domains import largest
 from study.space.parameters import SCALE
 from study.space.settings import batch_domain
 from study.space.spec import Execution, StudySpec
+from study.text import count
 
 LANE_MB = 0.3
 """Memory that an emulated trial is reckoned to need for each lane: a small Gymnasium environment with its wrappers."""
@@ -95,27 +96,11 @@ def execution_of(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -
     """
     if spec.execution != "auto":
         return spec.execution
-    if spec.kind == "throughput":
-        return "real"  # or not at all: the plan refuses cells whose clock would mean nothing
     if spec.runner == "stock" or spec.environment.step_wait_ms > 0 or spec.traits.asynchronous:
         return "real"  # these cannot be emulated; and environments that wait can share a core
     cores = [_Room(node.capacity, node.memory_mb, node.num_gpus) for node in cluster.nodes]
     wanted = processes(spec, num_env_runners, "real")
     return "real" if _placeable(wanted, cores, spread=spec.resources.placement == "spread") else "emulated"
-
-
-def largest_trial(spec: StudySpec, cluster: ClusterShape) -> int:
-    """Return the CPUs of the largest trial, or group of trials side by side, run as it will be on this cluster."""
-    if spec.kind == "throughput":
-        return max(num_cpus_of_cell(spec, cell, cluster) for cell in cells_of(spec))
-    scales = (*spec.scales, *(spec.holdup.unseen_scales if spec.holdup else ()))
-    return max(num_cpus(spec, scale, execution_of(spec, scale, cluster)) for scale in scales)
-
-
-def num_cpus_of_cell(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> int:
-    """Return the CPUs that the trials of a cell reserve, all those together that run side by side."""
-    alone, scale = spec_of_cell(spec, cell), cell.num_env_runners
-    return cell.num_trials * num_cpus(alone, scale, execution_of(alone, scale, cluster))
 
 
 @dataclass(slots=True, eq=False)
@@ -218,3 +203,51 @@ def _resources(node: NodeShape) -> str:
     gpus = f", {node.num_gpus:g} GPUs" if node.num_gpus not in (0, UNKNOWN) else ""
     memory = f", {node.memory_mb} MB" if node.memory_mb != UNKNOWN else ""
     return f"{node.num_cpus} CPUs{gpus}{memory}"
+
+
+def label_at_start(
+    spec: StudySpec,
+    cluster: ClusterShape,
+    *,
+    num_env_runners: int,
+    execution: Execution,
+    processes_per_node: Mapping[str, int] | None = None,
+    beside: int = 0,
+) -> Label:
+    """Return the label that a trial begins with: whether every process has a core of its own.
+
+    Args:
+        spec: The space.
+        cluster: Where it runs.
+        num_env_runners: The scale.
+        execution: How it runs.
+        processes_per_node: Node address -> processes of this trial there, once they are up; None: any may get some.
+        beside: CPUs that other trials of its group reserve at the same time.
+    """
+    if execution == "emulated":
+        inside = count(num_sampling_processes(spec, num_env_runners, execution), "process", "processes")
+        return Label(timing="emulated", reason=f"lanes of {count(num_env_runners, 'runner')} stepped in {inside}")
+    reserved, capacity = num_cpus(spec, num_env_runners, execution) + beside, cluster.capacity
+    shared = _shared_cores(cluster, reserved, processes_per_node)
+    if not shared:
+        return Label(timing="measured", reason=f"{reserved} CPUs reserved of {capacity} cores")
+    if wait := spec.environment.step_wait_ms:
+        return Label(timing="measured", reason=f"environments wait {wait:g} ms a step; {shared}", provisional=True)
+    return Label(timing="oversubscribed", reason=shared)
+
+
+def _shared_cores(cluster: ClusterShape, reserved: int, processes_per_node: Mapping[str, int] | None) -> str:
+    """Return how it is known that processes share cores; empty when each has its own."""
+    if reserved > cluster.capacity:
+        return f"{reserved} CPUs reserved, {cluster.capacity} cores"
+    nodes = {node.address: node for node in cluster.nodes}
+    if LOCAL in nodes:
+        return ""  # on a Ray of our own nobody else runs; elsewhere others may hold the CPUs that do not exist
+    used = dict.fromkeys(nodes, 1) if processes_per_node is None else processes_per_node
+    for address in (address for address, number in used.items() if number):
+        node = nodes.get(address)
+        if node is None:
+            return f"{address} joined after the study began: its cores are not known"
+        if node.num_cpus > node.physical_cpus:
+            return f"{address}: Ray hands out {node.num_cpus} CPUs, {node.physical_cpus} cores"
+    return ""

@@ -15,7 +15,7 @@ FEWEST = 2
 
 def cautions(spec: StudySpec, rows: Iterable[TrialRow]) -> Iterator[str]:
     """Yield a sentence for each reason not to take the returns of finished trials as they stand."""
-    if spec.kind != "search":
+    if not spec.learns:
         return
     finished = [row for row in rows if row.status == "finished" and row.summary.get("final_return") is not None]
     if cut := [row for row in finished if row.all_cut]:

@@ -282,7 +282,7 @@ class TrialRow:
         """
         last = self.last_iteration
         final = sum(self._final_returns) / len(self._final_returns) if self._final_returns else None
-        score: float | None = 0.0 if status == "failed" and spec.kind == "search" else None
+        score: float | None = 0.0 if status == "failed" and spec.learns else None
         if status == "finished" and final is not None and isfinite(final):
             score = spec.score(final)
         reached = self._first_at(spec.target) if status == "finished" and self._evaluations else None
@@ -418,11 +418,11 @@ def fold(records: Iterable[tuple[Record, float]]) -> Ledger:
 def best_per_scale(rows: Iterable[TrialRow]) -> dict[int, TrialRow]:
     """Return, for every scale with a finished trial, the one with the highest score (the cheaper one on a tie).
 
-    Trials of a throughput study are no better or worse than each other.
+    Trials without a score, as those of a throughput study, are no better or worse than each other.
     """
     best: dict[int, TrialRow] = {}
     for row in rows:
-        if row.status != "finished" or row.stage == "throughput":
+        if row.status != "finished" or row.summary.get("score") is None:
             continue
         rival = best.get(row.num_env_runners)
         if rival is None or _merit(row) > _merit(rival):

@@ -1,16 +1,13 @@
-"""What a trial's times are worth: the label of a row, expected, at its start and at its end. Pure.
+"""What a trial's times are worth: the label of a row, and how it changes at the end. Pure.
 
 Every timing is `measured`, `oversubscribed`, `emulated` or `tainted`, with the reason. Only `measured` ones say
 anything about scaling.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from study.planning.needs import num_cpus, num_sampling_processes
-from study.planning.shape import LOCAL, ClusterShape
 from study.records.records import Timing
-from study.space.spec import Execution, StudySpec
 from study.text import count
 
 PRESSURE_LIMIT = 0.05
@@ -27,58 +24,10 @@ class Label:
     """Whether the CPU pressure of the whole trial has yet to decide between `measured` and `oversubscribed`."""
 
 
-def label_at_start(
-    spec: StudySpec,
-    cluster: ClusterShape,
-    *,
-    num_env_runners: int,
-    execution: Execution,
-    processes_per_node: Mapping[str, int] | None = None,
-    beside: int = 0,
-) -> Label:
-    """Return the label that a trial begins with: whether every process has a core of its own.
-
-    Args:
-        spec: The space.
-        cluster: Where it runs.
-        num_env_runners: The scale.
-        execution: How it runs.
-        processes_per_node: Node address -> processes of this trial there, once they are up; None: any may get some.
-        beside: CPUs that other trials of its group reserve at the same time.
-    """
-    if execution == "emulated":
-        inside = count(num_sampling_processes(spec, num_env_runners, execution), "process", "processes")
-        return Label(timing="emulated", reason=f"lanes of {count(num_env_runners, 'runner')} stepped in {inside}")
-    reserved, capacity = num_cpus(spec, num_env_runners, execution) + beside, cluster.capacity
-    shared = _shared_cores(cluster, reserved, processes_per_node)
-    if not shared:
-        return Label(timing="measured", reason=f"{reserved} CPUs reserved of {capacity} cores")
-    if wait := spec.environment.step_wait_ms:
-        return Label(timing="measured", reason=f"environments wait {wait:g} ms a step; {shared}", provisional=True)
-    return Label(timing="oversubscribed", reason=shared)
-
-
 def label_of_folded(num_env_runners: int, stands_for: int) -> Label:
     """Return the label of a trial whose few runner processes step the lanes of `stands_for` runners."""
     inside = count(num_env_runners, "stock runner")
     return Label(timing="emulated", reason=f"lanes of {count(stands_for, 'runner')} stepped in {inside}")
-
-
-def _shared_cores(cluster: ClusterShape, reserved: int, processes_per_node: Mapping[str, int] | None) -> str:
-    """Return how it is known that processes share cores; empty when each has its own."""
-    if reserved > cluster.capacity:
-        return f"{reserved} CPUs reserved, {cluster.capacity} cores"
-    nodes = {node.address: node for node in cluster.nodes}
-    if LOCAL in nodes:
-        return ""  # on a Ray of our own nobody else runs; elsewhere others may hold the CPUs that do not exist
-    used = dict.fromkeys(nodes, 1) if processes_per_node is None else processes_per_node
-    for address in (address for address, number in used.items() if number):
-        node = nodes.get(address)
-        if node is None:
-            return f"{address} joined after the study began: its cores are not known"
-        if node.num_cpus > node.physical_cpus:
-            return f"{address}: Ray hands out {node.num_cpus} CPUs, {node.physical_cpus} cores"
-    return ""
 
 
 def label_at_end(

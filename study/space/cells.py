@@ -58,9 +58,10 @@ def cells_of(spec: StudySpec) -> tuple[Cell, ...]:
     return tuple(cells.values())
 
 
-def spec_of_cell(spec: StudySpec, cell: Cell) -> StudySpec:
-    """Return a spec that is fixed to this cell's values."""
-    return spec_of_values(spec, {**cell.setting, SCALE: cell.num_env_runners}, num_learners=cell.num_learners)
+def spec_of_cell(spec: "StudySpec", cell: Cell) -> "StudySpec":
+    """Return a spec fixed to this cell's values; `execution: auto` is real, since emulated trials have no clock."""
+    fixed = spec_of_values(spec, {**cell.setting, SCALE: cell.num_env_runners}, num_learners=cell.num_learners)
+    return fixed.model_copy(update={"execution": "real"}) if spec.execution == "auto" else fixed
 
 
 def spec_of_values(spec: StudySpec, values: Mapping[str, Value], *, num_learners: int) -> StudySpec:

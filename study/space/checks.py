@@ -108,7 +108,7 @@ def _returns(spec: StudySpec) -> Iterator[Fault]:
     """Check the returns that give a score its meaning."""
     floor, reference, target = spec.environment.floor, spec.environment.reference, spec.environment.target
     for name, value in {"floor": floor, "reference": reference, "target": target}.items():
-        if value is None and spec.kind == "search":
+        if value is None and spec.learns:
             rule, fix = f"must be given: {_MEANING[name][0]}", f"Add it: {_MEANING[name][1]}."
             yield Fault(where=f"environment.{name}", rule=rule, fix=fix, code="missing-return")
     if floor is None or reference is None or target is None:

@@ -11,6 +11,7 @@ from study.space.checks import batches, common
 from study.space.domains import MAX_LISTED
 from study.space.faults import MAX_FAULTS, faults_of, is_reported
 from study.space.holdup_checks import holdup
+from study.space.kinds import KINDS
 from study.space.parameters import SCALE
 from study.space.plain import unfit
 from study.space.search_checks import larger_batch, search
@@ -22,7 +23,7 @@ CHECKS: Mapping[str, tuple[Callable[[StudySpec], Iterator[Fault]], ...]] = {
     "search": (common, throughput, batches, search, holdup),
     "throughput": (common, throughput),
 }
-"""Kind of study -> its rules between keys."""
+"""Kind of study -> its rules between keys; a kind that is added later has them in `study.space.kinds`."""
 RENAMED = {"search.anchors": "search.baselines"}
 """Key of an earlier version of space files -> its name now."""
 _SCORING = ("environment.floor", "environment.reference", "environment.target")
@@ -91,9 +92,9 @@ def _broken(spec: StudySpec, *, asked: bool) -> Iterator[Fault]:
         where, rule = f"parameters.{SCALE}", f"at most {MAX_LISTED} scales"
         yield Fault(where=where, rule=rule, got=str(len(spec.scales)), fix="List fewer.", code="too-many-scales")
         return
-    for check in CHECKS[spec.kind]:
+    for check in CHECKS.get(spec.kind, KINDS[spec.kind].checks):
         yield from check(spec)
-    if asked and spec.kind == "search":
+    if asked and spec.learns:
         yield from larger_batch(spec)
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from study.space.algorithms import ALGORITHMS, Algorithm, AlgorithmName
 from study.space.domains import Choices, Domain, ParametersSpec, ParameterValues, Range, Section, attribute
 from study.space.holdup import HoldUpSpec
+from study.space.kinds import KINDS, KindName
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
 from study.space.procgen import is_procgen, tested_on
 from study.space.throughput import ThroughputSpec, without_absent
@@ -20,7 +21,6 @@ VERSION = 1
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
 Standardization = Literal["steps", "rllib", "none"]
 Objective = Literal["final_return", "env_steps_to_target", "time_to_target_s", "cpu_s_to_target", "return_and_cpu_s"]
-Kind = Literal["search", "throughput"]
 Execution = Literal["real", "emulated"]
 """How a trial runs: one process for each runner, or the lanes of all runners inside few processes."""
 
@@ -193,7 +193,7 @@ class StudySpec(Section):
     """Version of this schema. A file without it is read by the current one."""
     description: str = ""
     """One line about the study's question."""
-    kind: Kind = "search"
+    kind: KindName = "search"
     """`search`: which settings learn, or hold up; `throughput`: how many environment steps a second the cells of \
 `throughput` make, in short trials that evaluate nothing."""
     environment: EnvironmentSpec
@@ -249,6 +249,16 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         defaults = {name: value for name, value in algorithm.defaults.items() if name not in replaced}
         learner = {"learner": "rllib"} if algorithm.asynchronous else {}
         return {**learner, **content, "parameters": {**defaults, **parameters}}
+
+    @property
+    def design(self) -> str:
+        """The name of the kind of study, by which `study.designs` knows it."""
+        return self.kind if self.holdup is None else "holdup"
+
+    @property
+    def learns(self) -> bool:
+        """Whether trials are evaluated and scored."""
+        return KINDS[self.kind].learns
 
     @property
     def traits(self) -> Algorithm:
@@ -355,9 +365,11 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
                 del content[section][name]
         if not self.exclusive:
             del content["exclusive"]
-        if self.kind == "search" and self.throughput is None:
-            del content["kind"], content["throughput"]
-        elif content["throughput"] is not None:
+        if self.kind == "search":
+            del content["kind"]
+        if self.throughput is None:
+            del content["throughput"]
+        else:
             content["throughput"] = without_absent(content["throughput"])
         parameters = content["parameters"]
         used = {name for name in RULES if parameters[name] is not None}

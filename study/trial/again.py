@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from study.cluster.connection import private_ray
-from study.designs.holdup.stages import Variant
-from study.designs.holdup.variants import spec_of
 from study.errors import TrialError
 from study.records.records import TrialStarted
 from study.space.spec import StudySpec
+from study.space.variants import Variant, spec_of
 
 OF_THE_TRIAL = ("setting", "seed", "iterations", "execution", "trial", "attempt", "first_episode")
 """What a trial is told of its record."""
@@ -21,7 +20,7 @@ def config_of(spec: StudySpec, started: TrialStarted) -> dict[str, Any]:
     """Return what a trial of a hold-up study is told, as Tune hands it over."""
     assert started.variant in get_args(Variant)
     return {
-        "spec": json.dumps(spec_of(spec, started.variant).to_json()),  # type: ignore[arg-type]
+        "spec": json.dumps(spec_of(spec, started.variant).to_json()),
         "driver": (os.uname().nodename, os.getpid()),
         "company": None,
         **{name: getattr(started, name) for name in OF_THE_TRIAL},

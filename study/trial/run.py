@@ -182,7 +182,7 @@ class TrialRun:
         self._algorithm.train()
         before, self._progress = self._progress, self._progress_now()
         num_evaluations = self._config.spec.evaluation.num_evaluations
-        due = self._config.spec.kind == "search" and evaluation_due(before, self._progress, num_evaluations)
+        due = self._config.spec.learns and evaluation_due(before, self._progress, num_evaluations)
         if due:
             self._algorithm.pause()
             self._progress = self._progress_now()
@@ -248,7 +248,7 @@ class TrialRun:
 
     def finish(self) -> None:
         """Stop a trial that is done; keep its runner processes where it was one that is timed alone."""
-        if self._algorithm is not None and self._config.spec.kind == "throughput" and not self._has_company:
+        if self._algorithm is not None and not self._config.spec.learns and not self._has_company:
             self._kept.keep(self._algorithm)
         self.close()
 

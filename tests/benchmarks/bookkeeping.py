@@ -192,9 +192,9 @@ def drive(folder: Path, *, num_trials: int, sampler: str, side_by_side: int = 16
     from rich.console import Console
 
     from study.cli.display import PlainDisplay
+    from study.designs.registry import make_plan
     from study.driver.conductor import Conductor
     from study.driver.searcher import StudyCallback, StudySearcher, StudyStopper
-    from study.planning.plan import make_plan
     from study.planning.shape import LOCAL, ClusterShape, NodeShape
     from study.records.folder import StudyFolder
     from study.records.ledger import fold

@@ -39,7 +39,7 @@ def scales_of(options: argparse.Namespace) -> list[int]:
 def ours(folder: Path, options: argparse.Namespace) -> None:
     from study import RunOptions, run_study
     from study.driver import run
-    from study.planning.plan import Slot
+    from study.records.request import TrialRequest
     from study.space.parsing import parse_space
     from study.space.space_file import Source
     from study.trial import trainable
@@ -54,8 +54,8 @@ def ours(folder: Path, options: argparse.Namespace) -> None:
     def in_our_order(spec: Any, shape: Any, *decisions: Any) -> Any:
         nodes = tuple(replace(node, physical_cpus=CPUS) for node in shape.nodes)  # as if they had them
         plan = make_plan(spec, replace(shape, nodes=nodes), *decisions)
-        slots = [
-            Slot(
+        requests = [
+            TrialRequest(
                 trial=number,
                 num_env_runners=scale,
                 iterations=None,
@@ -64,7 +64,7 @@ def ours(folder: Path, options: argparse.Namespace) -> None:
             )
             for number, scale in enumerate(scales)
         ]
-        return replace(plan, slots=tuple(slots))
+        return replace(plan, requests=tuple(requests))
 
     run.make_plan, trainable.StudyTrial = in_our_order, TrivialTrial
     run_options = RunOptions(

@@ -21,9 +21,9 @@ import study.driver.run  # noqa: F401 (it has names that `on_cluster` replaces)
 from analysis.load import trials
 from study.cli import commands as command_line
 from study.cluster import address, connection
+from study.designs.registry import make_plan
 from study.errors import ClusterError
 from study.mirrors import mirror_process
-from study.planning.plan import make_plan
 from study.planning.shape import ClusterShape, NodeShape
 from study.records.folder import StudyFolder
 from study.records.state import ledger_of
@@ -135,24 +135,24 @@ def plan_of(space: str, nodes: Sequence[Node]) -> dict[str, Any]:
             f"{' alone' if each.alone else ''}"
         )
     trials = []
-    for slot in plan.slots:
+    for slot in plan.requests:
         words = {
             "runners": slot.num_env_runners,
             "seed": slot.seed,
             "iterations": slot.iterations,
             "stage": slot.stage,
-            "name": slot.anchor,
+            "name": slot.name,
             "variant": slot.variant,
             "group": slot.group,
             "learners": slot.num_learners,
             "first_episode": slot.first_episode or None,
-            "given": in_one_line({**slot.given, **(slot.rule or {})}) or None,
+            "given": in_one_line({**slot.given, **(slot.setting or {})}) or None,
         }
         trials.append(f"{slot.trial}: " + " ".join(f"{key}={value}" for key, value in words.items() if value))
     return {
         "num_trials": plan.num_trials,
         "hours": float(f"{plan.hours:.6g}"),
-        "in processes that are kept": sum(plan.leg_of(slot) is not None for slot in plan.slots),
+        "in processes that are kept": sum(plan.processes_kept_for(slot) is not None for slot in plan.requests),
         "needs": needs,
         "trials": trials,
     }

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
 from study.driver.losses import TAKEN_BACK
 from study.errors import RecordError
-from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.folder import StudyFolder
 from study.records.ledger import fold, table_row

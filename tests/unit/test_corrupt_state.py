@@ -27,13 +27,13 @@ from analysis.tables.holdup import hold_up
 from study.cli.status_view import show
 from study.cli.syncing import sync_study
 from study.designs.holdup.certificate.making import make_certificate, verify
+from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
 from study.driver.opening import RunOptions, is_resumed, resumed_identity
 from study.driver.run import take_up
 from study.errors import StudyError
 from study.mirrors.mirror_cursor import Attempt, Cursor, CursorFile, count_behind
 from study.mirrors.mirror_process import MirrorProcess
-from study.planning.plan import make_plan
 from study.records import state
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.lock import Owner

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from study.cli.display import LiveDisplay, _headline, eta_s, print_plan, print_result
 from study.console import say
+from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
-from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.cautions import cautions
 from study.records.ledger import Ledger, best_per_scale
@@ -112,7 +112,9 @@ def course(*records, num_trials=4, num_left=0, stop=None):
     for minute, record in enumerate(records):
         ledger.apply(record, 60.0 * minute)
     plan, space = SimpleNamespace(num_trials=num_trials), spec()
-    return SimpleNamespace(ledger=ledger, plan=plan, spec=space, phase="", stop=stop, num_left=num_left)
+    return SimpleNamespace(
+        ledger=ledger, plan=plan, spec=space, design=design_of(space), phase="", stop=stop, num_left=num_left
+    )
 
 
 def started(trial, runners, execution="real"):

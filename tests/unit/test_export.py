@@ -8,12 +8,12 @@ import pytest
 from study.designs.holdup.certificate.export import export_python, export_yaml
 from study.designs.holdup.certificate.making import Certificate, make_certificate
 from study.errors import AnalysisError, RecordError
-from study.planning.plan import deal_slots
 from study.records.folder import StudyFolder
 from study.space.parsing import parse_space
 from study.space.settings import fitted, resolve
 from study.space.space_file import read_text
 from tests import holdup
+from tests.spaces import requests_of
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_the_yaml_is_a_space_that_runs_the_setting_and_nothing_else(
     rule = certificate.winner["rule"]
     assert {name: spec.domain(name) for name in spec.parameter_names} == resolve(rule, 9)
     assert spec.tuned == {}
-    assert [slot.num_env_runners for slot in deal_slots(spec)] == [9, 9, 9]
+    assert [request.num_env_runners for request in requests_of(spec)] == [9, 9, 9]
     assert (spec.environment.target, spec.budget.env_steps, spec.holdup) == (450, 2000, None)
 
 

@@ -3,11 +3,11 @@
 import pytest
 
 from study.designs.holdup.baselines import default_setting, fixed_baselines, scaled_baselines
-from study.designs.holdup.stages import digest_of
+from study.designs.registry import make_plan
 from study.errors import ClusterError, SpaceError
 from study.options import all_overrides
-from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.records.request import digest_of
 from study.space.parsing import load_space
 from study.space.settings import overlay, resolve, rounded, runnable
 from tests.spaces import spec

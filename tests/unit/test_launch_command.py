@@ -7,12 +7,12 @@ import shlex
 import pytest
 from typer.testing import CliRunner
 
+from study.designs.registry import make_plan
 from study.errors import ClusterError, LaunchError, SpaceError
 from study.launch import commands
 from study.launch.job import LaunchJob
 from study.launch.options import LEAST_WALLTIME_S
 from study.launch.supervisor import LEAST_S, MARGIN_S, NEAR_THE_END_S
-from study.planning.plan import make_plan
 from tests.contract.test_launchers import install
 
 SPACE = "quickstart.yaml"

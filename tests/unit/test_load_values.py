@@ -14,9 +14,8 @@ from analysis.load.columns import ITERATION_COLUMNS, RUN_COLUMNS, check
 from analysis.load.fingerprint import Workload, asked, effective_part, fingerprint, node_types
 from analysis.load.foreign_settings import Settings, settings_of
 from analysis.load.rllib_names import METRICS, TIMERS, Keys
-from study.designs.holdup.stages import Variant
-from study.designs.holdup.variants import spec_of
 from study.errors import AnalysisError, RecordError
+from study.space.variants import Variant, spec_of
 from tests import holdup, synthetic
 
 EFFECTIVE = {"runner_class": "BatchedEnvRunner", "torch_threads_learner": 2, "num_learners": 0, "hostnames": ["n0"]}

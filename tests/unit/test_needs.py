@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.designs.registry import design_of
 from study.planning.guess import guess_seconds
 from study.planning.needs import (
     Process,
     _placeable,
     _Room,
     execution_of,
-    largest_trial,
     memory_mb,
     num_cpus,
     num_gpus,
@@ -133,12 +133,14 @@ def test_execution_depends_on_cores_never_on_the_cpus_that_ray_hands_out(cores, 
         assert execution_of(space, scale, machine(cores)) == execution_of(
             space, scale, machine(cores, num_cpus=cores + more)
         )
-    assert largest_trial(space, machine(cores)) == largest_trial(space, machine(cores, num_cpus=cores + more))
+    assert design_of(space).num_cpus(space, machine(cores)) == design_of(space).num_cpus(
+        space, machine(cores, num_cpus=cores + more)
+    )
 
 
 def test_the_largest_trial_is_reckoned_as_it_will_run():
-    assert largest_trial(spec(), machine(2)) == 2  # one runner is real, two and four are emulated
-    assert largest_trial(spec(execution="real"), machine(2)) == 5
+    assert design_of(spec()).num_cpus(spec(), machine(2)) == 2  # one runner is real, two and four are emulated
+    assert design_of(spec(execution="real")).num_cpus(spec(execution="real"), machine(2)) == 5
 
 
 def test_guesses_follow_what_costs_time():

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from study.designs.registry import make_plan
 from study.errors import SpaceError
-from study.planning.plan import make_plan
 from study.planning.shape import ClusterShape, NodeShape
 from study.records import records as records_module
 from study.records.ledger import fold, table_row

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.designs.registry import make_plan
 from study.errors import ClusterError
-from study.planning.plan import deal_slots, make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.space.parsing import load_space
-from tests.spaces import spec
+from tests.spaces import requests_of, spec
 
 
 def cluster(*nodes, memory_mb=64_000):
@@ -22,43 +22,43 @@ def cluster(*nodes, memory_mb=64_000):
 
 @given(st.integers(3, 60), st.integers(0, 5))
 def test_scales_are_dealt_evenly_and_never_aliased_with_seeds(num_trials, sampler_seed):
-    slots = deal_slots(spec(search__num_trials=num_trials, search__sampler_seed=sampler_seed))
-    assert [slot.trial for slot in slots] == list(range(num_trials))
-    counts = Counter(slot.num_env_runners for slot in slots)
+    requests = requests_of(spec(search__num_trials=num_trials, search__sampler_seed=sampler_seed))
+    assert [request.trial for request in requests] == list(range(num_trials))
+    counts = Counter(request.num_env_runners for request in requests)
     assert set(counts) == {1, 2, 4}
     assert max(counts.values()) - min(counts.values()) <= 1
     for scale in counts:
-        seeds = Counter(slot.seed for slot in slots if slot.num_env_runners == scale)
+        seeds = Counter(request.seed for request in requests if request.num_env_runners == scale)
         assert abs(seeds[1] - seeds[2]) <= 1
-
-
-def test_a_hold_up_study_deals_nothing_beforehand():
-    with pytest.raises(ValueError, match="stage by stage"):
-        deal_slots(load_space("holdup_small.yaml"))
 
 
 @given(st.integers(3, 40), st.integers(0, 40))
 def test_a_longer_plan_begins_with_the_shorter_one(num_trials, more):
-    short = deal_slots(spec(search__num_trials=num_trials))
-    assert deal_slots(spec(search__num_trials=num_trials + more))[:num_trials] == short
+    short = requests_of(spec(search__num_trials=num_trials))
+    assert requests_of(spec(search__num_trials=num_trials + more))[:num_trials] == short
 
 
 def test_the_order_of_scales_differs_between_blocks():
-    slots = deal_slots(spec(search__num_trials=60))
-    blocks = {tuple(slot.num_env_runners for slot in slots[i : i + 3]) for i in range(0, 60, 3)}
+    requests = requests_of(spec(search__num_trials=60))
+    blocks = {tuple(request.num_env_runners for request in requests[i : i + 3]) for i in range(0, 60, 3)}
     assert len(blocks) > 3
 
 
 def test_an_anchor_without_a_scale_is_run_at_every_scale_first():
     anchors = [{"name": "a", "parameters": {"lr": 0.001}}, {"name": "b", "parameters": {"num_env_runners": 4}}]
-    slots = deal_slots(spec(search__baselines=anchors, search__num_trials=9))
-    assert [(slot.anchor, slot.num_env_runners) for slot in slots[:4]] == [("a", 1), ("a", 2), ("a", 4), ("b", 4)]
-    assert all(slot.given == {"lr": 0.001} for slot in slots[:3])
-    assert slots[4].anchor is None
+    requests = requests_of(spec(search__baselines=anchors, search__num_trials=9))
+    assert [(request.name, request.num_env_runners) for request in requests[:4]] == [
+        ("a", 1),
+        ("a", 2),
+        ("a", 4),
+        ("b", 4),
+    ]
+    assert all(request.given == {"lr": 0.001} for request in requests[:3])
+    assert requests[4].name is None
 
 
 def test_a_grid_has_every_cell_on_every_seed():
-    slots = deal_slots(
+    requests = requests_of(
         spec(
             search__sampler="grid",
             search__num_trials=None,
@@ -67,8 +67,8 @@ def test_a_grid_has_every_cell_on_every_seed():
             budget__iterations=[1, 2],
         )
     )
-    cells = {(s.num_env_runners, s.iterations, s.seed, *sorted(s.given.items())) for s in slots}
-    assert len(slots) == len(cells) == 3 * 2 * 2 * 2 * 3
+    cells = {(s.num_env_runners, s.iterations, s.seed, *sorted(s.given.items())) for s in requests}
+    assert len(requests) == len(cells) == 3 * 2 * 2 * 2 * 3
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_more_processes_than_cores_is_planned_and_said():
 
 
 def test_a_grid_over_decimal_steps_stays_inside_its_range():
-    slots = deal_slots(
+    requests = requests_of(
         spec(
             search__sampler="grid",
             search__num_trials=None,
@@ -170,4 +170,4 @@ def test_a_grid_over_decimal_steps_stays_inside_its_range():
             parameters__lr={"low": 0.1, "high": 0.3, "step": 0.1},
         )
     )
-    assert max(slot.given["lr"] for slot in slots) == 0.3
+    assert max(request.given["lr"] for request in requests) == 0.3

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from study.cli import commands as cli
 from study.designs.holdup.phases import expected_trials
+from study.designs.registry import make_plan
 from study.errors import ExitCode
 from study.evaluating.subject import random_subject
 from study.mirrors.mirror_content import trial_params
 from study.options import checked_stage, load, one_space, seconds
-from study.planning.plan import make_plan
 from study.planning.shape import ClusterShape, NodeShape
 from study.records.records import TrialStarted
 from study.space.domains import smallest

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from study.designs.holdup.stages import digest_of
 from study.records.folder import StudyFolder
 from study.records.ledger import fold
 from study.records.records import (
@@ -27,6 +26,7 @@ from study.records.records import (
     TrialStarted,
     read_lines,
 )
+from study.records.request import digest_of
 from study.space.parameters import SCALE
 from study.space.settings import fitted
 from study.space.spec import StudySpec

@@ -2,10 +2,10 @@
 
 import pytest
 
+from study.designs.registry import make_plan
 from study.errors import SpaceError
 from study.planning.needs import memory_mb
-from study.planning.plan import make_plan
-from study.planning.remarks import remarks
+from study.planning.plan import remarks
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.space.parsing import parse_space
 from study.space.space_file import Source

@@ -27,16 +27,16 @@ def space(sampler, **changes):
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_trial_has_the_scale_that_was_dealt_and_a_proposal_inside_the_space(tmp_path, sampler):
     session = Session(tmp_path, space(sampler, search__num_trials=18))
-    slots = session.conductor.plan.slots
+    requests = session.conductor.plan.requests
     points = set()
     while (started := session.conductor.next_trial()) is not None:
-        assert started.setting["num_env_runners"] == slots[started.trial].num_env_runners
+        assert started.setting["num_env_runners"] == requests[started.trial].num_env_runners
         assert 200 <= started.proposed["train_batch_size"] <= 800
         assert 1e-4 <= started.proposed["lr"] <= 1e-2
         points.add((started.setting["num_env_runners"], started.seed, *started.proposed.values()))
         session.finish(started.trial, final=100 * started.setting["lr"] * 1e3)
     # Runners, batch and lr vary together. A model may look twice at the corner that it believes in, no more.
-    assert len(points) >= len(slots) - (2 if sampler == "gp" else 0)
+    assert len(points) >= len(requests) - (2 if sampler == "gp" else 0)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

@@ -20,16 +20,16 @@ from study.designs.holdup.evidence import Evidence
 from study.designs.holdup.machine import PROTOCOL, opening
 from study.designs.holdup.phases import num_later, phases
 from study.designs.holdup.stage_keeper import StageKeeper
-from study.designs.holdup.stages import SHARED, STAGES, Request, digest_of
-from study.designs.holdup.variants import spec_of
+from study.designs.registry import make_plan
 from study.designs.search.importance import importance_per_scale
 from study.designs.search.outcome import Outcomes
 from study.driver.conductor import Conductor
 from study.errors import RecordError
-from study.planning.plan import make_plan
 from study.records.folder import StudyFolder
 from study.records.ledger import fold
 from study.records.records import Line, RecordLog, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines
+from study.records.request import TrialRequest, digest_of
+from study.space.variants import SHARED, STAGES, spec_of
 from study.trial.engine.sampling.seeds import evaluation_seeds, lane_seed
 from tests import holdup
 from tests.spaces import spec
@@ -118,9 +118,9 @@ class Drive:
     def run(self, outcome=planted, *, most=None, healthy=None):
         """Run to the end, or until `most` trials have ended (then as a kill leaves it); return the ending."""
         ended = 0
-        while not self.conductor.exhausted or self.conductor.leg_ended:
-            if self.conductor.leg_ended:
-                self.conductor.begin_leg()
+        while not self.conductor.exhausted or self.conductor.part_ended:
+            if self.conductor.part_ended:
+                self.conductor.begin_part()
                 continue
             started = []
             while (next_one := self.conductor.next_trial()) is not None:
@@ -173,13 +173,13 @@ def test_the_confirmation_is_on_test_seeds_and_on_scales_that_nothing_else_ran(t
 def test_nothing_is_asked_of_a_test_seed_before_the_settings_are_frozen(tmp_path):
     drive = Drive(tmp_path, space())
     drive.run(most=10)
-    keeper = drive.conductor._stages
+    keeper = drive.conductor._course
     early = TrialStarted(
         trial=99, attempt=1, seed=1001, setting={}, proposed={}, iterations=None, anchor=None, optuna_number=None,
         num_cpus=1, stage="race", rule={"lr": 1.0}, digest=digest_of({"lr": 1.0}),
     )  # fmt: skip
     with pytest.raises(RecordError, match="test seed 1001"):
-        keeper.check_seed(early)
+        keeper.check(early)
 
 
 def reference(tmp_path_factory):
@@ -298,7 +298,7 @@ def test_where_a_space_has_few_settings_no_look_is_counted_twice(tmp_path):
     assert max(looks.values()) > 1  # Optuna proposes again what it has proposed
     requests = [
         *opening(drive.spec),
-        *(Request.from_json(each) for one in decisions(tmp_path) for each in one.requests),
+        *(TrialRequest.from_json(each) for one in decisions(tmp_path) for each in one.requests),
     ]
     seen = set()
     for number, request in enumerate(requests):
@@ -399,12 +399,12 @@ def test_episodes_that_were_played_before_are_refused_to_the_confirmation():
     lines, size = lines_of(own_spec, until="confirm"), own_spec.evaluation.episodes
     keeper = StageKeeper(own_spec, make_plan(own_spec, ROOMY), folded(lines), print)
     last = next(line.record for line in reversed(lines) if isinstance(line.record, TrialStarted))
-    keeper.check_seed(replace(last, attempt=2))  # after a kill it plays its own again
+    keeper.check(replace(last, attempt=2))  # after a kill it plays its own again
     for first in (0, size - 1, last.first_episode + 1):
         with pytest.raises(RecordError, match="plays episodes that no other trial plays"):
-            keeper.check_seed(replace(last, trial=last.trial + 1, first_episode=first))
+            keeper.check(replace(last, trial=last.trial + 1, first_episode=first))
     with pytest.raises(RecordError, match="other episodes than the first ones"):
-        keeper.check_seed(replace(last, trial=last.trial + 1, stage="stress", seed=101, first_episode=1000 * size))
+        keeper.check(replace(last, trial=last.trial + 1, stage="stress", seed=101, first_episode=1000 * size))
 
 
 def test_records_of_other_episodes_than_those_asked_for_are_named():
@@ -579,9 +579,9 @@ def test_a_group_that_a_kill_tore_apart_is_tainted(tmp_path):
     drive = Drive(tmp_path, wanted)
     torn = None
     while torn is None:
-        assert not drive.conductor.exhausted or drive.conductor.leg_ended
-        if drive.conductor.leg_ended:
-            drive.conductor.begin_leg()
+        assert not drive.conductor.exhausted or drive.conductor.part_ended
+        if drive.conductor.part_ended:
+            drive.conductor.begin_part()
         started = []
         while (one := drive.conductor.next_trial()) is not None:
             started.append(one)
@@ -623,9 +623,9 @@ def test_trials_of_one_group_run_together_and_alone(tmp_path):
     measure = {"scales": [1, 3], "repeats": 2, "iterations": 2, "step_wait_ms": 2}
     drive = Drive(tmp_path, space(holdup={"measure": measure}))
     seen = []
-    while not drive.conductor.exhausted or drive.conductor.leg_ended:
-        if drive.conductor.leg_ended:
-            drive.conductor.begin_leg()
+    while not drive.conductor.exhausted or drive.conductor.part_ended:
+        if drive.conductor.part_ended:
+            drive.conductor.begin_part()
         started = []
         while (one := drive.conductor.next_trial()) is not None:
             started.append(one)

@@ -12,13 +12,14 @@ from rich.console import Console
 from study.cli.throughput_display import print_throughput_plan
 from study.cluster.connection import private_shape
 from study.designs.holdup.phases import shares
+from study.designs.registry import make_plan
 from study.designs.throughput.blocks import in_block
 from study.errors import ClusterError
 from study.options import all_overrides
-from study.planning.plan import deal_slots, make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.space.cells import BASE_CELL, cells_of
 from study.space.parsing import load_space
+from tests.spaces import requests_of
 from tests.throughput import throughput_spec
 
 
@@ -28,9 +29,12 @@ def machine(cores, cpus=64, memory_mb=64_000):
 
 
 def blocks_of(spec):
-    """Return block -> its slots in their order."""
-    slots = deal_slots(spec)
-    return {seed: [slot for slot in slots if slot.seed == seed] for seed in dict.fromkeys(slot.seed for slot in slots)}
+    """Return block -> its requests in their order."""
+    requests = requests_of(spec)
+    return {
+        seed: [request for request in requests if request.seed == seed]
+        for seed in dict.fromkeys(request.seed for request in requests)
+    }
 
 
 def test_every_block_runs_every_cell_once_between_two_anchors():
@@ -38,28 +42,28 @@ def test_every_block_runs_every_cell_once_between_two_anchors():
     cells = {cell.name: cell.num_trials for cell in cells_of(spec)}
     blocks = blocks_of(spec)
     assert list(blocks) == [1, 2, 3]
-    for slots in blocks.values():
-        assert Counter(slot.anchor for slot in slots) == {**cells, BASE_CELL: 2}
-        assert slots[0].anchor == slots[-1].anchor == BASE_CELL
-        assert {slot.iterations for slot in slots} == {3}  # one of warm-up
-        assert {slot.stage for slot in slots} == {"throughput"}
-    assert [slot.trial for slot in deal_slots(spec)] == list(range(3 * (sum(cells.values()) + 1)))
+    for requests in blocks.values():
+        assert Counter(request.name for request in requests) == {**cells, BASE_CELL: 2}
+        assert requests[0].name == requests[-1].name == BASE_CELL
+        assert {request.iterations for request in requests} == {3}  # one of warm-up
+        assert {request.stage for request in requests} == {"throughput"}
+    assert [request.trial for request in requests_of(spec)] == list(range(3 * (sum(cells.values()) + 1)))
 
 
 def test_cells_of_equal_runners_follow_each_other_in_an_order_of_their_own_in_every_block():
     spec = throughput_spec(throughput__blocks=12)
     orders, of_scales = set(), set()
-    for slots in blocks_of(spec).values():
-        inside = [slot for slot in slots[1:-1] if not slot.anchor.startswith("allocation")]
-        scales = [slot.num_env_runners for slot in inside]
+    for requests in blocks_of(spec).values():
+        inside = [request for request in requests[1:-1] if not request.name.startswith("allocation")]
+        scales = [request.num_env_runners for request in inside]
         changes = sum(before != after for before, after in itertools.pairwise(scales))
         assert changes == len(set(scales)) - 1
-        orders.add(tuple(slot.anchor for slot in inside))
+        orders.add(tuple(request.name for request in inside))
         of_scales.add(tuple(dict.fromkeys(scales)))
     assert len(orders) > 8
     assert len(of_scales) == 2  # 1 before 4, and 4 before 1
-    other = deal_slots(throughput_spec(throughput__blocks=12, search={"sampler_seed": 1}))
-    assert [slot.anchor for slot in other] != [slot.anchor for slot in deal_slots(spec)]
+    other = requests_of(throughput_spec(throughput__blocks=12, search={"sampler_seed": 1}))
+    assert [request.name for request in other] != [request.name for request in requests_of(spec)]
 
 
 @settings(deadline=None)
@@ -83,14 +87,14 @@ def test_the_shares_of_a_hold_up_study_are_what_they_were(largest):
 
 
 def test_only_the_trials_of_a_divided_allocation_run_side_by_side():
-    groups = Counter(slot.group for slot in deal_slots(throughput_spec()))
+    groups = Counter(request.group for request in requests_of(throughput_spec()))
     sizes = Counter(groups.values())
     assert sizes == {1: 3 * 11, 2: 3, 4: 3}
 
 
 def test_trials_go_on_in_processes_of_as_many_runners_and_no_others():
     plan = make_plan(throughput_spec(), machine(2))
-    legs = {slot.anchor: plan.leg_of(slot) for slot in plan.slots}
+    legs = {request.name: plan.processes_kept_for(request) for request in plan.requests}
     assert legs["n=4 k=1 B=800 m=100 E=4"] == legs["n=4 k=1 B=400 m=100 E=8"] != legs[BASE_CELL]
     assert legs["allocation 1 x 7"] == (7, 0)
     assert legs["allocation 2 x 3"] is legs["allocation 4 x 1"] is None
@@ -135,7 +139,7 @@ def test_keeping_processes_is_in_the_guess_of_the_duration():
     together = throughput_spec(
         throughput__allocation=None, throughput__grids={"E": {"num_env_runners": 4, "num_epochs": [1, 2, 3, 5]}}
     )
-    assert len(deal_slots(scattered)) == len(deal_slots(together))
+    assert len(requests_of(scattered)) == len(requests_of(together))
     assert make_plan(together, machine(8)).hours < 0.8 * make_plan(scattered, machine(8)).hours
 
 
@@ -163,8 +167,10 @@ def test_a_replicate_has_another_order_and_the_same_blocks():
     overrides = all_overrides("waiting_grid.yaml", None, 3, None)
     assert overrides == ["search.sampler_seed=3"]
     first, third = (load_space("waiting_grid.yaml", overrides=each) for each in ([], overrides))
-    assert deal_slots(first)[1:5] != deal_slots(third)[1:5]
-    assert Counter(slot.anchor for slot in deal_slots(first)) == Counter(slot.anchor for slot in deal_slots(third))
+    assert requests_of(first)[1:5] != requests_of(third)[1:5]
+    assert Counter(request.name for request in requests_of(first)) == Counter(
+        request.name for request in requests_of(third)
+    )
 
 
 def test_the_waiting_grid_fits_two_cores_and_seventy_minutes():

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from study.cli.throughput_display import print_throughput
+from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
 from study.mirrors.mirror_content import study_params, trial_name, trial_params
-from study.planning.plan import make_plan
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.folder import StudyFolder
 from study.records.ledger import PHASES, best_per_scale, fold, table_row
@@ -65,9 +65,9 @@ class Drive:
     def run(self, finish=None, *, most=None):
         """Run to the end, or until `most` trials have ended (then as a kill leaves it); return the ending."""
         ended, finish = 0, finish or self.finish
-        while not self.conductor.exhausted or self.conductor.leg_ended:
-            if self.conductor.leg_ended:
-                self.legs.append(self.conductor.begin_leg())
+        while not self.conductor.exhausted or self.conductor.part_ended:
+            if self.conductor.part_ended:
+                self.legs.append(self.conductor.begin_part())
                 continue
             started = []
             while (next_one := self.conductor.next_trial()) is not None:
@@ -149,10 +149,10 @@ def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_fact
 
 def first_of_a_group(drive):
     """Run up to the first trial that is timed beside another; return it and all such trials."""
-    order = [slot.trial for slot in drive.conductor.plan.slots if slot.anchor.startswith("allocation")]
+    order = [slot.trial for slot in drive.conductor.plan.requests if slot.name.startswith("allocation")]
     while True:
-        if drive.conductor.leg_ended:
-            drive.conductor.begin_leg()
+        if drive.conductor.part_ended:
+            drive.conductor.begin_part()
         trial = drive.conductor.next_trial().trial
         if trial == order[0]:
             return trial, order

@@ -2,8 +2,9 @@
 
 import pytest
 
+from study.planning.needs import label_at_start
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
-from study.records.timing import Label, label_at_end, label_at_start
+from study.records.timing import Label, label_at_end
 from tests.spaces import spec
 
 SMALL = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=47, physical_cpus=2, memory_mb=64_000),))

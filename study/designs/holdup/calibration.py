@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from study.designs.holdup.baselines import default_setting
 from study.designs.holdup.cost import CostModel, Sample, fit
 from study.designs.holdup.phases import holdup_of
-from study.designs.holdup.stages import Request
 from study.records.ledger import TrialRow
+from study.records.request import TrialRequest
 from study.space.domains import bounds
 from study.space.parameters import Value
 from study.space.settings import batch_domain, minibatch_bounds, overlay
@@ -17,12 +17,12 @@ ITERATIONS = 3
 """Iterations of a short trial: one of warm-up and two that count."""
 
 
-def opening(spec: StudySpec) -> tuple[Request, ...]:
+def opening(spec: StudySpec) -> tuple[TrialRequest, ...]:
     """Return the trials that every study begins with."""
     holdup = holdup_of(spec)
     target, seeds, default = holdup.target_scale, holdup.tune_seeds.seeds, default_setting(spec)
     points = [
-        Request(
+        TrialRequest(
             stage="calibrate",
             num_env_runners=target,
             seed=seeds[0],
@@ -33,7 +33,7 @@ def opening(spec: StudySpec) -> tuple[Request, ...]:
         for point in _cost_points(spec, holdup.calibrate.num_points)
     ]
     noise = [
-        Request(stage="calibrate", num_env_runners=target, seed=seed, setting=default, name="default")
+        TrialRequest(stage="calibrate", num_env_runners=target, seed=seed, setting=default, name="default")
         for seed in seeds[: holdup.calibrate.num_seeds]
     ]
     return (*points, *noise)

@@ -11,10 +11,11 @@ from study.designs.holdup.baselines import BEST_SMALL, Setting, fixed_baselines,
 from study.designs.holdup.calibration import cost_model
 from study.designs.holdup.evidence import Evidence, Outcome, Scores, mean
 from study.designs.holdup.phases import SECOND_LOOKS, search_round
-from study.designs.holdup.stages import Request, Stage
 from study.designs.search.merit import merit
 from study.records.ledger import TrialRow
+from study.records.request import TrialRequest
 from study.space.settings import resolve
+from study.space.variants import Stage
 
 REUSED = "reused"
 """In the evidence of a decision: baseline -> finished trials that stand for it, since they ran what it would run."""
@@ -26,11 +27,15 @@ def search(known: Evidence, number: int) -> Outcome:
     requests = []
     if number == 1:
         requests = [
-            Request(stage="search", num_env_runners=holdup.target_scale, seed=seeds[0], setting=setting, name=name)
+            TrialRequest(stage="search", num_env_runners=holdup.target_scale, seed=seeds[0], setting=setting, name=name)
             for name, setting in fixed_baselines(holdup).items()
         ]
     for index, scale in search_round(known.spec, number):
-        requests.append(Request(stage="search", num_env_runners=scale, seed=seeds[index % len(seeds)], told=True))
+        requests.append(
+            TrialRequest(
+                stage="search", num_env_runners=scale, seed=seeds[index % len(seeds)], reported_to_sampler=True
+            )
+        )
     evidence: dict[str, Any] = {}
     if not known.decisions:
         model = cost_model(known.rows())
@@ -45,7 +50,7 @@ def second_looks(known: Evidence, fresh: Sequence[TrialRow]) -> Outcome:
         known: What is known.
         fresh: The trials of the round.
     """
-    requests: list[Request] = []
+    requests: list[TrialRequest] = []
     kept: list[str] = []
     dropped: list[str] = []
     bounds: dict[str, Any] = {}
@@ -59,8 +64,12 @@ def second_looks(known: Evidence, fresh: Sequence[TrialRow]) -> Outcome:
         for row in (rows[digest] for digest in ranked[:count]):
             seed = _next_seed(known, row)
             if seed is not None:
-                again = Request(
-                    stage="search", num_env_runners=row.num_env_runners, seed=seed, setting=row.rule, told=True
+                again = TrialRequest(
+                    stage="search",
+                    num_env_runners=row.num_env_runners,
+                    seed=seed,
+                    setting=row.rule,
+                    reported_to_sampler=True,
                 )
                 requests.append(again)
     return Outcome(requests=requests, kept=kept, dropped=dropped, evidence={"bounds": bounds} if bounds else {})
@@ -123,12 +132,12 @@ def baselines(known: Evidence) -> Outcome:
     candidates = dict.fromkeys([*last.evidence["small"], *last.kept])
     at_small = {digest: mean(known.on_rank_seeds(digest, small_scale).values()) for digest in candidates}
     best_small = selection.best(at_small, known.costs([small_scale]), 1)[0]
-    requests: list[Request] = []
+    requests: list[TrialRequest] = []
     reused: dict[str, list[int]] = {}
     seeds = holdup.rank_seeds.seeds[: holdup.stress.num_seeds]
     for seed, (name, setting) in itertools.product(seeds, rivals(known, winner, best_small).items()):
         if (trial := _run_already(known, setting, seed)) is None:
-            requests.append(Request(stage="stress", num_env_runners=target, seed=seed, setting=setting, name=name))
+            requests.append(TrialRequest(stage="stress", num_env_runners=target, seed=seed, setting=setting, name=name))
         else:
             reused.setdefault(name, []).append(trial)
     evidence = {
@@ -188,5 +197,5 @@ def _survivors(known: Evidence, blocks: Sequence[int]) -> tuple[list[str], list[
     return kept, [digest for digest in racing if digest not in kept], {"scores": scores, "seeds": list(seeds)}
 
 
-def _ranking(known: Evidence, stage: Stage, digest: str, scale: int, seed: int) -> Request:
-    return Request(stage=stage, num_env_runners=scale, seed=seed, setting=known.settings[digest])
+def _ranking(known: Evidence, stage: Stage, digest: str, scale: int, seed: int) -> TrialRequest:
+    return TrialRequest(stage=stage, num_env_runners=scale, seed=seed, setting=known.settings[digest])

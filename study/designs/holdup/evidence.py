@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from study.designs.holdup.phases import holdup_of
-from study.designs.holdup.stages import STAGES, Request
 from study.designs.search.merit import merit
 from study.records.ledger import TrialRow
 from study.records.records import SettingsFrozen, StageDecided
+from study.records.request import TrialRequest
 from study.space.parameters import Value
 from study.space.spec import StudySpec
+from study.space.variants import STAGES
 from study.statistics import pooled_sd
 
 Scores = dict[str, list[float]]
@@ -24,7 +25,7 @@ Scores = dict[str, list[float]]
 class Outcome:
     """What a phase comes to."""
 
-    requests: Sequence[Request] = ()
+    requests: Sequence[TrialRequest] = ()
     """The trials that follow."""
     kept: Sequence[str] = ()
     """Digests of the settings that go on, best first."""

@@ -11,13 +11,14 @@ from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK, Set
 from study.designs.holdup.choosing import REUSED, rivals
 from study.designs.holdup.evidence import Evidence, Outcome, mean
 from study.designs.holdup.phases import shares
-from study.designs.holdup.stages import SHARED, Request, digest_of
 from study.designs.search.merit import merit
 from study.designs.throughput.blocks import in_block
 from study.records.ledger import TrialRow
 from study.records.records import SettingsFrozen
+from study.records.request import TrialRequest, digest_of
 from study.space.parameters import SCALE, Value
 from study.space.settings import overlay, resolve
+from study.space.variants import SHARED
 
 
 def confirm(known: Evidence) -> Outcome:
@@ -53,7 +54,7 @@ def confirm(known: Evidence) -> Outcome:
         arms.append((BEST_SMALL, known.settings[best_small], holdup.small_scale, sizes.num_seeds))
     arms += [(name, settings[name], holdup.target_scale, sizes.num_seeds_others) for name in judged_baselines]
     requests = [
-        Request(stage="confirm", num_env_runners=scale, seed=seed, setting=setting, name=name)
+        TrialRequest(stage="confirm", num_env_runners=scale, seed=seed, setting=setting, name=name)
         for name, setting, scale, count in arms
         for seed in holdup.test_seeds.seeds[:count]
     ]
@@ -72,7 +73,7 @@ def _alike(first: Setting, second: Setting, scale: int) -> bool:
     return resolve(first, scale) == resolve(second, scale)
 
 
-def _with_own_episodes(known: Evidence, requests: Sequence[Request], *, after: int = 0) -> list[Request]:
+def _with_own_episodes(known: Evidence, requests: Sequence[TrialRequest], *, after: int = 0) -> list[TrialRequest]:
     """Return the requests, each with a block of evaluation episodes that nothing else plays.
 
     The stages before play the first block; the confirmation takes the blocks behind it, in the order of its trials.
@@ -98,7 +99,7 @@ def stock(known: Evidence) -> Outcome:
     """Ask for the winner under RLlib's own runner and learner."""
     holdup, (winner, _) = known.holdup, _chosen(known)
     requests = [
-        Request(
+        TrialRequest(
             stage="confirm",
             num_env_runners=holdup.target_scale,
             seed=seed,
@@ -127,7 +128,7 @@ def measure(known: Evidence) -> Outcome:
     for block in range(sizes.repeats):
         rng = np.random.default_rng([known.spec.search.sampler_seed, 2, block])
         for name, setting, scale, trials in in_block(points, anchor, rng):
-            request = Request(
+            request = TrialRequest(
                 stage="measure",
                 num_env_runners=scale,
                 seed=seeds[block % len(seeds)],

@@ -12,10 +12,10 @@ from study.designs.holdup import choosing, judging
 from study.designs.holdup.calibration import opening
 from study.designs.holdup.evidence import Evidence, Outcome
 from study.designs.holdup.phases import phases
-from study.designs.holdup.stages import Request
 from study.errors import RecordError
 from study.records.ledger import TrialRow
 from study.records.records import SettingsFrozen, StageDecided
+from study.records.request import TrialRequest
 from study.space.spec import StudySpec
 
 PROTOCOL = 3
@@ -37,9 +37,9 @@ class Step:
     frozen: SettingsFrozen | None = None
 
 
-def requests_of(spec: StudySpec, decisions: Sequence[StageDecided]) -> list[Request]:
+def requests_of(spec: StudySpec, decisions: Sequence[StageDecided]) -> list[TrialRequest]:
     """Return every trial asked for so far, in the order of their numbers."""
-    later = (Request.from_json(content) for decision in decisions for content in decision.requests)
+    later = (TrialRequest.from_json(content) for decision in decisions for content in decision.requests)
     return [*opening(spec), *later]
 
 

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from study.designs.holdup.stages import Stage, Variant
 from study.records.records import StageDecided
 from study.space.cells import shares as split
 from study.space.holdup import HoldUpSpec
 from study.space.spec import StudySpec
+from study.space.variants import Stage, Variant
 
 SECOND_LOOKS = 1 / 3
 """Share of a round's settings that get a second look."""

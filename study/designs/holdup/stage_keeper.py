@@ -7,24 +7,28 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from study.designs.base import Course
 from study.designs.holdup import machine, phases
 from study.designs.holdup.cost import CostModel
-from study.designs.holdup.stages import STAGES, Stage
 from study.designs.holdup.variants import why_not_measured
 from study.errors import RecordError
-from study.planning.plan import Plan, Slot, slots_of
+from study.planning.plan import Plan
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, TrialStarted
+from study.records.request import TrialRequest, numbered
 from study.space.parameters import Value
 from study.space.settings import resolve
 from study.space.spec import StudySpec
+from study.space.variants import STAGES
 
 HOPELESS = 0.5
 """A session with less time than this share of what the later stages need cannot finish; a resume goes on searching."""
 
 
-class StageKeeper:
+class StageKeeper(Course):
     """Keeps a study to its protocol."""
+
+    decides = True
 
     def __init__(
         self,
@@ -33,7 +37,7 @@ class StageKeeper:
         ledger: Ledger,
         append: Callable[[Record], Any],
         *,
-        until: Stage | None = None,
+        until: str | None = None,
         announce: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Take up a study where its records end.
@@ -46,10 +50,11 @@ class StageKeeper:
             until: Last stage to run; None runs all.
             announce: Tells the person something that they should keep.
         """
-        assert spec.holdup is not None  # else there are no stages
-        self._spec, self._holdup, self._plan, self._ledger, self._append = spec, spec.holdup, plan, ledger, append
+        self._spec, self._holdup = spec, phases.holdup_of(spec)
+        self._plan, self._ledger, self._append = plan, ledger, append
         self._until, self._announce = until, announce
         self._test_seeds = set(self._holdup.test_seeds.seeds)
+        self._budget_checked = False
 
     @property
     def cancelled(self) -> set[int]:
@@ -62,10 +67,15 @@ class StageKeeper:
         return phases.current(self._holdup, self._ledger.decisions)
 
     @property
-    def held(self) -> bool:
-        """Whether the session was asked to end before the stage that comes next."""
-        phase = self.phase
-        return self._until is not None and phase is not None and STAGES.index(phase.stage) > STAGES.index(self._until)
+    def phase_name(self) -> str:
+        """What runs now, for people."""
+        return self.phase.name if self.phase else ""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a decision follows: not at the end, nor where the session is to end before the next stage."""
+        stages, phase = list[str](STAGES), self.phase
+        return phase is not None and (self._until is None or stages.index(phase.stage) <= stages.index(self._until))
 
     def how_it_ended(self) -> tuple[str, str]:
         """Return reason and detail of a session that has nothing left to run."""
@@ -74,7 +84,7 @@ class StageKeeper:
             return "complete", ""
         return "until", f"the stages up to {self._until} are complete, {phase.stage} comes next"
 
-    def close_phase(self, left: Sequence[int], reason: str) -> list[Slot]:
+    def decide(self, left: Sequence[int], reason: str) -> list[TrialRequest]:
         """Record the decision that closes the current phase, and return the trials that follow from it.
 
         Args:
@@ -93,9 +103,9 @@ class StageKeeper:
                 f"{decisions[-1].chain}\nGive it to somebody else: with `certificate verify --frozen DIGEST` they can "
                 "tell whether the records that the settings were chosen by are still the same."
             )
-        return list(slots_of(machine.requests_of(self._spec, decisions))[first:])
+        return list(numbered(machine.requests_of(self._spec, decisions))[first:])
 
-    def check_seed(self, started: TrialStarted) -> None:
+    def check(self, started: TrialStarted) -> None:
         """Refuse a test seed for a setting that is not frozen: what it was chosen by must never judge it.
 
         Raises:
@@ -131,38 +141,45 @@ class StageKeeper:
                 "Fix: this is a fault of this program; please report it."
             )
 
-    def predicted_cpu_s(self, slot: Slot, setting: Mapping[str, Value]) -> float | None:
+    def predicted_cpu_s(self, request: TrialRequest, setting: Mapping[str, Value]) -> float | None:
         """Return what the cost model of the calibration says a trial will take; None before there is one.
 
         Args:
-            slot: The trial.
+            request: The trial.
             setting: RLlib's parameters as it will run.
         """
         decisions = self._ledger.decisions
         fitted = decisions[0].evidence.get("cost_model") if decisions else None
         steps = self._spec.budget.env_steps
-        if fitted is None or steps is None or slot.variant != "study" or slot.iterations is not None:
+        if fitted is None or steps is None or request.variant != "study" or request.iterations is not None:
             return None
         return CostModel(**fitted).predict(setting, steps)
 
     # --- budget ------------------------------------------------------------------------------------------------
 
-    def why_skip(self, slot: Slot, *, num_running: int, left_s: float | None) -> str:
+    def why_skip(self, request: TrialRequest, *, num_running: int, left_s: float | None) -> str:
         """Return why a trial is not to be started at all; empty when it is.
 
         Args:
-            slot: The trial.
+            request: The trial.
             num_running: Trials that run now.
             left_s: Seconds of the session's time budget that are left.
         """
-        if slot.stage == "measure" and (slot.num_env_runners, slot.variant) not in self._plan.variants:
+        if request.stage == "measure" and (request.num_env_runners, request.variant) not in self._plan.variants:
             return why_not_measured(self._spec, self._plan.cluster)
-        if slot.stage != "search" or not self._enough_looks():
+        if request.stage != "search" or not self._enough_looks():
             return ""
-        return self._too_expensive(slot, num_running) or self._too_late(slot, num_running, left_s)
+        return self._too_expensive(request, num_running) or self._too_late(request, num_running, left_s)
 
-    def shortfall(self) -> str:
-        """Return why the budget cannot pay for the confirmation, by what trials have cost; empty when it can."""
+    def shortfall(self, following: TrialRequest) -> str:
+        """Return why the budget cannot pay for the confirmation, by what trials have cost; empty when it can.
+
+        It is looked at once, before the search: once it has begun to search, a study goes on, also after a kill.
+        """
+        searched = any(row.stage == "search" for row in self._ledger.rows.values())
+        if searched or self._budget_checked or following.stage == "calibrate":
+            return ""
+        self._budget_checked = True
         whole = self._whole()
         if self._holdup.cpu_hours is None or not whole:
             return ""
@@ -200,39 +217,39 @@ class StageKeeper:
         at_large, wanted = [digest for digest, at_small in looks if not at_small], self._holdup.race.num_settings
         return len(at_large) < len(looks) and (len(set(at_large)) >= wanted or len(at_large) >= 2 * wanted)
 
-    def _too_expensive(self, slot: Slot, num_running: int) -> str:
+    def _too_expensive(self, request: TrialRequest, num_running: int) -> str:
         if self._holdup.cpu_hours is None:
             return ""
         spent = self._spent()
         each = _mean(row.summary.get("cpu_s_spent") for row in self._whole())
         later = phases.num_later(self._spec) * each
-        if spent + num_running * each + self._price(slot, each) + later <= self._holdup.cpu_hours * 3600:
+        if spent + num_running * each + self._price(request, each) + later <= self._holdup.cpu_hours * 3600:
             return ""
         return (
             f"of {self._holdup.cpu_hours:g} CPU-hours {spent / 3600:.2f} are spent, and {later / 3600:.2f} are kept "
             "for race, stress and confirmation"
         )
 
-    def _too_late(self, slot: Slot, num_running: int, left_s: float | None) -> str:
+    def _too_late(self, request: TrialRequest, num_running: int, left_s: float | None) -> str:
         if left_s is None:
             return ""
         each = _mean(row.duration_s for row in self._whole())
-        side_by_side = max(self._plan.cluster.capacity // self._plan.needs(slot).num_cpus, 1)
+        side_by_side = max(self._plan.cluster.capacity // self._plan.needs(request).num_cpus, 1)
         later = phases.num_later(self._spec) * each / side_by_side
         if left_s >= later + (num_running + 1) * each / side_by_side or left_s < HOPELESS * later:
             return ""
         return f"{left_s / 60:.0f} min are left, and race, stress and confirmation need {later / 60:.0f}"
 
-    def _price(self, slot: Slot, usual: float) -> float:
+    def _price(self, request: TrialRequest, usual: float) -> float:
         """Return the CPU-seconds that a trial should take: by the cost model where its setting is known."""
-        if slot.rule is None:
+        if request.setting is None:
             return usual
-        return self.predicted_cpu_s(slot, resolve(slot.rule, slot.num_env_runners)) or usual
+        return self.predicted_cpu_s(request, resolve(request.setting, request.num_env_runners)) or usual
 
-    def share_of_usual(self, slot: Slot) -> float:
+    def share_of_usual(self, request: TrialRequest) -> float:
         """Return how much longer than usual a trial should take; 1 where its setting is not known."""
         usual = _mean(row.summary.get("cpu_s_spent") for row in self._whole())
-        return self._price(slot, usual) / usual if usual > 0 else 1.0
+        return self._price(request, usual) / usual if usual > 0 else 1.0
 
     def _whole(self) -> list[TrialRow]:
         return [row for row in self._ledger.rows.values() if row.ended and row.iterations is None]

@@ -12,8 +12,8 @@ import optuna
 from study.designs.search import proposals
 from study.designs.search.distributions import distributions, fixed_by
 from study.designs.search.outcome import Outcomes, directions_of
-from study.planning.plan import Slot
 from study.records.ledger import Ledger, TrialRow
+from study.records.request import TrialRequest
 from study.space.parameters import SCALE, Value
 from study.space.settings import rounded, runnable
 from study.space.spec import StudySpec
@@ -49,38 +49,38 @@ class Proposer:
         for row in self._known():
             self._outcomes.trial(row)
 
-    def ask(self, slot: Slot) -> Asked:
-        """Return what the trial of a slot runs; the same when it is asked again after a kill."""
-        spec, scale = self._spec, {SCALE: slot.num_env_runners}
-        if slot.rule is not None and not slot.told:
-            setting = runnable(spec, {**slot.rule, **scale}, written=tuple(slot.rule))
-            return Asked(setting=setting, proposed={}, optuna_number=None, rule=dict(slot.rule))
-        written = tuple(slot.given)
-        if slot.rule is not None:  # a further observation of a setting that was proposed before
-            slot, written = replace(slot, given={name: slot.rule[name] for name in spec.tuned}), ()
-        number, tuned = self._proposal(slot)
+    def ask(self, request: TrialRequest) -> Asked:
+        """Return what the trial of a request runs; the same when it is asked again after a kill."""
+        spec, scale = self._spec, {SCALE: request.num_env_runners}
+        if request.setting is not None and not request.reported_to_sampler:
+            setting = runnable(spec, {**request.setting, **scale}, written=tuple(request.setting))
+            return Asked(setting=setting, proposed={}, optuna_number=None, rule=dict(request.setting))
+        written = tuple(request.given)
+        if request.setting is not None:  # a further observation of a setting that was proposed before
+            request, written = replace(request, given={name: request.setting[name] for name in spec.tuned}), ()
+        number, tuned = self._proposal(request)
         rule: dict[str, Value] = {}
-        if slot.stage is not None:
+        if request.stage is not None:
             rule = rounded(spec, {**tuned, **scale}, written=written)
             rule.pop(SCALE)
         setting = runnable(spec, {**(rule or tuned), **scale}, written=written)
         return Asked(setting=setting, proposed=tuned, optuna_number=number, rule=rule)
 
-    def _proposal(self, slot: Slot) -> tuple[int, dict[str, Value]]:
-        """Return the number and the tuned parameters of a slot's trial: those on record, else a new proposal."""
+    def _proposal(self, request: TrialRequest) -> tuple[int, dict[str, Value]]:
+        """Return the number and the tuned parameters of a request's trial: those on record, else a new proposal."""
         known = self._known()
-        earlier = self._ledger.rows.get(slot.trial)
+        earlier = self._ledger.rows.get(request.trial)
         if earlier is not None and earlier.optuna_number is not None:
             return earlier.optuna_number, dict(earlier.proposed)
-        sampler, fixed = self._spec.search.sampler, fixed_by(slot, self._spec)
+        sampler, fixed = self._spec.search.sampler, fixed_by(request, self._spec)
         tuned = {name: self._distributions[name] for name in self._spec.tuned}
         values = fixed | proposals.propose(
             sampler,
-            num_env_runners=slot.num_env_runners,
+            num_env_runners=request.num_env_runners,
             given={name: value for name, value in fixed.items() if name in tuned},
             space=tuned,
             observations=self._observations(known, list(tuned)) if sampler in proposals.MODELLING else [],
-            index=slot.index_at_scale,
+            index=request.index_at_scale,
             seed=self._spec.search.sampler_seed,
             directions=directions_of(self._spec),
         )
@@ -105,8 +105,7 @@ class Proposer:
         failed = self._value_of_failure(known)
         wanted = set(names)
         cancelled = {trial for decision in self._ledger.decisions for trial in decision.cancelled}
-        staged = self._ledger.rows.values() if self._spec.holdup is not None else ()
-        settled = {_setting(row) for row in staged if row.ended}
+        settled = {_setting(row) for row in self._ledger.rows.values() if row.ended and row.stage is not None}
         observations: list[proposals.Observation] = []
         at_scale: Counter[int] = Counter()
         seen: set[tuple[int, str]] = set()

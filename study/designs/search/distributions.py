@@ -2,7 +2,7 @@
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from study.planning.plan import Slot
+from study.records.request import TrialRequest
 from study.space.domains import Choices, Range
 from study.space.parameters import SCALE, Value
 from study.space.settings import ITERATIONS
@@ -31,9 +31,9 @@ def _distribution(domain: Choices[int] | Choices[float] | Range[int] | Range[flo
     return FloatDistribution(float(low), float(high), log=domain.log, step=None if step is None else float(step))
 
 
-def fixed_by(slot: Slot, spec: StudySpec) -> dict[str, Value]:
+def fixed_by(request: TrialRequest, spec: StudySpec) -> dict[str, Value]:
     """Return what the sampler is not asked for: the stratified axes and the anchor's values."""
-    fixed: dict[str, Value] = {SCALE: slot.num_env_runners, **slot.given}
-    if len(spec.iterations_axis) > 1 and slot.iterations is not None:
-        fixed[ITERATIONS] = slot.iterations
+    fixed: dict[str, Value] = {SCALE: request.num_env_runners, **request.given}
+    if len(spec.iterations_axis) > 1 and request.iterations is not None:
+        fixed[ITERATIONS] = request.iterations
     return fixed

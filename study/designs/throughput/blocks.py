@@ -10,10 +10,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from study.designs.holdup.stages import THROUGHPUT, Request
 from study.metrics import WARMUP_ITERATIONS
+from study.records.request import TrialRequest
 from study.space.cells import Cell, cells_of
 from study.space.spec import StudySpec
+from study.space.variants import THROUGHPUT
 
 Point = TypeVar("Point")
 
@@ -41,7 +42,7 @@ def in_block(
     return [anchor, *order, anchor]
 
 
-def throughput_requests(spec: StudySpec) -> list[Request]:
+def throughput_requests(spec: StudySpec) -> list[TrialRequest]:
     """Return every trial of a throughput study, in the order in which they run, each group alone on the machine."""
     section = spec.throughput
     assert section is not None  # a law of the space
@@ -51,7 +52,7 @@ def throughput_requests(spec: StudySpec) -> list[Request]:
     for block in range(section.blocks):
         rng = np.random.default_rng([spec.search.sampler_seed, 3, block])
         for cell in in_block(others, base, rng, together=_processes):
-            request = Request(
+            request = TrialRequest(
                 stage=THROUGHPUT,
                 num_env_runners=cell.num_env_runners,
                 seed=block + 1,

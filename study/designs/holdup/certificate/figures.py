@@ -35,7 +35,6 @@ from study.designs.holdup.certificate.verdict import (
     num_solved_needed,
 )
 from study.designs.holdup.choosing import REUSED
-from study.designs.holdup.stages import STAGES
 from study.errors import RecordError
 from study.records.folder import StudyIdentity
 from study.records.ledger import TrialRow, fold
@@ -44,6 +43,7 @@ from study.space.holdup import SeedsSpec
 from study.space.parameters import Value
 from study.space.settings import fitted
 from study.space.spec import StudySpec
+from study.space.variants import STAGES
 from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
 
 FORMAT = 3

@@ -20,7 +20,6 @@ from study.designs.holdup.certificate.record_laws import (
     confirmation_is_over,
     planned_cells,
 )
-from study.designs.holdup.stages import STAGES
 from study.errors import RecordError
 from study.records.chain import heads
 from study.records.files import below
@@ -29,6 +28,7 @@ from study.records.ledger import Ledger
 from study.records.records import Line, read_lines
 from study.records.state import fold_lines
 from study.space.spec import StudySpec
+from study.space.variants import STAGES
 
 __all__ = ["Certificate", "make_certificate", "verify"]
 

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from study.designs.holdup import machine
 from study.designs.holdup.certificate.trial_laws import Checked, Study, check_trial, same
 from study.designs.holdup.phases import current, phases
-from study.designs.holdup.stages import Request
 from study.errors import RecordError
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Line, SettingsFrozen, StageDecided, StudyClosed, StudyOpened
+from study.records.request import TrialRequest
 from study.space.spec import StudySpec
 
 CANCELLED = ("search", "measure")
@@ -44,7 +44,7 @@ class Cell:
 
 def planned_cells(decisions: Sequence[StageDecided]) -> Counter[Cell]:
     """Return every trial that the decisions ask for in the confirmation."""
-    requests = (Request.from_json(content) for decision in decisions for content in decision.requests)
+    requests = (TrialRequest.from_json(content) for decision in decisions for content in decision.requests)
     return Counter(
         Cell(request.name or "", request.num_env_runners, request.seed, request.variant)
         for request in requests

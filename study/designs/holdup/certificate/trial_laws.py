@@ -12,11 +12,10 @@ from typing import Any
 
 from study.designs.holdup import machine
 from study.designs.holdup.cost import CostModel
-from study.designs.holdup.stages import Request, digest_of
-from study.designs.holdup.variants import folded, runners_of, spec_of
+from study.designs.holdup.variants import runners_of
 from study.hosts.load import NodeLoad
 from study.planning.budget import Budget, evaluation_due, trial_budget
-from study.planning.needs import execution_of, num_cpus, num_sampling_processes, processes
+from study.planning.needs import execution_of, label_at_start, num_cpus, num_sampling_processes, processes
 from study.planning.shape import ClusterShape, NodeShape
 from study.records.ledger import PHASES, Ledger, TrialRow
 from study.records.records import (
@@ -30,10 +29,12 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
 )
-from study.records.timing import Label, label_at_end, label_at_start
+from study.records.request import TrialRequest, digest_of
+from study.records.timing import Label, label_at_end
 from study.space.parameters import SCALE
 from study.space.settings import differences, rounded, runnable
 from study.space.spec import StudySpec
+from study.space.variants import spec_of, with_lanes_in
 
 RELATIVE = 1e-6
 """Figures that differ by less are the same: a sum may be taken in another order, a packed number has seven digits."""
@@ -188,7 +189,7 @@ class _Walk:
     def __init__(self, study: Study, trial: int) -> None:
         self._study, self._spec, self._trial = study, study.spec, trial
         known = 0 <= trial < len(study.requests)
-        self._request: Request | None = study.requests[trial] if known else None
+        self._request: TrialRequest | None = study.requests[trial] if known else None
         self._ledger = Ledger()
         self._before: Record | None = None
         self._moment = 0.0
@@ -250,7 +251,7 @@ class _Walk:
         self.returns.clear()
         self.learner.clear()
         self._budget: Budget = trial_budget(self._spec.budget, record.iterations)
-        self._own = spec_of(self._spec, record.variant if record.variant in ("stock", "measured") else "study")  # type: ignore[arg-type]
+        self._own = spec_of(self._spec, record.variant if record.variant in ("stock", "measured") else "study")
         self._sampling = num_sampling_processes(self._own, int(record.setting[SCALE]), record.execution)
         session = self._study.session_of(line)
         if self._request is None:
@@ -260,7 +261,7 @@ class _Walk:
         else:
             yield from self._as_asked(record, self._request, session)
 
-    def _as_asked(self, record: TrialStarted, request: Request, session: Session) -> Iterator[str]:
+    def _as_asked(self, record: TrialStarted, request: TrialRequest, session: Session) -> Iterator[str]:
         spec, scale = self._spec, request.num_env_runners
         wanted: dict[str, Any] = {
             "stage": request.stage,
@@ -273,7 +274,7 @@ class _Walk:
         }
         if request.setting is not None:
             wanted["rule"] = dict(request.setting)
-        proposes = request.told
+        proposes = request.reported_to_sampler
         if proposes:
             from_proposal = rounded(spec, {**record.proposed, SCALE: scale})
             from_proposal.pop(SCALE)
@@ -286,7 +287,7 @@ class _Walk:
         setting = runnable(spec, {**record.rule, SCALE: scale}, written=written)
         runners = runners_of(spec, request.variant, scale, session.cluster)
         if runners != scale:
-            setting = folded(setting, runners)
+            setting = with_lanes_in(setting, runners)
         execution = execution_of(self._own, scale, session.cluster)
         wanted |= {
             "setting": setting,
@@ -302,7 +303,7 @@ class _Walk:
         if proposes and record.optuna_number is None:
             yield "optuna_number must be that of a proposal, got None"
 
-    def _predicted(self, request: Request, record: TrialStarted) -> float | None:
+    def _predicted(self, request: TrialRequest, record: TrialStarted) -> float | None:
         steps, model = self._spec.budget.env_steps, self._study.model
         if model is None or steps is None or request.variant != "study" or request.iterations is not None:
             return None

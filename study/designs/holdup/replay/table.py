@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from study.designs.search.design import grid_values
 from study.errors import AnalysisError
-from study.planning.plan import grid_values
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow
 from study.records.state import ledger_of

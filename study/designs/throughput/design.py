@@ -1,32 +1,60 @@
-"""What the cells of a throughput study need on a cluster, and how long the whole takes. Pure."""
+"""A throughput study: how fast given settings run, in randomised blocks of timed cells. Pure."""
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 
+from study.designs.base import Design
+from study.designs.throughput.blocks import throughput_requests
 from study.errors import ClusterError
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.guess import guess_iteration_seconds, guess_start_seconds
-from study.planning.needs import num_cpus_of_cell
-from study.planning.scale_plan import ScalePlan, scale_plan
+from study.planning.needs import execution_of, label_at_start, num_cpus
+from study.planning.plan import CellPlan, Plan, trial_needs
 from study.planning.shape import ClusterShape
-from study.records.timing import label_at_start
+from study.records.records import StageDecided
+from study.records.request import TrialRequest, numbered
 from study.space.cells import BASE_CELL, Cell, cells_of, spec_of_cell
 from study.space.spec import StudySpec
+from study.space.variants import THROUGHPUT
 
 RENEWAL_S = 1.5
 """Seconds between two trials that share processes: a new learner, new environments, a new policy in every runner."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellPlan:
-    """A cell with what each of its trials needs."""
+class Throughput(Design):
+    """How many environment steps a second each cell makes."""
 
-    cell: Cell
-    needs: ScalePlan
-    """Its `hours` are those of training alone: most trials go on in processes that are up."""
+    name = THROUGHPUT
+    proposes = False
+    times = True
+
+    def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:
+        """Return the trials block by block."""
+        return numbered(throughput_requests(spec))
+
+    def plan(self, spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
+        """Return the trials, and what those of each cell need."""
+        cells, requests = _cell_plans(spec, cluster), self.requests(spec)
+        plan = Plan(requests=requests, scales=(), cluster=cluster, num_trials=len(requests), hours=0.0, cells=cells)
+        order = [(cells[each.name or ""], each.group, plan.processes_kept_for(each)) for each in requests]
+        return replace(plan, hours=_study_seconds(spec, cluster, order) / 3600)
+
+    def num_cpus(self, spec: StudySpec, cluster: ClusterShape) -> int:
+        """Return the CPUs of the largest cell: of all its trials that run side by side."""
+        return max(_num_cpus_of(spec, cell, cluster) for cell in cells_of(spec))
+
+    def seeded(self, spec: StudySpec, seed: int) -> list[str]:
+        """Return the overrides that change the order of the cells; a block's number is the seed of its trials."""
+        return [f"search.sampler_seed={seed}"]
 
 
-def cell_plans(spec: StudySpec, cluster: ClusterShape) -> dict[str, CellPlan]:
+def _num_cpus_of(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> int:
+    """Return the CPUs that the trials of a cell reserve, all those together that run side by side."""
+    alone, scale = spec_of_cell(spec, cell), cell.num_env_runners
+    return cell.num_trials * num_cpus(alone, scale, execution_of(alone, scale, cluster))
+
+
+def _cell_plans(spec: StudySpec, cluster: ClusterShape) -> dict[str, CellPlan]:
     """Return name -> plan of every cell of a throughput study.
 
     Raises:
@@ -43,8 +71,8 @@ def _cell_plan(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> CellPlan:
     alone, scale = spec_of_cell(spec, cell), cell.num_env_runners
     iterations = WARMUP_ITERATIONS + spec.throughput.iterations
     runs = spec.throughput.blocks * (2 if cell.name == BASE_CELL else cell.num_trials)
-    needs = scale_plan(alone, scale, cluster, num_trials=runs, iterations=iterations)
-    together = num_cpus_of_cell(spec, cell, cluster)
+    needs = trial_needs(alone, scale, cluster, num_trials=runs, iterations=iterations)
+    together = _num_cpus_of(spec, cell, cluster)
     if together > cluster.num_cpus:
         raise ClusterError(
             f"throughput.allocation: {cell.num_trials} trials of {scale} runners need {together} CPUs at once, the "
@@ -74,7 +102,7 @@ def _check_clock(plans: Iterable[CellPlan]) -> None:
         )
 
 
-def study_seconds(
+def _study_seconds(
     spec: StudySpec, cluster: ClusterShape, order: Iterable[tuple[CellPlan, int | None, Hashable | None]]
 ) -> float:
     """Return a guess, good to a factor of three, of the duration of a throughput study in seconds.

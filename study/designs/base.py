@@ -1,0 +1,169 @@
+"""What a kind of study answers, and what steers a session of one. The rest of the program asks and tests no kind.
+
+A new kind of study is a class of its own like `Design` and one `register` (see `study.designs.registry`); its trials
+are `TrialRequest`s, and what they need is a `Plan`. `tests/unit/test_fourth_kind.py` has a complete one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from study.planning.needs import execution_of, num_cpus
+from study.planning.plan import Plan
+from study.planning.shape import ClusterShape
+from study.records.ledger import Ledger, TrialRow
+from study.records.records import Record, StageDecided, TrialStarted
+from study.records.request import TrialRequest
+from study.space.parameters import Value
+from study.space.spec import StudySpec
+
+if TYPE_CHECKING:
+    from study.designs.holdup.certificate.content import Certificate
+    from study.records.folder import StudyFolder
+
+
+class Course:
+    """The course of one session of a study: what is decided when trials end. As it is, nothing: all trials are known.
+
+    A kind of study whose later trials depend on the earlier ones overrides it.
+    """
+
+    decides = False
+    """Whether trials follow from decisions on earlier ones."""
+
+    @property
+    def phase_name(self) -> str:
+        """What the study is at, for people; empty where it has no phases, or has passed the last."""
+        return ""
+
+    @property
+    def cancelled(self) -> set[int]:
+        """Trials that were asked for and are not run."""
+        return set()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a decision follows once all trials of now have ended."""
+        return False
+
+    def decide(self, left: Sequence[int], reason: str) -> list[TrialRequest]:
+        """Record the decision that is due, and return the trials that follow from it.
+
+        Args:
+            left: Trials that are not run.
+            reason: Why they are not.
+        """
+        raise NotImplementedError
+
+    def how_it_ended(self) -> tuple[str, str]:
+        """Return reason and detail of a session that has nothing left to run."""
+        return "complete", ""
+
+    def why_skip(self, request: TrialRequest, *, num_running: int, left_s: float | None) -> str:
+        """Return why a trial is not to be run at all; empty when it is.
+
+        Args:
+            request: The trial.
+            num_running: Trials that run now.
+            left_s: Seconds of the session's time budget that are left.
+        """
+        return ""
+
+    def shortfall(self, following: TrialRequest) -> str:
+        """Return why the budget does not pay for the study, whose next trial is `following`; empty when it does."""
+        return ""
+
+    def check(self, started: TrialStarted) -> None:
+        """Refuse a trial that the rules of the study forbid.
+
+        Raises:
+            RecordError: It must not run.
+        """
+
+    def predicted_cpu_s(self, request: TrialRequest, setting: Mapping[str, Value]) -> float | None:
+        """Return the CPU-seconds of training that a trial should take; None where nothing is known."""
+        return None
+
+    def share_of_usual(self, request: TrialRequest) -> float:
+        """Return how much longer than the median of its kind a trial should take."""
+        return 1.0
+
+
+class Design(Protocol):
+    """A kind of study. An explicit subclass inherits the answers that most kinds share."""
+
+    name: str
+    """As `StudySpec.design` gives it."""
+    stages: tuple[str, ...] = ()
+    """Parts after which a session can be ended, in their order."""
+    guesses_trials: bool = False
+    """Whether the number of trials is an upper bound, since later trials depend on earlier ones."""
+    proposes: bool = True
+    """Whether a sampler proposes settings."""
+    times: bool = False
+    """Whether each trial is named and timed: a row means a run of a cell, not of a setting."""
+
+    def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:
+        """Return the trials that are known after these decisions, in their order, numbered from 0."""
+
+    def plan(self, spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
+        """Return what the study will run on a cluster, and what that needs.
+
+        Raises:
+            ClusterError: A trial can never fit; names the scale, what it needs, what there is, and the ways out.
+        """
+
+    def course(
+        self,
+        spec: StudySpec,
+        plan: Plan,
+        ledger: Ledger,
+        append: Callable[[Record], Any],
+        *,
+        until: str | None = None,
+        announce: Callable[[str], None] = lambda text: None,
+    ) -> Course:
+        """Return what steers a session.
+
+        Args:
+            spec: The space.
+            plan: What is planned on this cluster.
+            ledger: The state that the records have led to.
+            append: Writes a record and applies it to the ledger.
+            until: Last of `stages` to run; None runs all.
+            announce: Tells the person something that they should keep.
+        """
+        return Course()
+
+    def num_cpus(self, spec: StudySpec, cluster: ClusterShape) -> int:
+        """Return the CPUs that a Ray must hand out, so that the largest trial, or group of trials, can run on it."""
+        return max(num_cpus(spec, scale, execution_of(spec, scale, cluster)) for scale in spec.scales)
+
+    def typical(self, spec: StudySpec) -> Mapping[int, TrialRequest]:
+        """Return scale -> a trial there, where they are known before anything has run."""
+        return {}
+
+    def seeded(self, spec: StudySpec, seed: int) -> list[str]:
+        """Return the overrides of a space that make a replicate of the study: one that shares no seed with it."""
+        count = len(spec.search.seeds)
+        first = 1 + seed * count
+        return [f"search.sampler_seed={seed}", f"search.seeds={list(range(first, first + count))}"]
+
+    def certify(self, folder: "StudyFolder") -> "Certificate | None":
+        """Write the certificate of a complete study; None where the kind has none.
+
+        Raises:
+            RecordError: The records do not allow one.
+        """
+        return None
+
+    def final_trials(self, spec: StudySpec, ledger: Ledger, rows: list[TrialRow]) -> list[TrialRow]:
+        """Return those of the finished trials among which the study's best policy is."""
+        return rows
+
+    def title_of(self, row: TrialRow) -> str:
+        """Return in words which trial a row is of."""
+        return (
+            f"batch {row.setting['train_batch_size']}, lr {row.setting['lr']:.2g}, seed {row.seed}"
+            if not self.times
+            else f"block {row.seed}, {row.anchor}"
+        )

@@ -1,0 +1,101 @@
+"""A search: blocks of scales in which a sampler proposes settings. Pure but for the sampler, which is elsewhere.
+
+Scale, seed and named settings of a trial are dealt here, evenly, before anything runs, so that the sampler can never
+drift to the scale that learns most easily. Only the tuned parameters are left open.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from study.designs.base import Design
+from study.planning.plan import Plan, check_objective, total_hours, trial_needs
+from study.planning.shape import ClusterShape
+from study.records.records import StageDecided
+from study.records.request import TrialRequest, numbered
+from study.space.domains import Choices, Range
+from study.space.parameters import SCALE, Value
+from study.space.spec import StudySpec
+
+
+class Search(Design):
+    """Which settings learn, at every scale."""
+
+    name = "search"
+
+    def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:
+        """Return the planned trials in their order.
+
+        Named settings (`search.baselines`) come first. Then come blocks with one trial of every scale (and length),
+        shuffled within the block, all on the same seed, so that neither seed nor time of day is confounded with scale.
+        A longer plan begins with the shorter one, whatever `num_trials` is.
+        """
+        if spec.search.sampler == "grid":
+            return numbered(_grid(spec))
+        return numbered(itertools.islice(itertools.chain(_baselines(spec), _blocks(spec)), spec.search.num_trials))
+
+    def plan(self, spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
+        """Return the trials, and what those of each scale need."""
+        check_objective(spec, cluster, spec.scales)
+        requests = self.requests(spec)
+        trials = Counter(request.num_env_runners for request in requests)
+        scales = tuple(trial_needs(spec, scale, cluster, num_trials=trials[scale]) for scale in spec.scales)
+        hours = total_hours(scales, cluster)
+        return Plan(requests=requests, scales=scales, cluster=cluster, num_trials=len(requests), hours=hours)
+
+    def typical(self, spec: StudySpec) -> Mapping[int, TrialRequest]:
+        """Return the first trial of each scale."""
+        return {request.num_env_runners: request for request in reversed(self.requests(spec))}
+
+
+def _cells(spec: StudySpec) -> list[tuple[int, int | None]]:
+    return list(itertools.product(spec.scales, spec.iterations_axis))
+
+
+def _baselines(spec: StudySpec) -> Iterator[TrialRequest]:
+    for baseline in spec.search.baselines:
+        given = {name: value for name, value in baseline.parameters.items() if name in spec.tuned}
+        scale = baseline.parameters.get(SCALE)
+        for num_env_runners, iterations in _cells(spec):
+            if scale in (None, num_env_runners):
+                yield TrialRequest(
+                    num_env_runners=num_env_runners,
+                    iterations=iterations,
+                    seed=spec.search.seeds[0],
+                    name=baseline.name,
+                    given=given,
+                )
+
+
+def _blocks(spec: StudySpec) -> Iterator[TrialRequest]:
+    cells, seeds = _cells(spec), spec.search.seeds
+    for block in itertools.count():
+        rng = np.random.default_rng([spec.search.sampler_seed, block])
+        for cell in rng.permutation(len(cells)):
+            num_env_runners, iterations = cells[cell]
+            yield TrialRequest(num_env_runners=num_env_runners, iterations=iterations, seed=seeds[block % len(seeds)])
+
+
+def _grid(spec: StudySpec) -> Iterator[TrialRequest]:
+    names = list(spec.tuned)
+    values = [grid_values(spec.tuned[name]) for name in names]
+    cells = list(itertools.product(_cells(spec), itertools.product(*values)))
+    for block, seed in enumerate(spec.search.seeds):
+        rng = np.random.default_rng([spec.search.sampler_seed, block])
+        for index in rng.permutation(len(cells)):
+            (num_env_runners, iterations), point = cells[index]
+            given = dict(zip(names, point, strict=True))
+            yield TrialRequest(num_env_runners=num_env_runners, iterations=iterations, seed=seed, given=given)
+
+
+def grid_values(domain: Choices[int] | Choices[float] | Range[int] | Range[float]) -> list[Value]:
+    """Return every value of a list, or of a range with a step."""
+    if isinstance(domain, Choices):
+        return list(domain.choices)
+    step = domain.step
+    if step is None:
+        raise ValueError("a range without a step has no grid")  # a law of the space: refused when it was read
+    count = round((domain.high - domain.low) / step) + 1  # a law of the space: the step divides the range
+    return [min(domain.low + index * step, domain.high) for index in range(count)]

@@ -1,0 +1,89 @@
+"""What a trial is to be, from the proposal to its record. Pure values."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from study.space.parameters import Value
+from study.space.variants import Variant
+
+IN_DECISIONS: Mapping[str, str] = {
+    "stage": "stage",
+    "num_env_runners": "num_env_runners",
+    "seed": "seed",
+    "setting": "setting",
+    "name": "name",
+    "variant": "variant",
+    "iterations": "iterations",
+    "group": "group",
+    "reported_to_sampler": "told",
+    "num_learners": "num_learners",
+    "first_episode": "first_episode",
+}
+"""Field -> its key in a decision's `requests`, in the order in which they are written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRequest:
+    """One trial before it runs: everything about it that no sampler may choose."""
+
+    num_env_runners: int
+    seed: int
+    trial: int = -1
+    """Number in the study, from 0; `numbered` gives it."""
+    stage: str | None = None
+    """Stage of a hold-up study, or `throughput`."""
+    setting: Mapping[str, Value] | None = None
+    """A value for everything but the scale, rules included; None: the sampler proposes."""
+    given: Mapping[str, Value] = field(default_factory=dict)
+    """Where the sampler proposes: tuned parameters that are fixed beforehand."""
+    name: str | None = None
+    """Of a baseline, an arm or a cell, for people and for the certificate."""
+    variant: Variant = "study"
+    iterations: int | None = None
+    """Limit of a short trial; None is the budget of the space."""
+    group: int | None = None
+    """Trials of one group run side by side, and nothing else does meanwhile."""
+    reported_to_sampler: bool = False
+    """With a setting: whether the sampler learns how the trial ended, since it proposed the setting before."""
+    num_learners: int | None = None
+    """Learner processes; None for the space's."""
+    first_episode: int = 0
+    """Number of the first evaluation episode that it plays."""
+    index_at_scale: int = 0
+    """Number among the trials of its scale that the sampler proposes, from 0."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON values that a decision keeps, without defaults."""
+        defaults = {item.name: item.default for item in fields(self)}
+        values = {name: getattr(self, name) for name in IN_DECISIONS}
+        values["setting"] = None if self.setting is None else dict(self.setting)
+        return {IN_DECISIONS[name]: value for name, value in values.items() if value != defaults[name]}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "TrialRequest":
+        """Read what `to_json` wrote."""
+        return cls(**{name: content[key] for name, key in IN_DECISIONS.items() if key in content})
+
+
+def numbered(requests: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:
+    """Return the requests, which are in their order, with their numbers and those among the proposals of a scale."""
+    proposed: Counter[int] = Counter()
+    result = []
+    for trial, request in enumerate(requests):
+        result.append(replace(request, trial=trial, index_at_scale=proposed[request.num_env_runners]))
+        proposed[request.num_env_runners] += request.setting is None
+    return tuple(result)
+
+
+def digest_of(setting: Mapping[str, Value]) -> str:
+    """Return the identity of a setting: equal for equal values, whatever their order.
+
+    Args:
+        setting: A value for every parameter except the scale, or for the rule in its place.
+    """
+    canonical = {name: float(value) for name, value in setting.items()}  # 1 and 1.0 are one value
+    return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,41 @@
+"""The words for what a trial is part of and how it runs: stages, variants, and the spec that a variant means. Pure."""
+
+from typing import Literal, get_args
+
+from study.space.parameters import SCALE, Value
+from study.space.spec import StudySpec
+from study.space.throughput import LEARNERS
+
+Stage = Literal["calibrate", "search", "race", "stress", "confirm", "measure"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+"""Those of a hold-up study, in their order."""
+THROUGHPUT = "throughput"
+"""What the trials of a throughput study have in place of a stage."""
+SHARED = "shared"
+"""Name of the measured trials that share the CPUs of one: several of equal scale and seed, side by side."""
+Variant = Literal["study", "stock", "measured"]
+"""`study`: as the space says. `stock`: RLlib's own runner and learner. `measured`: real runners, for the clock."""
+
+
+def spec_of(spec: StudySpec, variant: str, *, num_learners: int | None = None) -> StudySpec:
+    """Return the spec that a trial of this variant runs under, with so many learners where they are varied."""
+    if num_learners is not None:
+        return spec.model_copy(update={"resources": spec.resources.model_copy(update={LEARNERS: num_learners})})
+    match variant:
+        case "stock":
+            return spec.model_copy(
+                update={"runner": "stock", "learner": "rllib", "standardization": None, "execution": "real"}
+            )
+        case "measured":
+            wait = spec.holdup.measure.step_wait_ms if spec.holdup and spec.holdup.measure else 0.0
+            environment = spec.environment.model_copy(update={"step_wait_ms": wait})
+            evaluation = spec.evaluation.model_copy(update={"num_evaluations": 1, "episodes": 1})
+            return spec.model_copy(update={"execution": "real", "environment": environment, "evaluation": evaluation})
+        case _:
+            return spec
+
+
+def with_lanes_in(setting: dict[str, Value], num_env_runners: int) -> dict[str, Value]:
+    """Return the setting with the lanes of all its runners in `num_env_runners` of them; nothing else changes."""
+    lanes = int(setting[SCALE]) * int(setting["num_envs_per_env_runner"])
+    return {**setting, SCALE: num_env_runners, "num_envs_per_env_runner": lanes // num_env_runners}
