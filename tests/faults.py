@@ -37,6 +37,8 @@ class Fault:
     """Names of test files, with `*`."""
     where: str = ""
     """pytest's `-k`."""
+    note: str = ""
+    """Why nothing noticed it in version 0.7.0."""
 
 
 FAULTS = (
@@ -52,7 +54,7 @@ FAULTS = (
         what="a sampled batch may be rounded to below its range",
         old="math.ceil(smallest(domain) / unit)",
         new="math.floor(smallest(domain) / unit)",
-        tests=("test_space*.py", "test_samplers.py", "test_plan.py", "test_sequences.py"),
+        tests=("test_space*.py", "test_samplers.py", "test_sequences.py"),
     ),
     Fault(
         subject="planning",
@@ -101,7 +103,7 @@ FAULTS = (
         what="of an odd number of settings the smaller half survives",
         old="math.ceil(len(scores) / 2)",
         new="math.floor(len(scores) / 2)",
-        tests=("test_stages.py", "test_replay.py", "test_sequences.py"),
+        tests=("test_stages.py", "test_sequences.py"),
     ),
     Fault(
         subject="confirmation",
@@ -151,6 +153,7 @@ FAULTS = (
         old="not is_gone(theirs, mine, path, lock_is_free=lock_is_free)",
         new="not is_gone(theirs, mine, path, lock_is_free=True)",
         tests=("test_lock.py",),
+        note="the rule has tests, not what the lock hands to it",
     ),
     Fault(
         subject="resume",
@@ -228,6 +231,7 @@ FAULTS = (
         old="main.cpu_time_s + step.learners_cpu_time_s + math.fsum",
         new="main.cpu_time_s + math.fsum",
         tests=("test_measure.py",),
+        note="no test has learner processes of their own and looks at cpu_time_s",
     ),
     Fault(
         subject="evaluation",
@@ -256,6 +260,7 @@ FAULTS = (
         old='if shm["free_mb"] < SHM_MB',
         new='if shm["total_mb"] < SHM_MB',
         tests=("unit/test_doctor.py",),
+        note="the one case has a small /dev/shm, none a large one that is full",
     ),
     Fault(
         subject="statistics",
@@ -290,7 +295,7 @@ FAULTS = (
         what="what begins with a minus is a formula for spreadsheets",
         old='_BEGINNING = r"[=+\\-@',
         new='_BEGINNING = r"[=+@',
-        tests=("test_tables*.py", "test_folder.py", "test_harmless.py", "test_csv*.py", "test_load*.py"),
+        tests=("test_received_folders.py", "test_harmless.py", "test_csv*.py"),
     ),
     Fault(
         subject="loading",
@@ -318,7 +323,7 @@ FAULTS = (
         what="replicates share seeds",
         old=" * count  # so that two replicates share no seed",
         new="  # so that two replicates share no seed",
-        tests=("test_space_files.py", "test_*options*.py", "test_plan*.py", "test_sequences.py"),
+        tests=("test_*options*.py", "test_sequences.py"),
     ),
 )
 
@@ -385,6 +390,7 @@ def tried(fault: Fault, checkout: Path, *, clean: bool) -> dict[str, object]:
     return {
         "subject": fault.subject,
         "what": fault.what,
+        **({"note": fault.note} if fault.note else {}),
         "outcome": outcome,
         "by": by,
         "files": [str(path.relative_to(checkout)) for path in places],

@@ -310,7 +310,7 @@ CASES: dict[str, Case] = {
         f"search_{name}": Case(
             space=search(sampler).replace("seeds: [1, 2]", f"seeds: [1, 2]\n  objective: {objective}"),
             nodes=SIX_CORES,
-            options=("--set", "execution=emulated"),
+            options=("--set", "execution=emulated", "--replicate", "2"),
         )
         for name, (objective, sampler) in _OBJECTIVES.items()
     },
