@@ -21,7 +21,7 @@ from study.space.variants import spec_of
 from study.trial.weights import STATE_FILE
 
 _SPACE_SUFFIXES = (".yaml", ".yml")
-_WAY_OUT = "copy the checkpoint into a folder of your own, and evaluate it there with --space"
+_WAY_OUT = "copy the checkpoint into a folder of your own, and evaluate it there with --space."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

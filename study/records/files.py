@@ -1,7 +1,7 @@
-"""Writing below a folder that somebody else may have filled: nothing that lies in it leads out of it. No engine.
+"""Reading and writing below a folder that somebody else may have filled: nothing in it leads out of it. No engine.
 
-A study folder can be a stranger's archive. Through a symbolic link in it, a command would write to any file of the
-person's, or copy any file of theirs into a packed study; a pipe in a file's place would let a command wait for ever.
+A study folder can be a stranger's archive. Through a symbolic link in it, a command would write to any file of its
+user, or copy any file of theirs into a packed study; a pipe in a file's place would let a command wait for ever.
 """
 
 import contextlib
@@ -17,7 +17,8 @@ PRIVATE, SHARED = 0o600, 0o666
 """Modes of new files: for their owner alone, and as the person's umask has it."""
 _EDITORS = ".#"
 """How Emacs names the link that it leaves beside a file while somebody edits it; nothing here reads such names."""
-_WAY_OUT = "remove it, or put a copy of what it leads to in its place"
+_NO_LINK = "must not be a symbolic link"
+_WAY_OUT = "remove it, or put a copy of what it leads to in its place."
 
 
 def check_plain(folder: Path) -> None:
@@ -56,7 +57,13 @@ def check_size(file: Path, largest: int) -> None:
     """
     size = file.stat().st_size if file.exists() else 0
     if size > largest:
-        raise RecordError(f"{file}: must have at most {largest:,} bytes, got {size:,}. Fix: remove it.")
+        raise RecordError(
+            where=str(file),
+            rule=f"must have at most {largest:,} bytes",
+            got=f"{size:,}",
+            fix="remove it.",
+            code="file-too-large",
+        )
 
 
 def below(root: Path, name: str) -> Path:
@@ -73,7 +80,7 @@ def below(root: Path, name: str) -> Path:
     for part in PurePosixPath(name).parts:
         path = path / part
         if path.is_symlink():
-            raise RecordError(f"{path}: must not be a symbolic link. Fix: {_WAY_OUT}.")
+            raise RecordError(where=str(path), rule=_NO_LINK, fix=_WAY_OUT, code="symbolic-link")
     return path
 
 
@@ -125,16 +132,23 @@ def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
     except FileNotFoundError:  # none, or a driver has just removed it
         return
     except OSError as error:
-        raise RecordError(f"{folder}: must be readable ({error.strerror}). Fix: check its permissions.") from error
+        raise RecordError(
+            where=str(folder),
+            rule=f"must be readable ({error.strerror})",
+            fix="check its permissions.",
+            code="folder-unreadable",
+        ) from error
 
 
 def _check_entry(entry: "os.DirEntry[str]") -> None:
     if entry.is_symlink():
-        raise RecordError(f"{entry.path}: must not be a symbolic link. Fix: {_WAY_OUT}.")
+        raise RecordError(where=entry.path, rule=_NO_LINK, fix=_WAY_OUT, code="symbolic-link")
     if entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False):
         return
     with contextlib.suppress(FileNotFoundError):  # a draft that was just renamed
         mode = entry.stat(follow_symlinks=False).st_mode
         kinds = {"a pipe": stat.S_ISFIFO, "a socket": stat.S_ISSOCK}
         kind = next((name for name, is_kind in kinds.items() if is_kind(mode)), "a device")
-        raise RecordError(f"{entry.path}: must be a file or a folder, got {kind}. Fix: remove it.")
+        raise RecordError(
+            where=entry.path, rule="must be a file or a folder", got=kind, fix="remove it.", code="not-a-file"
+        )

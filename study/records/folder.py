@@ -166,9 +166,7 @@ class StudyFolder:
         try:
             return self.identity_file.exists()
         except OSError as error:
-            raise RecordError(
-                f"{self.path}: must be readable ({error.strerror}). Fix: choose another --name or --out."
-            ) from error
+            raise _unusable(self.path, "readable", error, "choose another --name or --out.") from error
 
     def prepare(self) -> None:
         """Make an empty folder for a new study; only its owner may look inside (a tracking URI can hold a password).
@@ -188,14 +186,15 @@ class StudyFolder:
                 and not (entry == self.tensorboard and entry.is_dir() and not any(entry.iterdir()))
             ]
         except OSError as error:
-            raise RecordError(
-                f"{self.path}: must be writable ({error.strerror}). Fix: choose another folder with --out."
-            ) from error
+            raise _unusable(self.path, "writable", error, "choose another folder with --out.") from error
         if foreign:
             lost = "restore study.json from a backup to resume, or " if self.records.name in foreign else ""
             raise RecordError(
-                f"{self.path}: a new study needs an empty folder, got one with {', '.join(sorted(foreign)[:5])}. "
-                f"Fix: {lost}choose another --name or --out."
+                where=str(self.path),
+                rule="a new study needs an empty folder",
+                got=f"one with {', '.join(sorted(foreign)[:5])}",
+                fix=f"{lost}choose another --name or --out.",
+                code="folder-not-empty",
             )
         if self.path.stat().st_mode & 0o077:  # it was there before
             self.path.chmod(0o700)
@@ -209,10 +208,8 @@ class StudyFolder:
         try:
             self.tensorboard.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise RecordError(
-                f"{self.tensorboard}: must be a folder that can be written ({error.strerror}). "
-                "Fix: check the permissions, or remove what is in its place."
-            ) from error
+            fix = "check the permissions, or remove what is in its place."
+            raise _unusable(self.tensorboard, "a folder that can be written", error, fix) from error
 
     def create(self, identity: StudyIdentity, space_text: str) -> None:
         """Write a new study's identity and space file into a prepared and locked folder.
@@ -224,9 +221,7 @@ class StudyFolder:
             write_atomically(self.space_file, space_text)
             self.rewrite(identity)
         except OSError as error:
-            raise RecordError(
-                f"{self.path}: must be writable ({error.strerror}). Fix: choose another folder with --out."
-            ) from error
+            raise _unusable(self.path, "writable", error, "choose another folder with --out.") from error
 
     def rewrite(self, identity: StudyIdentity) -> None:
         """Write the identity, and the signature that says that this user did.
@@ -257,7 +252,7 @@ class StudyFolder:
         check_plain(self.path)
         for name, largest in _LARGEST.items():
             check_size(self.path / name, largest)
-        fix = "Fix: restore it from a backup, or start a new study with --name."
+        fix = "restore it from a backup, or start a new study with --name."
         try:
             content = json.loads(_small_text(file))
             if not isinstance(content, dict) or (wrong := misfit(StudyIdentity, content)) is not None:
@@ -268,16 +263,28 @@ class StudyFolder:
             _check_names(identity)
         except FileNotFoundError as error:
             way_out = "restore it from a backup" if self.records.exists() else "check --out and --name"
-            raise RecordError(f"{self.path}: no study here (study.json is missing). Fix: {way_out}.") from error
-        except OSError as error:
             raise RecordError(
-                f"{file}: must be a file that you can read ({error.strerror}). "
-                "Fix: check its permissions, or restore it from a backup."
+                where=str(self.path), rule="no study here (study.json is missing)", fix=f"{way_out}.", code="no-study"
             ) from error
+        except OSError as error:
+            fix = "check its permissions, or restore it from a backup."
+            raise _unusable(file, "a file that you can read", error, fix) from error
         except (ValueError, TypeError, RecursionError) as error:
-            raise RecordError(f"{file}: must be a study's identity, got a damaged file ({error}). {fix}") from error
+            raise RecordError(
+                where=str(file),
+                rule="must be a study's identity",
+                got=f"a damaged file ({error})",
+                fix=fix,
+                code="identity-damaged",
+            ) from error
         if identity.format != FORMAT:
-            raise RecordError(f"{file}: this version reads format {FORMAT}, got {identity.format!r}. {fix}")
+            raise RecordError(
+                where=str(file),
+                rule=f"this version reads format {FORMAT}",
+                got=repr(identity.format),
+                fix=fix,
+                code="identity-format",
+            )
         return identity
 
     def check_owner(self) -> None:
@@ -297,6 +304,10 @@ class StudyFolder:
         """
         with lock.held(self.path):
             yield
+
+
+def _unusable(place: Path, rule: str, error: OSError, fix: str) -> RecordError:
+    return RecordError(where=str(place), rule=f"must be {rule} ({error.strerror})", fix=fix, code="file-unusable")
 
 
 def _check_names(identity: StudyIdentity) -> None:

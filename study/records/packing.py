@@ -50,7 +50,13 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
         RecordError: There is no study, its records cannot be trusted, or the target holds something already.
     """
     if digits not in (None, DIGITS):
-        raise RecordError(f"digits: must be {DIGITS}, got {digits}. Fix: --digits {DIGITS}, or none to keep all.")
+        raise RecordError(
+            where="digits",
+            rule=f"must be {DIGITS}",
+            got=digits,
+            fix=f"--digits {DIGITS}, or none to keep all.",
+            code="digits",
+        )
     identity = folder.identity()
     lines, space = list(read_lines(folder.records)), _space_of(folder)
     ledger = fold_lines(lines, folder.records)
@@ -81,8 +87,11 @@ def _space_of(folder: StudyFolder) -> str:
         return folder.space_file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(
-            f"{folder.space_file}: must be the space as it was written, got none that can be read ({error}). "
-            "Fix: put the space file that the study was started with in its place."
+            where=str(folder.space_file),
+            rule="must be the space as it was written",
+            got=f"none that can be read ({error})",
+            fix="put the space file that the study was started with in its place.",
+            code="space-unreadable",
         ) from error
 
 
@@ -94,8 +103,10 @@ def unpacked(folder: StudyFolder) -> StudyFolder:
     """
     if folder.records.suffix == ".xz":
         raise RecordError(
-            f"{folder.records}: a packed study can be read only. Fix: copy the folder, run `xz -d "
-            f"{folder.packed_records.name}` in the copy, and use that."
+            where=str(folder.records),
+            rule="a packed study can be read only",
+            fix=f"copy the folder, run `xz -d {folder.packed_records.name}` in the copy, and use that.",
+            code="packed",
         )
     return folder
 

@@ -15,7 +15,7 @@ from study.records.ledger import Ledger
 from study.records.records import Line, read_lines
 from study.records.table import read_table
 
-_FIX = "Fix: restore the file from a backup, or start a new study with --name."
+_FIX = "restore the file from a backup, or start a new study with --name."
 _ENDED = ("finished", "failed")
 _SHOWN = 5
 """Most trials in a message."""
@@ -35,9 +35,12 @@ def check_files(folder: StudyFolder) -> None:
         faults.append("the folder itself must be readable and writable")
     if faults:
         raise RecordError(
-            f"{folder.path}: a study reads and writes its files, got: {'; '.join(faults)}. Fix: correct the "
-            "permissions, or move away what is in a file's place and restore the file from a backup (study.json, "
-            "records.jsonl; the others are made anew)."
+            where=str(folder.path),
+            rule="a study reads and writes its files",
+            got="; ".join(faults),
+            fix="correct the permissions, or move away what is in a file's place and restore the file from a backup "
+            "(study.json, records.jsonl; the others are made anew).",
+            code="files-unusable",
         )
 
 
@@ -62,8 +65,11 @@ def fold_lines(lines: Iterable[Line], records: Path, ledger: Ledger | None = Non
             ledger.apply(line.record, line.time)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise RecordError(
-                f"{records}: line {line.seq + 1}: a {line.record.kind} record must follow on the lines before it, got "
-                f"{type(error).__name__}: {error}. {_FIX}"
+                where=f"{records}: line {line.seq + 1}",
+                rule=f"a {line.record.kind} record must follow on the lines before it",
+                got=f"{type(error).__name__}: {error}",
+                fix=_FIX,
+                code="records-contradict",
             ) from error
     return ledger
 
@@ -82,13 +88,19 @@ def check_not_cut(folder: StudyFolder, ledger: Ledger, *, num_mirrored: int = 0)
     for witness, missing in _witnesses(folder, ledger):
         shown = ", ".join(map(str, missing[:_SHOWN])) + ("…" if len(missing) > _SHOWN else "")
         raise RecordError(
-            f"{folder.records}: must hold every trial that was recorded, got none of trial {shown}, which {witness}: "
-            f"the records were cut. {_FIX} Where the records are right, remove {witness.split()[0]}."
+            where=str(folder.records),
+            rule="must hold every trial that was recorded",
+            got=f"none of trial {shown}, which {witness}: the records were cut",
+            fix=f"{_FIX} Where the records are right, remove {witness.split()[0]}.",
+            code="records-cut",
         )
     if num_mirrored > 0 and ledger.sessions == 0:
         raise RecordError(
-            f"{folder.records}: must hold the {num_mirrored} records that MLflow has got (mirror.json), got none: the "
-            f"file was emptied. {_FIX}"
+            where=str(folder.records),
+            rule=f"must hold the {num_mirrored} records that MLflow has (mirror.json)",
+            got="none: the file was emptied",
+            fix=_FIX,
+            code="records-emptied",
         )
 
 

@@ -1,7 +1,7 @@
 """Whether a study folder is its user's own: nobody else can have prepared or exchanged what is in it. No engine.
 
-A resume goes on from what it finds: Optuna's journal, checkpoints beside it, a tracking URI; `evaluate` plays a policy.
-None of that is unpickled; the check keeps it so that a stranger's folder is never taken for one's own work.
+A resume goes on from what it finds: records, checkpoints, a tracking URI; `evaluate` plays a policy. None of that is
+unpickled; with this check a stranger's folder is never taken for one's own work.
 
 After unpacking a stranger's files belong to whoever unpacked them. So a study that is started leaves a signature of its
 `study.json` and of that file's inode, under a key that is in the user's state folder: a received, copied or changed
@@ -22,7 +22,7 @@ from pathlib import Path
 from study.errors import RecordError
 from study.records.files import write_atomically
 
-_COPY = "copy the folder and resume the copy with --out"
+_COPY = "copy the folder and resume the copy with --out."
 SIGNATURE = ".made_here"
 """File of a study's folder."""
 _KEY_BYTES = 32
@@ -42,7 +42,7 @@ def check_own(folder: Path, *, way_out: str = _COPY) -> None:
         RecordError: Names the first place that is not trusted, and the way out.
     """
     if (place := open_place(folder)) is not None:
-        raise RecordError(f"{place}: must not be writable by everybody. Fix: chmod o-w {shlex.quote(str(place))}.")
+        raise _open_to("everybody", "o-w", place)
     _check(folder, folder.stat(), way_out)
     for entry in os.scandir(folder):
         with contextlib.suppress(FileNotFoundError):  # a draft that another driver has just removed
@@ -82,8 +82,11 @@ def check_modules(identity_file: Path, ids: Iterable[str], way_out: str) -> None
     imported = next((each for each in ids if ":" in each), None)
     if imported is not None and not is_made_here(identity_file):
         raise RecordError(
-            f"{identity_file.parent}: a module must not be imported because a folder that was received, moved or "
-            f"copied names it, got {imported!r}. Fix: read that module, then {way_out}."
+            where=str(identity_file.parent),
+            rule="a module must not be imported because a folder that was received, moved or copied names it",
+            got=repr(imported),
+            fix=f"read that module, then {way_out}.",
+            code="module-of-a-stranger",
         )
 
 
@@ -127,15 +130,30 @@ def group_may_write(status: os.stat_result) -> bool:
 
 def _check_owner(place: Path, status: os.stat_result, way_out: str) -> None:
     if status.st_uid != os.getuid():
-        raise RecordError(f"{place}: must belong to you (uid {os.getuid()}), got uid {status.st_uid}. Fix: {way_out}.")
+        raise RecordError(
+            where=str(place),
+            rule=f"must belong to you (uid {os.getuid()})",
+            got=f"uid {status.st_uid}",
+            fix=way_out,
+            code="belongs-to-another-user",
+        )
 
 
 def _check(place: Path, status: os.stat_result, way_out: str) -> None:
     _check_owner(place, status, way_out)
     if status.st_mode & stat.S_IWOTH:
-        raise RecordError(f"{place}: must not be writable by everybody. Fix: chmod o-w {shlex.quote(str(place))}.")
+        raise _open_to("everybody", "o-w", place)
     if group_may_write(status):
-        raise RecordError(f"{place}: must not be writable by your group. Fix: chmod g-w {shlex.quote(str(place))}.")
+        raise _open_to("your group", "g-w", place)
+
+
+def _open_to(whom: str, mode: str, place: Path) -> RecordError:
+    return RecordError(
+        where=str(place),
+        rule=f"must not be writable by {whom}",
+        fix=f"chmod {mode} {shlex.quote(str(place))}.",
+        code="writable-by-others",
+    )
 
 
 def _is_private(gid: int) -> bool:

@@ -215,11 +215,11 @@ def test_a_file_that_would_fill_the_memory_is_not_read(study, name):
 
 
 def test_verifying_a_certificate_waits_for_no_pipe_and_follows_no_link(study, tmp_path):
-    os.mkfifo(study.designs.holdup.certificate)
+    os.mkfifo(study.certificate)
     with pytest.raises(RecordError, match="must be a file"):
         verify(study.path)
-    study.designs.holdup.certificate.unlink()
-    study.designs.holdup.certificate.symlink_to(tmp_path)
+    study.certificate.unlink()
+    study.certificate.symlink_to(tmp_path)
     with pytest.raises(RecordError, match="symbolic link"):
         verify(study.path)
 
