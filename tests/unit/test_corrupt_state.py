@@ -42,7 +42,7 @@ from study.records.records import KINDS, RecordLog, TrialEnded, read_lines
 from study.records.table import write_table
 from study.records.trust import SIGNATURE, sign
 from tests import holdup
-from tests.spaces import spec
+from tests.spaces import content, spec
 from tests.unit.test_conductor import CLUSTER, Session
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +74,7 @@ def whole(tmp_path_factory):
         spec=SPACE.to_json(),
         digest=SPACE.digest(),
     )
-    folder.create(identity, json.dumps(SPACE.to_json()))  # JSON is YAML
+    folder.create(identity, json.dumps(content(execution="real")))  # JSON is YAML
     session = Session(path, SPACE)
     conductor = session.conductor
     session.finish(conductor.next_trial().trial, policy=policy())
