@@ -399,7 +399,7 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
     from study.cluster.connection import joined_ray, private_shape
     from study.designs.registry import make_plan
     from study.planning.plan import remarks
-    from study.trial.engine.envs.environments import probe_study
+    from study.trial.engine.envs.probing import probe_study
 
     spaces = probe_study(spec, source)
     if (joined := resolve_address(address)) is None:

@@ -21,7 +21,7 @@ from study.hosts.machine import boot_id
 from study.hosts.probe import read_node
 from study.planning.shape import LOCAL
 from study.space.spec import EnvironmentSpec, StudySpec
-from study.trial.engine.envs.environments import probe
+from study.trial.engine.envs.probing import probe
 
 SAMPLE_S = 1.0
 """How long the load is watched."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from study.cluster.address import resolve_address
-from study.cluster.connection import joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
-from study.cluster.ray_watch import RayWatch
+from study.cluster.connection import RayWatch, joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
 from study.cluster.shipping import own_modules, runtime_env
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Conductor
@@ -45,7 +44,7 @@ from study.space.settings import runnable
 from study.space.spec import Execution, StudySpec
 from study.space.throughput import LEARNERS
 from study.space.variants import Variant, spec_of
-from study.trial.engine.envs.environments import Spaces, probe_study
+from study.trial.engine.envs.probing import Spaces, probe_study
 
 if TYPE_CHECKING:
     from study.designs.holdup.certificate.making import Certificate

@@ -19,7 +19,7 @@ from study.records.trust import check_modules
 from study.space.spec import StudySpec
 
 if TYPE_CHECKING:
-    from study.trial.engine.envs.environments import Spaces
+    from study.trial.engine.envs.probing import Spaces
     from study.trial.evaluation import EvaluationResult
 
 
@@ -100,8 +100,8 @@ def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda 
     film = None if asked.video is None else _target(subject, asked.video)
     if film is not None:
         check_target(film)
-    from study.trial.engine.envs.environments import probe, probe_study
     from study.trial.engine.envs.frames import open_scene
+    from study.trial.engine.envs.probing import probe, probe_study
 
     with ExitStack() as scenes:
         # A random policy has no network that must suit.

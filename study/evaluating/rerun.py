@@ -97,7 +97,7 @@ def train_again(
             raise RecordError(f"--rerun: {law}. Fix: install {ENGINE}=={recorded} in another environment.")
     listed = ", ".join(str(row.trial) for row in rows)
     tell(f"Training {count} of {len(finished)} trials of the confirmation again, drawn with --seed {seed}: {listed}.")
-    from study.trial.again import train
+    from study.evaluating.retraining import train
 
     starts = {line.record.trial: line.record for line in lines if isinstance(line.record, TrialStarted)}
     arms: dict[tuple[str | None, int], list[TrialRow]] = defaultdict(list)

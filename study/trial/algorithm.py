@@ -23,8 +23,9 @@ from ray.tune.registry import register_env
 from study.errors import Fault, SpaceError
 from study.space.parameters import END_FRACTION, FRAGMENT, SCALE, Value
 from study.space.spec import EnvironmentSpec, Execution, NetworkSpec, StudySpec
-from study.trial.engine.envs.environments import Spaces, env_factory
-from study.trial.engine.learning.counting_learner import CountingAPPOLearner, CountingIMPALALearner
+from study.trial.engine.envs.environments import env_factory
+from study.trial.engine.envs.probing import Spaces
+from study.trial.engine.learning.asynchronous_learner import CountingAPPOLearner, CountingIMPALALearner
 from study.trial.engine.learning.encoders import CONV_NET, NATURE_FILTERS, NORMALIZE, StudyCatalog
 from study.trial.engine.learning.lean_learner import LeanPPOLearner, lean_obstacle
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle

@@ -1,12 +1,12 @@
 """RLlib's APPO and IMPALA, measured: runners go on sampling while the learner learns. Imports RLlib.
 
 An iteration is a span of time, at least `ITERATION_S` and one train batch. Sampling and learning overlap, so that there
-are no phases; what there is instead is how long the runners sampled and the learner learnt in that span, each by its
-own clock, and how old the policy was that a sample was drawn with. An iteration that an evaluation follows ends when
-all that was begun is done: else runners and learner would go on beside the evaluation, which no clock counts, and the
-policy would change under it. Batches, queues and losses are RLlib's, but that returns go on beyond a fragment
-(`engine.learning.truncations`); the runners are asked by this module, which waits for samples (RLlib polls) and
-misses none.
+are no phases. Measured instead: how long the runners sampled and the learner learnt in that span, each by its own
+clock, and how old the policy was that a sample was drawn with. An iteration before an evaluation ends when all work
+that was begun is done. Otherwise runners and learner would go on beside the evaluation, where no clock counts, and the
+policy would change while it is evaluated. Batches, queues and losses are RLlib's, except that returns go on beyond a
+fragment (`BootstrappedLearner`). This module asks the runners itself and waits for their samples; RLlib polls, and
+drops late ones.
 """
 
 import math
@@ -23,7 +23,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from study.errors import TrialError
 from study.seams.base import overrides
 from study.seams.rllib import ASYNCHRONOUS_SAMPLES, actors_of
-from study.trial.engine.learning.counting_learner import CountingLearner, Learnt
+from study.trial.engine.learning.asynchronous_learner import CountingLearner, Learnt
 from study.trial.engine.sampling.runner import SampleReference
 from study.trial.measure import RunnerMeasurement, StepMeasurement
 from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig, check_runner

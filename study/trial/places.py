@@ -17,7 +17,6 @@ from study.hosts.load import LoadSnapshot, NodeLoad, OwnProcesses, load_between,
 if TYPE_CHECKING:
     from study.space.spec import ResourcesSpec
     from study.trial.engine.sampling.runner import RunnerReport
-    from study.trial.measured_algorithm import MeasuredAlgorithm
 
 LOOK_TIMEOUT_S = 60.0
 """A look takes milliseconds; without its answer the load is not known."""
@@ -69,14 +68,12 @@ def here(process: str, *, number: int = 0, runners: tuple[int, ...] = (), num_cp
     )
 
 
-def places_of(
-    algorithm: "MeasuredAlgorithm", reports: Sequence["RunnerReport"], resources: "ResourcesSpec"
-) -> list[Place]:
+def places_of(reports: Sequence["RunnerReport"], learners: Sequence[Place], resources: "ResourcesSpec") -> list[Place]:
     """Return where the processes of a trial are, the main one first.
 
     Args:
-        algorithm: What was built.
         reports: What the processes that step lanes say of themselves.
+        learners: Where the learner processes are.
         resources: What each process reserves.
     """
     sampling = {report.process: tuple(sorted({runner for runner, _ in report.lanes})) for report in reports}
@@ -95,8 +92,6 @@ def places_of(
         for report in reports
         if report.process
     ]
-    cpus = resources.num_cpus_per_learner
-    learners = algorithm.of_learners(lambda number: here("learner", number=number, num_cpus=cpus))
     return [main, *runners, *learners]
 
 

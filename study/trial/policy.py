@@ -16,7 +16,7 @@ from study.errors import RecordError
 from study.space.parameters import Value
 from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
-from study.trial.engine.envs.environments import Spaces
+from study.trial.engine.envs.probing import Spaces
 from study.trial.weights import Weights, read_weights
 
 NOT_ACTING = ("vf.", "encoder.critic_encoder.", "_old_encoder.", "_old_pi.")

@@ -28,15 +28,13 @@ from study.space.spec import EnvironmentSpec, Execution, StudySpec
 from study.trial.algorithm import build_config
 from study.trial.deadline import SteadyThread
 from study.trial.effective import read_effective, runner_reports
-from study.trial.engine.envs.environments import Spaces, probe
-from study.trial.engine.envs.on_nodes import why_not_here
+from study.trial.engine.envs.probing import Spaces, probe, why_not_here
 from study.trial.evaluation import evaluate
 from study.trial.failures import described, of_runner, original
-from study.trial.kept_runners import KeptRunners
 from study.trial.measure import StepMeasurement, Watch, iteration_metrics
 from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig
-from study.trial.meeting import meet
 from study.trial.places import NodeWatch, here, places_of
+from study.trial.throughput import KeptRunners, meet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +125,10 @@ class TrialRun:
         effective = read_effective(algorithm, reports)
         _check_effective({**self._config.setting, "seed": self._config.seed}, effective)
         algorithm.learners_used()  # start-up is no training
-        algorithm.places = places_of(algorithm, reports, self._config.spec.resources)
+        resources = self._config.spec.resources
+        cpus = resources.num_cpus_per_learner
+        learners = algorithm.of_learners(lambda number: here("learner", number=number, num_cpus=cpus))
+        algorithm.places = places_of(reports, learners, resources)
         self._nodes = NodeWatch(
             algorithm.places,
             algorithm.actor_of,

@@ -3,13 +3,17 @@
 The driver imports this module, and a driver without RLlib starts two seconds earlier.
 """
 
+import contextlib
 import functools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import ray
 from ray.tune import PlacementGroupFactory, Trainable
+from ray.util.placement_group import remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from study.errors import StudyError, TrialError, TrialLostError
 from study.hosts.memory import forget_peak_rss
@@ -17,7 +21,7 @@ from study.planning.needs import processes
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.trial.failures import described, original, was_lost
-from study.trial.kept_runners import KeptRunners
+from study.trial.throughput import KeptRunners
 
 if TYPE_CHECKING:
     from study.trial.run import TrialRun
@@ -105,6 +109,38 @@ class StudyTrial(Trainable):
         if run is not None:
             run.close()
         self._kept.end()
+
+
+def results_of(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Train one trial without Tune, in processes as Tune would start them; yield the result of each step.
+
+    Args:
+        config: Of the trial, as Tune hands it over.
+
+    Raises:
+        TrialError: The trial cannot go on, or its process died.
+    """
+    request = StudyTrial.default_resource_request(config)
+    group = ray.util.placement_group(request.bundles, strategy=request.strategy)
+    place = PlacementGroupSchedulingStrategy(
+        placement_group=group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
+    )
+    main = request.bundles[0]
+    actor = ray.remote(StudyTrial).options(num_cpus=main["CPU"], num_gpus=main.get("GPU", 0), scheduling_strategy=place)
+    trial = actor.remote(config)
+    try:
+        done = False
+        while not done:
+            result = ray.get(trial.step.remote())
+            yield result
+            done = result["done"]
+    except ray.exceptions.RayError as error:
+        raise TrialError(str(error).strip().splitlines()[-1]) from error
+    finally:
+        with contextlib.suppress(ray.exceptions.RayError):  # it has died
+            ray.get(trial.cleanup.remote())
+        ray.kill(trial)
+        remove_placement_group(group)
 
 
 def spec_in(config: Mapping[str, Any]) -> StudySpec:

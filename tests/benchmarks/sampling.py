@@ -126,7 +126,7 @@ def _runner(environment: str, lanes: int, runner: str, backend: str) -> Callable
     from study.space.algorithms import ALGORITHMS
     from study.space.parameters import PARAMETERS
     from study.trial.algorithm import build_config
-    from study.trial.engine.envs.environments import probe
+    from study.trial.engine.envs.probing import probe
     from tests.spaces import spec
 
     if backend == "envpool" and find_spec("envpool") is None:

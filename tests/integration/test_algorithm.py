@@ -15,7 +15,7 @@ from study.space.algorithms import ALGORITHMS
 from study.space.settings import differences
 from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
-from study.trial.engine.envs.environments import probe
+from study.trial.engine.envs.probing import probe
 from study.trial.engine.learning.lean_learner import LeanPPOLearner
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.engine.sampling.runner import StockEnvRunner

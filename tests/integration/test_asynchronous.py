@@ -24,8 +24,12 @@ from study.metrics import METRICS
 from study.records.folder import unpack_policy
 from study.trial import algorithm as algorithm_module
 from study.trial import run as run_module
-from study.trial.engine.learning.counting_learner import Backlog, CountingAPPOLearner, CountingIMPALALearner
-from study.trial.engine.learning.truncations import BootstrappedLearner
+from study.trial.engine.learning.asynchronous_learner import (
+    Backlog,
+    BootstrappedLearner,
+    CountingAPPOLearner,
+    CountingIMPALALearner,
+)
 from study.trial.engine.sampling.seeds import lane_seed
 from study.trial.evaluation import evaluate
 from study.trial.run import TrialRun
@@ -112,7 +116,7 @@ def test_a_return_goes_on_beyond_its_fragment_and_ends_with_its_episode(algorith
         ours, rllib = learner.compute_loss_for_module, super(BootstrappedLearner, learner).compute_loss_for_module
         value = 1 / (1 - GAMMA)
         assert loss_of(ours, learner, value=value, terminated=False) == pytest.approx(0, abs=1e-3)
-        # Where this fails, RLlib has mended it, and `study.trial.engine.learning.truncations` can go.
+        # Where this fails, RLlib has mended it, and `study.trial.engine.learning.asynchronous_learner` can go.
         assert loss_of(rllib, learner, value=value, terminated=False) > 1000
         # Against a value of 0: half the mean square of the returns, and the policy's part.
         returns = (1 - GAMMA ** np.arange(FRAGMENT, 0, -1)) / (1 - GAMMA)

@@ -9,7 +9,7 @@ import torch
 from ray.rllib.core.columns import Columns
 
 from study.trial.algorithm import build_config
-from study.trial.engine.envs.environments import probe
+from study.trial.engine.envs.probing import probe
 from study.trial.engine.learning.encoders import (
     LARGEST,
     ImpalaEncoder,

@@ -17,7 +17,8 @@ from study.driver.losses import reason_of
 from study.errors import TrialError
 from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
-from study.trial.engine.envs.environments import make_env, probe
+from study.trial.engine.envs.environments import make_env
+from study.trial.engine.envs.probing import probe
 from study.trial.engine.sampling.acting import scaling_for_environment
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.runner import StockEnvRunner

@@ -23,7 +23,8 @@ from study.cli import commands as cli
 from study.errors import TrialError
 from study.space.spec import StudySpec
 from study.trial import evaluation
-from study.trial.engine.envs.environments import make_env, probe
+from study.trial.engine.envs.environments import make_env
+from study.trial.engine.envs.probing import probe
 from study.trial.engine.sampling.seeds import evaluation_seeds
 from study.trial.evaluation import evaluate, evaluate_random
 from tests import synthetic

@@ -5,7 +5,7 @@ from pathlib import Path
 from study.designs.holdup.certificate.export import export_python
 from study.space.algorithms import ALGORITHMS
 from study.trial.algorithm import build_config
-from study.trial.engine.envs.environments import probe
+from study.trial.engine.envs.probing import probe
 from tests import holdup
 
 

@@ -11,7 +11,7 @@ import ray
 from study.errors import TrialError
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS
-from study.trial.meeting import meet
+from study.trial.throughput import meet
 from study.trial.trainable import StudyTrial
 from tests.integration.test_env_runners import config_of, runner_of
 from tests.throughput import throughput_spec

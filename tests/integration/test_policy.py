@@ -19,7 +19,7 @@ from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
-from study.trial.engine.envs.environments import probe
+from study.trial.engine.envs.probing import probe
 from study.trial.engine.learning.encoders import normalizers_of
 from study.trial.evaluation import evaluate
 from study.trial.policy import load_policy

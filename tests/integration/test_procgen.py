@@ -11,7 +11,7 @@ from study.space.procgen import GAMES
 from study.space.spec import EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.lane_envs import make_lane_envs
-from study.trial.engine.envs.observations import Unusable
+from study.trial.engine.envs.wrappers import Unusable
 from study.trial.run import TrialConfig, TrialRun
 from tests.integration.trials import trial_config
 

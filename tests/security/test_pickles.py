@@ -12,7 +12,7 @@ import pytest
 from study.errors import RecordError, SpaceError
 from study.records.folder import StudyFolder
 from study.records.trust import check_own
-from study.trial.engine.envs.environments import probe
+from study.trial.engine.envs.probing import probe
 from tests.e2e.commands import ROOT, command, study
 from tests.e2e.commands import run as run_command
 from tests.security.bombs import bomb, plant

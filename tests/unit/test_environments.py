@@ -12,18 +12,11 @@ from gymnasium.wrappers import TimeLimit
 
 from study.errors import SpaceError
 from study.space.spec import EnvironmentSpec
-from study.trial.engine.envs.environments import (
-    EnvFactory,
-    Spaces,
-    check_network,
-    env_factory,
-    make_env,
-    probe,
-    probe_study,
-)
+from study.trial.engine.envs.environments import EnvFactory, env_factory, make_env
 from study.trial.engine.envs.envpool_envs import EnvPoolLanes
 from study.trial.engine.envs.lane_envs import GymnasiumLanes, make_lane_envs
-from study.trial.engine.envs.observations import PoolObservations, Unusable, observed
+from study.trial.engine.envs.probing import Spaces, check_network, probe, probe_study
+from study.trial.engine.envs.wrappers import PoolObservations, Unusable, observed
 from tests.spaces import spec
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
@@ -234,7 +227,7 @@ def test_a_probe_is_quick() -> None:
 
 
 def test_an_environment_whose_first_step_hangs_is_refused_in_time(monkeypatch):
-    monkeypatch.setattr("study.trial.engine.envs.environments.PROBE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("study.trial.engine.envs.probing.PROBE_TIMEOUT_S", 0.3)
     hangs = EnvironmentSpec(id="tests.environments:Hangs", kwargs={"at_step": 1}, floor=0, reference=1, target=1)
     with pytest.raises(SpaceError, match="made, reset and stepped within"):
         probe(hangs, "test")

@@ -12,7 +12,7 @@ from study.errors import SpaceError
 from study.space.procgen import GAMES, NUM_TEST_LEVELS, faults_of_game, task_of
 from study.space.spec import EnvironmentSpec
 from study.trial.engine.envs.environments import env_factory, make_env
-from study.trial.engine.envs.layers import StepLoad, layered
+from study.trial.engine.envs.wrappers import StepLoad, layered
 from tests.spaces import spec
 
 

@@ -4,9 +4,9 @@ import pytest
 from gymnasium import error as gymnasium_error
 
 from study.errors import SpaceError
-from study.trial.engine.envs.environments import make_env, probe
-from study.trial.engine.envs.observations import Unusable
-from study.trial.engine.envs.on_nodes import why_not_here
+from study.trial.engine.envs.environments import make_env
+from study.trial.engine.envs.probing import probe, why_not_here
+from study.trial.engine.envs.wrappers import Unusable
 from study.trial.failures import RunnerStartError, of_runner
 from tests.spaces import spec
 

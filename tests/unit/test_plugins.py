@@ -4,7 +4,7 @@ import gymnasium
 import pytest
 
 from study.errors import SpaceError
-from study.trial.engine.envs.environments import probe
+from study.trial.engine.envs.probing import probe
 from tests.spaces import spec
 
 PLUGIN = """

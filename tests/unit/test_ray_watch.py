@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from study.cluster import ray_watch
-from study.cluster.ray_watch import RayWatch
+from study.cluster import connection as ray_watch
+from study.cluster.connection import RayWatch
 
 
 @pytest.fixture(autouse=True)

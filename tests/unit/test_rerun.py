@@ -9,11 +9,11 @@ import pytest
 
 from study.errors import RecordError
 from study.evaluating import rerun
+from study.evaluating import retraining as again
 from study.evaluating.rerun import prediction, train_again
 from study.records.folder import StudyFolder
 from study.records.provenance import provenance
 from study.records.records import Evaluation, StudyOpened, TrialStarted
-from study.trial import again
 from tests import holdup
 
 HERE = provenance({})

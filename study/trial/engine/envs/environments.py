@@ -1,58 +1,33 @@
-"""Makes the environment that a space names, and finds out early when that cannot work. No Ray, no torch.
+"""Makes the environment that a space names. No Ray, no torch.
 
 A Gymnasium id, `module:Class` of the user's own, or an EnvPool task. Every environment leaves here with float32
 observations: images in [0, 1], everything else flat.
 """
 
+import contextlib
 import copy
 import difflib
 import importlib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium import error as gymnasium_error
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.envs.registration import namespace
 from gymnasium.wrappers import TimeLimit
 
-from study.errors import Fault, SpaceError, TrialError
 from study.space.procgen import game_meant
-from study.space.spec import EnvironmentSpec, NetworkSpec, StudySpec
-from study.trial.deadline import within
+from study.space.spec import EnvironmentSpec
 from study.trial.engine.envs.envpool_envs import EnvPoolEnv
-from study.trial.engine.envs.lane_checks import LaneError, checked_reward
-from study.trial.engine.envs.layers import StepLoad, layered
-from study.trial.engine.envs.observations import Unusable, observed
-from study.trial.engine.envs.plugins import load_plugins_for, package_of
-from study.trial.failures import described
+from study.trial.engine.envs.wrappers import StepLoad, Unusable, layered, observed
 
-ID, KWARGS = "environment.id", "environment.kwargs"
+ID = "environment.id"
 _ALIKE = 0.7
 """How alike an id must be to be proposed, as `difflib` counts: -v5 alone makes many ids half alike."""
-_API = {
-    "reset": "Write it as Gymnasium has it: reset(*, seed=None, options=None) returns (observation, info).",
-    "step": "Write it as Gymnasium has it: step(action) returns (observation, reward, terminated, truncated, info).",
-}
-_OTHER_API = ("unpack", "unexpected keyword argument 'seed'")
-"""Words of what Python says where `reset` or `step` takes or returns something else."""
-PROBE_TIMEOUT_S = 60.0
-"""How long the first environment may take to be made, reset and stepped once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spaces:
-    """What the network sees and what it answers.
-
-    Attributes:
-        observation_space: A float32 `Box`. An image, shape (height, width, channels), in [0, 1]; another 3-D
-            array of floats as it is; anything else flat, shape (features,).
-        action_space: `Discrete`, `MultiDiscrete` or a float `Box`.
-    """
-
-    observation_space: gymnasium.Space
-    action_space: gymnasium.Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,137 +162,58 @@ def _procgen_meant(env_id: str) -> str | None:
     return None if game is None else f"Did you mean '{game}'?"
 
 
-def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
-    """Make one environment, reset it, take one step and close it.
+# --- environments that other packages register ---------------------------------------------------------------------
+
+GROUP = "gymnasium.envs"
+_NO_NAMESPACE = ("__root__", "__internal__")
+
+
+@dataclass(frozen=True, slots=True)
+class _Package:
+    """A package that registers environments when it is imported: what pip calls it, its module, and its ids."""
+
+    name: str
+    module: str
+    ids: str
+
+
+_PACKAGES = (
+    _Package("ale-py", "ale_py", r"ALE/|\w+NoFrameskip-v4|\w+Deterministic-v4"),
+    _Package("minigrid", "minigrid", r"MiniGrid-|BabyAI-"),
+    _Package("miniworld", "miniworld", r"MiniWorld-"),
+    _Package("gymnasium-robotics", "gymnasium_robotics", r"(Fetch|Hand|Adroit|Franka|PointMaze|AntMaze)"),
+    _Package("highway-env", "highway_env", r"(highway|merge|roundabout|parking|intersection|racetrack)-"),
+    _Package("shimmy[dm-control]", "shimmy", r"dm_control/"),
+)
+
+
+def package_of(env_id: str) -> str | None:
+    """Return how to get at the environments of a well-known package; None where nobody here knows it.
 
     Args:
-        spec: The environment.
-        source_name: Name of the space file, for the message.
-
-    Raises:
-        SpaceError: The environment cannot be found, made or stepped, or its spaces are not supported.
+        env_id: An id of Gymnasium, `module:Id`, or the name of a module.
     """
-    try:
-        slow = f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s."
-        return within(PROBE_TIMEOUT_S, lambda: _probe(spec), otherwise=slow)
-    except TrialError as error:
-        fault = Fault(where=ID, rule=str(error), fix="Try it in Python: make the environment and reset it.")
-    except Unusable as unusable:
-        raise SpaceError(source_name, [unusable.fault]) from unusable
-    except gymnasium_error.DependencyNotInstalled as error:
-        fault = Fault(
-            where=ID, rule=f"a dependency of '{spec.id}' is missing: {error}.", fix="Install it on every node."
-        )
-    except (Exception, SystemExit) as error:
-        if isinstance(error, TypeError) and "argument" in str(error):
-            law = f"must suit the constructor of '{spec.id}', got {spec.kwargs}: {described(error)}."
-            fault = Fault(where=KWARGS, rule=law, fix="Change the arguments.")
-        else:
-            law = f"'{spec.id}' must be made with {spec.kwargs}, got {described(error)}."
-            fault = Fault(where=ID, rule=law, fix="Try it in Python: make the environment and reset it.")
-        raise SpaceError(source_name, [fault]) from error
-    raise SpaceError(source_name, [fault])
+    module, colon, _ = env_id.partition(":")
+    for package in _PACKAGES:
+        if module == package.module if colon else re.match(package.ids, env_id):
+            install = f"Run `pip install '{package.name}'` on every node"
+            if colon:
+                return f"{install}."
+            write = f"rite {package.module}:{env_id}, which imports the package first."
+            return f"W{write}" if find_spec(package.module) else f"{install}, and w{write}"
+    return None
 
 
-def probe_study(spec: StudySpec, source_name: str) -> Spaces:
-    """Probe the environment that policies are trained in, and where it differs the one that they are judged in.
+def load_plugins_for(env_id: str) -> None:
+    """Let the installed packages that may know an id register what they have.
 
-    Raises:
-        SpaceError: As of `probe` and `check_network`; or policies of the one could not play the other.
+    What a package raises meanwhile passes through.
+
+    Args:
+        env_id: `Name-v0` or `Namespace/Name-v0`.
     """
-    spaces = probe(spec.environment, source_name)
-    check_network(spec.model, spaces, source_name)
-    if not spec.evaluation.kwargs:
-        return spaces
-    place = "evaluation.kwargs"
-    try:
-        judged = probe(spec.evaluated_environment, source_name)
-    except SpaceError as error:
-        raise SpaceError(source_name, [replace(fault, where=place) for fault in error.faults]) from error
-    trained_on, judged_on = (f"{each.observation_space.shape} and {each.action_space}" for each in (spaces, judged))
-    if trained_on != judged_on:
-        law = f"must leave observations and actions what they are in training, {trained_on}, got {judged_on}."
-        raise SpaceError(source_name, [Fault(where=place, rule=law, fix="Change the arguments.")])
-    return spaces
-
-
-_DEFAULT_SQUARES = (10, 42, 64, 84, 96)
-"""Sizes of images for which RLlib has convolutions of its own, pixels."""
-_CHANNELS = (1, 3, 4)
-"""Of an image in grey, in colour, and of four frames: no image has so few rows."""
-
-
-def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
-    """Refuse convolutions for vectors, and images for which nobody has named convolutions.
-
-    Raises:
-        SpaceError: Names `model.conv_filters` or `model.conv_net`, or `environment.id` where channels come first.
-    """
-    shape = spaces.observation_space.shape
-    if len(shape) == 3 and spec.conv_filters is None and shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
-        law = f"images must have their channels last, (height, width, channels), got shape {shape}."
-        fix = "Wrap the environment so that it moves them; where these are no channels, give model.conv_filters."
-        raise SpaceError(source_name, [Fault(where=ID, rule=law, fix=fix)])
-    if len(shape) != 3 and spec.conv_net is not None:
-        law = f"convolutions are for images, got observations of shape {shape}."
-        raise SpaceError(source_name, [Fault(where="model.conv_net", rule=law, fix="Remove it.")])
-    square = shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1] if len(shape) == 3 else False
-    if len(shape) != 3 and spec.conv_filters is not None:
-        law, fix = (
-            f"must be left out where observations are no images, got observations of shape {shape}.",
-            "Remove it.",
-        )
-    elif len(shape) == 3 and spec.conv_filters is None and spec.conv_net is None and not square:
-        law = f"must be given for images of shape {shape}: RLlib has its own for squares of 42, 64, 84 and 96 pixels."
-        fix = "Set model.conv_net, or write for instance [[16, 4, 2], [32, 4, 2], [64, 4, 2]]: filters, kernel, stride."
-    else:
-        return
-    raise SpaceError(source_name, [Fault(where="model.conv_filters", rule=law, fix=fix)])
-
-
-def _probe(spec: EnvironmentSpec) -> Spaces:
-    env = make_env(spec)
-    try:
-        _check_action_space(getattr(env, "action_space", None))
-        _try_step(env, spec.id)
-        return Spaces(observation_space=env.observation_space, action_space=env.action_space)
-    finally:
-        env.close()
-
-
-def _check_action_space(space: Any) -> None:
-    if isinstance(space, Discrete) and space.start == 0:
-        return
-    if isinstance(space, MultiDiscrete) and len(space.shape) == 1 and not np.any(space.start):
-        return
-    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1:
-        return
-    law = f"actions must be Discrete or MultiDiscrete from 0, or a flat float Box, got {space}."
-    raise Unusable(ID, law, "Wrap the environment so that it takes such actions.")
-
-
-def _try_step(env: gymnasium.Env, env_id: str) -> None:
-    what = "reset"
-    try:
-        observation, _ = env.reset(seed=0)
-        env.action_space.seed(0)
-        what = "step"
-        _, reward, _, _, _ = env.step(env.action_space.sample())
-    except (Exception, SystemExit) as error:
-        other_api = isinstance(error, (TypeError, ValueError)) and any(word in str(error) for word in _OTHER_API)
-        fix = _API[what] if other_api else "Try it in Python: make the environment, reset it and step it."
-        raise Unusable(ID, f"`{what}` of '{env_id}' must work, got {described(error)}.", fix) from error
-    if np.shape(observation) != env.observation_space.shape:
-        shape = env.observation_space.shape
-        law = f"an observation must have the shape {shape} of its space, got {np.shape(observation)}."
-        raise Unusable(ID, law, "Correct `observation_space`.")
-    if not np.all(np.isfinite(observation)):
-        law = f"observations of '{env_id}' must be finite, the first one is not."
-        raise Unusable(ID, law, "Correct the environment.")
-    try:
-        finite = np.isfinite(checked_reward(reward, 0, 1))
-    except LaneError as error:
-        law = f"rewards of '{env_id}' must be numbers, got {reward!r} of shape {np.shape(reward)}."
-        raise Unusable(ID, law, "Correct the environment.") from error
-    if not finite:
-        raise Unusable(ID, f"rewards of '{env_id}' must be finite, got {reward}.", "Correct the environment.")
+    own, slash, _ = env_id.partition("/")
+    for plugin in metadata.entry_points(group=GROUP):
+        if plugin.name == own if slash else plugin.name in _NO_NAMESPACE:
+            with namespace(own) if slash else contextlib.nullcontext():
+                plugin.load()()

@@ -20,9 +20,7 @@ import numpy.typing as npt
 
 from study.space.procgen import is_procgen, task_of
 from study.space.spec import EnvironmentSpec
-from study.trial.engine.envs.lane_checks import LaneError
-from study.trial.engine.envs.layers import StepLoad
-from study.trial.engine.envs.observations import PoolObservations, Unusable
+from study.trial.engine.envs.wrappers import LaneError, PoolObservations, StepLoad, Unusable
 
 Array = npt.NDArray[Any]
 

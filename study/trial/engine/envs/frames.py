@@ -17,7 +17,7 @@ import numpy.typing as npt
 from study.errors import Fault, SpaceError, StudyError
 from study.space.spec import EnvironmentSpec
 from study.trial.engine.envs.environments import make_env
-from study.trial.engine.envs.observations import Unusable
+from study.trial.engine.envs.wrappers import Unusable
 
 Frame = npt.NDArray[np.uint8]
 """A picture, shape (height, width, 3), red, green and blue in [0, 255]."""

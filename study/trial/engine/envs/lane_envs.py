@@ -15,7 +15,7 @@ from gymnasium.spaces import Discrete
 
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.envpool_envs import EnvPoolLanes
-from study.trial.engine.envs.lane_checks import LaneError, checked_observation, checked_reward, where
+from study.trial.engine.envs.wrappers import LaneError, checked_observation, checked_reward, where
 
 __all__ = ["Finals", "GymnasiumLanes", "LaneEnvs", "LaneError", "make_lane_envs"]
 

@@ -23,7 +23,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from study.hosts.memory import forget_peak_rss
 from study.seams.base import overrides
 from study.seams.rllib import LANE_SEEDS
-from study.trial.engine.envs.on_nodes import why_not_here
+from study.trial.engine.envs.probing import why_not_here
 from study.trial.engine.sampling.lanes import LaneLayout
 from study.trial.engine.sampling.seeds import lane_seed, noise_seed
 from study.trial.failures import RunnerStartError, described, original, was_lost

@@ -9,17 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from ray.rllib.algorithms.appo.torch.appo_torch_learner import APPOTorchLearner
 from ray.rllib.algorithms.impala.torch.impala_torch_learner import IMPALATorchLearner
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import Learner
+from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
 from study.seams.base import overrides
 from study.seams.rllib import LEARNER_THREAD, POLICY_LAG, wrap_update
-from study.trial.engine.learning.truncations import BootstrappedLearner
 from study.trial.failures import described
 
 _LOSSES = {
@@ -219,6 +220,42 @@ class CountingLearner(Learner):
             if time.monotonic() > deadline:
                 return False
         return True
+
+
+class BootstrappedLearner(TorchLearner):
+    """V-trace that goes on where a fragment ends; goes before RLlib's APPO or IMPALA learner.
+
+    RLlib appends a row to each fragment, for the value of the state that follows. In its V-trace (2.60) that row has
+    reward 0 and discount 0, so that its target is 0, and with it the return beyond the fragment: each fragment counts
+    as an episode that ended. With 50 steps a policy that never fails sees little but noise: on CartPole-v1 it learns
+    to 500 and forgets again. Here the value itself is the row's reward, so that its target is that value, as in the
+    paper.
+
+    Source:
+        Espeholt et al., arXiv 1802.01561, section 4.1; RLlib's learners say there that the row must not matter.
+    """
+
+    def compute_loss_for_module(
+        self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
+    ) -> torch.Tensor:
+        """Return RLlib's loss of a batch with whole returns.
+
+        Args:
+            module_id: Of the policy.
+            config: Of the algorithm.
+            batch: Columns of shape (rows, ...); `loss_mask` is false in the rows behind the fragments.
+            fwd_out: What the module said of it.
+        """
+        module = self.module[module_id].unwrapped()
+        with torch.no_grad():
+            values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))
+        rewards = batch[Columns.REWARDS]
+        whole = dict(batch)
+        whole[Columns.REWARDS] = torch.where(batch[Columns.LOSS_MASK].bool(), rewards, values.to(rewards.dtype))
+        loss: torch.Tensor = super().compute_loss_for_module(
+            module_id=module_id, config=config, batch=whole, fwd_out=fwd_out
+        )
+        return loss
 
 
 class CountingAPPOLearner(CountingLearner, BootstrappedLearner, APPOTorchLearner):

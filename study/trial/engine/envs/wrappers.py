@@ -1,8 +1,12 @@
-"""What the network sees of an environment: images in [0, 1], everything else flat. No Ray, no torch.
+"""What stands between an environment and a learner: conversion, repeated actions, stacks, checks. No Ray, no torch.
 
-The same for both backends, for training and for evaluation.
+Observations become float32: images in [0, 1], everything else flat. The same for both backends, for training and for
+evaluation.
 """
 
+import time
+from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -12,6 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from gymnasium.wrappers import DtypeObservation, FlattenObservation
 
 from study.errors import Fault
+from study.space.spec import EnvironmentSpec
 
 Floats = npt.NDArray[np.float32]
 
@@ -171,3 +176,124 @@ def _bounds(space: Box) -> tuple[Floats, Floats]:
     unbounded = np.isin(low, (np.finfo(np.float32).tiny, np.finfo(np.float64).tiny))
     with np.errstate(over="ignore"):  # a float64 bound beyond float32 means none
         return np.where(unbounded, -np.inf, low).astype(np.float32), np.asarray(space.high).astype(np.float32)
+
+
+# --- repeated actions, stacked observations, a heavy step ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoad:
+    """What a step costs besides itself.
+
+    Attributes:
+        wait_s: Seconds to wait.
+        cpu_s: Seconds to compute, of CPU time: on a busy machine it takes longer.
+    """
+
+    wait_s: float = 0.0
+    cpu_s: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.wait_s > 0 or self.cpu_s > 0
+
+    def bear(self, steps: int = 1) -> None:
+        """Wait and compute as for so many steps."""
+        if self.cpu_s:
+            end = time.thread_time() + steps * self.cpu_s
+            while time.thread_time() < end:
+                pass
+        if self.wait_s:
+            time.sleep(steps * self.wait_s)
+
+
+def layered(env: gymnasium.Env, spec: EnvironmentSpec) -> gymnasium.Env:
+    """Return an environment of float32 observations with what `spec` puts around it."""
+    if spec.action_repeat > 1:
+        env = _Repeated(env, spec.action_repeat)
+    return _Stacked(env, spec.frame_stack) if spec.frame_stack > 1 else env
+
+
+class _Repeated(gymnasium.Wrapper):
+    """Takes every action several times, to the end of the episode at the most; rewards are added up."""
+
+    def __init__(self, env: gymnasium.Env, times: int) -> None:
+        super().__init__(env)
+        self._times = times
+
+    def step(self, action: Any) -> Any:
+        total = 0.0
+        for _ in range(self._times):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info
+
+
+class _Stacked(gymnasium.Wrapper):
+    """Puts the last observations side by side along the last axis, the newest last; an episode begins with copies."""
+
+    def __init__(self, env: gymnasium.Env, number: int) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        low, high = (np.concatenate([bound] * number, axis=-1) for bound in (space.low, space.high))
+        self.observation_space = Box(low, high, dtype=np.float32)
+        # Copies: an environment may write its next observation into the same array.
+        self._last: deque[Floats] = deque(maxlen=number)
+
+    def reset(self, **options: Any) -> Any:
+        observation, info = self.env.reset(**options)
+        self._last.extend([np.array(observation)] * (self._last.maxlen or 1))
+        return self._seen(), info
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._last.append(np.array(observation))
+        return self._seen(), reward, terminated, truncated, info
+
+    def _seen(self) -> Floats:
+        return np.concatenate(self._last, axis=-1)
+
+
+# --- what an environment may return in a lane ------------------------------------------------------------------------
+
+_NUMBERS = "biuf"
+"""Kinds of dtypes that are numbers: bool, int, unsigned, float."""
+
+
+class LaneError(ValueError):
+    """An environment returned what no learner can use."""
+
+
+def where(lane: int, step: int) -> str:
+    """Name a place: the lane, from 0 within its process, and the step of its episode, 0 for the reset."""
+    return f"lane {lane}, step {step} of its episode"
+
+
+def checked_observation(observation: Any, shape: tuple[int, ...] | None, lane: int, step: int) -> npt.NDArray[Any]:
+    """Return the observation as an array.
+
+    Raises:
+        LaneError: Its shape is not that of the space, or it does not consist of numbers.
+    """
+    array = np.asarray(observation)
+    if array.shape != shape:
+        raise LaneError(
+            f"{where(lane, step)}: an observation must fit its space, got shape {array.shape}, the space says {shape}."
+        )
+    if array.dtype.kind not in _NUMBERS:
+        raise LaneError(f"{where(lane, step)}: an observation must consist of numbers, got dtype {array.dtype}.")
+    return array
+
+
+def checked_reward(reward: Any, lane: int, step: int) -> float:
+    """Return the reward as a float.
+
+    Raises:
+        LaneError: It is not one number.
+    """
+    array = np.asarray(reward)
+    if array.shape == () and array.dtype.kind in _NUMBERS:
+        return float(array)
+    got = f"shape {array.shape}" if array.shape else repr(reward)
+    raise LaneError(f"{where(lane, step)}: a reward must be one number, got {got}.")

@@ -1,15 +1,15 @@
-"""Trials that are timed side by side begin together. Imports Ray, and no RLlib: the meeting is a process of its own.
+"""What only trials of a throughput study do: begin together, and hand runner processes on. Imports no RLlib."""
 
-One that still starts its processes would disturb another that trains already, and would then be alone itself.
-"""
-
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from study.errors import TrialError
+from study.seams.rllib import runners_in, take_actors
 
 POLL_S = 0.05
 """How often a trial asks whether the others are there."""
@@ -54,3 +54,36 @@ def meet(name: str, size: int, *, trial: int, timeout_s: float) -> Any:
             )
         time.sleep(POLL_S)
     return meeting
+
+
+class KeptRunners:
+    """The runner processes that a trial has left for the next one in the same main process."""
+
+    def __init__(self) -> None:
+        """Keep none."""
+        self._actors: list[Any] = []
+
+    def keep(self, algorithm: Any) -> None:
+        """Take the runner processes of an algorithm that has finished, so that its end does not end them."""
+        self._actors = take_actors(algorithm.env_runner_group)
+
+    @contextlib.contextmanager
+    def used_by(self, num_env_runners: int) -> Iterator[bool]:
+        """Let the algorithm that is built meanwhile use the processes; yield whether it does.
+
+        Where there are not as many as it needs, they are ended, and RLlib starts its own.
+        """
+        if len(self._actors) != num_env_runners:
+            self.end()
+        actors, self._actors = self._actors, []
+        with runners_in(actors) if actors else contextlib.nullcontext():
+            yield bool(actors)
+
+    def end(self) -> None:
+        """End the processes that no trial needs any more."""
+        actors, self._actors = self._actors, []
+        if actors:
+            import ray
+
+            for actor in actors:
+                ray.kill(actor)

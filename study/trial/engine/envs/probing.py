@@ -1,0 +1,225 @@
+"""Finds out early whether an environment works: in the driver first, then on every node. No Ray, no torch."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import error as gymnasium_error
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+from study.errors import Fault, SpaceError, TrialError
+from study.space.spec import EnvironmentSpec, NetworkSpec, StudySpec
+from study.trial.deadline import within
+from study.trial.engine.envs.environments import ID, make_env
+from study.trial.engine.envs.wrappers import LaneError, Unusable, checked_reward
+from study.trial.failures import described, original
+
+KWARGS = "environment.kwargs"
+_API = {
+    "reset": "Write it as Gymnasium has it: reset(*, seed=None, options=None) returns (observation, info).",
+    "step": "Write it as Gymnasium has it: step(action) returns (observation, reward, terminated, truncated, info).",
+}
+_OTHER_API = ("unpack", "unexpected keyword argument 'seed'")
+"""Words of what Python says where `reset` or `step` takes or returns something else."""
+PROBE_TIMEOUT_S = 60.0
+"""How long the first environment may take to be made, reset and stepped once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spaces:
+    """What the network sees and what it answers.
+
+    Attributes:
+        observation_space: A float32 `Box`. An image, shape (height, width, channels), in [0, 1]; another 3-D
+            array of floats as it is; anything else flat, shape (features,).
+        action_space: `Discrete`, `MultiDiscrete` or a float `Box`.
+    """
+
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+
+
+def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
+    """Make one environment, reset it, take one step and close it.
+
+    Args:
+        spec: The environment.
+        source_name: Name of the space file, for the message.
+
+    Raises:
+        SpaceError: The environment cannot be found, made or stepped, or its spaces are not supported.
+    """
+    try:
+        slow = f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s."
+        return within(PROBE_TIMEOUT_S, lambda: _probe(spec), otherwise=slow)
+    except TrialError as error:
+        fault = Fault(where=ID, rule=str(error), fix="Try it in Python: make the environment and reset it.")
+    except Unusable as unusable:
+        raise SpaceError(source_name, [unusable.fault]) from unusable
+    except gymnasium_error.DependencyNotInstalled as error:
+        fault = Fault(
+            where=ID, rule=f"a dependency of '{spec.id}' is missing: {error}.", fix="Install it on every node."
+        )
+    except (Exception, SystemExit) as error:
+        if isinstance(error, TypeError) and "argument" in str(error):
+            law = f"must suit the constructor of '{spec.id}', got {spec.kwargs}: {described(error)}."
+            fault = Fault(where=KWARGS, rule=law, fix="Change the arguments.")
+        else:
+            law = f"'{spec.id}' must be made with {spec.kwargs}, got {described(error)}."
+            fault = Fault(where=ID, rule=law, fix="Try it in Python: make the environment and reset it.")
+        raise SpaceError(source_name, [fault]) from error
+    raise SpaceError(source_name, [fault])
+
+
+def probe_study(spec: StudySpec, source_name: str) -> Spaces:
+    """Probe the environment that policies are trained in, and where it differs the one that they are judged in.
+
+    Raises:
+        SpaceError: As of `probe` and `check_network`; or policies of the one could not play the other.
+    """
+    spaces = probe(spec.environment, source_name)
+    check_network(spec.model, spaces, source_name)
+    if not spec.evaluation.kwargs:
+        return spaces
+    place = "evaluation.kwargs"
+    try:
+        judged = probe(spec.evaluated_environment, source_name)
+    except SpaceError as error:
+        raise SpaceError(source_name, [replace(fault, where=place) for fault in error.faults]) from error
+    trained_on, judged_on = (f"{each.observation_space.shape} and {each.action_space}" for each in (spaces, judged))
+    if trained_on != judged_on:
+        law = f"must leave observations and actions what they are in training, {trained_on}, got {judged_on}."
+        raise SpaceError(source_name, [Fault(where=place, rule=law, fix="Change the arguments.")])
+    return spaces
+
+
+_DEFAULT_SQUARES = (10, 42, 64, 84, 96)
+"""Sizes of images for which RLlib has convolutions of its own, pixels."""
+_CHANNELS = (1, 3, 4)
+"""Of an image in grey, in colour, and of four frames: no image has so few rows."""
+
+
+def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
+    """Refuse convolutions for vectors, and images for which nobody has named convolutions.
+
+    Raises:
+        SpaceError: Names `model.conv_filters` or `model.conv_net`, or `environment.id` where channels come first.
+    """
+    shape = spaces.observation_space.shape
+    if len(shape) == 3 and spec.conv_filters is None and shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
+        law = f"images must have their channels last, (height, width, channels), got shape {shape}."
+        fix = "Wrap the environment so that it moves them; where these are no channels, give model.conv_filters."
+        raise SpaceError(source_name, [Fault(where=ID, rule=law, fix=fix)])
+    if len(shape) != 3 and spec.conv_net is not None:
+        law = f"convolutions are for images, got observations of shape {shape}."
+        raise SpaceError(source_name, [Fault(where="model.conv_net", rule=law, fix="Remove it.")])
+    square = shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1] if len(shape) == 3 else False
+    if len(shape) != 3 and spec.conv_filters is not None:
+        law, fix = (
+            f"must be left out where observations are no images, got observations of shape {shape}.",
+            "Remove it.",
+        )
+    elif len(shape) == 3 and spec.conv_filters is None and spec.conv_net is None and not square:
+        law = f"must be given for images of shape {shape}: RLlib has its own for squares of 42, 64, 84 and 96 pixels."
+        fix = "Set model.conv_net, or write for instance [[16, 4, 2], [32, 4, 2], [64, 4, 2]]: filters, kernel, stride."
+    else:
+        return
+    raise SpaceError(source_name, [Fault(where="model.conv_filters", rule=law, fix=fix)])
+
+
+def _probe(spec: EnvironmentSpec) -> Spaces:
+    env = make_env(spec)
+    try:
+        _check_action_space(getattr(env, "action_space", None))
+        _try_step(env, spec.id)
+        return Spaces(observation_space=env.observation_space, action_space=env.action_space)
+    finally:
+        env.close()
+
+
+def _check_action_space(space: Any) -> None:
+    if isinstance(space, Discrete) and space.start == 0:
+        return
+    if isinstance(space, MultiDiscrete) and len(space.shape) == 1 and not np.any(space.start):
+        return
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1:
+        return
+    law = f"actions must be Discrete or MultiDiscrete from 0, or a flat float Box, got {space}."
+    raise Unusable(ID, law, "Wrap the environment so that it takes such actions.")
+
+
+def _try_step(env: gymnasium.Env, env_id: str) -> None:
+    what = "reset"
+    try:
+        observation, _ = env.reset(seed=0)
+        env.action_space.seed(0)
+        what = "step"
+        _, reward, _, _, _ = env.step(env.action_space.sample())
+    except (Exception, SystemExit) as error:
+        other_api = isinstance(error, (TypeError, ValueError)) and any(word in str(error) for word in _OTHER_API)
+        fix = _API[what] if other_api else "Try it in Python: make the environment, reset it and step it."
+        raise Unusable(ID, f"`{what}` of '{env_id}' must work, got {described(error)}.", fix) from error
+    if np.shape(observation) != env.observation_space.shape:
+        shape = env.observation_space.shape
+        law = f"an observation must have the shape {shape} of its space, got {np.shape(observation)}."
+        raise Unusable(ID, law, "Correct `observation_space`.")
+    if not np.all(np.isfinite(observation)):
+        law = f"observations of '{env_id}' must be finite, the first one is not."
+        raise Unusable(ID, law, "Correct the environment.")
+    try:
+        finite = np.isfinite(checked_reward(reward, 0, 1))
+    except LaneError as error:
+        law = f"rewards of '{env_id}' must be numbers, got {reward!r} of shape {np.shape(reward)}."
+        raise Unusable(ID, law, "Correct the environment.") from error
+    if not finite:
+        raise Unusable(ID, f"rewards of '{env_id}' must be finite, got {reward}.", "Correct the environment.")
+
+
+# --- an environment that works in the driver and not on a node -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """What an environment lacks on a node, and what to do about it."""
+
+    law: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.law} Fix: {self.fix}"
+
+
+def why_not_here(error: BaseException, env_id: str) -> Reason:
+    """Return why an environment cannot be made where `error` was raised.
+
+    Args:
+        error: What making it raised: of the environment itself, of `make_env` or of `probe`.
+        env_id: `environment.id` of the space.
+    """
+    module, colon, _ = env_id.partition(":")
+    absent = _missing_module(error)
+    if colon and absent and (module == absent or module.startswith(f"{absent}.")):
+        return Reason(law=f"module '{absent}' is not installed there.", fix=f"install {absent} on every node.")
+    if absent:
+        what = f"module '{module}'" if colon else f"'{env_id}'"
+        return Reason(law=f"{what} needs '{absent}', which is not installed.", fix=f"install {absent} on every node.")
+    if _caused_by(error, gymnasium_error.UnregisteredEnv):
+        fix = "install the package that registers it on every node."
+        return Reason(law=f"no environment '{env_id}' is known there.", fix=fix)
+    if isinstance(error, Unusable):
+        return Reason(law=error.fault.problem, fix=error.fault.fix)
+    if isinstance(error, SpaceError):
+        return Reason(law=" ".join(fault.problem for fault in error.faults), fix=error.faults[0].fix)
+    return Reason(law=f"{described(original(error))}.", fix="make the environment work on every node.")
+
+
+def _missing_module(error: BaseException) -> str | None:
+    found = _caused_by(error, ModuleNotFoundError)
+    return found.name if isinstance(found, ModuleNotFoundError) else None
+
+
+def _caused_by(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__
+    return error
