@@ -14,7 +14,6 @@ from study.records.folder import NAME
 from study.space.parsing import load_space
 from study.space.space_file import read_space
 from study.space.spec import StudySpec
-from study.space.variants import STAGES, Stage
 
 _SPACE = "Space file: a path, or the name of one in search_spaces/."
 Space = Annotated[str | None, typer.Option("--space", help=_SPACE)]
@@ -81,19 +80,11 @@ def all_overrides(space: str, given: list[str] | None, replicate: int | None, tr
     overrides = list(given or [])
     if trials is not None:
         overrides.append(f"search.num_trials={trials}")
-    if replicate is not None and (holdup := load_space(space, overrides=overrides).holdup) is not None:
-        sets = {"tune_seeds": holdup.tune_seeds, "rank_seeds": holdup.rank_seeds, "test_seeds": holdup.test_seeds}
-        ends = [each.first + each.count for each in sets.values()]
-        span = max(ends) - min(each.first for each in sets.values())
-        overrides.append(f"search.sampler_seed={replicate}")
-        for name, each in sets.items():
-            overrides.append(f"holdup.{name}={{first: {each.first + replicate * span}, count: {each.count}}}")
-    elif replicate is not None and load_space(space, overrides=overrides).kind == "throughput":
-        overrides.append(f"search.sampler_seed={replicate}")  # of the order; a block's number is the seed of its trials
-    elif replicate is not None:
-        count = len(load_space(space, overrides=overrides).search.seeds)
-        first = 1 + replicate * count  # so that two replicates share no seed
-        overrides += [f"search.sampler_seed={replicate}", f"search.seeds={list(range(first, first + count))}"]
+    if replicate is not None:
+        from study.designs.registry import design_of  # with NumPy, which help need not wait for
+
+        spec = load_space(space, overrides=overrides)
+        overrides += design_of(spec).replicate(spec, replicate)
     return overrides
 
 
@@ -116,16 +107,19 @@ def checked_name(name: str) -> str:
     return name
 
 
-def checked_stage(text: str, spec: StudySpec) -> Stage:
+def checked_stage(text: str, spec: StudySpec) -> str:
     """Return a stage of the study's protocol.
 
     Raises:
         SpaceError: It has no such stage.
     """
-    if spec.holdup is None:
+    from study.designs.registry import design_of
+
+    stages = design_of(spec).stages
+    if not stages:
         law, fix = f"only a hold-up study has stages, got '{text}'.", "Drop it, or give the space a holdup section."
-    elif text not in STAGES:
-        law, fix = f"one of {', '.join(STAGES)}, got '{text}'.", "Name a stage."
+    elif text not in stages:
+        law, fix = f"one of {', '.join(stages)}, got '{text}'.", "Name a stage."
     else:
         return text
     raise SpaceError("command line", [Fault(where="--until", rule=law, fix=fix)])

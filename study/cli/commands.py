@@ -412,7 +412,7 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
 
         check_overrides(spec, spaces, shape)
     made = make_plan(spec, shape)
-    if spec.kind == "throughput":
+    if made.cells:
         print_throughput_plan(console, made, spec, name=name)
     else:
         print_plan(console, made, name=name)
@@ -435,6 +435,7 @@ def _again() -> str:
 def _print_end(result: Any, again: str) -> None:
     from study.cli.display import print_certificate, print_front, print_result, print_stages
     from study.cli.throughput_display import print_throughput
+    from study.designs.registry import design_of
     from study.harmless import mask_credentials
     from study.mirrors.mirror_cursor import CursorFile
     from study.records.cautions import cautions
@@ -442,10 +443,11 @@ def _print_end(result: Any, again: str) -> None:
     closed, identity = result.closed, result.identity
     detail = f" ({closed.detail})" if closed.detail else ""
     say(console, f"\n{identity.name}: {closed.reason}{detail}")
-    staged, spec = any(row.stage for row in result.rows), identity.parse()
-    if spec.kind == "throughput":
+    spec = identity.parse()
+    design = design_of(spec)
+    if design.times:
         print_throughput(console, spec, result.rows, folder=str(result.folder.path), table=str(result.folder.table))
-    elif staged:
+    elif design.stages:
         print_stages(console, result.rows, table_file=str(result.folder.table))
     else:
         print_result(console, result.rows, result.best, table_file=str(result.folder.table))
@@ -474,7 +476,7 @@ def _print_end(result: Any, again: str) -> None:
         highlight=False,
         markup=False,
     )
-    if spec.kind != "throughput":  # whose table ends with it
+    if not design.times:  # their table ends with it
         folder = shlex.quote(str(result.folder.path))
         say(console, f"\nTables and figures on one page: python -m study report {folder}")
     if result.tensorboard is not None:

@@ -26,6 +26,7 @@ from study.space.variants import STAGES
 from study.text import count, cpu_hours, duration
 
 if TYPE_CHECKING:
+    from study.designs.base import Design
     from study.driver.conductor import Conductor
     from study.driver.display import Display
 
@@ -86,7 +87,7 @@ class PlainDisplay:
             row = rows[number]
             state = (row.attempt, row.status)
             if self._open.get(number) != state:
-                self.note(f"{time.strftime('%H:%M:%S')} {_line(row)}")
+                self.note(f"{time.strftime('%H:%M:%S')} {_line(row, self._conductor.design)}")
             self._open[number] = state
             if row.ended:
                 del self._open[number]
@@ -129,7 +130,11 @@ class LiveDisplay:
         rows = list(conductor.ledger.rows.values())
         running = [row for row in rows if row.status == "running"]
         ended = sorted((row for row in rows if row.status != "running"), key=lambda row: row.ended_at or 0)
-        table = _trial_table(running + ended[::-1][: max(MAX_ROWS - len(running), 3)], width=self._console.width)
+        table = _trial_table(
+            running + ended[::-1][: max(MAX_ROWS - len(running), 3)],
+            width=self._console.width,
+            times=conductor.design.times,
+        )
         done = sum(row.ended for row in rows) + sum(row.progress for row in running)
         bar = ProgressBar(total=conductor.plan.num_trials, completed=done, width=60)
         # The last line stays empty: a terminal echoes ^C there, which at the end of a full line would begin another.
@@ -201,14 +206,8 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _line(row: TrialRow) -> str:
-    setting = row.setting
-    what = (
-        f"trial {row.trial}: {count(row.num_env_runners, 'runner')}, batch {setting['train_batch_size']}, "
-        f"lr {setting['lr']:.2g}, seed {row.seed}"
-    )
-    if row.stage == "throughput":
-        what = f"trial {row.trial}: block {row.seed}, {count(row.num_env_runners, 'runner')}, {row.anchor}"
+def _line(row: TrialRow, design: "Design") -> str:
+    what = f"trial {row.trial}: {design.words_of(row)}"
     match row.status:
         case "running":
             return f"{what}: started" + (f" again (attempt {row.attempt})" if row.attempt > 1 else "")
@@ -222,13 +221,12 @@ def _line(row: TrialRow) -> str:
             return f"{what}: {row.status.upper()}, {one_line(row.reason)}"
 
 
-def _trial_table(rows: Iterable[TrialRow], *, width: int) -> Table:
+def _trial_table(rows: Iterable[TrialRow], *, width: int, times: bool = False) -> Table:
     """Return the table of trials; on a narrow terminal the columns stand closer, so that no label is cut."""
     table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=width < NARROW)
     rows = list(rows)
-    timed = any(row.stage == "throughput" for row in rows)
     for name in ("trial", "runners", "batch", "lr", "seed", "env steps/s", "wall time s", "return"):
-        table.add_column({"lr": "cell", "seed": "block"}.get(name, name) if timed else name, justify="right")
+        table.add_column({"lr": "cell", "seed": "block"}.get(name, name) if times else name, justify="right")
     table.add_column("timing", no_wrap=True)
     table.add_column("status", overflow="fold")
     for row in rows:
@@ -240,7 +238,7 @@ def _trial_table(rows: Iterable[TrialRow], *, width: int) -> Table:
             str(row.trial),
             str(row.num_env_runners),
             str(row.setting["train_batch_size"]),
-            str(row.anchor) if timed else f"{row.setting['lr']:.2g}",
+            str(row.anchor) if times else f"{row.setting['lr']:.2g}",
             str(row.seed),
             _number(row.env_steps_per_s(), ",.0f"),
             _number(wall, ".1f"),

@@ -77,7 +77,7 @@ def report_study(
     if out is None:
         out = folder.path / FOLDER if folder else folder_of_experiment(data.name)
     clip = None if folder is None else find_clip(folder.path, str(data.sheet.get("study_id")))
-    report = make_report(data, importance=_importance(folder, data.kind), clip=clip)
+    report = make_report(data, importance=_importance(folder), clip=clip)
     files = write(report, out, chosen)
     attached = _attach(data, files, out, place)
     return Written(report=report, out=out, files=files, attached=attached)
@@ -116,17 +116,18 @@ def open_page(written: Written) -> None:
         raise AnalysisError(f"--open: needs a browser, got none here. Fix: open {written.page} on another machine.")
 
 
-def _importance(folder: StudyFolder | None, kind: str) -> Importance | str:
+def _importance(folder: StudyFolder | None) -> Importance | str:
     """Return which parameters mattered, or why that is not known."""
-    if kind == "throughput":
-        return "A throughput study proposes nothing."
     if folder is None:
         return "MLflow does not hold what the sampler proposed. Fix: report from the study's folder."
+    from study.designs.registry import design_of
     from study.designs.search.importance import FEWEST, importance_per_scale
     from study.records.state import ledger_of
 
     try:
         spec = folder.identity().parse()
+        if not design_of(spec).proposes:
+            return "This kind of study proposes nothing."
         rows = list(ledger_of(folder.records).rows.values())
         values = importance_per_scale(spec, rows)
     except (StudyError, ValueError) as error:  # a space of another version, or a table that Optuna cannot judge

@@ -15,6 +15,7 @@ from study.records.records import Record, StageDecided, TrialStarted
 from study.records.request import TrialRequest
 from study.space.parameters import Value
 from study.space.spec import StudySpec
+from study.text import count
 
 if TYPE_CHECKING:
     from study.designs.holdup.certificate.content import Certificate
@@ -142,11 +143,11 @@ class Design(Protocol):
         """Return scale -> a trial there, where they are known before anything has run."""
         return {}
 
-    def seeded(self, spec: StudySpec, seed: int) -> list[str]:
-        """Return the overrides of a space that make a replicate of the study: one that shares no seed with it."""
+    def replicate(self, spec: StudySpec, number: int) -> list[str]:
+        """Return the overrides of a space that make another study of it, one that shares no seed with the first."""
         count = len(spec.search.seeds)
-        first = 1 + seed * count
-        return [f"search.sampler_seed={seed}", f"search.seeds={list(range(first, first + count))}"]
+        first = 1 + number * count
+        return [f"search.sampler_seed={number}", f"search.seeds={list(range(first, first + count))}"]
 
     def certify(self, folder: "StudyFolder") -> "Certificate | None":
         """Write the certificate of a complete study; None where the kind has none.
@@ -160,10 +161,7 @@ class Design(Protocol):
         """Return those of the finished trials among which the study's best policy is."""
         return rows
 
-    def title_of(self, row: TrialRow) -> str:
-        """Return in words which trial a row is of."""
-        return (
-            f"batch {row.setting['train_batch_size']}, lr {row.setting['lr']:.2g}, seed {row.seed}"
-            if not self.times
-            else f"block {row.seed}, {row.anchor}"
-        )
+    def words_of(self, row: TrialRow) -> str:
+        """Return in words what a trial runs: that by which a person tells it from the others."""
+        batch, lr = row.setting["train_batch_size"], row.setting["lr"]
+        return f"{count(row.num_env_runners, 'runner')}, batch {batch}, lr {lr:.2g}, seed {row.seed}"

@@ -23,7 +23,6 @@ from study.records.records import read_lines
 from study.records.state import check_files
 from study.records.trust import is_made_here
 from study.space.spec import StudySpec, digest_of
-from study.space.variants import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +44,8 @@ class RunOptions:
     or_start: bool = False
     """With `resume`: start when there is nothing to resume."""
     time_budget_s: float | None = None
-    until: Stage | None = None
-    """Last stage of a hold-up study to run."""
+    until: str | None = None
+    """Last of the stages of the design to run."""
     verbose: bool = False
     space: str = "python"
     """Where the spec came from, for people."""

@@ -97,13 +97,13 @@ class HoldUp(Design):
             sizes.append(num_cpus(spec, max(holdup.measure.scales), "real"))  # runners that wait share the cores
         return max(sizes)
 
-    def seeded(self, spec: StudySpec, seed: int) -> list[str]:
+    def replicate(self, spec: StudySpec, number: int) -> list[str]:
         """Return the overrides that move every set of seeds by as much, so that they stay apart."""
         holdup = phases.holdup_of(spec)
         sets = {"tune_seeds": holdup.tune_seeds, "rank_seeds": holdup.rank_seeds, "test_seeds": holdup.test_seeds}
         span = max(each.first + each.count for each in sets.values()) - min(each.first for each in sets.values())
-        moved = {name: f"{{first: {each.first + seed * span}, count: {each.count}}}" for name, each in sets.items()}
-        return [f"search.sampler_seed={seed}", *(f"holdup.{name}={seeds}" for name, seeds in moved.items())]
+        moved = {name: f"{{first: {each.first + number * span}, count: {each.count}}}" for name, each in sets.items()}
+        return [f"search.sampler_seed={number}", *(f"holdup.{name}={seeds}" for name, seeds in moved.items())]
 
     def certify(self, folder: "StudyFolder") -> "Certificate":
         """Write the certificate."""

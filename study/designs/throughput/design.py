@@ -11,11 +11,13 @@ from study.planning.guess import guess_iteration_seconds, guess_start_seconds
 from study.planning.needs import execution_of, label_at_start, num_cpus
 from study.planning.plan import CellPlan, Plan, trial_needs
 from study.planning.shape import ClusterShape
+from study.records.ledger import TrialRow
 from study.records.records import StageDecided
 from study.records.request import TrialRequest, numbered
 from study.space.cells import BASE_CELL, Cell, cells_of, spec_of_cell
 from study.space.spec import StudySpec
 from study.space.variants import THROUGHPUT
+from study.text import count
 
 RENEWAL_S = 1.5
 """Seconds between two trials that share processes: a new learner, new environments, a new policy in every runner."""
@@ -43,9 +45,13 @@ class Throughput(Design):
         """Return the CPUs of the largest cell: of all its trials that run side by side."""
         return max(_num_cpus_of(spec, cell, cluster) for cell in cells_of(spec))
 
-    def seeded(self, spec: StudySpec, seed: int) -> list[str]:
+    def replicate(self, spec: StudySpec, number: int) -> list[str]:
         """Return the overrides that change the order of the cells; a block's number is the seed of its trials."""
-        return [f"search.sampler_seed={seed}"]
+        return [f"search.sampler_seed={number}"]
+
+    def words_of(self, row: TrialRow) -> str:
+        """Return block, runners and cell."""
+        return f"block {row.seed}, {count(row.num_env_runners, 'runner')}, {row.anchor}"
 
 
 def _num_cpus_of(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> int:
