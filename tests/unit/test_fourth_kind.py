@@ -1,0 +1,139 @@
+"""A fourth kind of study in one file: `kind: repeat` runs one setting on every seed. Nothing else knows of it."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from analysis.status import read_status
+from study.cli.display import LiveDisplay, print_plan
+from study.cli.status_view import show
+from study.designs import registry
+from study.designs.base import Design
+from study.driver.opening import RunOptions, write_identity
+from study.errors import Fault, SpaceError
+from study.planning.plan import Plan, check_objective, total_hours, trial_needs
+from study.planning.shape import ClusterShape
+from study.records.folder import FORMAT, StudyFolder, StudyIdentity
+from study.records.records import StageDecided
+from study.records.request import TrialRequest, numbered
+from study.space.checks import batches, common
+from study.space.kinds import KINDS, Kind
+from study.space.parsing import load_space
+from study.space.spec import StudySpec
+from study.text import count
+from tests.unit.test_conductor import CLUSTER, Session, assert_whole
+
+SPACE = """
+kind: repeat
+environment: {id: CartPole-v1, floor: 0, reference: 500, target: 450}
+parameters: {num_env_runners: 2, train_batch_size: 400, minibatch_size: 100, num_epochs: 2, lr: 0.001}
+budget: {env_steps: 1000}
+search: {seeds: [3, 5, 8]}
+evaluation: {episodes: 2, num_evaluations: 1}
+"""
+
+
+class Repeat(Design):
+    """How far the results of one setting lie apart."""
+
+    name = "repeat"
+    proposes = False
+
+    def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:
+        """Return one trial for each seed."""
+        scale, setting = spec.scales[0], dict(spec.fixed)
+        return numbered(
+            TrialRequest(num_env_runners=scale, seed=seed, setting=setting, name="again") for seed in spec.search.seeds
+        )
+
+    def plan(self, spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
+        """Return the trials, which all need the same."""
+        check_objective(spec, cluster, spec.scales)
+        requests = self.requests(spec)
+        scales = (trial_needs(spec, spec.scales[0], cluster, num_trials=len(requests)),)
+        hours = total_hours(scales, cluster)
+        return Plan(requests=requests, scales=scales, cluster=cluster, num_trials=len(requests), hours=hours)
+
+
+def one_setting(spec: StudySpec) -> Iterator[Fault]:
+    """Check that nothing is left to a sampler."""
+    for name in spec.tuned:
+        rule = "a study that repeats has one value"
+        yield Fault(where=f"parameters.{name}", rule=rule, got="several", fix="Choose one.", code="repeat-tuned")
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, "repeat", Kind(checks=(common, batches, one_setting)))
+    monkeypatch.setattr(registry, "_DESIGNS", {**registry._DESIGNS})
+    registry.register(Repeat())
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> StudySpec:
+    (tmp_path / "repeat.yaml").write_text(SPACE)
+    return load_space(tmp_path / "repeat.yaml")
+
+
+def seen(show: object, *args: object, **kwargs: object) -> str:
+    console = Console(width=140, force_terminal=False, record=True)
+    show(console, *args, **kwargs)  # type: ignore[operator]
+    return console.export_text()
+
+
+def test_its_space_is_read_and_its_rule_is_kept(space: StudySpec, tmp_path: Path) -> None:
+    assert (space.design, space.learns) == ("repeat", True)
+    assert StudySpec.model_validate(space.to_json()) == space
+    with pytest.raises(SpaceError) as error:
+        load_space(tmp_path / "repeat.yaml", overrides=["parameters.lr=[0.001, 0.01]"])
+    assert [fault.code for fault in error.value.faults] == ["repeat-tuned"]
+
+
+def test_a_kind_that_nobody_registered_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(SPACE.replace("repeat", "other"))
+    with pytest.raises(SpaceError) as error:
+        load_space(tmp_path / "other.yaml")
+    assert "kind" in [fault.where for fault in error.value.faults]
+
+
+def test_it_is_planned_and_its_plan_is_shown(space: StudySpec) -> None:
+    plan = registry.make_plan(space, CLUSTER)
+    assert [(each.trial, each.seed) for each in plan.requests] == [(0, 3), (1, 5), (2, 8)]
+    assert plan.needs(plan.requests[0]).num_trials == 3
+    assert "3 trials" in seen(print_plan, plan, name="again")
+
+
+def test_it_runs_to_its_end_through_a_kill_and_is_shown(space: StudySpec, tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "study")
+    identity = StudyIdentity(
+        format=FORMAT,
+        study_id="0123456789ab",
+        name="study",
+        created=0.0,
+        tracking_uri="sqlite:///none.db",
+        space="repeat.yaml",
+        spec=space.to_json(),
+        digest=space.digest(),
+    )
+    folder.prepare()
+    write_identity(folder, identity, RunOptions(name="study"), resumed=False, note=print)
+    killed = Session(folder.path, space)
+    killed.finish(killed.conductor.next_trial().trial, final=100.0)
+    killed.conductor.next_trial()
+    killed.log.close()
+
+    session = Session(folder.path, space)
+    view = LiveDisplay(Console())._view(session.conductor)
+    assert "1 of 3 trials ended" in str(view.renderables[0])
+    assert session.run_all().reason == "complete"
+    assert_whole(folder.path, 3)
+    rows = session.conductor.ledger.rows
+    assert [row.seed for row in rows.values()] == [3, 5, 8]
+    assert {row.setting["train_batch_size"] for row in rows.values()} == {400}
+    assert rows[1].attempt == 2
+    assert rows[0].summary["score"] == pytest.approx(0.2)
+    status = read_status(folder.path)
+    assert status.counts["finished"] == 3
+    assert count(2, "runner") in seen(show, status)
