@@ -1,4 +1,4 @@
-"""`python run_study.py --space scaling.yaml`: run a study. The same as `python -m study run`."""
+"""`python run_study.py quickstart.yaml`: run a study. The same as `python -m study run quickstart.yaml`."""
 
 from study.cli.commands import main_run
 

@@ -1,14 +1,27 @@
-"""Where commands print: everything that a person sees on a terminal passes through here and is cleaned. Needs rich."""
+"""The only place that writes to a terminal: everything that a person sees passes through here and is cleaned.
 
+Needs rich. `tests/unit/test_console.py` checks that no other file prints.
+"""
+
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
 from study.harmless import printable
+
+FILE_WIDTH = 140
+"""Columns of what goes into a file or a pipe."""
+PROGRAMS = ("python ", "mlflow ui", "pip install")
+"""What a line with a command holds."""
+NARROW = 100
+"""Terminals with fewer columns get tighter tables."""
 
 
 class SteadyConsole(Console):
@@ -19,7 +32,7 @@ class SteadyConsole(Console):
 
     def __init__(self, **settings: Any) -> None:
         """As rich's own, without markup in texts: a name in brackets could link, colour or break off the output."""
-        super().__init__(**{"markup": False, **settings})
+        super().__init__(**{"markup": False, "highlight": False, **settings})
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Yield what is to be printed; rich's own codes are no text and stay."""
@@ -37,6 +50,12 @@ class SteadyConsole(Console):
         os.close(nowhere)
 
 
+def terminal(*, error: bool = False) -> SteadyConsole:
+    """Return the console of standard output, or of standard error."""
+    stream = sys.stderr if error else sys.stdout
+    return SteadyConsole(stderr=error, width=None if stream.isatty() else FILE_WIDTH)
+
+
 def write(text: str, *, error: bool = False) -> None:
     """Write text as it is, but for control characters, to standard output or error."""
     stream = sys.stderr if error else sys.stdout
@@ -44,8 +63,50 @@ def write(text: str, *, error: bool = False) -> None:
     stream.flush()
 
 
-def say(console: Console, text: str) -> None:
-    """Print lines, wrapped at words on a terminal; in a file, and where they hold a command, they stay whole."""
+def write_json(content: Any) -> None:
+    """Write one JSON document to standard output: what `--json` asks for."""
+    write(json.dumps(content, indent=1, default=str) + "\n")
+
+
+def say(console: Console, text: str, *, title: str = "") -> None:
+    """Print lines, wrapped at words on a terminal; in a file, and where they hold a command, they stay whole.
+
+    Args:
+        console: Where.
+        text: Lines.
+        title: Words in bold before them.
+    """
     for line in text.split("\n"):
-        whole = not console.is_terminal or "python " in line
-        console.print(line, markup=False, highlight=False, soft_wrap=whole)
+        whole = not console.is_terminal or any(program in line for program in PROGRAMS)
+        console.print(Text.assemble((title, "bold"), line), highlight=False, soft_wrap=whole)
+        title = ""
+
+
+def table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    words: Collection[str] = (),
+    fold: Collection[str] = (),
+    width: int = FILE_WIDTH,
+) -> Table:
+    """Return a table without lines, numbers to the right.
+
+    Args:
+        headings: One for each column.
+        rows: Cells, as many as headings. Texts are never markup.
+        words: Columns with words, which stand to the left and are never cut.
+        fold: Columns with words that may take several lines.
+        width: Columns of the terminal; on a narrow one the columns stand closer.
+    """
+    made = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=width < NARROW)
+    for heading in headings:
+        if heading in fold:
+            made.add_column(Text(heading), overflow="fold")
+        elif heading in words:
+            made.add_column(Text(heading), no_wrap=True)
+        else:
+            made.add_column(Text(heading), justify="right")
+    for row in rows:
+        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return made

@@ -1,23 +1,90 @@
-"""Options that several commands share, and what they mean for a space. Imports no engine."""
+"""What commands share: how their help looks, common options, and what these mean for a space. Imports no engine."""
 
 import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from study.console import write
 from study.errors import Fault, SpaceError
 from study.records.folder import NAME
 from study.space.parsing import load_space
-from study.space.space_file import read_space
+from study.space.space_file import SHIPPED, read_space
 from study.space.spec import StudySpec
 
+FORMER = {"--seed": "--replicate", "--format": "--json"}
+"""Former option -> the one that commands without it have in its place."""
+
+
+class Command(TyperCommand):
+    """A command that answers a former option with its new name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse former options, then parse as usual."""
+        known = {name for parameter in self.params for name in parameter.opts}
+        for word in args[: args.index("--")] if "--" in args else args:
+            option = word.partition("=")[0]
+            if option in FORMER and option not in known and FORMER[option] in known:
+                ctx.fail(f"No such option: {option}. Did you mean {FORMER[option]}?")
+        return super().parse_args(ctx, args)
+
+
+def command_app(help_text: str | None = None) -> typer.Typer:
+    """Return an empty group of commands, in the style of all of them."""
+    return typer.Typer(
+        help=help_text,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+
+def examples(*commands: str) -> str:
+    """Return the end of a command's help: how it may be typed."""
+    return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
+
+
+def space_names(incomplete: str) -> list[str]:
+    """Return the spaces that a shell offers: the shipped ones and those in this folder."""
+    files = [*SHIPPED.glob("*.yaml"), *Path().glob("*.yaml")]
+    return sorted({file.name for file in files if file.name.startswith(incomplete)})
+
+
+def study_folders(incomplete: str) -> list[str]:
+    """Return the studies that a shell offers: those in `studies/` and in the folder that is being typed."""
+    parent = Path(incomplete if incomplete.endswith("/") else incomplete + "x").parent
+    found = [*Path("studies").glob("*/study.json"), *parent.glob("*/study.json")]
+    return sorted({str(file.parent) for file in found if str(file.parent).startswith(incomplete)})
+
+
 _SPACE = "Space file: a path, or the name of one in search_spaces/."
-Space = Annotated[str | None, typer.Option("--space", help=_SPACE)]
-SpaceArgument = Annotated[str | None, typer.Argument(metavar="[SPACE]", help="The same as --space.")]
+Space = Annotated[str | None, typer.Option("--space", help=_SPACE, autocompletion=space_names)]
+SpaceArgument = Annotated[
+    str | None, typer.Argument(metavar="[SPACE]", help="The same as --space.", autocompletion=space_names)
+]
+Study = Annotated[
+    Path, typer.Argument(help="Folder of the study, such as studies/quickstart.", autocompletion=study_folders)
+]
+Out = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        write(f"{version('runner-scaling-study')}\n")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 Address = Annotated[
     str | None,
     typer.Option(
@@ -39,6 +106,11 @@ Trials = Annotated[
 ]
 
 
+def wrong_option(option: str, rule: str, *, got: object = "", fix: str, code: str) -> SpaceError:
+    """Return the error of one option or argument of a command."""
+    return SpaceError("command line", [Fault(where=option, rule=rule, got=str(got), fix=fix, code=code)])
+
+
 def one_space(argument: str | None, option: str | None) -> str:
     """Return the space that the command line names, by its place or by `--space`.
 
@@ -46,12 +118,12 @@ def one_space(argument: str | None, option: str | None) -> str:
         SpaceError: It names none, or two.
     """
     if argument is not None and option is not None and argument != option:
-        law, fix = f"must be named once, got '{argument}' and '{option}'.", "Drop one of the two."
-    elif (space := option or argument) is not None:
+        got, fix = f"'{argument}' and '{option}'", "Drop one of the two."
+        raise wrong_option("--space", "must be named once", got=got, fix=fix, code="two-spaces")
+    if (space := option or argument) is not None:
         return space
-    else:
-        law, fix = "must be given, got none.", "Name a file, or one of search_spaces/: --space quickstart.yaml."
-    raise SpaceError("command line", [Fault(where="--space", rule=law, fix=fix)])
+    fix = "Name a file, or one of search_spaces/: --space quickstart.yaml."
+    raise wrong_option("--space", "must be given", got="none", fix=fix, code="no-space")
 
 
 @contextlib.contextmanager
@@ -102,13 +174,13 @@ def checked_name(name: str) -> str:
         SpaceError: It cannot be one.
     """
     if not NAME.fullmatch(name):
-        law = f"letters, digits, '.', '_' and '-' only, got '{name}'."
-        raise SpaceError("command line", [Fault(where="--name", rule=law, fix="Choose another name.")])
+        rule = "must consist of letters, digits, '.', '_' and '-'"
+        raise wrong_option("--name", rule, got=f"'{name}'", fix="Choose another name.", code="name")
     return name
 
 
 def checked_stage(text: str, spec: StudySpec) -> str:
-    """Return a stage of the study's protocol.
+    """Return a stage of the study.
 
     Raises:
         SpaceError: It has no such stage.
@@ -116,13 +188,12 @@ def checked_stage(text: str, spec: StudySpec) -> str:
     from study.designs.registry import design_of
 
     stages = design_of(spec).stages
-    if not stages:
-        law, fix = f"only a hold-up study has stages, got '{text}'.", "Drop it, or give the space a holdup section."
-    elif text not in stages:
-        law, fix = f"one of {', '.join(stages)}, got '{text}'.", "Name a stage."
-    else:
+    if text in stages:
         return text
-    raise SpaceError("command line", [Fault(where="--until", rule=law, fix=fix)])
+    rule, fix = f"must be one of {', '.join(stages)}", "Name a stage."
+    if not stages:
+        rule, fix = "only a study with stages (hold-up) takes it", "Drop it, or give the space a holdup section."
+    raise wrong_option("--until", rule, got=f"'{text}'", fix=fix, code="stage")
 
 
 def seconds(text: str, place: str) -> float:
@@ -136,9 +207,9 @@ def seconds(text: str, place: str) -> float:
     match = clock or words
     parts = [float(part or 0) for part in match.groups()] if match else []
     if re.fullmatch(r"\d+(\.\d+)?", text.strip()) and float(text) > 0:
-        law, fix = f"needs a unit, got '{text}'.", f"Write {text}s, {text}m or {text}h."
-        raise SpaceError("command line", [Fault(where=place, rule=law, fix=fix)])
+        fix = f"Write {text}s, {text}m or {text}h."
+        raise wrong_option(place, "needs a unit", got=f"'{text}'", fix=fix, code="no-unit")
     if not any(parts):
-        law = f"a duration above zero, got '{text}'."
-        raise SpaceError("command line", [Fault(where=place, rule=law, fix="Write 45s, 30m, 2h, 1h30m or 2:00:00.")])
+        fix = "Write 45s, 30m, 2h, 1h30m or 2:00:00."
+        raise wrong_option(place, "must be a duration above zero", got=f"'{text}'", fix=fix, code="duration")
     return parts[0] * 3600 + parts[1] * 60 + parts[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from analysis.figures.words import counted, listed, number
 from study.errors import RecordError
-from study.evaluating.film import BEST, Facts
+from study.records.clip import BEST, FilmFacts
 
 FOLDER = "clips"
 """Inside of the study's folder."""
@@ -63,7 +63,7 @@ def find_clip(study: Path, study_id: str) -> Clip | None:
     if not facts_file.is_file():
         return None
     try:
-        facts = Facts.read(facts_file)
+        facts = FilmFacts.read(facts_file)
         film = _content(facts_file.with_name(facts.file), MAX_BYTES)
     except RecordError as error:
         return Clip(missing=str(error))
@@ -76,7 +76,7 @@ def find_clip(study: Path, study_id: str) -> Clip | None:
     return Clip(caption=_caption(facts), suffix=Path(facts.file).suffix, film=film, poster=poster)
 
 
-def _caption(facts: Facts) -> str:
+def _caption(facts: FilmFacts) -> str:
     kind = "greedy" if facts.deterministic else "drawn"
     returns = listed([number(shot.episode_return) for shot in facts.shots])
     many = len(facts.shots) > 1

@@ -1,21 +1,20 @@
 """`python -m study seams`: whether the engines have all that this project uses beyond their public interfaces."""
 
-import json
-from typing import Annotated
-
 import typer
-from rich import box
-from rich.table import Table
 
-from study.console import SteadyConsole
+from study.console import say, table, terminal, write_json
+from study.options import AsJson, Command, command_app, examples
 from study.seams.base import SeamState, states
 
+app = command_app()
 
-def seams(as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False) -> None:
+
+@app.command(cls=Command, epilog=examples("python -m study seams", "python -m study seams --json"))
+def seams(as_json: AsJson = False) -> None:
     """Check the patches and private parts of Ray, RLlib, torch and MLflow that this project relies on."""
     found = list(states())
     if as_json:
-        typer.echo(json.dumps([_as_json(state) for state in found], indent=2))
+        write_json([_as_json(state) for state in found])
     else:
         _print_table(found)
     if not all(state.holds for state in found):
@@ -39,11 +38,7 @@ def _as_json(state: SeamState) -> dict[str, object]:
 
 
 def _print_table(found: list[SeamState]) -> None:
-    console = SteadyConsole()
-    table = Table(box=box.SIMPLE)
-    for title in ("seam", "engine", "state"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("what is done there, and why")
+    console, rows = terminal(), []
     for state in found:
         verdict = "holds" if state.holds else "BREAKS"
         if state.holds and not state.tested:
@@ -51,7 +46,7 @@ def _print_table(found: list[SeamState]) -> None:
         why = f"{state.seam.does[0].upper()}{state.seam.does[1:]}. {state.seam.why}"
         if not state.holds:
             why = f"{'; '.join(state.missing)}. {why}"
-        table.add_row(state.seam.name, f"{state.seam.distribution} {state.version}", verdict, why)
-    console.print(table)
-    broken = [state for state in found if not state.holds]
-    console.print(f"{len(found)} seams, {len(broken)} break.")
+        rows.append((state.seam.name, f"{state.seam.distribution} {state.version}", verdict, why))
+    headings = ("seam", "engine", "state", "what is done there, and why")
+    console.print(table(headings, rows, words=headings[:2], fold=headings[2:], width=console.width))
+    say(console, f"{len(found)} seams, {sum(not state.holds for state in found)} break.")

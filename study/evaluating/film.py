@@ -1,101 +1,60 @@
-"""Pictures -> an .mp4 or a .gif with a poster beside it, and the facts of what is seen.
+"""The first episodes of an evaluation, seen again: as an .mp4 or a .gif with a poster beside it, or in a window.
 
-Imports its encoders when needed. Pictures are written as they come, to a draft that takes the film's name at the end.
+Steps environments; imports the encoders (imageio-ffmpeg, Pillow) when needed. No Ray, no torch.
 """
 
 import contextlib
 import importlib.util
-import json
+import itertools
+import math
 import os
-from collections.abc import Generator, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from study.errors import Fault, RecordError, SpaceError
-from study.records.files import write_atomically
+from study.errors import RecordError
+from study.options import wrong_option
+from study.records.clip import SUFFIXES, Shot
 
 if TYPE_CHECKING:
-    from study.trial.engine.envs.frames import Frame
+    from study.trial.engine.envs.frames import Frame, Scene
+    from study.trial.evaluation import EvaluationResult
 
-BEST = "best"
-"""Name of the film of a study's best policy: the one that its report shows."""
-SUFFIXES = (".mp4", ".gif")
 EPISODES = 3
 """Episodes that are shown, from the first."""
 MOST_SECONDS = 20.0
 """Length of a film at most: a long episode is cut there."""
 GIF_FPS = 25.0
 """Pictures per second of a .gif at most; viewers slow down shorter delays than 0.02 s."""
-_MAX_FACTS = 100_000
-_GIF_COLOURS = 128
 _GIF_TICK_MS = 10
 """Delays in a .gif are whole hundredths of a second."""
-_INSTALL = "pip install '.[video]', or name a .gif."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shot:
-    """What is seen of one episode."""
+class Film:
+    """What was shown.
 
-    episode: int
-    """From 0, as in the evaluation."""
-    seed: int
-    """Of the environment."""
-    episode_return: float
-    """Return of the whole episode, as it was counted."""
-    num_steps: int
-    """Of the whole episode."""
-    num_frames: int
-    """Pictures of it in the film."""
-    whole: bool
-    """Whether it is seen to its end."""
+    Attributes:
+        shots: One for each episode of which something was seen.
+        fps: Pictures per second.
+        file: The film; None for a window.
+        poster: A picture from the middle of the first episode, beside the film.
+        unlike: Episodes whose replay had another return than the one that was counted.
+    """
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What a film shows, for those who find it beside its file."""
-
-    file: str
-    """Name of the film, beside this."""
-    study_id: str | None
-    trial: int | None
-    environment: str
-    deterministic: bool
-    evaluation_seed: int
-    fps: float
     shots: tuple[Shot, ...]
+    fps: float
+    file: Path | None
+    poster: Path | None
+    unlike: tuple[int, ...]
 
-    def write(self, film: Path) -> Path:
-        """Write them beside the film and return the file."""
-        path = film.with_suffix(".json")
-        write_atomically(path, json.dumps(asdict(self), indent=1))
-        return path
-
-    @classmethod
-    def read(cls, path: Path) -> "Facts":
-        """Return what was written.
-
-        Raises:
-            RecordError: It is something else.
-        """
-        try:
-            if path.stat().st_size > _MAX_FACTS:
-                raise ValueError(f"more than {_MAX_FACTS} bytes")
-            content = json.loads(path.read_text())
-            facts = cls(**{**content, "shots": tuple(Shot(**shot) for shot in content["shots"])})
-            if Path(facts.file).name != facts.file or Path(facts.file).suffix not in SUFFIXES or not facts.shots:
-                raise ValueError(f"no film: {facts.file!r}")
-            for shot in facts.shots:
-                float(shot.episode_return)
-        except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-            raise RecordError(
-                f"{path}: must say what a film shows, got a damaged file ({' '.join(str(error).split())[:100]}). "
-                "Fix: film it again."
-            ) from error
-        return facts
+    @property
+    def seconds(self) -> float:
+        """Length at the environment's own pace."""
+        return sum(shot.num_frames for shot in self.shots) / self.fps
 
 
 def check_target(path: Path) -> None:
@@ -105,35 +64,99 @@ def check_target(path: Path) -> None:
         SpaceError: The ending is none of `SUFFIXES`, what encodes it is not installed, or a folder is in its place.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise _mistake(f"must end in {' or '.join(SUFFIXES)}, got '{path}'.", "Name the file so.")
-    if path.is_dir():
-        raise _mistake(f"must be a file, got the folder {path}.", f"Name a file in it, such as {path / 'best.mp4'}.")
-    if path.suffix.lower() == ".mp4":
-        try:
-            import imageio_ffmpeg  # noqa: F401
-        except ImportError as error:
-            raise _mistake("an .mp4 needs imageio-ffmpeg, which is not installed.", _INSTALL) from error
+        rule, got, fix = f"must end in {' or '.join(SUFFIXES)}", f"'{path}'", "Name the file so."
+    elif path.is_dir():
+        rule, got, fix = "must be a file", f"the folder {path}", f"Name a file in it, such as {path / 'best.mp4'}."
+    elif path.suffix.lower() == ".mp4" and not _writes_mp4():
+        rule, got = "an .mp4 needs imageio-ffmpeg", "no such package"
+        fix = "Run `pip install 'imageio-ffmpeg>=0.6'`, or name a .gif."
+    else:
+        return
+    raise wrong_option("--video", rule, got=got, fix=fix, code="film-name")
 
 
 def best_suffix() -> str:
     """Return the ending for a film that a person gave no name: .mp4, the smaller one, where that can be written."""
-    return ".mp4" if importlib.util.find_spec("imageio_ffmpeg") is not None else ".gif"
+    return ".mp4" if _writes_mp4() else ".gif"
 
 
-class Writer(Protocol):
-    """Takes the pictures of a film one after another."""
+def _writes_mp4() -> bool:
+    return importlib.util.find_spec("imageio_ffmpeg") is not None
 
-    def add(self, frame: "Frame") -> None:
-        """Take the next picture; all have the shape of the first."""
+
+def show(scene: "Scene", result: "EvaluationResult", *, film: Path | None = None) -> Film:
+    """Play the first episodes again with the actions that they had, into a film or a window.
+
+    Args:
+        scene: The environment, ready to draw.
+        result: The evaluation, with the actions of its first episodes.
+        film: Where the pictures go; None where the environment shows them itself.
+
+    Raises:
+        SpaceError: The environment does not draw.
+        RecordError: The film cannot be written.
+    """
+    replay = _Replay(scene, result, room=math.inf if film is None else math.floor(MOST_SECONDS * scene.fps))
+    poster = None
+    if film is None:
+        for _ in replay.frames():
+            pass
+    else:
+        with _written(film) as draft:
+            write = _write_mp4 if film.suffix.lower() == ".mp4" else _write_gif
+            write(draft, replay.frames(), scene.fps)
+        if replay.poster is not None:
+            from PIL import Image
+
+            poster = film.with_suffix(".png")
+            with _written(poster) as draft:
+                Image.fromarray(replay.poster).save(draft)
+    return Film(shots=tuple(replay.shots), fps=scene.fps, file=film, poster=poster, unlike=tuple(replay.unlike))
+
+
+@dataclass
+class _Replay:
+    """Plays the first episodes again, and keeps what was seen of each."""
+
+    scene: "Scene"
+    result: "EvaluationResult"
+    room: float
+    """Pictures that may still be shown."""
+    shots: list[Shot] = field(default_factory=list)
+    unlike: list[int] = field(default_factory=list)
+    poster: "Frame | None" = None
+
+    def frames(self) -> Iterator[Any]:
+        """Yield every picture; None where a window shows it."""
+        for episode, actions in enumerate(self.result.actions[:EPISODES]):
+            if self.room <= 0:
+                return
+            seen, total, middle = 0, 0.0, int(min(self.room, len(actions))) // 2
+            for frame, so_far in self.scene.replay(self.result.seeds[episode], actions):
+                if seen >= self.room:
+                    break
+                if episode == 0 and seen == middle:
+                    self.poster = frame
+                seen, total = seen + 1, so_far
+                yield frame
+            self.room -= seen
+            counted, whole = self.result.returns[episode], seen == len(actions) + 1
+            shot = Shot(
+                episode=episode,
+                seed=self.result.seeds[episode],
+                episode_return=counted,
+                num_steps=len(actions),
+                num_frames=seen,
+                whole=whole,
+            )
+            self.shots.append(shot)
+            if whole and not math.isclose(total, counted, rel_tol=1e-6, abs_tol=1e-6):
+                self.unlike.append(episode)
 
 
 @contextlib.contextmanager
-def writing(path: Path, fps: float) -> Iterator[Writer]:
-    """Hold a film open; the file is there when the block has ended well.
-
-    Args:
-        path: The film; its folder is made.
-        fps: Pictures per second at which they come.
+def _written(path: Path) -> Iterator[Path]:
+    """Yield the draft of a file, which takes its name when the block has ended well.
 
     Raises:
         RecordError: It cannot be written.
@@ -141,95 +164,37 @@ def writing(path: Path, fps: float) -> Iterator[Writer]:
     draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.closing(_Mp4(draft, fps) if path.suffix.lower() == ".mp4" else _Gif(draft, fps)) as film:
-            yield film
-            film.finish()
+        yield draft
         draft.replace(path)
     except OSError as error:
         why = " ".join(str(error.strerror or error).split())[:200]
-        raise RecordError(
-            f"{path}: the film must be written, got: {why}. Fix: name another file with --video."
-        ) from error
+        fix = "Name another file with --video."
+        raise RecordError(where=str(path), rule="the film must be written", got=why, fix=fix, code="film") from error
     finally:
         with contextlib.suppress(OSError):  # there is none
             draft.unlink()
 
 
-def write_poster(frame: "Frame", film: Path) -> Path:
-    """Write one picture beside a film, as .png, and return its file.
+def _write_mp4(path: Path, frames: Iterator["Frame"], fps: float) -> None:
+    """Write H.264 by the ffmpeg that imageio-ffmpeg brings."""
+    import imageio_ffmpeg
 
-    Raises:
-        RecordError: It cannot be written.
-    """
+    first = next(frames)
+    size = (first.shape[1], first.shape[0])
+    # The index at the beginning, where a browser looks for it; H.264 takes no odd sizes.
+    more = ["-movflags", "+faststart", "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
+    settings = {"fps": fps, "macro_block_size": 1, "ffmpeg_log_level": "error", "output_params": more}
+    with contextlib.closing(imageio_ffmpeg.write_frames(str(path), size, **settings)) as process:
+        process.send(None)
+        for frame in itertools.chain([first], frames):
+            process.send(np.ascontiguousarray(frame))
+
+
+def _write_gif(path: Path, frames: Iterator["Frame"], fps: float) -> None:
+    """Write a .gif by Pillow; of fast films some pictures are left out."""
     from PIL import Image
 
-    path = film.with_suffix(".png")
-    try:
-        Image.fromarray(frame).save(path)
-    except OSError as error:
-        raise RecordError(
-            f"{path}: must be writable ({error.strerror}). Fix: name another file with --video."
-        ) from error
-    return path
-
-
-class _Mp4:
-    """H.264 by way of the ffmpeg that imageio-ffmpeg brings."""
-
-    def __init__(self, path: Path, fps: float) -> None:
-        self._path, self._fps = path, fps
-        self._process: Generator[None, Any, None] | None = None
-
-    def add(self, frame: "Frame") -> None:
-        even = np.pad(frame, [(0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)], mode="edge")
-        if self._process is None:
-            import imageio_ffmpeg
-
-            size = (even.shape[1], even.shape[0])
-            process = imageio_ffmpeg.write_frames(
-                # At the beginning is where a browser looks for the index.
-                *(str(self._path), size),
-                **{"fps": self._fps, "macro_block_size": 1, "ffmpeg_log_level": "error"},
-                output_params=["-movflags", "+faststart"],
-            )
-            process.send(None)
-            self._process = process
-        assert self._process is not None
-        self._process.send(np.ascontiguousarray(even).tobytes())
-
-    def finish(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.close()
-            self._process = None
-
-
-class _Gif:
-    """A .gif by Pillow: every picture has its own colours, and of fast ones some are left out."""
-
-    def __init__(self, path: Path, fps: float) -> None:
-        self._path = path
-        self._every = max(-(-fps // GIF_FPS), 1.0)
-        self._delay_ms = round(self._every * 1000 / fps / _GIF_TICK_MS) * _GIF_TICK_MS
-        self._seen = 0
-        self._kept: list[Any] = []
-
-    def add(self, frame: "Frame") -> None:
-        from PIL import Image
-
-        if self._seen % self._every == 0:
-            self._kept.append(Image.fromarray(frame).quantize(_GIF_COLOURS, dither=Image.Dither.NONE))
-        self._seen += 1
-
-    def finish(self) -> None:
-        first, *rest = self._kept
-        first.save(self._path, save_all=True, append_images=rest, duration=self._delay_ms, loop=0)
-
-    def close(self) -> None:
-        self._kept = []
-
-
-def _mistake(law: str, fix: str) -> SpaceError:
-    return SpaceError("command line", [Fault(where="--video", rule=law, fix=fix)])
+    every = max(math.ceil(fps / GIF_FPS), 1)
+    delay_ms = round(every * 1000 / fps / _GIF_TICK_MS) * _GIF_TICK_MS
+    images = (Image.fromarray(frame) for frame in itertools.islice(frames, 0, None, every))
+    next(images).save(path, save_all=True, append_images=images, duration=delay_ms, loop=0)

@@ -53,7 +53,7 @@ def recorded(folder):
 
 def evaluated(*words):
     """Run the command in this process; return what it says as JSON."""
-    done = CliRunner().invoke(cli.app, ["evaluate", *map(str, words), "--format", "json"], catch_exceptions=False)
+    done = CliRunner().invoke(cli.app, ["evaluate", *map(str, words), "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -157,7 +157,6 @@ WRONG = [
     (["{folder}", "--trial", "9"], "--trial: must be a trial of"),
     (["{folder}", "--space", "space.yaml"], "--space: belongs to a checkpoint outside of a study"),
     (["{folder}", "--video", "film.avi"], "--video: must end in .mp4 or .gif, got 'film.avi'"),
-    (["{folder}", "--format", "xml"], "--format: one of text, json, got 'xml'"),
     (["{folder}", "--episodes", "2", "--render"], "--render: a window needs a display, got none"),
     (["{checkpoint}"], "--space: is needed for a checkpoint outside of a study"),
     (["{checkpoint}", "--space", "space.yaml", "--video"], "--video: needs the name of a file"),

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pytest
 from rich.console import Console
 
-from study.cli import commands as cli
+from study.cli.run import print_end
 from study.driver.run import StudyResult
 from study.mirrors.mirror_process import MirrorReport
 from study.mirrors.mlflow_mirror import sync
@@ -98,10 +98,10 @@ def printed_command(folder: StudyFolder) -> list[str]:
         closed=StudyClosed(session=1, reason="complete"),
         mirror=MirrorReport(behind=0, reason=""),
     )
-    with Path(os.devnull).open("w") as nowhere, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "console", Console(width=140, record=True, file=nowhere))
-        cli._print_end(result, "again")
-        said = cli.console.export_text()
+    with Path(os.devnull).open("w") as nowhere:
+        console = Console(width=140, record=True, file=nowhere)
+        print_end(console, result, "again")
+        said = console.export_text()
     (line,) = [line for line in said.splitlines() if "mlflow ui" in line]
     return shlex.split(line[line.index("mlflow ui") :])
 

@@ -385,13 +385,13 @@ def told(*words: Any) -> str:
 def test_the_command_measures_the_floor_of_a_space_that_has_none(tmp_path: Path) -> None:
     file = tmp_path / "space.yaml"
     file.write_text(SPACE)
-    found = json.loads(told(file, "--format", "json"))
-    again = json.loads(told(file, "--format", "json"))
+    found = json.loads(told(file, "--json"))
+    again = json.loads(told(file, "--json"))
     assert (found["n"], found["random"], found["checkpoint"], found["seed"]) == (70, True, None, 10_000)
     assert again == found
-    few = json.loads(told(file, "--format", "json", "--episodes", 9))
+    few = json.loads(told(file, "--json", "--episodes", 9))
     assert few["returns"] == found["returns"][:9]
-    assert json.loads(told(file, "--format", "json", "--episodes", 9, "--seed", 3))["returns"] != few["returns"]
+    assert json.loads(told(file, "--json", "--episodes", 9, "--seed", 3))["returns"] != few["returns"]
     lines = told(file).splitlines()
     assert lines[:2] == [f"{file}: random policy", "70 random episodes of CartPole-v1, seed 10000"]
     assert lines[-1].startswith(f"floor: {found['suggested_floor']:g}  # random policy: {found['mean']['value']:.4g} [")
@@ -399,7 +399,7 @@ def test_the_command_measures_the_floor_of_a_space_that_has_none(tmp_path: Path)
 
 def test_the_command_plays_the_space_of_a_study_and_films_it(tmp_path: Path) -> None:
     folder = synthetic.make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db").path
-    found = json.loads(told(folder, "--format", "json", "--video", tmp_path / "film.gif"))
+    found = json.loads(told(folder, "--json", "--video", tmp_path / "film.gif"))
     assert tuple(found["returns"]) == evaluate_random(spec()).returns
     assert (found["film"], (tmp_path / "film.gif").stat().st_size > 1000) == (str(tmp_path / "film.gif"), True)
     assert not (folder / "clips").exists()

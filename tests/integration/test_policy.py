@@ -13,7 +13,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import RecordError, SpaceError
-from study.evaluating.command import Asked, evaluate_policy
+from study.evaluating.playing import EvaluationRequest, evaluate_policy
 from study.records.folder import unpack_policy
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, SCALE
@@ -106,7 +106,7 @@ def test_a_checkpoint_alone_is_played_with_a_space_of_any_algorithm(algorithm: s
         "parameters: {num_env_runners: 1}\nbudget: {env_steps: 4000}\nsearch: {num_trials: 1}\n"
     )
     unpack_policy(pack_policy(trained(spec())), tmp_path / "policy")
-    played = evaluate_policy(Asked(path=tmp_path / "policy", space=str(file), episodes=2))
+    played = evaluate_policy(EvaluationRequest(path=tmp_path / "policy", space=str(file), episodes=2))
     assert played.summary.mean.n == 2
 
 
@@ -118,7 +118,7 @@ def test_a_space_whose_network_cannot_be_is_refused_before_it_is_built(tmp_path:
     )
     unpack_policy(pack_policy(trained(spec())), tmp_path / "policy")
     with pytest.raises(SpaceError, match=r"model\.conv_filters: must be given for images of shape \(4, 6, 3\)"):
-        evaluate_policy(Asked(path=tmp_path / "policy", space=str(file)))
+        evaluate_policy(EvaluationRequest(path=tmp_path / "policy", space=str(file)))
 
 
 def test_a_policy_of_another_space_is_refused_by_what_differs(tmp_path: Path) -> None:

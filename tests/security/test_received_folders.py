@@ -23,17 +23,17 @@ from analysis.load import open_study
 from analysis.report import make_report, write
 from analysis.scaling.rerun import Rerun
 from analysis.status import StatusReader
-from study.cli.reporting import report_study
-from study.cli.status_view import show
+from study.cli.report import report_study
+from study.cli.status import show
 from study.cli.syncing import sync_study
 from study.console import SteadyConsole
 from study.designs.holdup.certificate import export
 from study.designs.holdup.certificate.making import make_certificate, verify
 from study.driver.opening import RunOptions, new_identity, resumed_identity, write_identity
 from study.errors import RecordError, StudyError, TrackingError
-from study.evaluating.command import Asked, evaluate_policy
+from study.evaluating.playing import EvaluationRequest, evaluate_policy
+from study.evaluating.policies import ChosenPolicy
 from study.evaluating.rerun import train_again
-from study.evaluating.subject import Subject
 from study.harmless import csv_cell, from_csv_cell, markdown, mask_credentials, printable
 from study.mirrors.mlflow_report import NOT_ASKED, asked_place
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, asked_uri, check_asked_uri, check_tracking_uri
@@ -138,7 +138,7 @@ COMMANDS = {
     "status": lambda folder: StatusReader(folder.path).read(),
     "certificate": make_certificate,
     "export": lambda folder: export.export_yaml(folder, 10),
-    "evaluate": lambda folder: evaluate_policy(Asked(path=folder.path, trial=0)),
+    "evaluate": lambda folder: evaluate_policy(EvaluationRequest(path=folder.path, trial=0)),
     "open_study": lambda folder: open_study(folder.path),
     "resume": lambda folder: resumed_identity(folder, spec(), RunOptions(name="demo", out=folder.path.parent)),
 }
@@ -250,7 +250,7 @@ def test_a_policy_whose_folder_holds_links_is_not_loaded(study, tmp_path):
     (checkpoint / "module_state.pkl").write_text("")
     (checkpoint / "inner" / "deep").symlink_to(tmp_path)
     with pytest.raises(RecordError, match="symbolic link"):
-        Subject(title="", checkpoint=checkpoint, spec=spec(), study=study, trial=0).check_owner()
+        ChosenPolicy(title="", checkpoint=checkpoint, spec=spec(), study=study, trial=0).check_owner()
 
 
 # --- whom MLflow's credentials and a study's results go to (attacks 2, 4 and 16) ------------------------------------
@@ -361,11 +361,11 @@ def test_a_module_that_only_a_folder_names_is_not_imported(received, tmp_path, m
     received.identity_file.write_text(json.dumps(content))
     (tmp_path / "attack.py").write_text("raise SystemExit('the module ran')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("study.evaluating.subject.Subject.check_owner", lambda self: None)
+    monkeypatch.setattr("study.evaluating.policies.ChosenPolicy.check_owner", lambda self: None)
     with pytest.raises(RecordError, match=r"must not be imported.*attack:Env.*--space SPACE"):
-        evaluate_policy(Asked(path=received.path, trial=0))
+        evaluate_policy(EvaluationRequest(path=received.path, trial=0))
     with pytest.raises(RecordError, match=r"must not be imported.*attack:Env"):
-        evaluate_policy(Asked(path=received.path, random=True))
+        evaluate_policy(EvaluationRequest(path=received.path, random=True))
     with pytest.raises(RecordError, match=r"must not be imported.*attack:Env"):
         next(train_again(received, 1))
 
@@ -545,7 +545,7 @@ def test_names_that_are_paths_commands_or_queries_are_refused_when_a_study_is_re
 
 @pytest.mark.parametrize("name", ["..", ".", "-x", "a/../..", "~"])
 def test_a_report_of_an_experiment_stays_in_its_folder_whatever_it_is_called(name):
-    from study.cli.reporting import STUDIES, folder_of_experiment
+    from study.cli.report import STUDIES, folder_of_experiment
 
     out = folder_of_experiment(name)
     assert out.parent.parent == STUDIES

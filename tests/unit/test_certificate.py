@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from study.cli.display import print_certificate
+from study.cli.tables import print_certificate
 from study.designs.holdup.certificate.making import Certificate, make_certificate, verify
 from study.designs.holdup.certificate.record_laws import broken_laws
 from study.errors import RecordError

@@ -24,7 +24,7 @@ from analysis import load
 from analysis.status import StatusReader
 from analysis.status.efficiency import efficiency_so_far
 from analysis.tables.holdup import hold_up
-from study.cli.status_view import show
+from study.cli.status import show
 from study.cli.syncing import sync_study
 from study.designs.holdup.certificate.making import make_certificate, verify
 from study.designs.registry import make_plan

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from study.cli.display import LiveDisplay, _headline, eta_s, print_plan, print_result
+from study.cli.display import headline, live_view, time_left_s
+from study.cli.tables import print_plan, print_result
 from study.console import say
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
@@ -133,20 +134,20 @@ def started(trial, runners, execution="real"):
     ],
 )
 def test_what_is_waited_for_stands_where_there_is_no_rate_yet(records, words):
-    assert _headline(course(*records)).split(" · ") == ["0 of 4 trials ended", *words]
+    assert headline(course(*records)).split(" · ") == ["0 of 4 trials ended", *words]
 
 
 def test_neither_rays_start_nor_that_of_a_trial_is_pace():
     begun = course(started(0, 2), synthetic.built(0), synthetic.iteration(0, 1), num_left=3)
     begun.ledger.rows[0].progress = 0.2
-    assert eta_s(begun) is None
+    assert time_left_s(begun) is None
     whole = course(*synthetic.whole_trial(0), num_left=3)
-    assert eta_s(whole) == pytest.approx(3 * whole.ledger.rows[0].duration_s)
-    assert "left" in _headline(whole)
+    assert time_left_s(whole) == pytest.approx(3 * whole.ledger.rows[0].duration_s)
+    assert "left" in headline(whole)
 
 
 def test_a_study_that_stops_has_no_time_left():
-    text = _headline(
+    text = headline(
         course(*synthetic.whole_trial(0), num_left=3, stop=Stop(reason="stopped", detail="received SIGINT"))
     )
     assert text.endswith("stopping: received SIGINT")
@@ -156,7 +157,7 @@ def test_a_study_that_stops_has_no_time_left():
 @pytest.mark.parametrize("width", [80, 100])
 def test_a_terminal_echoes_control_c_on_a_line_of_its_own(width):
     console = Console(width=width, force_terminal=True)
-    view = LiveDisplay(console)._view(course(started(0, 12)))
+    view = live_view(course(started(0, 12)), width=width)
     with console.capture() as capture:
         console.print(view)
     assert capture.get().split("\n")[-2].strip() == ""

@@ -1,6 +1,5 @@
 """The doctor's checks: each meets its fault and its absence, in surroundings that a test describes."""
 
-import json
 import os
 import shutil
 import socket
@@ -17,11 +16,11 @@ from packaging.version import Version
 from rich.console import Console
 
 from study import doctor
+from study.cli.doctor import print_result, print_summary
 from study.doctor import asking, checks, storage, tracking
 from study.doctor.checks import DoctorCheck
 from study.doctor.results import CheckResult, fail, failed, merged, ok, warn
 from study.doctor.surroundings import JoinedCluster, NodeReport, Surroundings
-from study.doctor.view import print_result, print_summary, to_json
 from study.errors import ClusterError, RecordError
 from study.hosts.facts import NodeFacts
 from study.hosts.mounts import Mount
@@ -424,6 +423,3 @@ def test_in_a_file_each_result_is_one_line_and_in_a_terminal_nothing_is_cut(widt
         assert max(len(line) for line in lines) <= width
     else:
         assert len(lines) == len(RESULTS) + 2
-    assert json.loads(to_json(RESULTS))[2] | {"theme": "nodes"} == {
-        **{"level": "fail", "found": "512 [bold]", "fix": "Raise it.", "theme": "nodes", "check": "limits"}
-    }

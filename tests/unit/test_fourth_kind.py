@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from study.cli.status_view import show
 
 from analysis.status import read_status
 from study.cli.display import LiveDisplay, print_plan
-from study.cli.status_view import show
 from study.designs import registry
 from study.designs.base import Design
 from study.driver.opening import RunOptions, write_identity

@@ -6,14 +6,13 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
 from study.designs.holdup.phases import expected_trials
 from study.designs.registry import make_plan
 from study.errors import ExitCode
-from study.evaluating.subject import random_subject
+from study.evaluating.policies import random_policy
 from study.mirrors.mirror_content import trial_params
 from study.options import checked_stage, load, one_space, seconds
 from study.planning.shape import ClusterShape, NodeShape
@@ -72,10 +71,10 @@ def command_of(line):
     """Return the command that a line means, and its words."""
     words = shlex.split(re.split(r" #| > |-->", line)[0])[1:]
     words = ["run", *words[1:]] if words[0] == "run_study.py" else words[2:]
-    command = get_command(cli.app)
-    while getattr(command, "commands", None) and words:
-        command, *words = command.commands[words[0]], *words[1:]
-    return command, words
+    command = cli.load(words[0])
+    if getattr(command, "commands", None) and words[1:]:
+        return command.commands[words[1]], words[2:]
+    return command, words[1:]
 
 
 @pytest.mark.parametrize("line", EXAMPLES)
@@ -85,7 +84,7 @@ def test_every_command_of_a_page_is_understood_and_can_be_planned(line):
     if given.get("time_budget"):
         assert seconds(given["time_budget"], "--time-budget") > 0
     if given.get("random"):
-        assert random_subject(given["path"]).random
+        assert random_policy(given["path"]).random
     elif (given.get("space") or given.get("space_argument")) is not None:
         space = one_space(given.get("space_argument"), given.get("space"))
         spec = load(space, given.get("set_"), given.get("replicate"), given.get("trials"))

@@ -72,7 +72,7 @@ def check(line):
         name, command, words = command.resolve_command(context, words)
         context = command.make_context(name, list(words), parent=context)
     given = context.params
-    space = given.get("space")
+    space = given.get("space") or given.get("space_argument")
     if context.info_name == "run" and ((SHIPPED / space).exists() or Path(space).exists()):
         return load_options(space, given["set_"], given["replicate"], given["trials"])
     return None

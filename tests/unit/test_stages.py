@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from study.cli.display import print_front, print_importance, print_plan, print_stages
+from study.cli.tables import print_front, print_importance, print_plan, print_stages
 from study.designs.holdup import machine
 from study.designs.holdup.certificate.record_laws import _retaken, broken_laws
 from study.designs.holdup.certificate.trial_laws import Study

@@ -13,7 +13,7 @@ from rich.console import Console
 from analysis.status import StatusReader, read_status
 from analysis.status.efficiency import efficiency_so_far
 from analysis.status.health import quiet_after_s
-from study.cli.status_view import show
+from study.cli.status import show
 from study.errors import RecordError
 from study.mirrors.mirror_cursor import Cursor, CursorFile
 from study.records.ledger import fold
@@ -376,7 +376,7 @@ def test_status_loads_neither_engines_nor_pandas(folder):
     code = (
         "import sys; from analysis.status import StatusReader;"
         "from analysis.status.efficiency import efficiency_so_far;"
-        f"import study.cli.status_view; r = StatusReader({str(folder.path)!r}); r.read(); efficiency_so_far(r);"
+        f"import study.cli.status; r = StatusReader({str(folder.path)!r}); r.read(); efficiency_so_far(r);"
         "print(*[n for n in ('ray', 'torch', 'mlflow', 'optuna', 'pandas', 'scipy') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

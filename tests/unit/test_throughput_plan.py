@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from study.cli.throughput_display import print_throughput_plan
+from study.cli.tables import print_throughput_plan
 from study.cluster.connection import private_shape
 from study.designs.holdup.phases import shares
 from study.designs.registry import make_plan

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from study.cli.throughput_display import print_throughput
+from study.cli.tables import print_throughput
 from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
 from study.mirrors.mirror_content import study_params, trial_name, trial_params
@@ -239,7 +239,7 @@ def test_mlflow_is_told_what_a_trial_timed(tmp_path):
 def printed(path, spec):
     console = Console(width=150, force_terminal=False)
     with console.capture() as capture:
-        print_throughput(console, spec, rows(path).values(), folder="studies/demo", table="trials.csv")
+        print_throughput(console, spec, rows(path).values(), folder="studies/demo", table_file="trials.csv")
     return capture.get()
 
 

@@ -1,11 +1,12 @@
 """Which policy is meant, and what is known of it: a study's, a checkpoint's, a random one. Imports no engine."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from study.designs.registry import design_of
-from study.errors import Fault, RecordError, SpaceError
+from study.errors import RecordError
+from study.options import wrong_option
 from study.records.files import check_plain_tree
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow, best_per_scale
@@ -18,6 +19,7 @@ from study.space.settings import runnable
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
 from study.space.variants import spec_of
+from study.text import count, spans
 from study.trial.weights import STATE_FILE
 
 _SPACE_SUFFIXES = (".yaml", ".yml")
@@ -25,8 +27,8 @@ _WAY_OUT = "copy the checkpoint into a folder of your own, and evaluate it there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """A policy to be played.
+class ChosenPolicy:
+    """A policy that a person chose to play.
 
     Attributes:
         title: What it is, for people.
@@ -66,16 +68,15 @@ class Subject:
         if self.checkpoint is None:
             return
         if not _holds_policy(self.checkpoint):
-            raise RecordError(
-                f"{self.checkpoint}: must hold the policy ({STATE_FILE}), got none; a packed study has no policies. "
-                "Fix: evaluate the study that it was packed from, or restore the folder from a backup."
-            )
+            rule, got = f"must hold the policy ({STATE_FILE})", "none; a packed study has no policies"
+            fix = "Evaluate the study that it was packed from, or restore the folder from a backup."
+            raise RecordError(where=str(self.checkpoint), rule=rule, got=got, fix=fix, code="no-policy")
         check_plain_tree(self.checkpoint)
         for folder in (*((self.study.path,) if self.study else ()), self.checkpoint):
             check_own(folder, way_out=_WAY_OUT)
 
 
-def find_subject(path: Path, *, trial: int | None = None, space: str | None = None) -> Subject:
+def find_policy(path: Path, *, trial: int | None = None, space: str | None = None) -> ChosenPolicy:
     """Return the policy that a person names.
 
     Args:
@@ -89,34 +90,30 @@ def find_subject(path: Path, *, trial: int | None = None, space: str | None = No
     """
     if _holds_policy(path):
         if trial is not None:
-            raise _mistake(
-                "--trial", f"belongs to a study, got {trial} with a checkpoint.", "Drop it, or name the study."
-            )
+            got, fix = f"{trial} with a checkpoint", "Drop it, or name the study."
+            raise wrong_option("--trial", "belongs to a study", got=got, fix=fix, code="trial-of-checkpoint")
         return _of_checkpoint(path, space)
     study = StudyFolder(path)
     if not study.exists():
-        got, fix = "another folder" if path.is_dir() else "no folder", "name one, such as studies/quickstart"
+        got, fix = "another folder" if path.is_dir() else "no folder", "Name one, such as studies/quickstart"
         if path.suffix in _SPACE_SUFFIXES:
             got, fix = "a space", f"{fix}, or add --random for a random policy in that space"
-        raise RecordError(
-            f"{path}: must be the folder of a study (with study.json) or of a checkpoint (with {STATE_FILE}), got "
-            f"{got}. Fix: {fix}."
-        )
+        rule = f"must be the folder of a study (with study.json) or of a checkpoint (with {STATE_FILE})"
+        raise RecordError(where=str(path), rule=rule, got=got, fix=f"{fix}.", code="not-evaluable")
     if space is not None:
-        law = f"belongs to a checkpoint outside of a study, got '{space}' with a study."
-        raise _mistake("--space", law, "Drop it: the study knows its space.")
+        got, fix = f"'{space}' with a study", "Drop it: the study knows its space."
+        raise wrong_option("--space", "belongs to a checkpoint outside of a study", got=got, fix=fix, code="own-space")
     spec, ledger = _read(study)
     if trial is not None:
         return _of_trial(study, spec, _trial_of(study, ledger, trial))
     best, among = best_policy(spec, ledger)
     if best is None:
-        raise RecordError(
-            f"{path}: must hold a finished trial with its policy, got none yet. Fix: wait for one, or resume the study."
-        )
+        rule, fix = "must hold a finished trial with its policy", "Wait for one, or resume the study."
+        raise RecordError(where=str(path), rule=rule, got="none yet", fix=fix, code="no-policy")
     return _of_trial(study, spec, best, chosen_among=among)
 
 
-def random_subject(path: Path) -> Subject:
+def random_policy(path: Path) -> ChosenPolicy:
     """Return a random policy in the environment of a space.
 
     Args:
@@ -129,14 +126,14 @@ def random_subject(path: Path) -> Subject:
     study = StudyFolder(path)
     if study.exists():
         identity = study.identity()
-        return Subject(title=f"{identity.name}: random policy", checkpoint=None, spec=identity.parse())
+        return ChosenPolicy(title=f"{identity.name}: random policy", checkpoint=None, spec=identity.parse())
     if path.is_dir():
         got = "a checkpoint" if _holds_policy(path) else "another folder"
-        raise RecordError(
-            f"{path}: with --random it must be a space or the folder of a study (with study.json), got {got}. "
-            "Fix: name one, such as quickstart.yaml."
-        )
-    return Subject(title=f"{path}: random policy", checkpoint=None, spec=load_unscored(find_space(path, place="SPACE")))
+        rule = "with --random it must be a space or the folder of a study (with study.json)"
+        fix = "Name one, such as quickstart.yaml."
+        raise RecordError(where=str(path), rule=rule, got=got, fix=fix, code="not-evaluable")
+    spec = load_unscored(find_space(path, place="SPACE"))
+    return ChosenPolicy(title=f"{path}: random policy", checkpoint=None, spec=spec)
 
 
 def best_policy(spec: StudySpec, ledger: Ledger) -> tuple[TrialRow | None, int]:
@@ -155,8 +152,8 @@ def _holds_policy(path: Path) -> bool:
     try:
         return (path / STATE_FILE).exists()
     except OSError as error:
-        law = f"must be a folder that you can read ({error.strerror})"
-        raise RecordError(f"{path}: {law}. Fix: check its permissions.") from error
+        rule, fix = "must be a folder that you can read", "Check its permissions."
+        raise RecordError(where=str(path), rule=rule, got=error.strerror, fix=fix, code="unreadable") from error
 
 
 def _score(row: TrialRow) -> tuple[float, int]:
@@ -168,7 +165,7 @@ def _complete(row: TrialRow) -> bool:
     return row.status == "finished" and (not row.stage or row.iterations is None)
 
 
-def _of_checkpoint(path: Path, space: str | None) -> Subject:
+def _of_checkpoint(path: Path, space: str | None) -> ChosenPolicy:
     """Return the policy of a checkpoint folder; the study around it knows its space, if there is one."""
     study = StudyFolder(path.resolve().parent.parent)
     if space is None and study.exists():
@@ -177,10 +174,10 @@ def _of_checkpoint(path: Path, space: str | None) -> Subject:
             if study.checkpoint(row.trial) == path.resolve():
                 return _of_trial(study, spec, _with_policy(study, row))
     if space is None:
-        law = f"is needed for a checkpoint outside of a study, got {path} alone."
-        raise _mistake("--space", law, "Name the space file that it was trained in.")
+        rule, fix = "is needed for a checkpoint outside of a study", "Name the space file that it was trained in."
+        raise wrong_option("--space", rule, got=f"{path} alone", fix=fix, code="no-space")
     spec = load_space(space)
-    return Subject(title=f"checkpoint {path}", checkpoint=path, spec=spec, setting=_some_setting(spec), seed=0)
+    return ChosenPolicy(title=f"checkpoint {path}", checkpoint=path, spec=spec, setting=_some_setting(spec), seed=0)
 
 
 def _some_setting(spec: StudySpec) -> dict[str, Value]:
@@ -189,10 +186,10 @@ def _some_setting(spec: StudySpec) -> dict[str, Value]:
     return runnable(spec, {**least, SCALE: spec.scales[0]})
 
 
-def _of_trial(study: StudyFolder, spec: StudySpec, row: TrialRow, *, chosen_among: int = 0) -> Subject:
+def _of_trial(study: StudyFolder, spec: StudySpec, row: TrialRow, *, chosen_among: int = 0) -> ChosenPolicy:
     last = row.last_evaluation
-    runners = f"{row.num_env_runners} runner{'s' if row.num_env_runners != 1 else ''}"
-    return Subject(
+    runners = count(row.num_env_runners, "runner")
+    return ChosenPolicy(
         title=f"{study.identity().name}: trial {row.trial} ({runners}, seed {row.seed})",
         checkpoint=study.checkpoint(row.trial),
         spec=spec_of(spec, row.variant),
@@ -209,38 +206,24 @@ def _of_trial(study: StudyFolder, spec: StudySpec, row: TrialRow, *, chosen_amon
 def _read(study: StudyFolder) -> tuple[StudySpec, Ledger]:
     spec = study.identity().parse()
     if not spec.learns:
-        raise RecordError(f"{study.path}: must be a study that learns, got a throughput study. Fix: name another one.")
+        rule, fix = "must be a study that learns", "Name another one."
+        raise RecordError(where=str(study.path), rule=rule, got="a throughput study", fix=fix, code="no-policy")
     return spec, ledger_of(study.records)
 
 
 def _trial_of(study: StudyFolder, ledger: Ledger, trial: int) -> TrialRow:
     row = ledger.rows.get(trial)
     if row is None:
-        have = _listed(each.trial for each in ledger.rows.values() if each.checkpoint is not None)
-        raise _mistake("--trial", f"must be a trial of {study.path} with a policy ({have}), got {trial}.", "Name one.")
+        have = spans(sorted(each.trial for each in ledger.rows.values() if each.checkpoint is not None))
+        rule = f"must be a trial of {study.path} with a policy ({have})"
+        raise wrong_option("--trial", rule, got=trial, fix="Name one.", code="no-such-trial")
     return _with_policy(study, row)
 
 
 def _with_policy(study: StudyFolder, row: TrialRow) -> TrialRow:
     if row.checkpoint is None:
-        why = f": {row.reason}" if row.reason else ""
-        raise RecordError(
-            f"{study.path}: trial {row.trial} must have finished to leave a policy, got {row.status}{why}. "
-            "Fix: name another one with --trial."
-        )
+        got = f"{row.status}: {row.reason}" if row.reason else row.status
+        rule = f"trial {row.trial} must have finished to leave a policy"
+        fix = "Name another one with --trial."
+        raise RecordError(where=str(study.path), rule=rule, got=got, fix=fix, code="no-policy")
     return row
-
-
-def _listed(trials: Iterable[int]) -> str:
-    """Return numbers with runs shortened: 0-3, 7."""
-    runs: list[list[int]] = []
-    for number in sorted(trials):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"
-
-
-def _mistake(place: str, law: str, fix: str) -> SpaceError:
-    return SpaceError("command line", [Fault(where=place, rule=law, fix=fix)])

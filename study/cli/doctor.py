@@ -1,42 +1,61 @@
-"""The diagnosis as people and programs read it. Imports rich, no engine."""
+"""`doctor`: the checks of `study.doctor`, a line as soon as it is known, or JSON. Imports no engine."""
 
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from study.console import SteadyConsole
+from study.console import NARROW, say, terminal, write_json
 from study.doctor import all_checks, gather, judge
 from study.doctor.results import LEVELS, CheckResult
 from study.errors import ExitCode
-from study.space.spec import StudySpec
+from study.options import (
+    Address,
+    AsJson,
+    Command,
+    Out,
+    Set,
+    Space,
+    SpaceArgument,
+    command_app,
+    examples,
+    load,
+    one_space,
+)
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-NARROW = 100
-"""Terminals with fewer columns get the text below the name."""
+
+app = command_app()
 
 
-def examine(
-    console: Console,
-    *,
-    address: str | None,
-    tracking_uri: str | None,
-    out: Path,
-    spec: StudySpec | None,
-    as_json: bool,
-) -> ExitCode:
-    """Print the diagnosis, a line as soon as it is known, or all of it as JSON.
+@app.command(
+    cls=Command,
+    epilog=examples("python -m study doctor", "python -m study doctor scaling.yaml --address auto --json"),
+)
+def doctor(
+    space_argument: SpaceArgument = None,
+    space: Space = None,
+    address: Address = None,
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow: sqlite:///mlflow.db (default), http://…")] = None,
+    out: Out = Path("studies"),
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what would make a study fail or its numbers wrong here, and what to do; exit code 2 if a check failed.
 
-    Returns:
-        `ExitCode.FINISHED`, or `ExitCode.MISTAKE` when something failed.
+    With a space, also whether its largest trial fits and its environment runs.
     """
-    with working():
+    named = space_argument or space
+    spec = load(one_space(space_argument, space), set_, None, None) if named else None
+    console = terminal()
+    with _waiting():
         around = gather(address=address, tracking_uri=tracking_uri, out=out, spec=spec)
     results = []
     for result in judge(around):
@@ -44,24 +63,18 @@ def examine(
         if not as_json:
             print_result(console, result)
     if as_json:
-        console.print(to_json(results), markup=False, highlight=False, soft_wrap=True)
+        write_json([asdict(result) for result in results])
     else:
         print_summary(console, results)
     failed = any(result.level == "fail" for result in results)
-    return ExitCode.MISTAKE if failed else ExitCode.FINISHED
-
-
-def to_json(results: Sequence[CheckResult]) -> str:
-    """Return the results as a JSON list."""
-    return json.dumps([asdict(result) for result in results], indent=1)
+    raise typer.Exit(ExitCode.MISTAKE if failed else ExitCode.FINISHED)
 
 
 def print_result(console: Console, result: CheckResult) -> None:
     """Print one line, in a terminal folded under itself; in a file exactly one line."""
     if not console.is_terminal:
         fix = f". Fix: {result.fix}" if result.fix else ""
-        line = f"{result.level:<4}  {result.name}: {result.found}{fix}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{result.level:<4}  {result.name}: {result.found}{fix}")
         return
     table = Table.grid(padding=(0, 2))
     table.add_column(width=4)
@@ -85,12 +98,12 @@ def print_summary(console: Console, results: Sequence[CheckResult]) -> None:
     counts = Counter(result.level for result in results)
     parts = [f"{counts[level]} {level}" for level in LEVELS if counts[level]]
     end = "a study would fail here, or its numbers be wrong" if counts["fail"] else "a study can run here"
-    console.print(f"\n{', '.join(parts)}: {end}.", markup=False, highlight=False)
+    say(console, f"\n{', '.join(parts)}: {end}.")
 
 
 @contextlib.contextmanager
-def working() -> Iterator[None]:
-    """Show in a terminal that nodes are being asked; not on standard output, which may be for programs."""
-    console = SteadyConsole(stderr=True)
+def _waiting() -> Iterator[None]:
+    """Show in a terminal that something is going on; not on standard output, which may be for programs."""
+    console = terminal(error=True)
     with console.status("Asking every node") if console.is_terminal else contextlib.nullcontext():
         yield

@@ -3,17 +3,18 @@
 import shlex
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.errors import Fault, SpaceError, StudyError
-from study.evaluating.film import BEST, EPISODES, Facts, best_suffix, check_target
-from study.evaluating.showing import Shown, show
-from study.evaluating.subject import Subject, find_subject, random_subject
+from study.evaluating.film import EPISODES, Film, best_suffix, check_target, show
+from study.evaluating.policies import ChosenPolicy, find_policy, random_policy
 from study.evaluating.summary import Summary, summarise
 from study.harmless import mask_credentials
 from study.mirrors.mlflow_report import NOT_ASKED, asked_place, attach
+from study.options import wrong_option
+from study.records.clip import BEST, FilmFacts
 from study.records.folder import StudyFolder
 from study.records.trust import check_modules
 from study.space.spec import StudySpec
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class EvaluationRequest:
     """What a person asked for.
 
     Attributes:
@@ -59,7 +60,7 @@ class Evaluated:
     """What came of it.
 
     Attributes:
-        subject: The policy.
+        policy: The policy.
         spec: Its space, with the evaluation that was played.
         summary: The episodes.
         as_recorded: Whether they are those of the trial's final evaluation, return by return; None where another
@@ -68,36 +69,38 @@ class Evaluated:
         attached: Where MLflow has the film, or why not; empty where it is no film of the study's own.
     """
 
-    subject: Subject
+    policy: ChosenPolicy
     spec: StudySpec
     summary: Summary
     as_recorded: bool | None
-    film: Shown | None = None
+    film: Film | None = None
     attached: str = ""
 
     @property
     def stochastic(self) -> bool:
         """Whether actions were drawn."""
-        return self.subject.random or self.spec.evaluation.stochastic
+        return self.policy.random or self.spec.evaluation.stochastic
 
 
-def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda _: None) -> Evaluated:
+def evaluate_policy(
+    request: EvaluationRequest, *, on_numbers: Callable[[Evaluated], None] = lambda _: None
+) -> Evaluated:
     """Play a policy and return what it got.
 
     Args:
-        asked: What to play, and how.
-        told: Called with the numbers, before anything is filmed or shown.
+        request: What to play, and how.
+        on_numbers: Called with the numbers, before anything is filmed or shown.
 
     Raises:
         StudyError: There is no such policy, it is not to be trusted, or its environment does not work.
     """
-    subject = _subject(asked)
-    subject.check_owner()
-    _check_own_code(subject, asked.path)
-    if subject.study is not None:
-        asked_place(subject.study, asked.tracking_uri, attach=asked.attach)  # refuse before anything is played
-    spec = _as_asked(subject.spec, asked)
-    film = None if asked.video is None else _target(subject, asked.video)
+    policy = _policy_of(request)
+    policy.check_owner()
+    _check_own_code(policy, request.path)
+    if policy.study is not None:
+        asked_place(policy.study, request.tracking_uri, attach=request.attach)  # refuse before anything is played
+    spec = _as_requested(policy.spec, request)
+    film = None if request.video is None else _target(policy, request.video)
     if film is not None:
         check_target(film)
     from study.trial.engine.envs.frames import open_scene
@@ -105,127 +108,116 @@ def evaluate_policy(asked: Asked, *, told: Callable[[Evaluated], None] = lambda 
 
     with ExitStack() as scenes:
         # A random policy has no network that must suit.
-        random = subject.random
-        spaces = probe(spec.evaluated_environment, subject.title) if random else probe_study(spec, subject.title)
-        window = open_scene(spec.evaluated_environment, "human") if asked.render else None
+        random = policy.random
+        spaces = probe(spec.evaluated_environment, policy.title) if random else probe_study(spec, policy.title)
+        window = open_scene(spec.evaluated_environment, "human") if request.render else None
         stage = open_scene(spec.evaluated_environment, "rgb_array") if film is not None else None
         for scene in (window, stage):
             if scene is not None:
                 scenes.callback(scene.env.close)
 
-        result = _play(subject, spec, spaces, keep_actions=EPISODES if window or stage else 0)
+        result = _play(policy, spec, spaces, keep_actions=EPISODES if window or stage else 0)
         evaluated = Evaluated(
-            subject=subject,
+            policy=policy,
             spec=spec,
             summary=summarise(result.returns, num_cut=result.num_cut, target=spec.environment.target),
-            as_recorded=_as_recorded(subject, spec, result.returns),
+            as_recorded=_as_recorded(policy, spec, result.returns),
         )
-        told(evaluated)
+        on_numbers(evaluated)
         if window is not None:
             show(window, result)
         if stage is None or film is None:
             return evaluated
         shown = show(stage, result, film=film)
-    return Evaluated(
-        subject=subject,
-        spec=spec,
-        summary=evaluated.summary,
-        as_recorded=evaluated.as_recorded,
-        film=shown,
-        attached=_keep(subject, spec, asked, shown, film),
-    )
+    return replace(evaluated, film=shown, attached=_keep(policy, spec, request, shown, film))
 
 
-def _subject(asked: Asked) -> Subject:
-    if not asked.random:
-        return find_subject(asked.path, trial=asked.trial, space=asked.space)
+def _policy_of(request: EvaluationRequest) -> ChosenPolicy:
+    if not request.random:
+        return find_policy(request.path, trial=request.trial, space=request.space)
     others = {
-        "--trial": asked.trial is not None,
-        "--space": asked.space is not None,
-        "--stochastic/--deterministic": asked.stochastic is not None,
+        "--trial": request.trial is not None,
+        "--space": request.space is not None,
+        "--stochastic/--deterministic": request.stochastic is not None,
     }
     faults = [
-        Fault(where=option, rule="belongs to a recorded policy, got it together with --random.", fix="Drop one.")
+        Fault(where=option, rule="belongs to a recorded policy", got="--random too", fix="Drop one.", code="random")
         for option, given in others.items()
         if given
     ]
     if faults:
         raise SpaceError("command line", faults)
-    return random_subject(asked.path)
+    return random_policy(request.path)
 
 
-def _check_own_code(subject: Subject, path: Path) -> None:
+def _check_own_code(policy: ChosenPolicy, path: Path) -> None:
     """Refuse to import a module because a folder from elsewhere names it.
 
     Raises:
         RecordError: The study's environment is in a module, and the study was not started here.
     """
-    study = subject.study or (StudyFolder(path) if subject.random and StudyFolder(path).exists() else None)
+    study = policy.study or (StudyFolder(path) if policy.random and StudyFolder(path).exists() else None)
     if study is not None:
-        policy = subject.checkpoint or f"{study.checkpoints}/trial_…"
-        way_out = (
-            "name the policy and a space of your own: "
-            f"python -m study evaluate {shlex.quote(str(policy))} --space SPACE"
-        )
-        check_modules(
-            study.identity_file, (subject.spec.environment.id, subject.spec.evaluated_environment.id), way_out
-        )
+        folder = shlex.quote(str(policy.checkpoint or f"{study.checkpoints}/trial_…"))
+        way_out = f"name the policy and a space of your own: python -m study evaluate {folder} --space SPACE"
+        modules = (policy.spec.environment.id, policy.spec.evaluated_environment.id)
+        check_modules(study.identity_file, modules, way_out)
 
 
-def _play(subject: Subject, spec: StudySpec, spaces: "Spaces", *, keep_actions: int) -> "EvaluationResult":
+def _play(policy: ChosenPolicy, spec: StudySpec, spaces: "Spaces", *, keep_actions: int) -> "EvaluationResult":
     from study.trial.evaluation import evaluate, evaluate_random
 
-    if subject.checkpoint is None:
+    if policy.checkpoint is None:
         return evaluate_random(spec, keep_actions=keep_actions)
     from study.trial.policy import load_policy
 
-    policy = load_policy(subject.checkpoint, spec, setting=subject.setting, seed=subject.seed, spaces=spaces)
+    loaded = load_policy(policy.checkpoint, spec, setting=policy.setting, seed=policy.seed, spaces=spaces)
     return evaluate(
-        policy.module,
+        loaded.module,
         spec,
-        normalize_actions=policy.normalize_actions,
-        clip_actions=policy.clip_actions,
+        normalize_actions=loaded.normalize_actions,
+        clip_actions=loaded.clip_actions,
         keep_actions=keep_actions,
-        first_episode=subject.first_episode,
+        first_episode=policy.first_episode,
     )
 
 
-def _as_asked(spec: StudySpec, asked: Asked) -> StudySpec:
+def _as_requested(spec: StudySpec, request: EvaluationRequest) -> StudySpec:
     """Return the space with the evaluation that a person wants."""
-    changes = {"episodes": asked.episodes, "seed": asked.seed, "stochastic": asked.stochastic}
+    changes = {"episodes": request.episodes, "seed": request.seed, "stochastic": request.stochastic}
     evaluation = spec.evaluation.model_copy(
         update={name: value for name, value in changes.items() if value is not None}
     )
     return spec.model_copy(update={"evaluation": evaluation})
 
 
-def _as_recorded(subject: Subject, spec: StudySpec, returns: tuple[float, ...]) -> bool | None:
-    if subject.recorded is None or spec.evaluation != subject.spec.evaluation:
+def _as_recorded(policy: ChosenPolicy, spec: StudySpec, returns: tuple[float, ...]) -> bool | None:
+    if policy.recorded is None or spec.evaluation != policy.spec.evaluation:
         return None
-    return returns == subject.recorded
+    return returns == policy.recorded
 
 
-def _target(subject: Subject, video: str) -> Path:
+def _target(policy: ChosenPolicy, video: str) -> Path:
     if video:
         return Path(video)
-    if subject.study is None or subject.trial is None:
-        what = "a random policy" if subject.random else "a checkpoint outside of a study"
-        law, fix = f"needs the name of a file for {what}, got none.", "Write --video film.mp4."
-        raise SpaceError("command line", [Fault(where="--video", rule=law, fix=fix)])
-    name = BEST if subject.chosen_among else f"trial_{subject.trial:05d}"
-    return subject.study.clips / f"{name}{best_suffix()}"
+    if policy.study is None or policy.trial is None:
+        what = "a random policy" if policy.random else "a checkpoint outside of a study"
+        rule = f"needs the name of a file for {what}"
+        raise wrong_option("--video", rule, got="none", fix="Write --video film.mp4.", code="no-film-name")
+    name = BEST if policy.chosen_among else f"trial_{policy.trial:05d}"
+    return policy.study.clips / f"{name}{best_suffix()}"
 
 
-def _keep(subject: Subject, spec: StudySpec, asked: Asked, shown: Shown, film: Path) -> str:
+def _keep(policy: ChosenPolicy, spec: StudySpec, request: EvaluationRequest, shown: Film, film: Path) -> str:
     """Write the facts of a film beside it and give it to MLflow, if it is one of the study's own."""
-    study = subject.study
+    study = policy.study
     if study is None or film.parent.resolve() != study.clips.resolve():
         return ""
-    identity, uri = study.identity(), asked_place(study, asked.tracking_uri, attach=asked.attach)
-    facts = Facts(
+    identity, uri = study.identity(), asked_place(study, request.tracking_uri, attach=request.attach)
+    facts = FilmFacts(
         file=film.name,
         study_id=identity.study_id,
-        trial=subject.trial,
+        trial=policy.trial,
         environment=spec.environment.id,
         deterministic=not spec.evaluation.stochastic,
         evaluation_seed=spec.evaluation.seed,

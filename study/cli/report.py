@@ -1,6 +1,6 @@
-"""`python -m study report`: reads a study, writes its report, hands it to MLflow. A thin call into `analysis`.
+"""`report`: reads a study, writes its report, hands it to MLflow. A thin call into `analysis`.
 
-Optuna is asked for importance where the study's proposals are at hand, MLflow for a place; neither can stop a report.
+A report goes on without the importance of parameters and without MLflow, and says why.
 """
 
 import re
@@ -8,27 +8,70 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from analysis.figures.catalogue import Importance
 from analysis.load import StudyData, open_study
 from analysis.report import Report, find_clip, make_report, parse_formats, write
 from analysis.report.writing import PAGE
+from study.console import say, terminal
 from study.errors import AnalysisError, StudyError
 from study.harmless import mask_credentials
 from study.mirrors.mlflow_report import ARTIFACTS, NOT_ASKED, asked_place
 from study.mirrors.mlflow_report import attach as attach_files
+from study.options import Command, command_app, examples, study_folders
 from study.records.folder import NAME, StudyFolder
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from study.records.ledger import TrialRow
 
 FOLDER = "report"
 """Inside of the study's folder."""
 STUDIES = Path("studies")
 """Where the report of a study in MLflow goes: `studies/<name>/report`."""
+
+app = command_app()
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "python -m study report studies/quickstart --open",
+        "python -m study report studies/quickstart --format html,csv --out published",
+        "python -m study report sqlite:///mlflow.db --study quickstart",
+    ),
+)
+def report(
+    study: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of the study, or a tracking URI: sqlite:///mlflow.db, http://….", autocompletion=study_folders
+        ),
+    ],
+    format_: Annotated[str, typer.Option("--format", help="Some of html, md, csv, tex.")] = "html,md,csv,tex",
+    open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder; by default `report` in the study's folder.")] = None,
+    attach: Annotated[
+        bool, typer.Option("--attach", help="Give the files to the MLflow that the study was started with, too.")
+    ] = False,
+    tracking_uri: Annotated[
+        str | None, typer.Option(help="MLflow whose run of the study gets them; also MLFLOW_TRACKING_URI.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--study", help="Study or experiment in MLflow, by name or id.")] = None,
+) -> None:
+    """Write the report of a study: one HTML page, tables and figures; on request attach it to the MLflow run."""
+    written = report_study(study, study=name, formats=format_, out=out, tracking_uri=tracking_uri, attach=attach)
+    console = terminal()
+    for refusal in written.report.refusals:
+        say(console, f"Refused: {refusal}")
+    for each in written.report.conclusions:
+        say(console, f"{each.table}: {each.text}")
+    say(console, f"\n{len(written.files)} files: {written.page or written.out}")
+    say(console, written.attached)
+    if open_:
+        open_page(written)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,20 +131,6 @@ def folder_of_experiment(name: str) -> Path:
     return STUDIES / ("_" + re.sub(r"[^\w.-]+", "_", name) if not NAME.fullmatch(name) else name) / FOLDER
 
 
-def print_report(console: "Console", written: Written) -> None:
-    """Print the conclusion, where the files are, and whether MLflow has them."""
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    for refusal in written.report.refusals:
-        say(f"Refused: {refusal}")
-    for each in written.report.conclusions:
-        say(f"{each.table}: {each.text}")
-    say(f"\n{len(written.files)} files: {written.files[0] if written.page else written.out}")
-    say(written.attached)
-
-
 def open_page(written: Written) -> None:
     """Show the page in the person's browser.
 
@@ -109,11 +138,14 @@ def open_page(written: Written) -> None:
         AnalysisError: No page was written.
     """
     if written.page is None:
-        raise AnalysisError("--open: needs the format html, got others alone. Fix: add html to --format.")
+        raise AnalysisError(
+            where="--open", rule="needs the format html", got="others", fix="Add html to --format.", code="no-page"
+        )
     import webbrowser
 
     if not webbrowser.open(written.page.absolute().as_uri()):
-        raise AnalysisError(f"--open: needs a browser, got none here. Fix: open {written.page} on another machine.")
+        fix = f"Open {written.page} on another machine."
+        raise AnalysisError(where="--open", rule="needs a browser", got="none here", fix=fix, code="no-browser")
 
 
 def _importance(folder: StudyFolder | None) -> Importance | str:

@@ -1,0 +1,251 @@
+"""`evaluate`: options into an `EvaluationRequest`, then numbers, a histogram, a film; or JSON. No engine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from study.console import say, terminal, write_json
+from study.evaluating.summary import suggested_floor
+from study.options import AsJson, Command, command_app, examples, space_names, study_folders, wrong_option
+from study.text import count, estimate, number
+
+if TYPE_CHECKING:
+    from study.evaluating.film import Film
+    from study.evaluating.playing import Evaluated
+    from study.evaluating.summary import Summary
+
+BAR = "█"
+LONGEST = 40
+"""Columns of the longest bar."""
+
+app = command_app()
+
+
+class WithFilm(Command):
+    """Lets `--video` stand alone: the film then goes to the study's own folder for them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put an empty name behind a `--video` that has none."""
+        given: list[str] = []
+        for word, following in zip(args, [*args[1:], "-"], strict=False):
+            given.append(word)
+            if word == "--video" and (following.startswith("-") or Path(following).is_dir()):
+                given.append("")
+        return super().parse_args(ctx, given)
+
+
+@app.command(
+    cls=WithFilm,
+    epilog=examples(
+        "python -m study evaluate studies/quickstart",
+        "python -m study evaluate studies/quickstart --seed 1 --episodes 200 --video film.gif",
+        "python -m study evaluate my_space.yaml --random --episodes 200",
+    ),
+)
+def evaluate(
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="STUDY|CHECKPOINT|SPACE",
+            help="Folder of a study: its best policy; or of a checkpoint: that one. With --random a space or a study.",
+            autocompletion=study_folders,
+        ),
+    ] = None,
+    trial: Annotated[
+        int | None, typer.Option(min=0, help="Policy of this trial of the study, not of its best.")
+    ] = None,
+    space: Annotated[
+        str | None,
+        typer.Option(
+            help="Space of a checkpoint outside of a study, or with --random: a path, or a name in search_spaces/.",
+            autocompletion=space_names,
+        ),
+    ] = None,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Episodes to play; by default as the space says.")] = None,
+    stochastic: Annotated[
+        bool | None,
+        typer.Option(
+            "--stochastic/--deterministic",
+            help="Draw actions as in the training, or take the most probable ones; by default as the space says.",
+        ),
+    ] = None,
+    random: Annotated[
+        bool,
+        typer.Option("--random", help="Uniformly random actions in place of a policy: what a space's floor should be."),
+    ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=2**28 - 1,
+            help="Seed of the episodes, and of actions that are drawn; the same seed gives the same episodes. By "
+            "default that of the study's own evaluations.",
+        ),
+    ] = None,
+    video: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[FILE]",
+            help="Film the first 3 episodes, 20 s at most, as .mp4 or .gif, with a picture beside it; without a name "
+            "in the study's clips/, for its report and MLflow.",
+        ),
+    ] = None,
+    render: Annotated[bool, typer.Option("--render", help="Show the first 3 episodes in a window.")] = False,
+    attach: Annotated[
+        bool, typer.Option("--attach", help="Give the film to the MLflow that the study was started with.")
+    ] = False,
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow that gets the film instead.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play a recorded policy, or a random one: its return over episodes, a film of it, a window.
+
+    With defaults it plays the trial's final evaluation again, which must give the returns on record.
+    """
+    if path is None and random and space is not None:
+        path, space = Path(space), None
+    if path is None:
+        fix = "Name the folder of a study, such as studies/quickstart."
+        raise wrong_option("STUDY", "must be given", got="none", fix=fix, code="no-study")
+    from study.evaluating.playing import EvaluationRequest, evaluate_policy
+
+    console = terminal()
+    request = EvaluationRequest(
+        path=path,
+        trial=trial,
+        space=space,
+        episodes=episodes,
+        stochastic=stochastic,
+        random=random,
+        seed=seed,
+        video=video,
+        render=render,
+        attach=attach,
+        tracking_uri=tracking_uri,
+    )
+    show = (lambda _: None) if as_json else (lambda evaluated: print_numbers(console, evaluated))
+    evaluated = evaluate_policy(request, on_numbers=show)
+    if as_json:
+        write_json(to_json(evaluated))
+    elif evaluated.film is not None:
+        print_film(console, evaluated.film, evaluated.attached)
+
+
+def print_numbers(console: Console, evaluated: "Evaluated") -> None:
+    """Print what the policy got."""
+    spec, summary = evaluated.spec, evaluated.summary
+    how = "random" if evaluated.policy.random else "drawn" if evaluated.stochastic else "greedy"
+    first = f" from episode {number:,} on" if (number := evaluated.policy.first_episode) else ""
+    played = count(len(summary.returns), f"{how} episode")
+    say(console, evaluated.policy.title)
+    say(console, f"{played} of {spec.environment.id}, seed {spec.evaluation.seed}{first}\n")
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, value in _lines(summary):
+        table.add_row(name, value)
+    console.print(table)
+    say(console, "\nEpisodes by return")
+    console.print(histogram_view(summary))
+    say(console, "")
+    for sentence in _remarks_on_random(evaluated) if evaluated.policy.random else _remarks(evaluated):
+        say(console, sentence)
+
+
+def print_film(console: Console, film: "Film", attached: str) -> None:
+    """Print where the film is and what it shows."""
+    if film.file is not None:
+        size, cut = film.file.stat().st_size / 1e3, sum(not shot.whole for shot in film.shots)
+        shown = f"episodes 1 to {len(film.shots)}" if len(film.shots) > 1 else "episode 1"
+        end = ", the last one not to its end" if cut else ""
+        length = f"{film.seconds:.1f} s, {size:,.0f} kB"
+        say(console, f"Film: {film.file} ({shown}{end}; {length}); a picture of it: {film.poster}")
+    if film.unlike:
+        numbers = ", ".join(str(episode + 1) for episode in film.unlike)
+        say(
+            console,
+            f"What is seen of episode {numbers} is not what was counted: the environment does not follow its seed. "
+            "Fix: draw from its np_random alone.",
+        )
+    if attached:
+        say(console, attached)
+
+
+def histogram_view(summary: "Summary") -> Table:
+    """Return the histogram as lines of text."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="left", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    most = max(bar.count for bar in summary.bars)
+    for bar in summary.bars:
+        span = f"{bar.low:,.1f}" if bar.low == bar.high else f"{bar.low:,.1f} to {bar.high:,.1f}"
+        length = round(bar.count / most * LONGEST)
+        table.add_row(span, BAR * max(length, bar.count > 0), f"{bar.count:,}")
+    return table
+
+
+def to_json(evaluated: "Evaluated") -> dict[str, Any]:
+    """Return everything that is known, as JSON values."""
+    policy, film = evaluated.policy, evaluated.film
+    return {
+        "study": None if policy.study is None else str(policy.study.path),
+        "trial": policy.trial,
+        "chosen_among": policy.chosen_among or None,
+        "checkpoint": None if policy.checkpoint is None else str(policy.checkpoint),
+        "random": policy.random,
+        "environment": evaluated.spec.environment.id,
+        "deterministic": not evaluated.stochastic,
+        "seed": evaluated.spec.evaluation.seed,
+        "first_episode": policy.first_episode,
+        "as_recorded": evaluated.as_recorded,
+        **evaluated.summary.to_json(),
+        "suggested_floor": suggested_floor(evaluated.summary.mean) if policy.random else None,
+        "film": None if film is None else str(film.file),
+    }
+
+
+def _lines(summary: "Summary") -> Iterator[tuple[str, str]]:
+    n, mean = len(summary.returns), summary.mean
+    over = f", 95 % interval over {n:,} episodes" if mean.has_interval else ""
+    low, high = (mean.low, mean.high) if mean.has_interval else (None, None)
+    yield "mean return", estimate(mean.value, low, high, n=n) + over
+    yield "median", number(summary.median, ",.2f")
+    yield "range", f"{min(summary.returns):,.2f} to {max(summary.returns):,.2f}"
+    if summary.solved is not None:
+        share = f"{summary.solved.value:.0%} [{summary.solved.low:.0%}, {summary.solved.high:.0%}]"
+        yield "solved", f"{summary.num_solved:,} of {n:,} at the target of {summary.target:,g} or above: {share}"
+    yield "cut", f"{summary.num_cut:,} of {n:,} did not end in time"
+
+
+def _remarks(evaluated: "Evaluated") -> Iterator[str]:
+    """Yield what the numbers mean and do not mean."""
+    policy, own = evaluated.policy, evaluated.policy.spec.evaluation.seed
+    if evaluated.as_recorded:
+        yield "These are the returns of the trial's final evaluation on record, episode by episode."
+    elif evaluated.as_recorded is False:
+        yield (
+            "These are not the returns on record: other versions, another CPU that rounds otherwise, or an "
+            "environment that does not follow its seed."
+        )
+    if policy.chosen_among > 1 and evaluated.spec.evaluation.seed == own:
+        yield (
+            f"The best of {policy.chosen_among:,} trials on these very episodes, which flatters it. For episodes that "
+            f"nothing was chosen by: --seed {own + 1}"
+        )
+
+
+def _remarks_on_random(evaluated: "Evaluated") -> Iterator[str]:
+    """Yield what was played, how the space's floor compares, and at last the line that may replace it."""
+    yield "Every action was drawn from the action space, uniformly between its bounds: nothing was learnt."
+    mean, own = evaluated.summary.mean, evaluated.spec.environment.floor
+    floor = suggested_floor(mean)
+    if floor is None:
+        yield "One episode has no interval and is no floor. More: --episodes 200"
+        return
+    if own is not None:
+        where = "within" if mean.low <= own <= mean.high else "outside of"
+        yield f"The space's own floor of {own:,g} is {where} the interval."
+    yield "\nUnder `environment` in the space:"
+    yield f"floor: {floor:.12g}  # random policy: {mean:.4g}"

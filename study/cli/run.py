@@ -1,0 +1,242 @@
+"""`run` and `plan`: options into a spec and `RunOptions`, then the plan or the study, then its result. Thin."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from study.console import say, terminal
+from study.errors import ExitCode
+from study.options import (
+    Address,
+    Command,
+    Out,
+    Replicate,
+    Set,
+    Space,
+    SpaceArgument,
+    Trials,
+    Version,
+    as_run,
+    checked_name,
+    checked_stage,
+    command_app,
+    examples,
+    load,
+    one_space,
+    seconds,
+    with_lines,
+)
+from study.space.space_file import find_space
+from study.space.spec import StudySpec
+
+if TYPE_CHECKING:
+    from study.driver.run import StudyResult
+
+app = command_app()
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "python run_study.py quickstart.yaml",
+        "python run_study.py quickstart.yaml --name longer --set budget.env_steps=100000",
+        "python run_study.py scaling.yaml --address auto --time-budget 2h --resume-or-start",
+    ),
+)
+def run(
+    space_argument: SpaceArgument = None,
+    space: Space = None,
+    address: Address = None,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(help="MLflow: http://…, postgresql://…; else MLFLOW_TRACKING_URI, else sqlite:///mlflow.db."),
+    ] = None,
+    optuna_storage: Annotated[
+        str | None,
+        typer.Option(help="Database that shows the trials to optuna-dashboard, e.g. postgresql://… or sqlite:///…."),
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too; a resume goes on with them.")
+    ] = False,
+    out: Out = Path("studies"),
+    name: Annotated[str | None, typer.Option(help="Name of the study; by default that of the space.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the study of that name.")] = False,
+    resume_or_start: Annotated[
+        bool, typer.Option("--resume-or-start", help="Continue it if there is one, else start: for requeued jobs.")
+    ] = False,
+    replicate: Replicate = None,
+    trials: Trials = None,
+    time_budget: Annotated[
+        str | None, typer.Option(help="Stop after so long, e.g. 30m, 2h, 1h30m; start no trial that would not end.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Last stage to run, of a study with stages (hold-up).")] = None,
+    set_: Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of Ray and of the trials.")] = False,
+    version: Version = False,
+) -> None:
+    """Run a study, or continue one.
+
+    Exit codes: 0 all trials ended well, 1 some failed, 2 a mistake in the call, 69 Ray did not start on the hosts of a
+    job, 70 a fault of this program, 75 stopped and resumable.
+    """
+    space = one_space(space_argument, space)
+    spec = load(space, set_, replicate, trials)
+    file = find_space(space)
+    name = checked_name(name or file.stem)
+    last = None if until is None else checked_stage(until, spec)
+    if dry_run:
+        with with_lines(space, set_):
+            _print_plan(spec, address, name, space)
+        return
+    from study.cli.display import make_display
+    from study.driver.opening import RunOptions
+    from study.driver.run import run_study
+    from study.driver.signals import leave
+
+    options = RunOptions(
+        name=name,
+        out=out,
+        address=address,
+        tracking_uri=tracking_uri,
+        optuna_storage=optuna_storage,
+        tensorboard=tensorboard,
+        resume=resume or resume_or_start,
+        or_start=resume_or_start,
+        time_budget_s=None if time_budget is None else seconds(time_budget, "--time-budget"),
+        until=last,
+        verbose=verbose,
+        space=str(file),
+        space_text=as_run(file, set_, replicate, trials),
+    )
+    again = _resume_command()
+    try:
+        with with_lines(space, set_):
+            result = run_study(spec, options, display=make_display(terminal()))
+    except KeyboardInterrupt:  # here, since typer makes exit code 130 of it
+        then = f"Resume with: {again}" if (out / name).exists() else "Nothing was begun: start it again."
+        say(terminal(error=True), f"Ended before the first trial. {then}")
+        leave(ExitCode.STOPPED)  # at once: what Ray registered for the end of the interpreter can wait for minutes
+    print_end(terminal(), result, again)
+    if result.closed.reason == "stopped":  # in seconds: see above
+        leave(result.exit_code)
+    raise typer.Exit(result.exit_code)
+
+
+@app.command(cls=Command, epilog=examples("python -m study plan quickstart.yaml"))
+def plan(
+    space_argument: SpaceArgument = None,
+    space: Space = None,
+    address: Address = None,
+    replicate: Replicate = None,
+    trials: Trials = None,
+    set_: Set = None,
+) -> None:
+    """Print what a study would run and what each trial needs; the same as `run --dry-run`."""
+    space = one_space(space_argument, space)
+    with with_lines(space, set_):
+        _print_plan(load(space, set_, replicate, trials), address, find_space(space).stem, space)
+
+
+def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) -> None:
+    from study.cli.tables import print_plan, print_throughput_plan
+    from study.cluster.address import resolve_address
+    from study.cluster.connection import joined_ray, private_shape
+    from study.designs.registry import make_plan
+    from study.planning.plan import remarks
+    from study.trial.engine.envs.probing import probe_study
+
+    spaces = probe_study(spec, source)
+    if (joined := resolve_address(address)) is None:
+        shape = private_shape(spec)
+    else:
+        with joined_ray(joined) as shape:
+            pass
+    if spec.rllib:  # only then is RLlib imported
+        from study.driver.run import check_overrides
+
+        check_overrides(spec, spaces, shape)
+    made = make_plan(spec, shape)
+    console = terminal()
+    if made.cells:
+        print_throughput_plan(console, made, spec, name=name)
+    else:
+        print_plan(console, made, name=name)
+    for remark in remarks(spec, made):
+        say(console, remark)
+
+
+def _resume_command() -> str:
+    """Return the command line of this process, with what resumes the study."""
+    from study.harmless import mask_credentials
+
+    script = sys.argv[0]
+    program = ["python", "-m", "study"] if script.endswith("__main__.py") else ["python", script]
+    if Path(script).suffix != ".py":
+        program = [Path(script).name]
+    words = [word for word in sys.argv[1:] if word not in ("--resume", "--resume-or-start")]
+    return mask_credentials(" ".join(shlex.quote(word) for word in [*program, *words, "--resume"]))
+
+
+def print_end(console: Console, result: "StudyResult", again: str) -> None:
+    """Print what a session came to, and what to type next.
+
+    Args:
+        console: Where.
+        result: The session's.
+        again: The command that resumes the study.
+    """
+    from study.cli.tables import print_certificate, print_front, print_result, print_stages, print_throughput
+    from study.designs.registry import design_of
+    from study.harmless import mask_credentials
+    from study.mirrors.mirror_cursor import CursorFile
+    from study.records.cautions import cautions
+
+    closed, identity, folder, rows = result.closed, result.identity, result.folder, result.rows
+    design = design_of(identity.parse())
+    path, table_file, spec = shlex.quote(str(folder.path)), str(folder.table), identity.parse()
+    say(console, f"\n{identity.name}: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
+    if design.times:
+        print_throughput(console, spec, rows, folder=str(folder.path), table_file=table_file)
+    elif design.stages:
+        print_stages(console, rows, table_file=table_file)
+    else:
+        print_result(console, rows, result.best, table_file=table_file)
+    for caution in cautions(spec, rows):
+        say(console, f"\n{caution}")
+    if result.objective == "return_and_cpu_s":
+        print_front(console, rows)
+    if result.certificate is not None:
+        print_certificate(console, result.certificate.to_json(), page=str(folder.certificate_page))
+    if result.mirror.behind:
+        why = result.mirror.reason or "it is slow"
+        say(console, "")
+        say(
+            console,
+            f"MLflow is {result.mirror.behind} records behind ({why}); catch up with: python -m study sync {path}",
+        )
+    uri = mask_credentials(identity.tracking_uri)
+    cursor = CursorFile.of(folder, identity.tracking_uri).read()
+    page = f"/#/experiments/{cursor.experiment_id}/runs" if cursor else ""
+    say(console, "\nCompare the trials in MLflow: " + _mlflow_page(uri, page))
+    say(console, f"and unfold the run '{identity.name}' with its [+]: one run per trial.")
+    if not design.times:  # whose table ends with it
+        say(console, f"\nTables and figures on one page: python -m study report {path}")
+    if result.tensorboard is not None:
+        logs = shlex.quote(str(folder.tensorboard))
+        say(console, f"\nTheir curves in TensorBoard: pip install tensorboard && tensorboard --logdir {logs}")
+    if closed.reason != "complete":
+        again = re.sub(r" --until[ =]\S+", "", again) if closed.reason == "until" else again
+        say(console, f"\nResume with: {again}")
+
+
+def _mlflow_page(uri: str, page: str) -> str:
+    """Return the address of a study's page, after the command that serves it where no server does."""
+    if uri.startswith("http"):
+        return f"{uri}{page}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(uri)}\nthen open http://127.0.0.1:5000{page}"

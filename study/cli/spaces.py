@@ -1,0 +1,83 @@
+"""`spaces`: the space files at hand; `schema`: what may stand in one. Imports no engine."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from study.console import say, table, terminal, write, write_json
+from study.errors import SpaceError
+from study.options import AsJson, Command, command_app, examples
+from study.space.parsing import load_space
+from study.space.space_file import SHIPPED
+from study.space.spec import StudySpec
+from study.text import MISSING, number
+
+app = command_app()
+
+
+@app.command(cls=Command, epilog=examples("python -m study spaces", "python -m study spaces --json"))
+def spaces(as_json: AsJson = False) -> None:
+    """List the space files: the shipped ones and those of this folder, with kind, environment and number of trials."""
+    found = [_entry(file) for file in _files()]
+    if as_json:
+        write_json(found)
+        return
+    console = terminal()
+    headings = ("space", "kind", "environment", "trials", "about")
+    rows = [
+        (
+            each["space"],
+            each["kind"] or MISSING,
+            each["environment"] or MISSING,
+            number(each["trials"], "d"),
+            each["about"],
+        )
+        for each in found
+    ]
+    console.print(table(headings, rows, words=headings[:2], fold=("environment", "about"), width=console.width))
+    say(console, "\nRun one: python run_study.py quickstart.yaml")
+
+
+@app.command(cls=Command, epilog=examples("python -m study schema > space.schema.json"))
+def schema(
+    markdown: Annotated[bool, typer.Option("--markdown", help="As the field reference in Markdown.")] = False,
+) -> None:
+    """Print the JSON Schema of space files, for editors."""
+    from study.space.reference import field_reference, json_schema
+
+    write(field_reference() if markdown else json_schema())
+
+
+def _files() -> list[Path]:
+    """Return the shipped spaces, then the files of this folder that look like one."""
+    local = [*Path().glob("*.yaml"), *Path("search_spaces").glob("*.yaml")]
+    own = [file for file in sorted(local) if file.resolve().parent != SHIPPED and "environment:" in file.read_text()]
+    return [*sorted(SHIPPED.glob("*.yaml")), *own]
+
+
+def _entry(file: Path) -> dict[str, Any]:
+    """Return one line of `spaces`; a space with a fault says so."""
+    shown = file.name if file.parent == SHIPPED else str(file)
+    try:
+        spec = load_space(file)
+    except SpaceError as error:
+        about = f"wrong: {error.faults[0]}"
+        return {"space": shown, "kind": None, "environment": None, "trials": None, "about": about}
+    return {
+        "space": shown,
+        "kind": spec.design,
+        "environment": spec.environment.id,
+        "trials": _num_trials(spec),
+        "about": spec.description.strip().partition("\n")[0],
+    }
+
+
+def _num_trials(spec: StudySpec) -> int:
+    """Return the trials of a study on a cluster that holds all of it; of a hold-up study, at most so many."""
+    from study.designs.registry import make_plan
+    from study.planning.shape import ClusterShape, NodeShape
+
+    much = 10**6
+    node = NodeShape(address="any", num_cpus=much, physical_cpus=much, memory_mb=much * 1000, num_gpus=much)
+    return make_plan(spec, ClusterShape(nodes=(node,))).num_trials

@@ -1,0 +1,75 @@
+"""The facts of a film, beside it in a study's `clips/`: what a report says below it. Standard library only."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from study.errors import RecordError
+from study.records.files import write_atomically
+
+BEST = "best"
+"""Name of the film of a study's best policy: the one that its report shows."""
+SUFFIXES = (".mp4", ".gif")
+_MAX_BYTES = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shot:
+    """What is seen of one episode."""
+
+    episode: int
+    """From 0, as in the evaluation."""
+    seed: int
+    """Of the environment."""
+    episode_return: float
+    """Return of the whole episode, as it was counted."""
+    num_steps: int
+    """Of the whole episode."""
+    num_frames: int
+    """Pictures of it in the film."""
+    whole: bool
+    """Whether it is seen to its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmFacts:
+    """What a film shows."""
+
+    file: str
+    """Name of the film, beside this."""
+    study_id: str | None
+    trial: int | None
+    environment: str
+    deterministic: bool
+    evaluation_seed: int
+    fps: float
+    shots: tuple[Shot, ...]
+
+    def write(self, film: Path) -> Path:
+        """Write them beside the film and return the file."""
+        path = film.with_suffix(".json")
+        write_atomically(path, json.dumps(asdict(self), indent=1))
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> "FilmFacts":
+        """Return what was written.
+
+        Raises:
+            RecordError: It is something else.
+        """
+        try:
+            if path.stat().st_size > _MAX_BYTES:
+                raise ValueError(f"more than {_MAX_BYTES} bytes")
+            content = json.loads(path.read_text())
+            facts = cls(**{**content, "shots": tuple(Shot(**shot) for shot in content["shots"])})
+            if Path(facts.file).name != facts.file or Path(facts.file).suffix not in SUFFIXES or not facts.shots:
+                raise ValueError(f"no film: {facts.file!r}")
+            for shot in facts.shots:
+                float(shot.episode_return)
+        except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            got = f"a damaged file ({' '.join(str(error).split())[:100]})"
+            raise RecordError(
+                where=str(path), rule="must say what a film shows", got=got, fix="Film it again.", code="film-facts"
+            ) from error
+        return facts
