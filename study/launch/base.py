@@ -12,7 +12,7 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from study.errors import LaunchError
 from study.launch.files import fill
@@ -20,6 +20,7 @@ from study.launch.job import JOB_FILE, Allocation, Host, LaunchJob
 from study.launch.options import JobOptions
 
 ASK_TIMEOUT_S = 60.0
+Found = TypeVar("Found")
 
 
 class NoAnswerError(LaunchError):
@@ -79,20 +80,16 @@ class Launcher(abc.ABC):
             LaunchError: The scheduler refuses.
         """
 
-    def variable(self, name: str) -> str:
-        """Return a variable that is set inside every job of this scheduler.
+    def inside(self, found: Found | None) -> Found:
+        """Return the job that was found in the variables of this process, or a part of it.
 
         Raises:
-            LaunchError: It is not set.
+            LaunchError: There is none.
         """
-        if value := self._environment.get(name):
-            return value
-        raise LaunchError(
-            where=name,
-            rule=f"must be set, as inside a job of `launch {self.name}`",
-            fix=f"submit the study with the command `launch {self.name}`.",
-            code="not-inside-a-job",
-        )
+        if found:
+            return found
+        rule, fix = "must run inside a job of this scheduler", f"submit the study with `launch {self.name}`."
+        raise LaunchError(where=self.name, rule=rule, fix=fix, code="not-inside-a-job")
 
 
 class BatchScheduler(Launcher):

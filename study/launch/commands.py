@@ -82,14 +82,14 @@ def _run_here(launcher: Launcher, *, only_print: bool) -> int:
 
     job = launcher.job
     if only_print:
-        sys.stdout.write(mask_credentials(job.model_dump_json(indent=1, exclude={"space_text"})) + "\n")
+        sys.stdout.write(mask_credentials(job.model_dump_json(indent=1, exclude={"inputs"})) + "\n")
         return 0
     written = WrittenFiles(launcher.folder, job.files())
     code = supervise(launcher.folder / JOB_FILE)
     if code == ExitCode.NO_CLUSTER:
         written.undo()
         return code
-    head = parse_hosts(",".join(job.hosts))[0].name
+    head = parse_hosts(job.hosts)[0].name
     study = PurePosixPath(job.workdir) / job.study  # which may be absolute
     _say(f"\nThe study is in {study} on {head}. To fetch it:")
     _say(f"  rsync -a {shlex.join([f'{head}:{study}', 'studies/'])}")

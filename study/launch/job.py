@@ -66,10 +66,8 @@ class LaunchJob(pydantic.BaseModel):
     """Folder of the study, as the head host sees it."""
     run: tuple[str, ...]
     """Arguments of `python -m study run`, without those that only the allocation knows."""
-    space_file: str = ""
-    """Name of the space file inside the job's folder on the head, where hosts share no file system."""
-    space_text: str = ""
-    """Its content; empty where `run` names a file that all hosts see."""
+    inputs: dict[str, str] = {}
+    """Files that `run` reads from `{folder}`, where hosts share no file system: name -> content."""
     workdir: str
     """Folder on every host in which everything runs."""
     python: str
@@ -78,9 +76,9 @@ class LaunchJob(pydantic.BaseModel):
     """Shell line before it, for instance `module load python`."""
     stage: str = ""
     """Environment that is copied to each host's own disk first; empty: none."""
-    hosts: tuple[str, ...] = ()
-    """For `ssh`: the hosts, as `name` or `name:cpus`."""
-    ssh_options: tuple[str, ...] = ()
+    hosts: str = ""
+    """For `ssh`: the hosts, as `name` or `name:cpus`, with commas."""
+    ssh_options: tuple[str, ...] | None = None
     nodes: int = 1
     """How many are asked of the scheduler."""
     cpus_per_node: int | None = None
@@ -101,7 +99,7 @@ class LaunchJob(pydantic.BaseModel):
     """How long Ray may take to start on all hosts."""
     walltime_s: int | None = None
     """What is asked of the scheduler; None: there is no limit."""
-    resubmit: bool = True
+    resubmit: bool = False
     """Whether a study that is not complete is submitted again."""
     dashboard: bool = False
     jump: str = ""

@@ -5,14 +5,14 @@ import re
 import shlex
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from study.errors import LaunchError
+from study.hosts.jobs import job_of
 from study.launch.base import BatchScheduler, ask, clock, is_here
-from study.launch.job import Allocation, Host, hosts_of_lines
+from study.launch.job import Allocation, Host, LaunchJob, hosts_of_lines
 from study.launch.options import BatchOptions
 
 RESUBMIT = 99
@@ -31,11 +31,10 @@ class OarOptions(BatchOptions):
         bool, typer.Option("--besteffort", help="Use idle resources; the job is killed when somebody wants them.")
     ] = False
 
-    def job_fields(self) -> dict[str, Any]:
-        """Return what is particular to OAR."""
-        fields = super().job_fields()
-        besteffort = ("-t", "besteffort") if self.besteffort else ()
-        return {**fields, "scheduler_options": (*besteffort, *fields["scheduler_options"])}
+    def job(self, launcher: str) -> LaunchJob:
+        """Return the job; `--besteffort` is short for an option of OAR."""
+        job, besteffort = super().job(launcher), ("-t", "besteffort") if self.besteffort else ()
+        return job.model_copy(update={"scheduler_options": (*besteffort, *job.scheduler_options)})
 
 
 class Oar(BatchScheduler):
@@ -90,11 +89,9 @@ class Oar(BatchScheduler):
 
     def allocation(self) -> Allocation:
         """Return the hosts of the node file, one line for each core; the script runs on the first."""
-        hosts = hosts_of_lines(Path(self.variable("OAR_NODEFILE")).read_text().splitlines())
-        # The walltime is counted from now: the script begins a few seconds after the job.
-        seconds = self._environment.get("OAR_JOB_WALLTIME_SECONDS", "")
-        ends_at = time.time() + float(seconds) if seconds.isdigit() else None
-        return Allocation(hosts=hosts, job=self.variable("OAR_JOB_ID"), ends_at=ends_at)
+        job = self.inside(job_of("oar", self._environment))
+        hosts = hosts_of_lines(self.inside(job.node_file).read_text().splitlines())
+        return Allocation(hosts=hosts, job=job.id, ends_at=job.ends_at)
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
         """Return a remote shell within the job's cpuset on that host."""

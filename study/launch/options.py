@@ -44,7 +44,9 @@ TARGET = r"(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.:-]*"
 """A host as ssh takes it, `[user@]name`: no option and no more than a name. ASCII."""
 
 Hosts = Annotated[str, typer.Option(help="Hosts, as [user@]name[:cpus], with commas; the head first.")]
-SshOption = Annotated[list[str] | None, typer.Option(help="An option for ssh, e.g. -p2222. May be repeated.")]
+SshOption = Annotated[
+    list[str] | None, typer.Option("--ssh-option", help="An option for ssh, e.g. -p2222. May be repeated.")
+]
 Nodes = Annotated[int, typer.Option(min=1, help="Number of nodes.")]
 Walltime = Annotated[str, typer.Option(help="Longest duration of one job: 2:00:00, 90m.")]
 
@@ -212,9 +214,10 @@ class JobOptions(HostOptions):
         """Folder of the studies, which all nodes see."""
         return self.working_directory / self.out
 
-    def space_on_nodes(self, file: Path) -> str:
-        """Return the space file, as the first node sees it."""
-        return str(file.resolve())
+    @property
+    def space_on_nodes(self) -> str:
+        """The space file, as the first node sees it."""
+        return str(self.space_file.resolve())
 
     def check_min_nodes(self, nodes: int) -> None:
         """Refuse to wait for more nodes than are asked for."""
@@ -236,39 +239,26 @@ class JobOptions(HostOptions):
             refuse("--python", rule, self.python, "Name that of your environment, or drop --stage.")
         return str(folder)
 
-    def job_fields(self) -> dict[str, Any]:
-        """Return the fields of the job that are particular to a launcher."""
-        return {}
+    @property
+    def study(self) -> str:
+        """Folder of the study, as the first node sees it."""
+        return str(self.studies / self.study_name)
+
+    @property
+    def run(self) -> tuple[str, ...]:
+        """Arguments of `python -m study run`."""
+        where = ("--space", self.space_on_nodes, "--name", self.study_name, "--out", str(self.studies))
+        return ("run", *where, *self.run_arguments())
 
     def job(self, launcher: str) -> LaunchJob:
-        """Return the job that stands for these options.
+        """Return the job: each of its fields is the option or property of the same name, where there is one.
 
         Raises:
             SpaceError: An option or the space is wrong.
         """
-        file, name, studies = self.space_file, self.study_name, self.studies
-        return LaunchJob(
-            launcher=launcher,
-            study=str(studies / name),
-            run=(
-                *("run", "--space", self.space_on_nodes(file), "--name", name, "--out", str(studies)),
-                *self.run_arguments(),
-            ),
-            workdir=str(self.working_directory),
-            python=self.python,
-            activate=self.activate,
-            stage=self.environment_to_copy() if self.stage else "",
-            cpus_per_node=self.cpus_per_node,
-            use_head=self.use_head,
-            min_nodes=self.min_nodes,
-            interface=self.interface,
-            port_base=self.port_base,
-            temp_root=self.temp_root,
-            wait_s=self.wait_s,
-            dashboard=self.dashboard,
-            jump=self.jump,
-            **self.job_fields(),
-        )
+        values = {name: getattr(self, name) for name in LaunchJob.model_fields if hasattr(self, name)}
+        stage = self.environment_to_copy() if self.stage else ""
+        return LaunchJob(**{**values, "launcher": launcher, "workdir": str(self.working_directory), "stage": stage})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +270,7 @@ class BatchOptions(JobOptions):
     resubmit: Annotated[
         bool, typer.Option("--resubmit/--no-resubmit", help="Queue the job again until the study is complete.")
     ] = True
-    passed_on: Annotated[tuple[str, ...], "no option: what follows `--`"] = ()
+    scheduler_options: Annotated[tuple[str, ...], "no option: what follows `--`"] = ()
 
     def __post_init__(self) -> None:
         """Refuse a job that is too short, and a container, in which the job could not call the scheduler."""
@@ -306,15 +296,14 @@ class BatchOptions(JobOptions):
             refuse("--python", "must exist here too, as all nodes see it", self.python, "Correct the path.")
         return folder
 
-    def job_fields(self) -> dict[str, Any]:
-        """Return what a scheduler is asked for."""
-        return {
-            "nodes": self.nodes,
-            "walltime_s": self.walltime_s,
-            "resubmit": self.resubmit,
-            "scheduler_options": self.passed_on,
-            "user": _login(),
-        }
+    @property
+    def user(self) -> str:
+        """Name of this person, where one can write it before a host, else nothing."""
+        try:
+            name = getpass.getuser()
+        except (KeyError, OSError):  # a container may have none
+            return ""
+        return name if re.fullmatch(r"\w[\w.-]*", name, flags=re.ASCII) else ""
 
 
 def command_of(options: type[LaunchOptions], act: Callable[[Any], int]) -> Callable[..., None]:
@@ -327,16 +316,17 @@ def command_of(options: type[LaunchOptions], act: Callable[[Any], int]) -> Calla
     hints = get_type_hints(options, include_extras=True)
     own_first = [name for each in options.__mro__ for name in inspect.get_annotations(each)]
     known = sorted(
-        (field for field in fields(options) if field.name != "passed_on"), key=lambda each: own_first.index(each.name)
+        (field for field in fields(options) if field.name != "scheduler_options"),
+        key=lambda each: own_first.index(each.name),
     )
 
     def command(context: typer.Context, **values: Any) -> None:
         if issubclass(options, BatchOptions):
-            values["passed_on"] = tuple(context.args)
+            values["scheduler_options"] = tuple(context.args)
             argument = values["space_argument"]
             if values["space"] is not None and argument is not None and argument.startswith("-"):
                 # With --space, the first word after `--` takes the place of the argument.
-                values |= {"space_argument": None, "passed_on": (argument, *values["passed_on"])}
+                values |= {"space_argument": None, "scheduler_options": (argument, *values["scheduler_options"])}
         raise typer.Exit(act(options(**values)))
 
     kind = inspect.Parameter.KEYWORD_ONLY
@@ -351,15 +341,8 @@ def command_of(options: type[LaunchOptions], act: Callable[[Any], int]) -> Calla
 
 
 def _option_of(field: str) -> str:
-    if field == "passed_on":
+    if field == "scheduler_options":
         return "after --"
+    if field == "ssh_options":
+        return "--ssh-option"
     return "--space" if field == "space_argument" else f"--{field.strip('_').replace('_', '-')}"
-
-
-def _login() -> str:
-    """Return this person's name, where one can write it before a host, else nothing."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # a container may have none
-        return ""
-    return name if re.fullmatch(r"\w[\w.-]*", name, flags=re.ASCII) else ""

@@ -8,12 +8,12 @@ import shlex
 import shutil
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from study.errors import ExitCode
+from study.hosts.jobs import Job, job_of
 from study.launch.base import BatchScheduler, ask, clock, is_here
 from study.launch.job import Allocation, Host, hosts_of_lines
 from study.launch.options import BatchOptions, SshOption
@@ -25,11 +25,7 @@ class PbsOptions(BatchOptions):
     """Submit a study to PBS. Options after `--` go to qsub: `-- -q workq`."""
 
     cpus_per_node: Annotated[int, typer.Option(min=1, help="CPUs of each node.")] = field()
-    ssh_option: SshOption = None
-
-    def job_fields(self) -> dict[str, Any]:
-        """Return what is particular to PBS: its remote shell is ssh."""
-        return {**super().job_fields(), "ssh_options": tuple(self.ssh_option or ())}
+    ssh_options: SshOption = None
 
 
 class Pbs(BatchScheduler):
@@ -50,16 +46,21 @@ class Pbs(BatchScheduler):
 
     def allocation(self) -> Allocation:
         """Return the hosts of the node file."""
-        hosts = hosts_of_lines(Path(self.variable("PBS_NODEFILE")).read_text().splitlines())
+        job = self._here
+        hosts = hosts_of_lines(self.inside(job.node_file).read_text().splitlines())
         ends_at = None if self.job.walltime_s is None else time.time() + self.job.walltime_s
-        return Allocation(hosts=hosts, job=self.variable("PBS_JOBID").partition(".")[0], ends_at=ends_at)
+        return Allocation(hosts=hosts, job=job.id.partition(".")[0], ends_at=ends_at)
+
+    @property
+    def _here(self) -> Job:
+        return self.inside(job_of("pbs", self._environment))
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
         """Return a remote shell; its session, and so all that it starts, is part of the job where PBS can attach it."""
         if is_here(host):
             return ["bash", "-c", line]
         attach = shlex.quote(shutil.which("pbs_attach") or "pbs_attach")  # a shell over ssh may have another PATH
-        job_id = shlex.quote(self.variable("PBS_JOBID"))
+        job_id = shlex.quote(self._here.id)
         join = f"if command -v {attach} >/dev/null; then {attach} -j {job_id} -p $$ >&2; fi"
         return over_ssh(self.job, host, f"exec bash -c {shlex.quote(f'{join}; {line}')}")
 
@@ -69,5 +70,5 @@ class Pbs(BatchScheduler):
 
     def resubmit(self, started_at: float) -> int:
         """Submit the script again, to begin when this job has ended."""
-        ask("qsub", "-W", f"depend=afterany:{self.variable('PBS_JOBID')}", f"{self.folder}/job.sh")
+        ask("qsub", "-W", f"depend=afterany:{self._here.id}", f"{self.folder}/job.sh")
         return ExitCode.STOPPED

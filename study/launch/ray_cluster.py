@@ -13,13 +13,12 @@ from study.errors import LaunchError
 from study.launch.base import Launcher
 from study.launch.job import Allocation, Host
 from study.launch.node import MARKER, STAGED
-from study.launch.remote import Agent, CommandTask, Inbox, RayTask, Said
+from study.launch.remote import LOOK, Agent, CommandTask, Inbox, RayTask, Said
 from study.records.files import write_atomically
 
 STOP_TIMEOUT_S = 45.0
 REPLACE_AFTER_S = (5.0, 20.0, 60.0, 300.0)
 """How long a host is left alone after its node of Ray was lost, the first time and those after it; then for good."""
-_LOOK = "look in its last lines above for what it lacked, such as memory, disk, time or a port, and launch again."
 TOKEN_FILE, ADDRESS_FILE = "ray.token", "ray.json"
 
 
@@ -69,7 +68,7 @@ class RayCluster:
             LaunchError: It does not come up; says on which host and why.
             Stopped: A signal came first.
         """
-        job, allocation = self._job, self._allocation
+        allocation = self._allocation
         if self._at_least() > len(allocation.hosts):
             raise LaunchError(
                 where="--min-nodes",
@@ -78,7 +77,7 @@ class RayCluster:
                 fix="lower it, or ask for more nodes.",
                 code="too-few-hosts",
             )
-        self._deadline = time.monotonic() + job.wait_s
+        self._deadline = time.monotonic() + self._job.wait_s
         # Token and address are for people who want to look inside; no program reads them.
         write_atomically(self._folder / TOKEN_FILE, self._token)
         peer = allocation.workers[0].name if allocation.workers else ""
@@ -226,12 +225,7 @@ class RayCluster:
         return " && ".join([*steps, f"exec {python} -u -m study.launch.agent"])
 
     def _await_started(self, agents: list[Agent], *, at_least: int | None = None) -> list[Agent]:
-        """Wait until the agents have started Ray; return those that have.
-
-        Raises:
-            LaunchError: Fewer than `at_least` have, by default fewer than all.
-            Stopped: A signal came first.
-        """
+        """Wait until the agents have started Ray; return those that have: `at_least` so many, by default all."""
         wanted = len(agents) if at_least is None else at_least
         failed: dict[Agent, LaunchError] = {}
         while True:
@@ -252,68 +246,46 @@ class RayCluster:
                     code="ray-starts-too-slowly",
                 )
             if said.event["event"] == "again":
-                self._note(f"{said.agent.host}: Ray died while it started, and is started again. {self._why(said)}")
-            if said.agent in agents and said.event["event"] in ("failed", "gone"):
-                failed.setdefault(said.agent, self._error(said, "Ray must start there"))
+                self._note(f"{said.agent.host}: Ray died while it started, and is started again: {said.why}.")
+            if said.agent in agents and said.is_end:
+                failed.setdefault(said.agent, said.error("Ray must start there", code="ray-does-not-start"))
                 self._unheard.append(said)
 
     def _ended(self, said: Said, what: str) -> LaunchError:
         """Note how a node ended, before the others are taken down, which takes a while; return the error to raise."""
-        self._note(f"{said.agent.host}: {what} has ended: {self._why(said)}")
+        self._note(f"{said.agent.host}: {what} has ended: {said.why}.")
         rule = f"{what} must go on running there"
-        return LaunchError(where=said.agent.host, rule=rule, got="its end", fix=_LOOK, code="ray-died")
-
-    def _error(self, said: Said, rule: str) -> LaunchError:
-        fix = said.event.get("fix") or _LOOK
-        why = self._why(said).removesuffix(".")
-        return LaunchError(where=said.agent.host, rule=rule, got=why, fix=fix, code="ray-does-not-start")
-
-    def _why(self, said: Said) -> str:
-        reason = said.event.get("reason") or f"the end of its remote shell with code {said.event.get('code')}"
-        noise = f": {said.agent.noise}" if said.event["event"] == "gone" and said.agent.noise else ""
-        where = f" Its logs are in {said.agent.host}:{said.event['logs']}." if "logs" in said.event else ""
-        return f"{(reason + noise).removesuffix('.')}.{where}"
+        return LaunchError(where=said.agent.host, rule=rule, got="its end", fix=LOOK, code="ray-died")
 
     def _await_registered(self, agents: list[Agent]) -> str:
         """Wait until Ray's head has counted all, and say what is there.
 
         A node whose ports are taken never registers and says nothing.
-
-        Raises:
-            LaunchError: Some did not register in time.
-            Stopped: A signal came first.
         """
         ips = [str((agent.started or {})["ip"]) for agent in agents]
         left = max(self._deadline - time.monotonic(), 20.0)
         waiter = self.run(
             ("{python}", "-m", "study.launch.await_nodes", self.address, str(self._at_least()), f"{left:.0f}", *ips)
         )
-        said_last, alive = "", set(agents)
+        missing, alive = self.address, set(agents)
         try:
-            while True:
-                said = self._next(grace_s=30)
-                if said is None:
-                    raise LaunchError(
-                        where=self.address, rule="Ray's head must answer", fix="look at its logs.", code="ray-is-silent"
-                    )
+            while (said := self._next(grace_s=30)) is not None:
                 if said.agent is waiter and said.event["event"] == "line":
-                    said_last = str(said.event["text"])
-                elif said.agent is waiter and said.event["event"] == "exited" and said.event["code"] == 0:
-                    return said_last
-                elif said.agent is waiter and said.event["event"] in ("exited", "failed", "gone"):
-                    raise self._not_registered(said, said_last)
-                elif said.agent is not waiter and said.event["event"] in ("failed", "gone"):
+                    missing = str(said.event["text"])
+                elif said.agent is waiter and said.event["event"] == "exited":
+                    if said.event["code"] == 0:
+                        return missing
+                    break
+                elif said.agent is waiter and said.is_end:
+                    raise said.error("a program that waits for all nodes must run there", code="ray-does-not-start")
+                elif said.is_end:
                     self._unheard.append(said)
                     alive.discard(said.agent)
                     if len(alive) < self._at_least():
                         raise self._ended(said, "a node of Ray")
         finally:
             waiter.stop()
-
-    def _not_registered(self, said: Said, missing: str) -> LaunchError:
-        if not missing:
-            return self._error(said, "a program that waits for all nodes must run there")
-        return LaunchError(
+        raise LaunchError(
             where=missing,
             rule=f"must register with Ray's head {self.address} within --wait",
             fix="check that these hosts reach each other (--interface), or raise --wait.",
@@ -334,7 +306,7 @@ class RayCluster:
             return None
         if isinstance(said, str):
             raise Stopped(said)
-        if said.agent is self._head and said.agent.started and said.event["event"] in ("failed", "gone"):
+        if said.agent is self._head and said.agent.started and said.is_end:
             raise self._ended(said, "Ray's head")
         return said
 

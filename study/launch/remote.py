@@ -20,6 +20,10 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
+from study.errors import LaunchError
+
+LOOK = "look in its last lines above for what it lacked, such as memory, disk, time or a port, and launch again."
+
 
 class _Task(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -84,6 +88,24 @@ class Said:
 
     agent: "Agent"
     event: Event
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the agent's child has failed, or its remote shell has ended."""
+        return self.event["event"] in ("failed", "gone")
+
+    @property
+    def why(self) -> str:
+        """What the agent says of a failure; else how its remote shell ended."""
+        reason = self.event.get("reason") or f"the end of its remote shell with code {self.event.get('code')}"
+        noise = f": {self.agent.noise}" if self.event["event"] == "gone" and self.agent.noise else ""
+        where = f". Its logs are in {self.agent.host}:{self.event['logs']}" if "logs" in self.event else ""
+        return f"{(reason + noise).removesuffix('.')}{where}"
+
+    def error(self, rule: str, *, code: str, fix: str = LOOK) -> LaunchError:
+        """Return the error that the event is; a fix of the agent's own comes first."""
+        fix = self.event.get("fix") or fix
+        return LaunchError(where=self.agent.host, rule=rule, got=self.why, fix=fix, code=code)
 
 
 Inbox = queue.SimpleQueue[Said | str]

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from study.errors import ExitCode, LaunchError
+from study.hosts.jobs import Job, job_of
 from study.launch.base import BatchScheduler, ask, clock
 from study.launch.job import Allocation, Host
 from study.launch.options import BatchOptions
@@ -37,8 +38,8 @@ class Slurm(BatchScheduler):
 
     def allocation(self) -> Allocation:
         """Return the nodes in the scheduler's order: the batch script runs on the first."""
-        job_id, counts = self.variable("SLURM_JOB_ID"), expand_counts(self.variable("SLURM_JOB_CPUS_PER_NODE"))
-        names = ask("scontrol", "show", "hostnames", self.variable("SLURM_JOB_NODELIST")).split()
+        job = self._here
+        counts, names = expand_counts(job.cpus_per_node), ask("scontrol", "show", "hostnames", job.node_list).split()
         if len(names) != len(counts):
             raise LaunchError(
                 where="SLURM_JOB_CPUS_PER_NODE",
@@ -48,15 +49,18 @@ class Slurm(BatchScheduler):
                 code="slurm-counts",
             )
         hosts = tuple(Host(name=name, num_cpus=count) for name, count in zip(names, counts, strict=True))
-        return Allocation(hosts=hosts, job=job_id, ends_at=self._end(job_id))
+        return Allocation(hosts=hosts, job=job.id, ends_at=self._end(job))
 
-    def _end(self, job_id: str) -> float | None:
+    @property
+    def _here(self) -> Job:
+        return self.inside(job_of("slurm", self._environment))
+
+    def _end(self, job: Job) -> float | None:
         """Return the end by the scheduler's clock: a walltime may begin earlier than this process."""
-        said = self._environment.get("SLURM_JOB_END_TIME") or ask("squeue", "-h", "-j", job_id, "-o", "%e").strip()
-        if said.isdigit():
-            return float(said)
+        if job.ends_at is not None:
+            return job.ends_at
         try:
-            return datetime.datetime.fromisoformat(said).timestamp()
+            return datetime.datetime.fromisoformat(ask("squeue", "-h", "-j", job.id, "-o", "%e").strip()).timestamp()
         except ValueError:
             return None  # UNLIMITED, NONE
 
@@ -70,13 +74,13 @@ class Slurm(BatchScheduler):
         if signal_name != "SIGTERM":
             return True
         try:
-            return "JobState=CANCELLED" not in ask("scontrol", "show", "job", "-o", self.variable("SLURM_JOB_ID"))
+            return "JobState=CANCELLED" not in ask("scontrol", "show", "job", "-o", self._here.id)
         except LaunchError:
             return False
 
     def resubmit(self, started_at: float) -> int:
         """Requeue the job; where the site does not allow it, submit its script again."""
-        job_id = self.variable("SLURM_JOB_ID")
+        job_id = self._here.id
         try:
             ask("scontrol", "requeue", job_id)  # SIGTERM follows at once
         except LaunchError:

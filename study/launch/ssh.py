@@ -5,7 +5,6 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from study.errors import ExitCode, LaunchError
 from study.launch.base import Launcher
@@ -22,7 +21,7 @@ class SshOptions(JobOptions):
     """Run a study on a list of hosts, in the foreground."""
 
     hosts: Hosts
-    ssh_option: SshOption = None
+    ssh_options: SshOption = None
 
     def __post_init__(self) -> None:
         """Refuse more nodes than there are hosts."""
@@ -34,20 +33,15 @@ class SshOptions(JobOptions):
         """Folder of the studies, below the working directory of the first host."""
         return self.out
 
-    def space_on_nodes(self, file: Path) -> str:
-        """Return the copy of the space in the folder of the job on the first host."""
-        return f"{{folder}}/{file.name}"
+    @property
+    def space_on_nodes(self) -> str:
+        """The space in the folder of the job on the first host."""
+        return f"{{folder}}/{self.space_file.name}"
 
-    def job_fields(self) -> dict[str, Any]:
-        """Return what is particular to ssh: hosts share no files, and nothing is queued again."""
-        file = self.space_file
-        return {
-            "hosts": tuple(text.strip() for text in self.hosts.split(",")),
-            "ssh_options": tuple(self.ssh_option or ()),
-            "resubmit": False,
-            "space_file": file.name,
-            "space_text": file.read_text(),
-        }
+    @property
+    def inputs(self) -> dict[str, str]:
+        """The space, since hosts share no files."""
+        return {self.space_file.name: self.space_file.read_text()}
 
 
 class Ssh(Launcher):
@@ -60,11 +54,11 @@ class Ssh(Launcher):
 
     def planned_cpus(self) -> list[int | None]:
         """Return what the list of hosts says."""
-        return [self.job.cpus_per_node or host.num_cpus for host in parse_hosts(",".join(self.job.hosts))]
+        return [self.job.cpus_per_node or host.num_cpus for host in parse_hosts(self.job.hosts)]
 
     def allocation(self) -> Allocation:
         """Return the hosts as they were listed."""
-        return Allocation(hosts=parse_hosts(",".join(self.job.hosts)), job=f"ssh{os.getpid()}", ends_at=None)
+        return Allocation(hosts=parse_hosts(self.job.hosts), job=f"ssh{os.getpid()}", ends_at=None)
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
         """Return a remote shell."""
@@ -81,7 +75,7 @@ class Ssh(Launcher):
 
 def over_ssh(job: LaunchJob, host: Host, line: str) -> list[str]:
     """Return a remote shell that asks for no password; the end of its input tells the agent that we are gone."""
-    return ["ssh", *_ALIVE, *job.ssh_options, host.name, line]
+    return ["ssh", *_ALIVE, *(job.ssh_options or ()), host.name, line]
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:

@@ -92,12 +92,12 @@ class Supervisor:
     def _drive(self, ray: RayCluster, allocation: Allocation) -> int:
         """Run the study's driver to its end, again where it was killed; return its exit code."""
         for restart in range(MOST_RESTARTS + 1):
-            budget = self._budget_s(allocation)
+            budget = None if allocation.ends_at is None else allocation.ends_at - time.time() - MARGIN_S
             if budget is not None and budget < LEAST_S:
                 self._out_of_time = True
                 return ExitCode.STOPPED
             before = self._num_ended()
-            driver = ray.run(self._command(ray.address, budget), files=self._files())
+            driver = self._start_driver(ray, budget)
             code = self._follow(driver, ray)
             if code >= 0 or self._signal:
                 self._out_of_time = budget is not None and self._why_closed() in ("time budget", None)
@@ -108,15 +108,11 @@ class Supervisor:
             note("It is started again and resumes.")
         return ExitCode.UNEXPECTED
 
-    def _command(self, address: str, budget_s: float | None) -> tuple[str, ...]:
+    def _start_driver(self, ray: RayCluster, budget_s: float | None) -> Agent:
+        job = self._job
         limit = () if budget_s is None else ("--time-budget", f"{int(budget_s)}s")
-        return ("{python}", "-u", "-m", "study", *self._job.run, "--resume-or-start", "--address", address, *limit)
-
-    def _files(self) -> dict[str, str]:
-        return {self._job.space_file: self._job.space_text} if self._job.space_text else {}
-
-    def _budget_s(self, allocation: Allocation) -> float | None:
-        return None if allocation.ends_at is None else allocation.ends_at - time.time() - MARGIN_S
+        words = ("{python}", "-u", "-m", "study", *job.run, "--resume-or-start", "--address", ray.address, *limit)
+        return ray.run(words, files=job.inputs)
 
     def _follow(self, driver: Agent, ray: RayCluster) -> int:
         """Pass on what the driver prints until it ends; end it when a signal comes, or Ray's head dies."""
@@ -144,7 +140,7 @@ class Supervisor:
                 return code
             elif ray.is_ours(said.agent) and said.event["event"] == "started":
                 note(f"{said.agent.host}: a node of Ray is back.")
-            elif ray.is_ours(said.agent) and said.event["event"] in ("failed", "gone"):
+            elif ray.is_ours(said.agent) and said.is_end:
                 self._lost(said, ray)
                 if ray.is_head(said.agent) and give_up_at is None:
                     driver.terminate()
@@ -159,23 +155,12 @@ class Supervisor:
             case "exited":
                 return int(said.event["code"])
             case "failed":
-                raise LaunchError(
-                    where=said.agent.host,
-                    rule="the study's driver must start there",
-                    got=said.event["reason"],
-                    fix=said.event.get("fix", ""),
-                    code="driver-does-not-start",
-                )
+                raise said.error("the study's driver must start there", code="driver-does-not-start")
             case "gone" if self._signal:
                 return ExitCode.STOPPED
             case "gone":
-                raise LaunchError(
-                    where=said.agent.host,
-                    rule="the connection to the study's driver must last",
-                    got=said.agent.noise or "its end",
-                    fix="launch the study again; nothing that is recorded is lost.",
-                    code="driver-connection-lost",
-                )
+                rule, fix = "the connection to the study's driver must last", "launch it again; no record is lost."
+                raise said.error(rule, code="driver-connection-lost", fix=fix)
         return None
 
     def _lost(self, said: Said, ray: RayCluster) -> None:

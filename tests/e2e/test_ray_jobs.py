@@ -99,6 +99,7 @@ def submit(ray, place, *words, job=()):
     return ray.job(*command, cwd=place / "job"), uri
 
 
+@pytest.mark.minutes
 def test_a_study_runs_as_a_ray_job(ray, place):
     done, uri = submit(ray, place, "--trials", 1)
     assert done.returncode == 0, done.stdout + done.stderr

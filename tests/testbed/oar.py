@@ -80,11 +80,6 @@ class Oar:
         words = ("oarsub", *options, "-O", "/dev/null", "-E", "/dev/null", command)
         return job_number(self.hosts.ctl.run(*words, user=user, cwd=f"/home/{user}").stdout)
 
-    def cancel(self, number: str) -> None:
-        """Delete a job, and see it end."""
-        self.hosts.ctl.run("oardel", number, check=False)
-        self.wait_for_state(number, *ENDED)
-
 
 def job_number(said: str) -> str:
     """Return the number in what oarsub prints."""

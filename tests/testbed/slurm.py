@@ -105,11 +105,6 @@ class Slurm:
         hours, minutes, seconds = map(int, clock.split(":"))
         return sum(map(int, days)) * 86_400 + hours * 3600 + minutes * 60 + seconds
 
-    def cancel(self, number: str) -> None:
-        """Cancel a job, and see it end."""
-        self.hosts.ctl.run("scancel", number)
-        self.wait_for_state(number, *ENDED)
-
 
 @contextlib.contextmanager
 def running_slurm(folder: Path) -> Iterator[Slurm]:

@@ -34,6 +34,7 @@ class Local(Launcher):
 
 def launcher(folder, **fields):
     job = {"launcher": "slurm", "study": str(folder / "s"), "run": ("run",), "workdir": "/w", "python": "python"}
+    job["resubmit"] = True
     return Local(LaunchJob(**{**job, **fields}), folder)
 
 
