@@ -50,7 +50,7 @@ class Launcher(abc.ABC):
         self.job, self.folder, self._environment = job, folder, environment
 
     def planned_cpus(self) -> list[int | None]:
-        """Return the CPUs of each host, the head first, as far as known before the job runs."""
+        """Return the CPUs of each host, the head first; None where they are not known before the job runs."""
         return [self.job.cpus_per_node] * self.job.nodes
 
     @abc.abstractmethod
