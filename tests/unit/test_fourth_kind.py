@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from study.cli.status_view import show
 
 from analysis.status import read_status
-from study.cli.display import LiveDisplay, print_plan
+from study.cli.display import live_view
+from study.cli.status import show
+from study.cli.tables import print_plan
 from study.designs import registry
 from study.designs.base import Design
 from study.driver.opening import RunOptions, write_identity
@@ -125,7 +126,7 @@ def test_it_runs_to_its_end_through_a_kill_and_is_shown(space: StudySpec, tmp_pa
     killed.log.close()
 
     session = Session(folder.path, space)
-    view = LiveDisplay(Console())._view(session.conductor)
+    view = live_view(session.conductor, width=80)
     assert "1 of 3 trials ended" in str(view.renderables[0])
     assert session.run_all().reason == "complete"
     assert_whole(folder.path, 3)
