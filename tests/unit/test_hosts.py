@@ -36,7 +36,7 @@ def test_nobody_else_reads_the_system_or_a_schedulers_variables():
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and (text.startswith(("/proc/", "/sys/")) or VARIABLE.fullmatch(text)):
                 found.append(f"{name}:{node.lineno} {text}")
-    assert [each for each in found if not each.startswith("study/launch/")] == []
+    assert [each for each in found if not each.endswith(" SLURM_JOB_CPUS_PER_NODE")] == []  # named in an error
 
 
 # CPUs, memory, control groups.
