@@ -123,12 +123,12 @@ def _importance(data: "StudyData", title: str, importance: Importance | str) -> 
 def _known(result: Result | str) -> Result:
     """Return a result; one that the data did not allow is raised as the sentence that says so."""
     if isinstance(result, str):
-        raise AnalysisError(result)
+        raise AnalysisError(rule=result, code="no-result-to-draw")
     return result
 
 
 def _made(key: str, title: str, make: Callable[[], Figure]) -> Figure:
-    """Return the figure; a law of the analysis that the data break becomes the reason why there is none."""
+    """Return the figure; where the data do not allow it, one that says why it is missing."""
     try:
         return make()
     except AnalysisError as error:

@@ -51,13 +51,29 @@ class Figure:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.key):
             raise AnalysisError(
-                f"figure: `key` must be lower case letters, digits and _, got {self.key!r}. Fix: name it."
+                where="figure",
+                rule="`key` must be lower case letters, digits and _",
+                got=f"{self.key!r}",
+                fix="Name it.",
+                code="bad-figure-key",
             )
         if (self.painter is None) != bool(self.missing):
-            law = "a figure is drawn, or says why it is missing"
-            raise AnalysisError(f"figure {self.key}: {law}, got {self.missing!r}. Fix: give a painter or a reason.")
+            rule = "a figure is drawn, or says why it is missing"
+            raise AnalysisError(
+                where=f"figure {self.key}",
+                rule=rule,
+                got=f"{self.missing!r}",
+                fix="Give a painter or a reason.",
+                code="figure-neither-drawn-nor-missing",
+            )
         if self.drawn and not (self.alt and self.caption):
-            raise AnalysisError(f"figure {self.key}: a picture needs alt text and caption, got none. Fix: write them.")
+            raise AnalysisError(
+                where=f"figure {self.key}",
+                rule="a picture needs alt text and caption",
+                got="none",
+                fix="Write them.",
+                code="picture-without-text",
+            )
 
     @property
     def drawn(self) -> bool:
@@ -118,7 +134,13 @@ class Figure:
 
     def _paint(self, ax: Axes) -> None:
         if self.painter is None:
-            raise AnalysisError(f"figure {self.key}: must have something to draw, got none: {self.missing}")
+            raise AnalysisError(
+                where=f"figure {self.key}",
+                rule="must have something to draw",
+                got=f"none: {self.missing}",
+                fix="Ask `drawn` before.",
+                code="nothing-to-draw",
+            )
         self.painter(ax, self.frame)
 
 

@@ -44,8 +44,11 @@ def _array(column: Column, values: Values, rows: Values, where: str) -> Extensio
     if not set(map(type, values)) <= _ALLOWED[column.dtype]:
         place = next(at for at, value in enumerate(values) if type(value) not in _ALLOWED[column.dtype])
         raise RecordError(
-            f"{where}: trial {rows[place]}: {column.name} must be {_WANTED[column.dtype]}, got {values[place]!r}. "
-            "Fix: restore the source from a backup."
+            where=f"{where}: trial {rows[place]}",
+            rule=f"{column.name} must be {_WANTED[column.dtype]}",
+            got=f"{values[place]!r}",
+            fix="Restore the source from a backup.",
+            code="bad-value-in-column",
         )
     return pd.Categorical(values) if column.dtype == "category" else pd.array(values, dtype=column.dtype)
 

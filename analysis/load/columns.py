@@ -167,19 +167,30 @@ def check(frame: pd.DataFrame, columns: Mapping[str, Column], *, where: str) -> 
         missing = [name for name in columns if name not in frame]
         extra = [str(name) for name in frame.columns if name not in columns]
         raise AnalysisError(
-            f"{where}: the frame must have its declared columns in their order, "
-            f"missing {missing or 'none'}, undeclared {extra or 'none'}. Fix: declare them in analysis/load/columns.py."
+            where=where,
+            rule="the frame must have its declared columns in their order",
+            got=f"missing {missing or 'none'}, undeclared {extra or 'none'}",
+            fix="Declare them in analysis/load/columns.py.",
+            code="undeclared-columns",
         )
     for name, column in columns.items():
         dtype = frame[name].dtype
         if str(dtype) != column.dtype:
             raise AnalysisError(
-                f"{where}: column {name} must be of type {column.dtype}, got {dtype}. Fix: convert it where it is read."
+                where=where,
+                rule=f"column {name} must be of type {column.dtype}",
+                got=dtype,
+                fix="Convert it where it is read.",
+                code="bad-column-type",
             )
         if column.required and frame[name].isna().any():
             row = int(frame[name].isna().to_numpy().argmax())
             run = "" if name == "trial" or pd.isna(frame["trial"].iloc[row]) else f", trial {frame['trial'].iloc[row]}"
             raise AnalysisError(
-                f"{where}: row {row}{run}: column {name} must have a value, got none. Fix: restore the source."
+                where=where,
+                rule=f"row {row}{run}: column {name} must have a value",
+                got="none",
+                fix="Restore the source.",
+                code="empty-cell-of-column",
             )
     return frame

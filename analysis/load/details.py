@@ -70,8 +70,11 @@ def _mean(record: Evaluation, records: Path) -> float | None:
     for value in record.returns:
         if type(value) not in (int, float):
             raise RecordError(
-                f"{records}: trial {record.trial}: a return must be a number, got {value!r}. "
-                "Fix: restore the file from a backup."
+                where=f"{records}: trial {record.trial}",
+                rule="a return must be a number",
+                got=f"{value!r}",
+                fix="Restore the file from a backup.",
+                code="return-not-a-number",
             )
     return sum(record.returns) / len(record.returns) if record.returns else None
 
@@ -109,8 +112,11 @@ class _Iterations:
                 for name, value in zip(ITERATION_COLUMNS, row, strict=True):
                     if type(value) not in _NUMBERS:
                         raise RecordError(
-                            f"{self._path}: line {number}: {name} must be a number, got {value!r}. "
-                            "Fix: restore the file from a backup."
+                            where=f"{self._path}: line {number}",
+                            rule=f"{name} must be a number",
+                            got=f"{value!r}",
+                            fix="Restore the file from a backup.",
+                            code="field-not-a-number",
                         )
         if self._rows:
             self._chunks.append(np.array(self._rows, dtype=np.float64))

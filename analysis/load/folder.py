@@ -34,21 +34,31 @@ def from_folder(path: str | Path) -> StudyData:
     folder = StudyFolder(Path(path))
     if not folder.exists():
         raise AnalysisError(
-            f"{path}: must be the folder of a study, got none (study.json is missing). {_way_out(path)}"
+            where=str(path),
+            rule="must be the folder of a study",
+            got="none (study.json is missing)",
+            fix=_way_out(path),
+            code="not-a-study-folder",
         )
     identity = folder.identity()
     spec, unread = _spec_of(identity)
     if not folder.records.exists():
         raise AnalysisError(
-            f"{path}: a study must have records, got none (records.jsonl is missing). "
-            "Fix: wait for its first trial, or restore the file."
+            where=str(path),
+            rule="a study must have records",
+            got="none (records.jsonl is missing)",
+            fix="Wait for its first trial, or restore the file.",
+            code="study-without-records",
         )
     reader = _Reader(identity, folder.records)
     scan = reader.scan
     if not reader.ledger.rows:
         raise AnalysisError(
-            f"{path}: a table needs a trial, got none yet ({scan.num_lines} other records). "
-            "Fix: wait for the first one."
+            where=str(path),
+            rule="a table needs a trial",
+            got=f"none yet ({scan.num_lines} other records)",
+            fix="Wait for the first one.",
+            code="study-without-trials",
         )
     trials = reader.trials(_get(identity.spec, "resources", "num_learners"))
     runs = runs_frame(identity.name, trials, where=str(folder.records))
@@ -80,10 +90,10 @@ def _way_out(path: str | Path) -> str:
     """Return what could have been meant by a path where no study is."""
     inside, beside = _studies(Path(path)), _studies(Path(path).parent)
     if inside:
-        return f"Fix: give one of the studies in it, {', '.join(str(Path(path) / name) for name in inside[:_SHOWN])}."
+        return f"Give one of the studies in it, {', '.join(str(Path(path) / name) for name in inside[:_SHOWN])}."
     if near := difflib.get_close_matches(Path(path).name, beside, n=1):
         return f"Did you mean '{Path(path).parent / near[0]}'?"
-    return "Fix: give for instance studies/quickstart, or a tracking URI and the name of the study."
+    return "Give for instance studies/quickstart, or a tracking URI and the name of the study."
 
 
 def _studies(folder: Path) -> list[str]:

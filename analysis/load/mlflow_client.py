@@ -153,8 +153,11 @@ class Store:
         except MlflowException as error:
             if "out-of-date database schema" in str(error):
                 raise TrackingError(
-                    f"tracking URI {self.shown}: the database must have this MLflow's tables, got those of another "
-                    f"version. Fix: back it up, then run `mlflow db upgrade {shlex.quote(self.shown)}`."
+                    where=f"tracking URI {self.shown}",
+                    rule="the database must have this MLflow's tables",
+                    got="those of another version",
+                    fix=f"Back it up, then run `mlflow db upgrade {shlex.quote(self.shown)}`.",
+                    code="database-of-another-mlflow",
                 ) from error
             raise self._unanswered(error) from error
         except Exception as error:  # databases and proxies raise every kind
@@ -162,8 +165,11 @@ class Store:
 
     def _unanswered(self, error: Exception) -> TrackingError:
         return TrackingError(
-            f"tracking URI {self.shown}: MLflow must answer, got {reason_of(error)}. "
-            "Fix: look whether it is an MLflow store of a version near this one, and whether you may read it."
+            where=f"tracking URI {self.shown}",
+            rule="MLflow must answer",
+            got=reason_of(error),
+            fix="Look whether it is an MLflow store of a version near this one, and whether you may read it.",
+            code="no-answer-of-mlflow",
         )
 
 
@@ -176,20 +182,30 @@ def _check_database(database: Path) -> None:
     where, path = f"tracking URI sqlite:///{database}", database.absolute()
     if not path.is_file():
         raise TrackingError(
-            f"{where}: must name an existing database, got no file at {path}. "
-            "Fix: correct the path; a relative one begins at the working directory."
+            where=where,
+            rule="must name an existing database",
+            got=f"no file at {path}",
+            fix="Correct the path; a relative one begins at the working directory.",
+            code="no-such-database",
         )
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
             found = connection.execute("select 1 from sqlite_master where name = 'experiments'").fetchone()
     except sqlite3.Error as error:
         raise TrackingError(
-            f"{where}: must be an MLflow database, got {error}. Fix: give the file that `mlflow ui` shows."
+            where=where,
+            rule="must be an MLflow database",
+            got=error,
+            fix="Give the file that `mlflow ui` shows.",
+            code="not-an-mlflow-database",
         ) from error
     if not found:
         raise TrackingError(
-            f"{where}: must be an MLflow database, got one without experiments. "
-            "Fix: give the file that `mlflow ui` shows."
+            where=where,
+            rule="must be an MLflow database",
+            got="one without experiments",
+            fix="Give the file that `mlflow ui` shows.",
+            code="not-an-mlflow-database",
         )
 
 

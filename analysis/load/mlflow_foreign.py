@@ -43,14 +43,23 @@ def foreign_study(store: Store, experiment: Experiment, *, histories: bool | Non
     where = f"{store.shown}: experiment {experiment.name!r}"
     found = list(store.runs(experiment))
     if not found:
-        raise AnalysisError(f"{where}: a table needs a run, got none. Fix: name another experiment.")
+        raise AnalysisError(
+            where=where,
+            rule="a table needs a run",
+            got="none",
+            fix="Name another experiment.",
+            code="experiment-without-runs",
+        )
     runs = [run for run in found if _is_rllib(run)]
     if not any(_has_signs(run) for run in runs):
         some = sorted({key for run in found for key in run.metrics})
         shown = ", ".join(some[:8]) + (f" and {len(some) - 8} more" if len(some) > 8 else "")
         raise AnalysisError(
-            f"{where}: must hold a study of this project or runs of RLlib, got {count(len(found), 'run')} with "
-            f"{f'the metrics {shown}' if some else 'no metric'}. Fix: name another experiment."
+            where=where,
+            rule="must hold a study of this project or runs of RLlib",
+            got=f"{count(len(found), 'run')} with {f'the metrics {shown}' if some else 'no metric'}",
+            fix="Name another experiment.",
+            code="no-runs-of-rllib",
         )
     read = histories if histories is not None else len(runs) <= HISTORIES_UP_TO
     details = {run.id: _iterations(store, run) for run in runs} if read else {}

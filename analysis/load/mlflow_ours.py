@@ -39,7 +39,13 @@ def our_study(store: Store, experiment: Experiment, parent: StoredRun, *, histor
     found = list(store.runs(experiment, f"tags.`{STUDY_ID}` = '{parent.tags[STUDY_ID]}' and tags.`{ROLE}` = 'trial'"))
     runs, left_out = _latest(found)
     if not runs:
-        raise AnalysisError(f"{where}: a table needs a trial, got none yet. Fix: wait for the first one.")
+        raise AnalysisError(
+            where=where,
+            rule="a table needs a trial",
+            got="none yet",
+            fix="Wait for the first one.",
+            code="study-without-trials",
+        )
     content = store.json_artifact(parent.id, "study.json")
     identity = identity_of(parent, experiment.name, content)
     spec, unread = spec_of(identity, known=content is not None)

@@ -195,8 +195,11 @@ def _number(text: str, name: str, run: StoredRun, where: str) -> Value:
         return int(text) if name in _COUNTS else float(text)
     except ValueError as error:
         raise RecordError(
-            f"{where}: run {run.name!r} ({run.id}): parameter {name} must be a number, got {text!r}. "
-            "Fix: leave runs of this project as they are, or read the study from its folder."
+            where=f"{where}: run {run.name!r} ({run.id})",
+            rule=f"parameter {name} must be a number",
+            got=f"{text!r}",
+            fix="Leave runs of this project as they are, or read the study from its folder.",
+            code="run-parameter-not-a-number",
         ) from error
 
 

@@ -53,23 +53,41 @@ def _experiment(store: Store, name: str | None, *, study_id: str | None) -> Expe
         if len(used) == 1:
             return used[0]
         if not used:
-            raise AnalysisError(f"{store.shown}: a study needs a run, got a store without any. Fix: check the URI.")
+            raise AnalysisError(
+                where=store.shown,
+                rule="a study needs a run",
+                got="a store without any",
+                fix="Check the URI.",
+                code="store-without-runs",
+            )
         raise AnalysisError(
-            f"{store.shown}: one study must be named, got {len(used)} experiments: {_names(used)}. "
-            "Fix: give one of these names."
+            where=store.shown,
+            rule="one study must be named",
+            got=f"{len(used)} experiments: {_names(used)}",
+            fix="Give one of these names.",
+            code="several-experiments",
         )
     if (match := next((each for each in active if each.name == name), None)) is not None:
         return match
     if any(each.name == name for each in known):
         raise AnalysisError(
-            f"{store.shown}: experiment {name!r} must not be deleted, got a deleted one. "
-            "Fix: restore it with `mlflow experiments restore`."
+            where=store.shown,
+            rule=f"experiment {name!r} must not be deleted",
+            got="a deleted one",
+            fix="Restore it with `mlflow experiments restore`.",
+            code="experiment-deleted",
         )
     if study_id is not None and (match := _by_study_id(store, active, study_id)) is not None:
         return match
     near = difflib.get_close_matches(name, [each.name for each in active], n=1)
-    fix = f"Did you mean {near[0]!r}?" if near else f"Fix: give one of {_names(active)}."
-    raise AnalysisError(f"{store.shown}: there must be an experiment or study {name!r}, got none. {fix}")
+    fix = f"Did you mean {near[0]!r}?" if near else f"Give one of {_names(active)}."
+    raise AnalysisError(
+        where=store.shown,
+        rule=f"there must be an experiment or study {name!r}",
+        got="none",
+        fix=fix,
+        code="no-such-experiment",
+    )
 
 
 def _by_study_id(store: Store, experiments: Sequence[Experiment], study_id: str) -> Experiment | None:
@@ -95,10 +113,16 @@ def _parent(store: Store, experiment: Experiment, parents: Sequence[StoredRun], 
         f"{run.tags[STUDY_ID]} ({date(run.start_time_s or 0)}, {run.tags.get('status', '?')})"
         for run in parents[-_SHOWN:]
     )
-    law = f"one study must be named by its id, got {len(parents)} of this name"
+    rule, got = "one study must be named by its id", f"{len(parents)} of this name"
     if wanted is not None:
-        law = f"there must be one study with the id {wanted!r}, got {len(chosen)}"
-    raise AnalysisError(f"{store.shown}: experiment {experiment.name!r}: {law}. Fix: give study= one of {ids}.")
+        rule, got = f"there must be one study with the id {wanted!r}", str(len(chosen))
+    raise AnalysisError(
+        where=f"{store.shown}: experiment {experiment.name!r}",
+        rule=rule,
+        got=got,
+        fix=f"Give study= one of {ids}.",
+        code="ambiguous-study",
+    )
 
 
 def _names(experiments: Sequence[Experiment]) -> str:

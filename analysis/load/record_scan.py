@@ -119,8 +119,11 @@ class Scan:
     def _check_started(self, trial: int, number: int) -> None:
         if trial not in self.slots:
             raise RecordError(
-                f"{self.path}: line {number}: a trial must have started before, got trial {trial}. "
-                "Fix: restore the file from a backup, or start a new study with --name."
+                where=f"{self.path}: line {number}",
+                rule="a trial must have started before",
+                got=f"trial {trial}",
+                fix="Restore the file from a backup, or start a new study with --name.",
+                code="record-of-unstarted-trial",
             )
 
     def _refuse(self, raw: bytes, number: int) -> NoReturn:
@@ -132,8 +135,11 @@ class Scan:
         where = f"{self.path}: line {number}"
         check_seq(parse_line(raw, where, 0), number - 1, where)
         raise RecordError(
-            f"{where}: a record must have the fields of its kind, each of its type, got {raw[:200]!r}…. "
-            "Fix: restore the file from a backup, or start a new study with --name."
+            where=where,
+            rule="a record must have the fields of its kind, each of its type",
+            got=f"{raw[:200]!r}…",
+            fix="Restore the file from a backup, or start a new study with --name.",
+            code="malformed-record",
         )
 
     def _lines(self) -> Iterator[bytes]:
@@ -153,8 +159,11 @@ class Scan:
         written = raw.rstrip(b"\0") if number > 1 else raw  # a power cut leaves zeros in place of what was lost
         if not _BEGINNING.startswith(written[: len(_BEGINNING)]):
             raise RecordError(
-                f"{self.path}: line {number}: the last line must be a record or its beginning, got {raw[:40]!r}. "
-                "Fix: restore the file from a backup, or start a new study with --name."
+                where=f"{self.path}: line {number}",
+                rule="the last line must be a record or its beginning",
+                got=f"{raw[:40]!r}",
+                fix="Restore the file from a backup, or start a new study with --name.",
+                code="last-line-not-a-record",
             )
         self.torn_bytes = len(raw)
 

@@ -67,8 +67,11 @@ def invert(smoothed: FloatArray, iterations: NDArray[np.int64], *, coefficient: 
     """
     if len(iterations) and (iterations[0] < 1 or (np.diff(iterations) <= 0).any()):
         raise AnalysisError(
-            f"history: iterations must be strictly increasing from 1 on, got {iterations[:5].tolist()}…. "
-            "Fix: sort them, and keep one value of each."
+            where="history",
+            rule="iterations must be strictly increasing from 1 on",
+            got=f"{iterations[:5].tolist()}…",
+            fix="Sort them, and keep one value of each.",
+            code="iterations-not-increasing",
         )
     keep = 1.0 - coefficient  # as RLlib computes it
     before = np.concatenate([[np.nan], smoothed[:-1]]) if len(smoothed) else smoothed

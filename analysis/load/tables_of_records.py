@@ -44,14 +44,23 @@ def trials(study: str | Path) -> pd.DataFrame:
     """
     ledger = _ledger(study)
     if not ledger.rows:
-        raise AnalysisError(f"{study}: a table needs a trial, got none yet. Fix: wait for the first one.")
+        raise AnalysisError(
+            where=str(study),
+            rule="a table needs a trial",
+            got="none yet",
+            fix="Wait for the first one.",
+            code="study-without-trials",
+        )
     frame = pd.DataFrame([table_row(ledger.rows[number]) for number in sorted(ledger.rows)])
     try:
         return frame.astype({name: _dtype(str(name)) for name in frame})
     except (TypeError, ValueError) as error:
         raise RecordError(
-            f"{study}: every column must hold values of one type, got others ({error}). "
-            "Fix: restore the records from a backup."
+            where=str(study),
+            rule="every column must hold values of one type",
+            got=f"others ({error})",
+            fix="Restore the records from a backup.",
+            code="mixed-types-in-column",
         ) from error
 
 
@@ -117,7 +126,11 @@ def _ledger(study: str | Path) -> Ledger:
     folder = StudyFolder(Path(study))
     if not folder.exists():
         raise AnalysisError(
-            f"{study}: must be the folder of a study, got none. Fix: give for instance studies/quickstart."
+            where=str(study),
+            rule="must be the folder of a study",
+            got="none",
+            fix="Give for instance studies/quickstart.",
+            code="not-a-study-folder-of-tables",
         )
     return ledger_of(folder.records)
 

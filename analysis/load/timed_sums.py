@@ -162,8 +162,11 @@ class TimedSums:
 
     def _refuse(self, number: int, name: str, value: object) -> None:
         raise RecordError(
-            f"{self._where}: line {number}: {name} must be a number, got {value!r}. "
-            "Fix: restore the file from a backup."
+            where=f"{self._where}: line {number}",
+            rule=f"{name} must be a number",
+            got=f"{value!r}",
+            fix="Restore the file from a backup.",
+            code="field-not-a-number",
         )
 
     def _grow(self, size: int) -> None:

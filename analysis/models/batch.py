@@ -106,14 +106,31 @@ def fit_critical_batch(
     steps = np.asarray(env_steps_to_target, dtype=np.float64)
     done = np.asarray(reached)
     if not (batch.ndim == 1 and batch.shape == steps.shape == done.shape and done.dtype == np.bool_):
-        law = "needs a batch, a number of steps and a boolean for each run"
+        rule = "needs a batch, a number of steps and a boolean for each run"
         got = f"shapes {batch.shape}, {steps.shape}, {done.shape}"
-        raise AnalysisError(f"critical batch: {law}, got {got}. Fix: write a run's budget where it did not reach.")
+        raise AnalysisError(
+            where="critical batch",
+            rule=rule,
+            got=got,
+            fix="Write a run's budget where it did not reach.",
+            code="critical-batch-arguments",
+        )
     if not ((batch > 0).all() and (steps > 0).all() and np.isfinite(steps).all()):
-        raise AnalysisError("critical batch: batches and steps must be finite and > 0. Fix: write the budget.")
+        raise AnalysisError(
+            where="critical batch",
+            rule="batches and steps must be finite and > 0",
+            fix="Write the budget.",
+            code="critical-batch-values",
+        )
     if np.unique(batch[done]).size < 2:
-        law = "needs runs of two different batches that reached the target"
-        raise AnalysisError(f"critical batch: {law}, got {np.unique(batch[done]).size}. Fix: run more batches.")
+        rule = "needs runs of two different batches that reached the target"
+        raise AnalysisError(
+            where="critical batch",
+            rule=rule,
+            got=np.unique(batch[done]).size,
+            fix="Run more batches.",
+            code="critical-batch-too-few",
+        )
     numbers = np.unique(batch, return_inverse=True)[1].astype(np.int64)
     weights = run_weights(numbers, num_resamples=num_resamples, rng=rng)
     theta = _steps_line(batch, steps, done)
@@ -153,7 +170,12 @@ def best_batch(fit: IterationTimeFit, cells: Cells, critical: CriticalBatch) -> 
         AnalysisError: The steps to target show no critical batch.
     """
     if critical.critical_batch is None:
-        raise AnalysisError(f"best batch: needs a critical batch: {critical.reason}. Fix: run larger batches.")
+        raise AnalysisError(
+            where="best batch",
+            rule=f"needs a critical batch: {critical.reason}",
+            fix="Run larger batches.",
+            code="no-critical-batch",
+        )
     fixed_s, per_step_s = _linear(fit, cells, draws=False)
     fixed_draws, per_step_draws = _linear(fit, cells, draws=True)
     degrees = min(fit.degrees, critical.degrees)

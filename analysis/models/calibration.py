@@ -62,14 +62,26 @@ def verdict(observations: Observations, *, level: float = 0.9) -> Verdict:
     most = observations.cells.num_env_runners.max()
     runs = observations.take(observations.cells.num_env_runners == most)
     if np.unique(runs.cells.numbered()).size > 1:
-        law = "the runs at the largest number of runners must share one setting"
-        raise AnalysisError(f"verdict: {law}, got several. Fix: ask for one batch, minibatch and epochs at a time.")
+        rule = "the runs at the largest number of runners must share one setting"
+        raise AnalysisError(
+            where="verdict",
+            rule=rule,
+            got="several",
+            fix="Ask for one batch, minibatch and epochs at a time.",
+            code="verdict-of-several-workloads",
+        )
     batch, whole = float(runs.cells.train_batch_size[0]), runs.iteration_time_s
     learning = runs.learning_time_s
     for name, times_s in (("iteration_time_s", whole), ("learning_time_s", learning)):
         if not (times_s > 0).all():
-            law = f"{name} must be > 0 in every run, since shares of it are averaged as ratios"
-            raise AnalysisError(f"verdict: {law}, got {times_s.min():g}. Fix: leave out runs without phases.")
+            rule = f"{name} must be > 0 in every run, since shares of it are averaged as ratios"
+            raise AnalysisError(
+                where="verdict",
+                rule=rule,
+                got=f"{times_s.min():g}",
+                fix="Leave out runs without phases.",
+                code="verdict-without-phases",
+            )
     collecting = runs.sampling_time_s - runs.slowest_runner_time_s if runs.has_runner_times else 0.0 * whole
     fixed = learning + runs.sync_time_s + runs.rest_time_s + np.maximum(collecting, 0.0)
     ratio = partial(_ratio, blocks=np.arange(len(runs)) if runs.block is None else runs.block, level=level)

@@ -134,7 +134,13 @@ def runner_limit(
         AnalysisError: `threshold` is out of range.
     """
     if not 0 < threshold < 1:
-        raise AnalysisError(f"threshold: must lie in (0, 1), got {threshold}. Fix: pass {MARGINAL_THRESHOLD}.")
+        raise AnalysisError(
+            where="threshold",
+            rule="must lie in (0, 1)",
+            got=threshold,
+            fix=f"Pass {MARGINAL_THRESHOLD}.",
+            code="threshold-outside-unit-interval",
+        )
     largest = float(fit.observations.cells.num_env_runners.max())
     found = []
     for index in range(len(cells)):

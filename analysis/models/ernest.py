@@ -50,7 +50,12 @@ def fit_ernest(
     """
     times_s = np.asarray(iteration_time_s, dtype=np.float64)
     if not (times_s > 0).all():
-        raise AnalysisError("iteration_time_s: must be > 0. Fix: leave out runs without times.")
+        raise AnalysisError(
+            where="iteration_time_s",
+            rule="must be > 0",
+            fix="Leave out runs without times.",
+            code="iteration-time-not-positive",
+        )
     as_curve_data(num_env_runners, 1 / times_s)
     return ErnestFit(theta=nonnegative(_features(num_env_runners, train_batch_size), times_s))
 

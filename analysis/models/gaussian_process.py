@@ -61,7 +61,12 @@ def fit_gaussian_process(
     """
     times_s = np.asarray(iteration_time_s, dtype=np.float64)
     if not (times_s > 0).all():
-        raise AnalysisError("iteration_time_s: must be > 0. Fix: leave out runs without times.")
+        raise AnalysisError(
+            where="iteration_time_s",
+            rule="must be > 0",
+            fix="Leave out runs without times.",
+            code="iteration-time-not-positive",
+        )
     as_curve_data(num_env_runners, 1 / times_s, least=3)
     try:
         # scikit-learn has no types, and is no dependency of anything else here.
@@ -69,8 +74,10 @@ def fit_gaussian_process(
         from sklearn.gaussian_process import GaussianProcessRegressor  # type: ignore[import-untyped]
         from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel  # type: ignore[import-untyped]
     except ImportError as error:
-        law = "the Gaussian process needs scikit-learn, which is not installed"
-        raise AnalysisError(f"gaussian_process: {law}. Fix: pip install scikit-learn.") from error
+        rule = "the Gaussian process needs scikit-learn, which is not installed"
+        raise AnalysisError(
+            where="gaussian_process", rule=rule, fix="pip install scikit-learn.", code="no-scikit-learn"
+        ) from error
     inputs = _inputs(num_env_runners, train_batch_size)
     inputs = inputs[:, : 1 + bool(np.ptp(inputs[:, 1]) > 0)]
     logs = np.log(times_s)

@@ -77,13 +77,31 @@ class Cells:
     def __post_init__(self) -> None:
         shapes = {name: getattr(self, name).shape for name in self.__slots__}
         if len(set(shapes.values())) != 1 or self.num_env_runners.ndim != 1:
-            raise AnalysisError(f"cells: all arrays must have one shape (cells,), got {shapes}. Fix: use Cells.of.")
+            raise AnalysisError(
+                where="cells",
+                rule="all arrays must have one shape (cells,)",
+                got=shapes,
+                fix="Use Cells.of.",
+                code="cells-of-different-shapes",
+            )
         for name in FACTORS:
             if not (getattr(self, name) >= 1).all():
                 got = getattr(self, name)[~(getattr(self, name) >= 1)][0]
-                raise AnalysisError(f"cells.{name}: must be >= 1, got {got}. Fix: count the main process's learner.")
+                raise AnalysisError(
+                    where=f"cells.{name}",
+                    rule="must be >= 1",
+                    got=got,
+                    fix="Count the main process's learner.",
+                    code="cell-value-below-one",
+                )
         if not (self.step_wait_s >= 0).all():
-            raise AnalysisError(f"cells.step_wait_s: must be >= 0, got {self.step_wait_s.min()}. Fix: pass seconds.")
+            raise AnalysisError(
+                where="cells.step_wait_s",
+                rule="must be >= 0",
+                got=self.step_wait_s.min(),
+                fix="Pass seconds.",
+                code="negative-step-wait",
+            )
 
     @classmethod
     def of(
@@ -145,16 +163,39 @@ class Observations:
         for name in (*TIMES, *RUNNER_TIMES):
             times = getattr(self, name)
             if times.shape != (len(self.cells),):
-                law = f"must have one time for each of {len(self.cells)} runs"
-                raise AnalysisError(f"observations.{name}: {law}, got shape {times.shape}. Fix: pass one per run.")
+                rule = f"must have one time for each of {len(self.cells)} runs"
+                raise AnalysisError(
+                    where=f"observations.{name}",
+                    rule=rule,
+                    got=f"shape {times.shape}",
+                    fix="Pass one per run.",
+                    code="observations-of-other-shape",
+                )
             if name in TIMES and not np.isfinite(times).all():
-                raise AnalysisError(f"observations.{name}: must be finite. Fix: leave out runs without times.")
+                raise AnalysisError(
+                    where=f"observations.{name}",
+                    rule="must be finite",
+                    fix="Leave out runs without times.",
+                    code="observation-not-finite",
+                )
         if self.block is not None and self.block.shape != (len(self.cells),):
-            law = f"must have one number for each of {len(self.cells)} runs"
-            raise AnalysisError(f"observations.block: {law}, got shape {self.block.shape}. Fix: pass one per run.")
+            rule = f"must have one number for each of {len(self.cells)} runs"
+            raise AnalysisError(
+                where="observations.block",
+                rule=rule,
+                got=f"shape {self.block.shape}",
+                fix="Pass one per run.",
+                code="bad-blocks",
+            )
         if len(self.cells) == 0 or self.iteration_time_s.min() <= 0:
-            law = "needs at least one run, and iterations that take time"
-            raise AnalysisError(f"observations: {law}, got {len(self.cells)} runs. Fix: run a throughput study.")
+            rule = "needs at least one run, and iterations that take time"
+            raise AnalysisError(
+                where="observations",
+                rule=rule,
+                got=f"{len(self.cells)} runs",
+                fix="Run a throughput study.",
+                code="no-observations",
+            )
 
     def __len__(self) -> int:
         return len(self.cells)

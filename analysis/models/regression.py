@@ -329,17 +329,31 @@ def as_curve_data(
     scales = np.asarray(num_env_runners, dtype=np.float64)
     rates = np.asarray(env_steps_per_s, dtype=np.float64)
     if scales.ndim != 1 or scales.shape != rates.shape:
-        law = "must have one throughput for each run"
-        raise AnalysisError(f"env_steps_per_s: {law}, got {rates.shape} for {scales.shape}. Fix: pass one per run.")
+        rule = "must have one throughput for each run"
+        raise AnalysisError(
+            where="env_steps_per_s",
+            rule=rule,
+            got=f"{rates.shape} for {scales.shape}",
+            fix="Pass one per run.",
+            code="throughput-of-other-shape",
+        )
     for where, values in (("num_env_runners", scales), ("env_steps_per_s", rates)):
         wrong = values[~(np.isfinite(values) & (values > 0))]
         if wrong.size:
-            law = "must be finite and > 0"
-            raise AnalysisError(f"{where}: {law}, got {wrong[0]}. Fix: leave out runs without a throughput.")
+            rule = "must be finite and > 0"
+            raise AnalysisError(
+                where=where,
+                rule=rule,
+                got=wrong[0],
+                fix="Leave out runs without a throughput.",
+                code="curve-value-not-positive",
+            )
     distinct = np.unique(scales).size
     if distinct < least:
-        law = f"needs at least {least} different numbers of runners"
-        raise AnalysisError(f"num_env_runners: {law}, got {distinct}. Fix: measure more scales.")
+        rule = f"needs at least {least} different numbers of runners"
+        raise AnalysisError(
+            where="num_env_runners", rule=rule, got=distinct, fix="Measure more scales.", code="too-few-scales"
+        )
     return scales, rates
 
 

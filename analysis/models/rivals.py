@@ -84,7 +84,11 @@ def _by_workload(
         try:
             if not members.any():
                 shared = ", ".join(_SHORT[name] for name in factors)
-                raise AnalysisError(f"knows one workload only: no fitted run has the same {shared}")
+                raise AnalysisError(
+                    rule=f"knows one workload only: no fitted run has the same {shared}",
+                    fix="Measure that workload.",
+                    code="prediction-for-another-workload",
+                )
             answers[rows] = predict(fitted.take(members), where.take(rows))
         except AnalysisError as error:
             for row in rows:

@@ -60,7 +60,13 @@ def audit(cells: pd.DataFrame, claim: str) -> Table:
     rows = cells[(cells["claim"] == claim) & cells["num_env_runners"].notna()]
     if rows.empty:
         known = ", ".join(dict.fromkeys(cells.loc[cells["num_env_runners"].notna(), "claim"]))
-        raise AnalysisError(f"claim: must be one of {known}, got {claim!r}. Fix: name one of these.")
+        raise AnalysisError(
+            where="claim",
+            rule=f"must be one of {known}",
+            got=f"{claim!r}",
+            fix="Name one of these.",
+            code="unknown-claim",
+        )
     batch = [_batch(row) for _, row in rows.iterrows()]
     table = {
         "num_env_runners": [int(each) for each in rows["num_env_runners"]],
@@ -103,8 +109,10 @@ def learner_ceiling(cells: pd.DataFrame, claim: str) -> float:
     """
     rows = cells[cells["claim"] == claim]
     if rows.empty or rows[["sampling_time_s", "learning_time_s"]].iloc[0].isna().any():
-        law = "must have published times of sampling and learning"
-        raise AnalysisError(f"claim {claim!r}: {law}, got none. Fix: name another claim.")
+        rule = "must have published times of sampling and learning"
+        raise AnalysisError(
+            where=f"claim {claim!r}", rule=rule, got="none", fix="Name another claim.", code="claim-without-phases"
+        )
     first = rows.iloc[0]
     return float((first["sampling_time_s"] + first["learning_time_s"]) / first["learning_time_s"])
 

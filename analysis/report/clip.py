@@ -15,7 +15,7 @@ MAX_BYTES = 2_000_000
 MAX_POSTER_BYTES = 500_000
 _KINDS = {".mp4": ("video/mp4", b"ftyp", 4), ".gif": ("image/gif", b"GIF8", 0), ".png": ("image/png", b"\x89PNG", 0)}
 """Ending -> media type, and what such a file has where."""
-_FIX = "Fix: film it again with `python -m study evaluate STUDY --video`."
+_FIX = "Film it again with `python -m study evaluate STUDY --video`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def find_clip(study: Path, study_id: str) -> Clip | None:
     except RecordError as error:
         return Clip(missing=str(error))
     if facts.study_id != study_id:
-        return Clip(missing=f"{facts_file}: must show this study, got {facts.study_id}. {_FIX}")
+        return Clip(missing=f"{facts_file}: must show this study, got {facts.study_id}. Fix: {_FIX}")
     try:
         poster = _content(facts_file.with_suffix(".png"), MAX_POSTER_BYTES)
     except RecordError:  # a film needs none
@@ -97,15 +97,29 @@ def _content(file: Path, limit: int) -> bytes:
     _, mark, start = _KINDS[file.suffix]
     try:
         if not file.is_file():
-            raise RecordError(f"{file}: must be a file, got none. {_FIX}")
+            raise RecordError(where=str(file), rule="must be a file", got="none", fix=_FIX, code="clip-not-a-file")
         if (size := file.stat().st_size) > limit:
-            law = f"must have at most {limit / 1e6:g} MB to be shown in a page, got {size / 1e6:.1f}"
-            raise RecordError(f"{file}: {law}. Fix: open the file itself, or name a .mp4 for --video.")
+            rule = f"must have at most {limit / 1e6:g} MB to be shown in a page"
+            raise RecordError(
+                where=str(file),
+                rule=rule,
+                got=f"{size / 1e6:.1f}",
+                fix="Open the file itself, or name a .mp4 for --video.",
+                code="clip-too-large",
+            )
         content = file.read_bytes()
     except OSError as error:
-        raise RecordError(f"{file}: must be readable ({error.strerror}). {_FIX}") from error
+        raise RecordError(
+            where=str(file), rule=f"must be readable ({error.strerror})", fix=_FIX, code="clip-not-readable"
+        ) from error
     if content[start : start + len(mark)] != mark:
-        raise RecordError(f"{file}: must be a {file.suffix}, got another content. {_FIX}")
+        raise RecordError(
+            where=str(file),
+            rule=f"must be a {file.suffix}",
+            got="another content",
+            fix=_FIX,
+            code="clip-of-another-content",
+        )
     return content
 
 

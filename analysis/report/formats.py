@@ -16,7 +16,19 @@ def parse_formats(text: str) -> tuple[Format, ...]:
     known: tuple[Format, ...] = get_args(Format)
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     if unknown := [word for word in words if word not in known]:
-        raise AnalysisError(f"--format: must be some of {', '.join(known)}, got {unknown[0]!r}. Fix: name these.")
+        raise AnalysisError(
+            where="--format",
+            rule=f"must be some of {', '.join(known)}",
+            got=f"{unknown[0]!r}",
+            fix="Name these.",
+            code="unknown-report-format",
+        )
     if not words:
-        raise AnalysisError(f"--format: must be some of {', '.join(known)}, got none. Fix: name one, or drop it.")
+        raise AnalysisError(
+            where="--format",
+            rule=f"must be some of {', '.join(known)}",
+            got="none",
+            fix="Name one, or drop it.",
+            code="unknown-report-format",
+        )
     return tuple(each for each in known if each in words)

@@ -47,8 +47,11 @@ def write(report: Report, out: Path, formats: Sequence[Format] = get_args(Format
                 below(out, f"{FIGURES}/{figure.key}.{suffix}").unlink(missing_ok=True)
     except OSError as error:
         raise AnalysisError(
-            f"{out}: the folder of the report must be writable, got {error.strerror or error}. "
-            "Fix: choose another one with --out."
+            where=str(out),
+            rule="the folder of the report must be writable",
+            got=error.strerror or error,
+            fix="Choose another one with --out.",
+            code="report-folder-not-writable",
         ) from error
     return tuple(files)
 

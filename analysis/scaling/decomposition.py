@@ -76,13 +76,23 @@ def decompose(measured: pd.DataFrame, first: Cell, second: Cell, factor: str, *,
     """
     difference = differing(first.fingerprint, second.fingerprint)
     if first.num_env_runners == second.num_env_runners:
-        law = "a decomposition needs two scales"
-        raise AnalysisError(f"{first.name}: {law}, got one. Fix: pass cells with different numbers of runners.")
+        rule = "a decomposition needs two scales"
+        raise AnalysisError(
+            where=first.name,
+            rule=rule,
+            got="one",
+            fix="Pass cells with different numbers of runners.",
+            code="decomposition-of-one-scale",
+        )
     if not difference or set(difference) != set(factor.split(" and ")):
-        law = f"the cells must differ in {factor} besides the scale"
+        rule = f"the cells must differ in {factor} besides the scale"
         got = " and ".join(difference) or "nothing else"
         raise AnalysisError(
-            f"{first.name}, {second.name}: {law}, got {got}. Fix: choose other cells, or name all of it."
+            where=f"{first.name}, {second.name}",
+            rule=rule,
+            got=got,
+            fix="Choose other cells, or name all of it.",
+            code="decomposition-of-other-cells",
         )
     grid = (
         first,
@@ -93,8 +103,14 @@ def decompose(measured: pd.DataFrame, first: Cell, second: Cell, factor: str, *,
     parts = [_runs_of(measured, cell) for cell in grid]
     empty = [cell.name for cell, part in zip(grid, parts, strict=True) if not len(part)]
     if empty:
-        law = "each cell of the 2x2 needs a measured run"
-        raise AnalysisError(f"decomposition: {law}, got none for {' and '.join(empty)}. Fix: run them.")
+        rule = "each cell of the 2x2 needs a measured run"
+        raise AnalysisError(
+            where="decomposition",
+            rule=rule,
+            got=f"none for {' and '.join(empty)}",
+            fix="Run them.",
+            code="decomposition-without-runs",
+        )
     logs = [block_means(part["log_rate"], part["block"].tolist()) for part in parts]
     parallel, batch, total, interaction, at_first, at_second = (
         contrast(logs, weights, level=level) for weights in PARTS

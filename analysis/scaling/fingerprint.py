@@ -38,8 +38,14 @@ def fields(fingerprint: str) -> Mapping[str, Any]:
     except orjson.JSONDecodeError:
         content = None
     if not isinstance(content, dict):
-        law = "must be the JSON text of an object"
-        raise AnalysisError(f"fingerprint: {law}, got {fingerprint[:60]!r}. Fix: load the runs by analysis.load.")
+        rule = "must be the JSON text of an object"
+        raise AnalysisError(
+            where="fingerprint",
+            rule=rule,
+            got=f"{fingerprint[:60]!r}",
+            fix="Load the runs by analysis.load.",
+            code="fingerprint-not-json",
+        )
     return _with_engine(dict(_flat(content)))
 
 

@@ -66,8 +66,14 @@ def check_columns(runs: pd.DataFrame, names: Iterable[str]) -> None:
     """Raise `AnalysisError` when a column that is needed is not there."""
     missing = [name for name in names if name not in runs.columns]
     if missing:
-        law = "the frame of runs must have every column that is declared"
-        raise AnalysisError(f"runs: {law}, got none named {', '.join(missing)}. Fix: load it by analysis.load.")
+        rule = "the frame of runs must have every column that is declared"
+        raise AnalysisError(
+            where="runs",
+            rule=rule,
+            got=f"none named {', '.join(missing)}",
+            fix="Load it by analysis.load.",
+            code="runs-without-column",
+        )
 
 
 def select(runs: pd.DataFrame, *, timings: tuple[str, ...] = MEASURED, alone: bool = True) -> Selection:

@@ -40,7 +40,13 @@ def amdahl_speed_up(serial_fraction: float, p: float) -> float:
     """
     _check_fraction(serial_fraction)
     if not p >= 1:
-        raise AnalysisError(f"p: must be >= 1, got {p}. Fix: divide the larger number of nodes by the smaller.")
+        raise AnalysisError(
+            where="p",
+            rule="must be >= 1",
+            got=p,
+            fix="Divide the larger number of nodes by the smaller.",
+            code="ratio-below-one",
+        )
     return 1 / (serial_fraction + (1 - serial_fraction) / p)
 
 
@@ -108,14 +114,29 @@ def audit(speed_up: float, p: float, *, what: str = "nodes") -> Claim:
 
 def _check(speed_up: float, p: float) -> None:
     if not speed_up > 0:
-        raise AnalysisError(f"speed_up: must be > 0, got {speed_up}. Fix: divide the reference's time by this time.")
+        raise AnalysisError(
+            where="speed_up",
+            rule="must be > 0",
+            got=speed_up,
+            fix="Divide the reference's time by this time.",
+            code="speed-up-not-positive",
+        )
     if not p > 1:
-        raise AnalysisError(f"p: must be > 1, got {p}. Fix: divide the larger number of nodes by the smaller.")
+        raise AnalysisError(
+            where="p",
+            rule="must be > 1",
+            got=p,
+            fix="Divide the larger number of nodes by the smaller.",
+            code="ratio-not-above-one",
+        )
 
 
 def _check_fraction(serial_fraction: float) -> None:
     if not 0 <= serial_fraction <= 1:
         raise AnalysisError(
-            f"serial_fraction: must lie in [0, 1], got {serial_fraction}. Fix: a negative Karp-Flatt fraction is no "
-            "serial part; look for what else changed."
+            where="serial_fraction",
+            rule="must lie in [0, 1]",
+            got=serial_fraction,
+            fix="A negative Karp-Flatt fraction is no serial part; look for what else changed.",
+            code="serial-fraction-outside-unit-interval",
         )

@@ -87,7 +87,11 @@ def _scaling(
     if reference is not None and len(measured) and not (measured["num_env_runners"] == reference).any():
         got = ", ".join(str(scale) for scale in sorted(measured["num_env_runners"].unique()))
         raise AnalysisError(
-            f"reference: must be a scale with a measured run ({got}), got {reference}. Fix: name one of them."
+            where="reference",
+            rule=f"must be a scale with a measured run ({got})",
+            got=reference,
+            fix="Name one of them.",
+            code="reference-without-run",
         )
     excluded = dict(selection.excluded)
     scales = measured.groupby("key", sort=False)["num_env_runners"]

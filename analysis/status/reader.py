@@ -42,8 +42,13 @@ class StatusReader:
         """
         self.folder = StudyFolder(Path(path))
         if not self.folder.path.is_dir():
-            law = "must be the folder of a study, got none"
-            raise RecordError(f"{path}: {law}. Fix: give for instance studies/quickstart.")
+            rule = "must be the folder of a study, got none"
+            raise RecordError(
+                where=str(path),
+                rule=rule,
+                fix="Give for instance studies/quickstart.",
+                code="not-a-study-folder-of-status",
+            )
         self.identity = self.folder.identity()
         self.ledger = Ledger()
         self._end, self._seq = 0, 0
@@ -74,7 +79,14 @@ class StatusReader:
                 str(error) if isinstance(error, RecordError) else f"{self.folder.records}: cannot be read ({error!r})."
             )
             if not self._seq:
-                raise RecordError(what) from error
+                if isinstance(error, RecordError):
+                    raise
+                raise RecordError(
+                    where=str(self.folder.records),
+                    rule=f"cannot be read ({error!r})",
+                    fix="Restore the file from a backup.",
+                    code="unreadable-records-of-status",
+                ) from error
             return (f"{what} What follows is the state after the {self._seq:,} records before it.",)
         return ()
 

@@ -57,7 +57,13 @@ class ModelResults:
     def observations(self) -> Observations:
         """Those of the workload with most runs; of more than `MOST_RUNS`, equally many of each cell."""
         if not self.selection.groups:
-            raise AnalysisError("models: need finished runs with a measured clock and timed phases, got none.")
+            raise AnalysisError(
+                where="models",
+                rule="need finished runs with a measured clock and timed phases",
+                got="none",
+                fix="Run a throughput study.",
+                code="no-measured-runs",
+            )
         return thinned(self.selection.groups[0], most=MOST_RUNS)
 
     @cached_property
@@ -93,7 +99,13 @@ class ModelResults:
     def errors(self) -> tuple[models.ModelError, ...]:
         """Hold-out errors of every model on every split."""
         if np.unique(self.observations.cells.num_env_runners).size < 2:
-            raise AnalysisError("models: to hold a scale out needs measured runs at two scales or more, got one.")
+            raise AnalysisError(
+                where="models",
+                rule="to hold a scale out needs measured runs at two scales or more",
+                got="one",
+                fix="Measure a second scale.",
+                code="too-few-scales-to-hold-out",
+            )
         seen = self.observations
         splits = (models.leave_one_scale_out(seen), models.larger_scales(seen), models.leave_settings_out(seen))
         rivals = {name: on_cell_means(model) if name in COSTLY else model for name, model in models.MODELS.items()}
@@ -197,8 +209,14 @@ def _steps_by_batch(runs: pd.DataFrame) -> tuple[list[float], list[float], list[
         if num_batches > 1 and (best is None or (num_batches, len(part)) > best[:2]):
             best = (num_batches, len(part), part)
     if best is None:
-        law = "needs runs of one setting that reached the target with two batches"
-        raise AnalysisError(f"best batch: {law}, got none. Fix: run the setting with larger and smaller batches.")
+        rule = "needs runs of one setting that reached the target with two batches"
+        raise AnalysisError(
+            where="best batch",
+            rule=rule,
+            got="none",
+            fix="Run the setting with larger and smaller batches.",
+            code="best-batch-too-few",
+        )
     parts = [part for _, part in best[2].groupby(BATCH)]
     horizon = common_horizon(parts) or 0.0
     batches: list[float] = []

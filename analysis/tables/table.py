@@ -44,7 +44,12 @@ class Table:
 
     def __post_init__(self) -> None:
         if faults := [*self._faults()]:
-            raise AnalysisError(f"table {self.key}: {'; '.join(faults)}. Fix: declare the columns that the frame has.")
+            raise AnalysisError(
+                where=f"table {self.key}",
+                rule="; ".join(faults),
+                fix="Declare the columns that the frame has.",
+                code="table-inconsistent",
+            )
 
     def _faults(self) -> Iterable[str]:
         if not self.conclusion.strip():

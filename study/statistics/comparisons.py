@@ -38,7 +38,13 @@ def better_with_permutation(
     check_resamples(num_resamples)
     if min(one.size, two.size) < 2:
         got = f"{one.size} and {two.size}"
-        raise AnalysisError(f"first, second: each must hold two runs, got {got}. Fix: run more seeds.")
+        raise AnalysisError(
+            where="first, second",
+            rule="each must hold two runs",
+            got=got,
+            fix="Run more seeds.",
+            code="too-few-runs-to-compare",
+        )
     # The mean of the first orders the assignments as the difference does (the total is fixed). From the least value
     # on, it is a sum of no negative terms, so that SciPy's relative tolerance recognises equal assignments.
     least = min(one.min(), two.min())
@@ -70,7 +76,13 @@ def holm(p_values: npt.ArrayLike) -> FloatArray:
     given = as_sample("p_values", p_values)
     if given.min() < 0 or given.max() > 1:
         outside = given[(given < 0) | (given > 1)][0]
-        raise AnalysisError(f"p_values: must lie in [0, 1], got {outside}. Fix: pass p-values, not statistics.")
+        raise AnalysisError(
+            where="p_values",
+            rule="must lie in [0, 1]",
+            got=outside,
+            fix="Pass p-values, not statistics.",
+            code="p-value-outside-unit-interval",
+        )
     order = np.argsort(given, kind="stable")
     adjusted = np.empty_like(given)
     adjusted[order] = np.minimum(np.maximum.accumulate(given[order] * np.arange(given.size, 0, -1)), 1)

@@ -43,9 +43,15 @@ class Estimate:
 
     def __post_init__(self) -> None:
         if not (self.low <= self.high and np.isfinite(self.value) and self.n >= 1):
-            law = "`low <= high`, a finite value and `n >= 1` must hold"
+            rule = "`low <= high`, a finite value and `n >= 1` must hold"
             got = f"{self.value} [{self.low}, {self.high}], n={self.n}"
-            raise AnalysisError(f"estimate: {law}, got {got}. Fix: check the values that it was computed from.")
+            raise AnalysisError(
+                where="estimate",
+                rule=rule,
+                got=got,
+                fix="Check the values that it was computed from.",
+                code="inconsistent-estimate",
+            )
 
     @property
     def has_interval(self) -> bool:
@@ -115,10 +121,22 @@ def bootstrap(
 def check_level(level: float) -> None:
     """Refuse a level that is no share between 0 and 1."""
     if not 0 < level < 1:
-        raise AnalysisError(f"level: must lie between 0 and 1, got {level}. Fix: pass 0.95 for 95 %.")
+        raise AnalysisError(
+            where="level",
+            rule="must lie between 0 and 1",
+            got=level,
+            fix="Pass 0.95 for 95 %.",
+            code="level-outside-unit-interval",
+        )
 
 
 def check_resamples(num_resamples: int) -> None:
     """Refuse less than one resample."""
     if num_resamples < 1:
-        raise AnalysisError(f"num_resamples: must be >= 1, got {num_resamples}. Fix: pass {NUM_RESAMPLES}.")
+        raise AnalysisError(
+            where="num_resamples",
+            rule="must be >= 1",
+            got=num_resamples,
+            fix=f"Pass {NUM_RESAMPLES}.",
+            code="no-resamples",
+        )

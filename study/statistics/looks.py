@@ -81,5 +81,11 @@ def _shared_sd(pooled: float | None) -> float:
     if pooled is None:
         return 0.0
     if not (np.isfinite(pooled) and pooled >= 0):
-        raise AnalysisError(f"pooled_sd: must be finite and >= 0, got {pooled}. Fix: pass `pooled_sd` of the settings.")
+        raise AnalysisError(
+            where="pooled_sd",
+            rule="must be finite and >= 0",
+            got=pooled,
+            fix="Pass `pooled_sd` of the settings.",
+            code="bad-pooled-sd",
+        )
     return float(pooled)

@@ -189,7 +189,13 @@ def _t_estimate(
     """Return value +- t * sqrt(squared_error); `degrees` below 1 says that the error is unknown."""
     check_level(level)
     if side not in get_args(Side):
-        raise AnalysisError(f"side: must be one of {get_args(Side)}, got {side!r}. Fix: name one of these.")
+        raise AnalysisError(
+            where="side",
+            rule=f"must be one of {get_args(Side)}",
+            got=f"{side!r}",
+            fix="Name one of these.",
+            code="unknown-side",
+        )
     if degrees < 1:
         return without_interval(value, n=n, level=level, method=method)
     quantile = (1 + level) / 2 if side == "both" else level

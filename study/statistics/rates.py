@@ -26,8 +26,14 @@ def rate_interval(successes: int, n: int, *, level: float = 0.95) -> Estimate:
     """
     check_level(level)
     if not 0 <= successes <= n or n < 1:
-        law = "`0 <= successes <= n` and `n >= 1` must hold"
-        raise AnalysisError(f"successes: {law}, got {successes} of {n}. Fix: count the runs again.")
+        rule = "`0 <= successes <= n` and `n >= 1` must hold"
+        raise AnalysisError(
+            where="successes",
+            rule=rule,
+            got=f"{successes} of {n}",
+            fix="Count the runs again.",
+            code="bad-number-of-successes",
+        )
     interval = stats.binomtest(successes, n).proportion_ci(confidence_level=level, method="exact")
     return Estimate(
         value=successes / n,

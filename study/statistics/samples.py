@@ -13,12 +13,24 @@ def as_numbers(where: str, values: npt.ArrayLike, *, dimensions: int) -> FloatAr
     """Return `values` as a checked array: not empty, finite, of so many dimensions."""
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim != dimensions or numbers.size == 0:
-        law = f"must hold at least one number in {dimensions} dimension{'s'[: dimensions - 1]}"
-        raise AnalysisError(f"{where}: {law}, got shape {numbers.shape}. Fix: pass one number per run.")
+        rule = f"must hold at least one number in {dimensions} dimension{'s'[: dimensions - 1]}"
+        raise AnalysisError(
+            where=where,
+            rule=rule,
+            got=f"shape {numbers.shape}",
+            fix="Pass one number per run.",
+            code="bad-sample-shape",
+        )
     finite = np.isfinite(numbers)
     if not finite.all():
-        fix = "write a failed run as score 0, or as a time that is not reached"
-        raise AnalysisError(f"{where}: every value must be finite, got {numbers[~finite][0]}. Fix: {fix}.")
+        fix = "Write a failed run as score 0, or as a time that is not reached."
+        raise AnalysisError(
+            where=where,
+            rule="every value must be finite",
+            got=numbers[~finite][0],
+            fix=fix,
+            code="value-not-finite",
+        )
     return numbers
 
 

@@ -183,26 +183,44 @@ def _earliest(where: str, since: npt.ArrayLike | None, times: FloatArray, reache
         return times, reached
     seen = as_sample(where, since)
     if seen.shape != times.shape or seen.min() < 0 or (seen > times).any():
-        law = "must be one time >= 0 for each run, at most its own"
-        raise AnalysisError(f"{where}: {law}, got {seen.tolist()}. Fix: pass the look before.")
+        rule = "must be one time >= 0 for each run, at most its own"
+        raise AnalysisError(
+            where=where, rule=rule, got=seen.tolist(), fix="Pass the look before.", code="bad-evaluation-before"
+        )
     return seen, reached | (seen < times)
 
 
 def _censored(where: str, times: npt.ArrayLike, flag: str, reached: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
     ends, events = as_sample(where, times), np.asarray(reached)
     if ends.min() <= 0:
-        raise AnalysisError(f"{where}: every time must be > 0, got {ends.min()}. Fix: measure from the run's start.")
+        raise AnalysisError(
+            where=where,
+            rule="every time must be > 0",
+            got=ends.min(),
+            fix="Measure from the run's start.",
+            code="time-not-positive",
+        )
     if events.dtype != np.bool_ or events.shape != ends.shape:
-        law = f"must be one boolean for each of {where}"
+        rule = f"must be one boolean for each of {where}"
         got = f"{events.dtype} of shape {events.shape} for {ends.size}"
-        raise AnalysisError(f"{flag}: {law}, got {got}. Fix: pass whether each run reached the target.")
+        raise AnalysisError(
+            where=flag, rule=rule, got=got, fix="Pass whether each run reached the target.", code="bad-reached-flags"
+        )
     return ends, events
 
 
 def _check_horizon(where: str, times: FloatArray, reached: BoolArray, horizon: float) -> None:
     if not (np.isfinite(horizon) and horizon > 0):
-        raise AnalysisError(f"horizon: must be finite and > 0, got {horizon}. Fix: pass the budget of the runs.")
+        raise AnalysisError(
+            where="horizon",
+            rule="must be finite and > 0",
+            got=horizon,
+            fix="Pass the budget of the runs.",
+            code="bad-horizon",
+        )
     last = times.max()
     if last < horizon and not reached[times == last].all():
-        law = f"must not lie behind the end of {where} ({last}) while a run is still without the target"
-        raise AnalysisError(f"horizon: {law}, got {horizon}. Fix: pass at most {last}.")
+        rule = f"must not lie behind the end of {where} ({last}) while a run is still without the target"
+        raise AnalysisError(
+            where="horizon", rule=rule, got=horizon, fix=f"Pass at most {last}.", code="horizon-behind-end"
+        )

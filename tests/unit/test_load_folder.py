@@ -293,7 +293,7 @@ def test_names_of_folders_are_suggested(study):
     parent = study.path.parent
     with pytest.raises(AnalysisError, match=r"Did you mean '.*/study'\?"):
         load.from_folder(parent / "sutdy")
-    with pytest.raises(AnalysisError, match=r"Fix: give one of the studies in it, .*/study\."):
+    with pytest.raises(AnalysisError, match=r"Fix: Give one of the studies in it, .*/study\."):
         load.open_study(parent)
     assert load.open_study(parent, study="study").name == load.open_study(study.path).name == "demo"
 

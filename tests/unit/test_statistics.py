@@ -392,7 +392,7 @@ def test_empty_and_not_finite_samples_are_refused(call, bad):
             r"first_since: must be one time >= 0 for each run, at most its own, got \[9.0",
         ),
         (lambda: statistics.median_time(GOOD, [1, 1, 0, 1]), "reached: .* got int64"),
-        (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=5), "horizon: .* got 5. Fix: pass at most 4.0"),
+        (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=5), "horizon: .* got 5. Fix: Pass at most 4.0"),
         (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=0), "horizon: must be finite and > 0, got 0"),
         (lambda: statistics.lower_bound(GOOD, -1.0), "pooled_sd: .* got -1.0"),
         (lambda: statistics.paired_lower_bounds(GOOD), r"scores: .* in 2 dimensions, got shape \(4,\)"),

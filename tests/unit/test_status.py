@@ -70,7 +70,7 @@ def measured_trial(number, *, runners, seed=5, time_s=0.5):
 
 
 def test_a_folder_that_is_none_is_told_with_a_way_out(tmp_path):
-    with pytest.raises(RecordError, match=r"must be the folder of a study, got none. Fix: give for instance"):
+    with pytest.raises(RecordError, match=r"must be the folder of a study, got none. Fix: Give for instance"):
         read_status(tmp_path / "nowhere")
     with pytest.raises(RecordError, match=r"no study here \(study.json is missing\)"):
         read_status(tmp_path)
