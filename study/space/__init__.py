@@ -1,1 +1,1 @@
-"""What a study asks: the YAML schema, its laws and its reference. Pure."""
+"""Space files: the schema, its rules, and its field reference. Pure."""

@@ -5,9 +5,9 @@ reached) that the caller wrote. Intervals have the level that is asked for only 
 docstring quotes; `tests/unit/test_statistics_coverage.py` measures it.
 """
 
+from study.statistics.bounds import BOUND_WIDTH, lower_bound, paired_lower_bounds, pooled_sd
 from study.statistics.comparisons import better_with_permutation, holm
 from study.statistics.estimate import BOOTSTRAP, FEWEST_RUNS, NUM_RESAMPLES, TOO_FEW, Estimate, resamples
-from study.statistics.looks import BOUND_WIDTH, lower_bound, paired_lower_bounds, pooled_sd
 from study.statistics.means import (
     TRIMMED_SHARE,
     Side,

@@ -93,8 +93,8 @@ def ratio_of_restricted_means(
     of runs that never reach the target, a nominal 95 % covers 93-95 % at n = 5 and 20 and 90-95 % at n = 10, least
     where such runs are rare (`test_ratio_covers_as_its_docstring_says`).
 
-    A target that is looked for now and then is reached at some time since the look before. The resamples know nothing
-    of it: where all runs get there at the first look, their interval has no width and holds the truth never. With
+    Where evaluations are apart, the target is reached at some time since the evaluation before. Resamples do not know
+    this: where all runs reach it by the first evaluation, their interval has no width and never holds the truth. With
     `first_since` or `second_since` the lower end is that of the earliest times of `first` over the recorded ones of
     `second`, the upper end that of the recorded ones over the earliest: the interval holds wherever in between the
     truth lies, and covers at least as often as it says (`test_a_ratio_known_to_a_grid_holds_the_truth`).
@@ -178,14 +178,18 @@ def _restricted_means(times: FloatArray, reached: BoolArray, horizon: float) -> 
 
 
 def _earliest(where: str, since: npt.ArrayLike | None, times: FloatArray, reached: BoolArray) -> _Sample:
-    """Return the earliest times that the looks allow; a run last seen before its end may have got there after that."""
+    """Return the earliest times that the evaluations allow: that of the last one without the target."""
     if since is None:
         return times, reached
     seen = as_sample(where, since)
     if seen.shape != times.shape or seen.min() < 0 or (seen > times).any():
         rule = "must be one time >= 0 for each run, at most its own"
         raise AnalysisError(
-            where=where, rule=rule, got=seen.tolist(), fix="Pass the look before.", code="bad-evaluation-before"
+            where=where,
+            rule=rule,
+            got=seen.tolist(),
+            fix="Pass the time of the evaluation before.",
+            code="bad-evaluation-before",
         )
     return seen, reached | (seen < times)
 

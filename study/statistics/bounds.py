@@ -1,4 +1,4 @@
-"""What the search and the race are told of a setting after its runs so far. Imports NumPy, `study.errors`."""
+"""Bounds of a setting's mean score, by which the search and the race rank it. Imports NumPy, `study.errors`."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from study.errors import AnalysisError
 from study.statistics.samples import FloatArray, as_numbers, as_sample, variance
 
 BOUND_WIDTH = 0.5
-"""Standard errors between the mean and the bound that the search is told (the protocol's choice)."""
+"""Standard errors between the mean and the bound that is reported to the sampler (the protocol's choice)."""
 
 
 def pooled_sd(groups: Sequence[npt.ArrayLike]) -> float | None:
@@ -33,7 +33,7 @@ def pooled_sd(groups: Sequence[npt.ArrayLike]) -> float | None:
 
 
 def lower_bound(scores: npt.ArrayLike, pooled_sd: float | None) -> float:
-    """Return mean - 0.5 * max(sd, pooled sd) / sqrt(n): what the sampler is told of a setting.
+    """Return mean - 0.5 * max(sd, pooled sd) / sqrt(n): what the sampler is reported of a setting.
 
     One run has no standard deviation: the pooled one stands alone, and where that is missing too the bound is the
     score itself. It is no confidence bound of a known level.
