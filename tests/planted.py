@@ -23,11 +23,11 @@ from analysis.load.columns import RUN_COLUMNS
 from study.metrics import WARMUP_ITERATIONS
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import fold
+from study.records.log import RecordLog
 from study.records.records import (
     Evaluation,
     Iteration,
     Record,
-    RecordLog,
     StudyClosed,
     StudyOpened,
     TrialBuilt,

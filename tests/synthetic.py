@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from study.records.folder import StudyFolder, StudyIdentity
+from study.records.log import RecordLog
 from study.records.records import (
     Evaluation,
     Iteration,
     Record,
-    RecordLog,
     StudyClosed,
     StudyOpened,
     TrialBuilt,

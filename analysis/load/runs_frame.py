@@ -16,7 +16,7 @@ from analysis.load.timed_sums import Sums
 from study.metrics import METRICS
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import TrialBuilt
-from study.records.timing import label_of_folded
+from study.records.timing import label_with_lanes_in
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.throughput import LEARNERS
 
@@ -217,6 +217,6 @@ def _label(row: TrialRow) -> tuple[str | None, str]:
     if _unsettled(row):
         return None, f"not settled yet: {row.timing_reason}"
     if row.scale is not None and row.timing == "measured":
-        folded = label_of_folded(int(row.setting[SCALE]), row.scale)
+        folded = label_with_lanes_in(int(row.setting[SCALE]), row.scale)
         return folded.timing, folded.reason
     return row.timing, row.timing_reason

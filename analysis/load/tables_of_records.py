@@ -9,9 +9,10 @@ import pandas as pd
 from study.errors import AnalysisError, RecordError
 from study.metrics import METRICS
 from study.records.folder import StudyFolder
-from study.records.ledger import Ledger, table_row
+from study.records.ledger import Ledger
 from study.records.records import Evaluation, Iteration, read_lines
 from study.records.state import ledger_of
+from study.records.table import table_row
 from study.space.parameters import PARAMETERS
 
 TEXT = (

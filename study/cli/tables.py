@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from study.console import say, table
-from study.designs.search.front import pareto_front
+from study.designs.search.worth import pareto_front
 from study.engine import engine_of_space, engines_in_words, other_engine
 from study.harmless import one_line
 from study.planning.plan import Plan, TrialNeeds

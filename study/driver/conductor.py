@@ -21,12 +21,12 @@ from study.planning.needs import label_at_start
 from study.planning.plan import Plan
 from study.records.folder import StudyFolder, unpack_policy
 from study.records.ledger import Ledger, TrialRow
+from study.records.log import RecordLog
 from study.records.node_load import Reserved, disturbances
 from study.records.records import (
     Evaluation,
     Iteration,
     Record,
-    RecordLog,
     Status,
     StudyClosed,
     StudyOpened,
@@ -36,7 +36,7 @@ from study.records.records import (
 )
 from study.records.request import TrialRequest, digest_of
 from study.records.table import write_table
-from study.records.timing import Label, label_at_end, label_of_folded
+from study.records.timing import Label, label_at_end, label_with_lanes_in
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.space.throughput import LEARNERS
@@ -394,7 +394,7 @@ class Conductor:
     def _label_at_start(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> Label:
         request = self._queue.requests[row.trial]
         if row.scale is not None:
-            return label_of_folded(int(row.setting[SCALE]), row.scale)
+            return label_with_lanes_in(int(row.setting[SCALE]), row.scale)
         return label_at_start(
             spec_of(self.spec, request.variant, num_learners=request.num_learners),
             self.plan.cluster,

@@ -34,9 +34,10 @@ from study.planning.plan import remarks
 from study.planning.shape import ClusterShape
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow, best_per_scale
+from study.records.log import RecordLog
 from study.records.packing import unpacked
 from study.records.provenance import provenance
-from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
+from study.records.records import StudyClosed, TrialStarted, read_lines
 from study.records.state import check_not_cut, ledger_of
 from study.space.domains import smallest
 from study.space.parameters import SCALE

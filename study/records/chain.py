@@ -1,16 +1,25 @@
-"""A hash chain over the records: a short text that holds for every line before it. No engine.
+"""The form in which records are published, and a hash chain over it: a text that holds for all lines before. No engine.
 
 Whoever was given the head of the chain at some moment can tell for ever whether the lines up to then are still the
 same ones. Each line enters in the form in which `pack` publishes it, so that a packed copy has the heads of its study.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from study.records.packing import published
-from study.records.records import open_records, raw_lines
+import orjson
 
+from study.records.records import Iteration, StudyOpened, open_records, raw_lines
+
+DIGITS = 7
+"""Significant digits of the shortest form of training iterations: the learner's single-precision numbers are whole."""
+_WHERE_KIND_IS = 200
+"""Bytes at the beginning of a line within which its kind stands."""
+_FOLDERS = re.compile(r"(?:[A-Za-z]:)?(?:/[^/\s=]+)*/(?=[^/\s=]*$)")
+"""The folders of a path at the end of a word."""
 EMPTY = ""
 """Head of a chain without lines."""
 
@@ -37,3 +46,29 @@ def heads(path: Path, *, offset: int = 0, head: str = EMPTY) -> Iterator[str]:
             if not raw.endswith(b"\n"):
                 return
             yield (head := following(head, raw))
+
+
+def published_as(raw: bytes, *, seq: int | None, digits: int | None) -> bytes:
+    """Return a line without the folders of a command line, with another number, and fewer digits, where given."""
+    content: dict[str, Any] = orjson.loads(raw)
+    if seq is not None:
+        content["seq"] = seq
+    if content["kind"] == StudyOpened.kind:
+        command = content["provenance"].get("command") or []
+        content["provenance"]["command"] = [_FOLDERS.sub("", word) for word in command]
+    if digits is not None:
+        content["wall_time_s"] = _rounded(content["wall_time_s"], digits)
+        content["metrics"] = {name: _rounded(value, digits) for name, value in content["metrics"].items()}
+    return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def published(raw: bytes) -> bytes:
+    """Return a line in the shortest form in which it is published: the same for the line and for its packed copy."""
+    kind = raw[:_WHERE_KIND_IS].partition(b'"kind":"')[2].partition(b'"')[0]
+    if kind == Iteration.kind.encode():
+        return published_as(raw, seq=None, digits=DIGITS)
+    return published_as(raw, seq=None, digits=None) if kind == StudyOpened.kind.encode() else raw
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value

@@ -4,12 +4,11 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
 
 from study.engine import engine_of
 from study.errors import RecordError
 from study.hosts.load import NodeLoad
-from study.metrics import FINAL_SHARE, METRICS, OF_ITERATIONS, OF_TRIALS, WARMUP_ITERATIONS
+from study.metrics import FINAL_SHARE, METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
 from study.records.node_load import reserved_on
 from study.records.records import (
     Evaluation,
@@ -106,9 +105,9 @@ class TrialRow:
     _num_iterations: int = 0
     _num_timed: int = 0
     """Iterations after the warm-up."""
-    _folded: dict[str, float] = field(default_factory=dict)
-    """By the names of `OF_ITERATIONS`: the sum, the largest or the smallest value so far; none where none was told."""
-    _told: dict[str, int] = field(default_factory=dict)
+    _combined: dict[str, float] = field(default_factory=dict)
+    """By the names of `OF_ITERATIONS`: the sum, the largest or the smallest value so far; none where there was none."""
+    _num_values: dict[str, int] = field(default_factory=dict)
     """Iterations behind each of these."""
     _timed_episodes: float = 0.0
     _timed_lengths: float = 0.0
@@ -178,7 +177,7 @@ class TrialRow:
         self._warm_steps, self._warm_time_s = self._warm_totals(record.iteration, record.metrics)
         self._cpu_s += record.metrics.get("cpu_time_s") or 0.0
         timed = record.iteration > WARMUP_ITERATIONS
-        self._fold(record.metrics, timed=timed)
+        self._combine(record.metrics, timed=timed)
         if timed:
             self._note_pressure(record.metrics)
             self.timed_to = moment
@@ -199,32 +198,32 @@ class TrialRow:
         else:
             self._pressure_s += pressure * seconds
 
-    def _fold(self, metrics: Metrics, *, timed: bool) -> None:
+    def _combine(self, metrics: Metrics, *, timed: bool) -> None:
         self._num_iterations += 1
         self._num_timed += timed
         if timed:
             self._timed_episodes += metrics.get("num_episodes") or 0.0
             self._timed_lengths += metrics.get("episode_len_sum") or 0.0
         for name, how in OF_ITERATIONS.items():
-            value, last = metrics.get(name), self._folded.get(name)
+            value, last = metrics.get(name), self._combined.get(name)
             if value is None or (how == "mean" and not timed):
                 continue
-            self._told[name] = self._told.get(name, 0) + 1
+            self._num_values[name] = self._num_values.get(name, 0) + 1
             if last is None:
-                self._folded[name] = value
+                self._combined[name] = value
             elif how == "largest":
-                self._folded[name] = max(last, value)
+                self._combined[name] = max(last, value)
             elif how == "smallest":
-                self._folded[name] = min(last, value)
+                self._combined[name] = min(last, value)
             else:
-                self._folded[name] = last + value
+                self._combined[name] = last + value
 
     def phase_shares(self) -> dict[str, float]:
         """Return the share of each of `PHASES` in the training time after the warm-up; empty when it is not known."""
-        if any(self._told.get(name) != self._num_timed for name in PHASES):
+        if any(self._num_values.get(name) != self._num_timed for name in PHASES):
             return {}
-        total = sum(self._folded[name] for name in PHASES)
-        return {name: self._folded[name] / total for name in PHASES} if total > 0 else {}
+        total = sum(self._combined[name] for name in PHASES)
+        return {name: self._combined[name] / total for name in PHASES} if total > 0 else {}
 
     def columns(self) -> dict[str, float | int | None]:
         """Return every quantity of `study.metrics.OF_TRIALS` but those of `summary`; None where it does not exist."""
@@ -236,11 +235,11 @@ class TrialRow:
             "timed_s": self._warm_time_s if self._num_timed else None,
         }
         for name, how in OF_ITERATIONS.items():
-            value = self._folded.get(name)
+            value = self._combined.get(name)
             if how == "weighted mean":
                 value = self.mean_cpu_pressure()
             elif value is not None and how == "mean":
-                value /= self._told[name]
+                value /= self._num_values[name]
             values[name] = int(value) if value is not None and METRICS[name].whole else value
         lengths, episodes = self._timed_lengths, self._timed_episodes
         return values | {
@@ -432,54 +431,3 @@ def best_per_scale(rows: Iterable[TrialRow]) -> dict[int, TrialRow]:
 
 def _merit(row: TrialRow) -> tuple[float, float]:
     return row.summary.get("score") or 0.0, -(row.summary.get("cpu_s_reserved") or 0.0)
-
-
-TABLE_COLUMNS = (
-    "trial",
-    "status",
-    "num_env_runners",
-    "train_batch_size",
-    "lr",
-    "seed",
-    "env_steps_per_s",
-    "wall_time_s",
-    "final_return",
-    "score",
-    "execution",
-    "timing",
-    "engine",
-)
-"""The columns that lead the table of trials; the other parameters and metrics follow in the CSV."""
-
-
-def table_row(row: TrialRow) -> dict[str, Any]:
-    """Return one line of the table of trials, all columns."""
-    line: dict[str, Any] = {
-        **row.setting,
-        **dict.fromkeys(OF_TRIALS),
-        **row.summary,
-        **row.columns(),
-        "trial": row.trial,
-        "status": row.status,
-        "seed": row.seed,
-        "execution": row.execution,
-        "engine": row.engine,
-        # A label that the whole trial has yet to settle is none so far.
-        "timing": None if row.provisional and row.status == "running" else row.timing,
-    }
-    rest = {
-        "max_iterations": row.iterations,
-        "anchor": row.anchor,
-        "stage": row.stage,
-        "variant": row.variant if row.stage else None,
-        "digest": row.digest or None,
-        "stands_for_runners": row.scale,
-        "predicted_cpu_s": row.predicted_cpu_s,
-        "attempt": row.attempt,
-        "num_cpus": row.num_cpus,
-        "checkpoint": row.checkpoint,
-        "timing_reason": row.timing_reason,
-        "reason": row.reason,
-    }
-    leading = {name: line.pop(name, None) for name in TABLE_COLUMNS}
-    return leading | line | rest

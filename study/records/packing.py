@@ -6,28 +6,19 @@ training iterations all but their first digits. Host names and the reasons of fa
 
 import json
 import lzma
-import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from study.errors import RecordError
+from study.records.chain import DIGITS, published_as
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder
 from study.records.records import Iteration, StudyOpened, open_records, read_lines
 from study.records.state import fold_lines
 from study.records.table import write_table
 
-DIGITS = 7
-"""Significant digits of the shortest form of training iterations: the learner's single-precision numbers are whole."""
 PUBLISHED_URI = "sqlite:///mlflow.db"
 """The default; a published study is mirrored to nowhere until somebody does so."""
-_WHERE_KIND_IS = 200
-"""Bytes at the beginning of a line within which its kind stands."""
-_FOLDERS = re.compile(r"(?:[A-Za-z]:)?(?:/[^/\s=]+)*/(?=[^/\s=]*$)")
-"""The folders of a path at the end of a word."""
 
 
 def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digits: int | None = None) -> StudyFolder:
@@ -73,7 +64,7 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
                 continue
             shorter = digits is not None and isinstance(line.record, Iteration)
             if results_only or shorter or isinstance(line.record, StudyOpened):
-                raw = _published(raw, seq=kept, digits=digits if shorter else None)
+                raw = published_as(raw, seq=kept, digits=digits if shorter else None)
             sink.write(raw)
             kept += 1
     write_table(packed.table, ledger.rows.values())
@@ -109,29 +100,3 @@ def unpacked(folder: StudyFolder) -> StudyFolder:
             code="packed",
         )
     return folder
-
-
-def _published(raw: bytes, *, seq: int | None, digits: int | None) -> bytes:
-    """Return a line without the folders of a command line, with another number, and fewer digits, where given."""
-    content: dict[str, Any] = orjson.loads(raw)
-    if seq is not None:
-        content["seq"] = seq
-    if content["kind"] == StudyOpened.kind:
-        command = content["provenance"].get("command") or []
-        content["provenance"]["command"] = [_FOLDERS.sub("", word) for word in command]
-    if digits is not None:
-        content["wall_time_s"] = _rounded(content["wall_time_s"], digits)
-        content["metrics"] = {name: _rounded(value, digits) for name, value in content["metrics"].items()}
-    return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def published(raw: bytes) -> bytes:
-    """Return a line in the shortest form in which it is published: the same for the line and for its packed copy."""
-    kind = raw[:_WHERE_KIND_IS].partition(b'"kind":"')[2].partition(b'"')[0]
-    if kind == Iteration.kind.encode():
-        return _published(raw, seq=None, digits=DIGITS)
-    return _published(raw, seq=None, digits=None) if kind == StudyOpened.kind.encode() else raw
-
-
-def _rounded(value: Any, digits: int) -> Any:
-    return float(f"{value:.{digits}g}") if isinstance(value, float) else value

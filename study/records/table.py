@@ -4,10 +4,62 @@ import csv
 import io
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from study.harmless import csv_cell, from_csv_cell, printable
+from study.metrics import OF_TRIALS
 from study.records.files import write_atomically
-from study.records.ledger import TrialRow, table_row
+from study.records.ledger import TrialRow
+
+TABLE_COLUMNS = (
+    "trial",
+    "status",
+    "num_env_runners",
+    "train_batch_size",
+    "lr",
+    "seed",
+    "env_steps_per_s",
+    "wall_time_s",
+    "final_return",
+    "score",
+    "execution",
+    "timing",
+    "engine",
+)
+"""The columns that lead the table of trials; the other parameters and metrics follow in the CSV."""
+
+
+def table_row(row: TrialRow) -> dict[str, Any]:
+    """Return one line of the table of trials, all columns."""
+    line: dict[str, Any] = {
+        **row.setting,
+        **dict.fromkeys(OF_TRIALS),
+        **row.summary,
+        **row.columns(),
+        "trial": row.trial,
+        "status": row.status,
+        "seed": row.seed,
+        "execution": row.execution,
+        "engine": row.engine,
+        # A label that the whole trial has yet to settle is none so far.
+        "timing": None if row.provisional and row.status == "running" else row.timing,
+    }
+    rest = {
+        "max_iterations": row.iterations,
+        "anchor": row.anchor,
+        "stage": row.stage,
+        "variant": row.variant if row.stage else None,
+        "digest": row.digest or None,
+        "stands_for_runners": row.scale,
+        "predicted_cpu_s": row.predicted_cpu_s,
+        "attempt": row.attempt,
+        "num_cpus": row.num_cpus,
+        "checkpoint": row.checkpoint,
+        "timing_reason": row.timing_reason,
+        "reason": row.reason,
+    }
+    leading = {name: line.pop(name, None) for name in TABLE_COLUMNS}
+    return leading | line | rest
 
 
 def write_table(path: Path, rows: Iterable[TrialRow]) -> None:

@@ -198,7 +198,7 @@ def drive(folder: Path, *, num_trials: int, sampler: str, side_by_side: int = 16
     from study.planning.shape import LOCAL, ClusterShape, NodeShape
     from study.records.folder import StudyFolder
     from study.records.ledger import fold
-    from study.records.records import RecordLog
+    from study.records.log import RecordLog
     from tests.benchmarks.trivial import report
 
     spec, place, ledger = parsed(num_trials, sampler), StudyFolder(folder), fold([])

@@ -10,8 +10,9 @@ from study.designs.holdup.certificate.making import make_certificate, verify
 from study.errors import RecordError
 from study.records.chain import following, heads
 from study.records.folder import StudyFolder
+from study.records.log import RecordLog
 from study.records.packing import pack
-from study.records.records import Iteration, Record, RecordLog, StageDecided, StudyOpened, read_lines
+from study.records.records import Iteration, Record, StageDecided, StudyOpened, read_lines
 from tests import holdup
 
 

@@ -14,8 +14,10 @@ from study.driver.losses import TAKEN_BACK
 from study.errors import RecordError
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.folder import StudyFolder
-from study.records.ledger import fold, table_row
-from study.records.records import RecordLog, TrialEnded, TrialStarted, read_lines
+from study.records.ledger import fold
+from study.records.log import RecordLog
+from study.records.records import TrialEnded, TrialStarted, read_lines
+from study.records.table import table_row
 from tests.spaces import spec
 
 CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=5, physical_cpus=2, memory_mb=64_000),))

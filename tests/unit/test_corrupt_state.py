@@ -37,8 +37,9 @@ from study.mirrors.mirror_process import MirrorProcess
 from study.records import state
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.lock import Owner
+from study.records.log import RecordLog
 from study.records.packing import pack, unpacked
-from study.records.records import KINDS, RecordLog, TrialEnded, read_lines
+from study.records.records import KINDS, TrialEnded, read_lines
 from study.records.table import write_table
 from study.records.trust import SIGNATURE, sign
 from tests import holdup

@@ -39,7 +39,6 @@ STILL_IN_CIRCLES: Mapping[tuple[str, str], str] = {
     ("study.launch.scheduler", "study.launch.slurm"): "launch",
     ("study.launch.scheduler", "study.launch.oar"): "launch",
     ("study.launch.scheduler", "study.launch.pbs"): "launch",
-    ("study.records.records", "study.records.chain"): "records",
     ("study.space.spec", "study.space.faults"): "space",
 }
 """The same for imports that close a circle of files."""

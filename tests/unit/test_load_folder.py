@@ -15,10 +15,11 @@ from analysis.load import details, timed_sums
 from study.errors import AnalysisError, RecordError
 from study.metrics import METRICS, OF_ITERATIONS, OF_TRIALS, WARMUP_ITERATIONS
 from study.records.folder import StudyFolder
-from study.records.ledger import fold, table_row
+from study.records.ledger import fold
+from study.records.log import RecordLog
 from study.records.packing import pack
-from study.records.records import Iteration, RecordLog, open_records, read_lines
-from study.records.table import write_table
+from study.records.records import Iteration, open_records, read_lines
+from study.records.table import table_row, write_table
 from study.space.parameters import PARAMETERS
 from tests import holdup, synthetic
 

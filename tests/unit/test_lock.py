@@ -18,7 +18,8 @@ from study.hosts.mounts import Mount
 from study.records import lock
 from study.records.folder import StudyFolder
 from study.records.lock import Owner
-from study.records.records import RecordLog, read_lines
+from study.records.log import RecordLog
+from study.records.records import read_lines
 from tests.synthetic import append, closed, iteration, opened, started
 
 ROOT = Path(__file__).resolve().parents[2]

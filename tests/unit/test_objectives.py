@@ -1,16 +1,14 @@
 """What a study searches for: return, the price of the target, or both return and cost; constraints; importance."""
 
 import pytest
-from optuna.trial import TrialState
 
-from study.designs.search.constraints import constraints_of
-from study.designs.search.front import pareto_front
 from study.designs.search.importance import importance_per_scale
-from study.designs.search.merit import merit
+from study.designs.search.outcome import Outcomes
+from study.designs.search.worth import constraints_of, merit, pareto_front
 from study.records.ledger import fold
 from study.records.records import read_lines
 from tests.spaces import spec
-from tests.unit.test_conductor import Session, optuna_trials
+from tests.unit.test_conductor import Session
 
 
 def play(session, trial, *returns, cpu_s=2.0):
@@ -87,12 +85,10 @@ def test_return_and_cost_are_two_objectives(tmp_path):
     for cost, final in zip(costs, finals, strict=True):
         play(session, session.conductor.next_trial().trial, final, final, cpu_s=cost / 2)
     session.conductor.end(session.conductor.next_trial().trial, "failed", "planted")
-    told = optuna_trials(tmp_path)
-    assert [trial.values for trial in told] == [
-        [final / 500, cost] for final, cost in zip(finals, costs, strict=True)
-    ] + [None]
-    assert told[-1].state == TrialState.FAIL
-    rows = session.conductor.ledger.rows.values()
+    known = session.conductor.ledger.rows
+    values = [Outcomes(session.spec, known).of(row).values for row in known.values()]
+    assert values == [*((final / 500, cost) for final, cost in zip(finals, costs, strict=True)), None]
+    rows = known.values()
     everywhere = {row.trial for front in pareto_front(rows).values() for row in front}
     assert not any(row.status == "failed" and row.trial in everywhere for row in rows)
 

@@ -10,8 +10,9 @@ from analysis.load import curves, trials
 from study.errors import RecordError
 from study.metrics import OF_ITERATIONS
 from study.records.folder import StudyFolder
+from study.records.log import RecordLog
 from study.records.packing import pack, unpacked
-from study.records.records import Iteration, RecordLog, StudyOpened, read_lines
+from study.records.records import Iteration, StudyOpened, read_lines
 from study.records.state import ledger_of
 from study.records.table import write_table
 from tests.synthetic import append, closed, iteration, make_folder, opened, whole_trial

@@ -9,9 +9,10 @@ import pytest
 from study.designs.registry import make_plan
 from study.errors import SpaceError
 from study.planning.shape import ClusterShape, NodeShape
-from study.records import records as records_module
-from study.records.ledger import fold, table_row
+from study.records import log as records_module
+from study.records.ledger import fold
 from study.records.records import TrialBuilt, TrialEnded, read_lines
+from study.records.table import table_row
 from study.space.spec import StudySpec
 from tests.spaces import spec
 from tests.throughput import throughput_spec

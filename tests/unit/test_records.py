@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from study.errors import RecordError
 from study.records.folder import StudyFolder
 from study.records.ledger import fold
-from study.records.records import Evaluation, RecordLog, read_lines
+from study.records.log import RecordLog
+from study.records.records import Evaluation, read_lines
 from tests.synthetic import append, closed, iteration, opened, started, whole_trial
 
 RECORDS = [opened(), *whole_trial(0), *whole_trial(1, "failed"), closed()]

@@ -27,7 +27,8 @@ from study.driver.conductor import Conductor
 from study.errors import RecordError
 from study.records.folder import StudyFolder
 from study.records.ledger import fold
-from study.records.records import Line, RecordLog, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines
+from study.records.log import RecordLog
+from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines
 from study.records.request import TrialRequest, digest_of
 from study.space.variants import SHARED, STAGES, spec_of
 from study.trial.engine.sampling.seeds import evaluation_seeds, lane_seed

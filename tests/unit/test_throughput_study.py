@@ -14,8 +14,10 @@ from study.driver.conductor import Conductor
 from study.mirrors.mirror_content import study_params, trial_name, trial_params
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.folder import StudyFolder
-from study.records.ledger import PHASES, best_per_scale, fold, table_row
-from study.records.records import RecordLog, TrialEnded, TrialStarted, read_lines
+from study.records.ledger import PHASES, best_per_scale, fold
+from study.records.log import RecordLog
+from study.records.records import TrialEnded, TrialStarted, read_lines
+from study.records.table import table_row
 from study.space.cells import BASE_CELL
 from tests.throughput import throughput_spec
 

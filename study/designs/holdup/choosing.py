@@ -11,7 +11,7 @@ from study.designs.holdup.baselines import BEST_SMALL, Setting, fixed_baselines,
 from study.designs.holdup.calibration import cost_model
 from study.designs.holdup.evidence import Evidence, Outcome, Scores, mean
 from study.designs.holdup.phases import SECOND_LOOKS, search_round
-from study.designs.search.merit import merit
+from study.designs.search.worth import merit
 from study.records.ledger import TrialRow
 from study.records.request import TrialRequest
 from study.space.settings import resolve

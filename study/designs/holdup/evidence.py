@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from study.designs.holdup.phases import holdup_of
-from study.designs.search.merit import merit
+from study.designs.search.worth import merit
 from study.records.ledger import TrialRow
 from study.records.records import SettingsFrozen, StageDecided
 from study.records.request import TrialRequest

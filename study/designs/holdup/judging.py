@@ -11,7 +11,7 @@ from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK, Set
 from study.designs.holdup.choosing import REUSED, rivals
 from study.designs.holdup.evidence import Evidence, Outcome, mean
 from study.designs.holdup.phases import shares
-from study.designs.search.merit import merit
+from study.designs.search.worth import merit
 from study.designs.throughput.blocks import in_block
 from study.records.ledger import TrialRow
 from study.records.records import SettingsFrozen

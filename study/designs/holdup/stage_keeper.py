@@ -9,7 +9,7 @@ from typing import Any
 
 from study.designs.base import Course
 from study.designs.holdup import machine, phases
-from study.designs.holdup.cost import CostModel
+from study.designs.holdup.calibration import CostModel
 from study.designs.holdup.variants import why_not_measured
 from study.errors import RecordError
 from study.planning.plan import Plan

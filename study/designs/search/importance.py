@@ -12,7 +12,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import create_trial
 
 from study.designs.search.distributions import distributions
-from study.designs.search.merit import merit
+from study.designs.search.worth import merit
 from study.records.ledger import TrialRow
 from study.space.spec import StudySpec
 

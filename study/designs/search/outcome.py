@@ -12,9 +12,8 @@ from typing import Any, Literal
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from study.designs.search.constraints import constraint_attributes, constraints_of
 from study.designs.search.distributions import distributions
-from study.designs.search.merit import merit
+from study.designs.search.worth import constraint_attributes, constraints_of, merit
 from study.errors import RecordError
 from study.records.ledger import TrialRow
 from study.space.parameters import SCALE, Value

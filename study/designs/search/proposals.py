@@ -18,8 +18,8 @@ from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState, create_trial
 from scipy.stats import qmc
 
-from study.designs.search.constraints import constraint_attributes
 from study.designs.search.outcome import Direction
+from study.designs.search.worth import constraint_attributes
 from study.space.parameters import Value
 from study.space.spec import Sampler
 

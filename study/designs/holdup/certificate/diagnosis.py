@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from study.designs.search.constraints import FEWEST_UPDATES, MOST_COLLAPSE
+from study.designs.search.worth import FEWEST_UPDATES, MOST_COLLAPSE
 from study.errors import AnalysisError
 from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
 from study.records.ledger import TrialRow

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from study.designs.holdup import machine
-from study.designs.holdup.cost import CostModel
+from study.designs.holdup.calibration import CostModel
 from study.designs.holdup.variants import runners_of
 from study.hosts.load import NodeLoad
 from study.planning.budget import Budget, evaluation_due, trial_budget

@@ -1,0 +1,84 @@
+"""What a trial is worth to a search: its merit, its constraints, and the front of return against cost. Pure."""
+
+import math
+from collections.abc import Iterable, Mapping
+
+from study.records.ledger import TrialRow
+from study.space.spec import StudySpec
+
+PRICES = ("env_steps_to_target", "time_to_target_s", "cpu_s_to_target")
+"""Objectives that are a price of reaching the target."""
+
+TYPICAL_STEP_S = 1e-4
+"""Seconds that an environment step takes here, sampling and learning: where prices are told apart best."""
+
+
+def merit(spec: StudySpec, row: TrialRow) -> float:
+    """Return what a trial is worth: its score, or how cheaply it reached the target.
+
+    A price p becomes 0.5 + 0.5 / (1 + p / unit), with one unit for the whole study: in (0.5, 1], and the cheaper the
+    more. A trial that never reached the target is worth less than half, by its score, so that the search has a slope to
+    climb there too. A failed trial is worth 0.
+    """
+    score = row.summary.get("score")
+    if row.status != "finished" or score is None or not math.isfinite(score):
+        return 0.0
+    objective = spec.search.objective
+    if objective not in PRICES:
+        return score
+    price = row.summary.get(objective)
+    if price is None:
+        return min(score, 1.0) * 0.49
+    steps = spec.budget.env_steps or 10**6
+    unit = steps if objective == "env_steps_to_target" else steps * TYPICAL_STEP_S
+    return 0.5 + 0.5 / (1 + price / unit)
+
+
+MOST_COLLAPSE = 0.3
+"""Score that a policy may lose between its best evaluation and the end."""
+FEWEST_UPDATES = 20
+"""Iterations below which a policy is starved: it has hardly been updated, whatever the batch."""
+
+
+def constraints_of(spec: StudySpec, row: TrialRow) -> dict[str, float]:
+    """Return constraint -> value, at most 0 where it is kept; none for a trial that did not finish."""
+    if row.status != "finished" or row.last_iteration is None:
+        return {}
+    peak, final = row.summary.get("peak_return"), row.summary.get("final_return")
+    values: dict[str, float] = {"policy updates": float(FEWEST_UPDATES - row.last_iteration.iteration)}
+    if peak is not None and final is not None:
+        values["late collapse"] = spec.score(peak) - spec.score(final) - MOST_COLLAPSE
+    least, rate = spec.search.min_env_steps_per_s, row.summary.get("env_steps_per_s")
+    if least is not None and rate is not None and row.timing == "measured":
+        values["throughput"] = 1 - rate / least
+    return values
+
+
+def constraint_attributes(constraints: Mapping[str, float]) -> dict[str, float]:
+    """Return constraints as Optuna 5 keeps them with a trial; for trials that are added whole."""
+    return {f"constraints:{name}": value for name, value in constraints.items()}
+
+
+def pareto_front(rows: Iterable[TrialRow]) -> dict[int, list[TrialRow]]:
+    """Return scale -> its finished trials that no other one beats in score and CPU-seconds, the cheapest first."""
+    by_scale: dict[int, list[TrialRow]] = {}
+    for row in rows:
+        if row.status == "finished" and row.iterations is None and row.variant == "study":
+            by_scale.setdefault(row.num_env_runners, []).append(row)
+    return {scale: _front(here) for scale, here in sorted(by_scale.items())}
+
+
+def _front(rows: Iterable[TrialRow]) -> list[TrialRow]:
+    front: list[TrialRow] = []
+    for row in sorted(rows, key=lambda row: (_cost(row), -_score(row), row.trial)):
+        if not front or _score(row) > _score(front[-1]):
+            front.append(row)
+    return front
+
+
+def _score(row: TrialRow) -> float:
+    return row.summary.get("score") or 0.0
+
+
+def _cost(row: TrialRow) -> float:
+    return row.summary.get("cpu_s_spent") or 0.0

@@ -1,0 +1,148 @@
+"""The records file of a study, open for appending by its one driver. Imports no engine.
+
+Each line is written by one `write` and carries a consecutive number, so that a line torn by a kill, a line lost in the
+middle and a file of somebody else are told apart.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Self
+
+import orjson
+
+from study.errors import RecordError
+from study.records.chain import heads
+from study.records.records import SCHEMA, Line, Record, StageDecided, StudyClosed, read_lines
+
+_BEGINNING = b'{"schema":'
+"""How every line begins."""
+
+
+class RecordLog:
+    """The records file, open for appending. Use as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`, creating it when missing, and cut off a last line that a kill tore.
+
+        Raises:
+            RecordError: The file cannot be trusted; it is left as it is.
+        """
+        self.path = path
+        self._writing = threading.Lock()
+        self._is_closed = False
+        """Whether this driver's session has ended: a thread that comes late must not write behind the end."""
+        self._next_seq, end = 0, 0
+        for line in read_lines(path):
+            self._next_seq, end = line.seq + 1, line.end
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._end, self._inode = end, os.fstat(self._file).st_ino
+        self._chain, self._chained = "", 0
+        """Head of the hash chain, and the bytes that are in it."""
+        self.torn_bytes = max(os.fstat(self._file).st_size - end, 0)
+        """Bytes of a torn last line that were cut off."""
+        if self.torn_bytes:
+            self._check_torn(end)
+            os.ftruncate(self._file, end)
+
+    def _check_torn(self, end: int) -> None:
+        """Refuse to cut off anything but the beginning of a record.
+
+        Raises:
+            RecordError: The last line is something else.
+        """
+        with self.path.open("rb") as file:
+            file.seek(end)
+            torn = file.read(len(_BEGINNING))
+        if end:
+            torn = torn.rstrip(b"\0")  # what a power cut leaves of bytes that never reached the disk
+        if not _BEGINNING.startswith(torn):
+            os.close(self._file)
+            raise RecordError(
+                f"{self.path}: the last line must be a record or the beginning of one, got {torn!r}…. "
+                "Fix: restore the file from a backup, or start a new study with --name."
+            )
+
+    def append(self, record: Record) -> Line:
+        """Write one record.
+
+        Raises:
+            RecordError: The disk is full or failing; the file ends with the last complete line. Or somebody else has
+                written to it, or the session has ended: then nothing is written.
+        """
+        with self._writing:
+            if self._is_closed:
+                law = f"a session that has ended must write no more, got {record.kind}"
+                raise RecordError(f"{self.path}: {law}. Fix: run the same command with --resume.")
+            if isinstance(record, StageDecided):
+                record = replace(record, chain=self._head_of_chain())
+            line = self._append(record)
+            self._is_closed = isinstance(record, StudyClosed)
+        return line
+
+    def _head_of_chain(self) -> str:
+        """Return the head of the hash chain over all lines so far."""
+        for head in heads(self.path, offset=self._chained, head=self._chain):
+            self._chain = head
+        self._chained = self._end
+        return self._chain
+
+    def _append(self, record: Record) -> Line:
+        self._check_alone(asking_anew=record.durable)
+        moment = time.time()
+        content = {"schema": SCHEMA, "seq": self._next_seq, "time": moment, "kind": record.kind, **asdict(record)}
+        raw = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
+        try:
+            written = os.write(self._file, raw)
+            if written != len(raw):
+                raise OSError(28, "No space left on device")
+            if record.durable:
+                os.fsync(self._file)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # else the next opening cuts the torn line off
+                os.ftruncate(self._file, self._end)
+            raise RecordError(
+                f"{self.path}: the record could not be written ({error.strerror}). "
+                "Fix: free some space, then run the same command with --resume; nothing recorded so far is lost."
+            ) from error
+        self._end += len(raw)
+        line = Line(seq=self._next_seq, time=moment, record=record, end=self._end)
+        self._next_seq += 1
+        return line
+
+    def _check_alone(self, *, asking_anew: bool) -> None:
+        """Refuse to write behind another driver, whatever became of the lock: its session's records are in the file.
+
+        Args:
+            asking_anew: Open the file for it, so that a file server is asked; else its last answer may do.
+
+        Raises:
+            RecordError: The file is not as this driver left it.
+        """
+        try:
+            if asking_anew:
+                os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
+            status = self.path.stat()
+            got = f"{status.st_size} bytes" if status.st_ino == self._inode else "another file"
+            if status.st_ino == self._inode and status.st_size == self._end:
+                return
+        except OSError as error:
+            got = f"none that can be read ({error.strerror})"
+        raise RecordError(
+            f"{self.path}: only one driver may write, and this one left it at {self._end} bytes, got {got}: another "
+            "driver has taken the study over, or the file was changed. Fix: let one driver alone go on, with --resume; "
+            "nothing recorded is lost."
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
