@@ -59,3 +59,11 @@ def test_the_glossary_is_short_and_every_word_of_it_is_used() -> None:
     texts = " ".join(path.read_text().lower() for path in STUDY.rglob("*.py"))
     assert len(glossary()) <= MOST_WORDS
     assert [word for word in glossary() if word.replace(" ", "") not in texts.replace("_", "").replace("-", "")] == []
+
+
+HOPS = re.findall(r"`([\w/]+\.py):(\w+)`", (STUDY / "README.md").read_text())
+
+
+@pytest.mark.parametrize(("file", "function"), HOPS)
+def test_the_page_names_functions_that_exist(file: str, function: str) -> None:
+    assert re.search(rf"^ *(async )?def {function}\(", (STUDY / file).read_text(), flags=re.MULTILINE)
