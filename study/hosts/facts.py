@@ -1,7 +1,7 @@
 """The types of what `study.hosts.probe` reads on a node. Pure.
 
 All are plain dictionaries of JSON values: they travel from nodes that may not have this project at all. Memory and disk
-are in MB (2**20 bytes).
+are in MB (2**20 bytes). None stands for "the system does not tell", unless a field says otherwise.
 """
 
 from typing import TypedDict
@@ -17,31 +17,31 @@ class IdentityFacts(TypedDict):
 
 
 class SoftwareFacts(TypedDict):
-    """What runs there."""
+    """Python and the distributions there."""
 
     python: str
     versions: dict[str, str]
-    """Every installed distribution, by its normalised name."""
+    """By normalised name."""
     source: str | None
     """Digest of this project's modules; None where they cannot be imported."""
     source_folder: str | None
 
 
 class CpuFacts(TypedDict):
-    """What processes there may use."""
+    """CPUs that processes there may use."""
 
     machine: int
     """Logical CPUs of the machine."""
     allowed: int
-    """Logical CPUs of this process's affinity, which control groups' cpusets are part of."""
+    """Logical CPUs of this process's affinity."""
     quota: float | None
-    """CPUs of the tightest quota of the control groups around it."""
+    """CPUs of the tightest quota of the control groups; None without one."""
     cores: list[str]
     """The physical cores behind the allowed CPUs, each by the list of its hyper-threads."""
     num_cores: int
     """How many of them a study uses."""
     granted: int | None
-    """CPUs that the batch system gave on this node."""
+    """CPUs that the batch system gave on this node; None outside of a job."""
     granted_by: str
     """The variable that says so."""
 
@@ -80,7 +80,7 @@ class TokenFacts(TypedDict):
     mode: str | None
     """`RAY_AUTH_MODE`; None when it is not set."""
     token_file: str | None
-    """The file that Ray would take a token from, if there is one."""
+    """The file that Ray would take a token from; None without one."""
     token_readers: str
     """Who beside its owner can read it: `everybody`, `its group` or nobody (empty)."""
 
@@ -88,8 +88,6 @@ class TokenFacts(TypedDict):
 class RayFacts(TypedDict):
     """The Ray that a task runs in."""
 
-    socket: str
-    """Path of the raylet's socket."""
     plasma_directory: str
     niceness: int
     """Of a worker."""
@@ -98,18 +96,17 @@ class RayFacts(TypedDict):
 
 
 class LoadFacts(TypedDict):
-    """What else happens there, over a second or so."""
+    """What else happens on the cores that we may use."""
 
     seconds: float
     foreign_cores: float | None
-    """Mean cores kept busy by processes that belong neither to this Ray nor to us; None where the system's clocks are
-    not those of its cores."""
+    """Mean cores kept busy by processes that belong neither to this Ray nor to us."""
     stolen_cores: float | None
     """Mean cores that the hypervisor withheld."""
     largest: str
     """Name of the foreign programs that used most; empty where the system does not show them."""
     pressure: float | None
-    """Share of the last ten seconds in which some task waited for a CPU; None where the kernel does not tell."""
+    """Share of the last ten seconds in which some task waited for a CPU."""
 
 
 class FrequencyFacts(TypedDict):
@@ -132,7 +129,9 @@ class NodeFacts(TypedDict):
     limits: LimitFacts
     token: TokenFacts
     threads_variable: str | None
-    """`OMP_NUM_THREADS` as Ray's workers inherit it."""
+    """`OMP_NUM_THREADS` as Ray's workers inherit it; None: not set."""
     ray: RayFacts | None
+    """None outside of Ray."""
     load: LoadFacts | None
+    """None: not watched."""
     frequency: FrequencyFacts

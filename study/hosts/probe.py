@@ -181,7 +181,6 @@ def _threads_variable(ray: Raylet | None) -> str | None:
 def read_ray(ray: Raylet) -> dict[str, Any]:
     """Return what the Ray that this task runs in looks like from inside."""
     return {
-        "socket": ray.options["raylet_socket_name"],
         "plasma_directory": ray.options.get("plasma_directory", ""),
         "niceness": os.getpriority(os.PRIO_PROCESS, 0),
         "open_ports": open_ports(ray.options["session_dir"]),

@@ -54,7 +54,6 @@ FACTS: dict[str, Any] = {
     "token": {"mode": "token", "token_file": None, "token_readers": ""},
     "threads_variable": None,
     "ray": {
-        "socket": "/tmp/ray/session/sockets/raylet",
         "plasma_directory": "/dev/shm",
         "niceness": 0,
         "open_ports": ["gcs_server 0.0.0.0:6379"],
