@@ -441,16 +441,6 @@ def test_the_console_keeps_its_own_colours_and_reads_no_markup_in_texts():
     assert not any(mark in text for mark in ("\x1b]", "\x1b[2J", "\x9b", "\x07", "\u202e"))
 
 
-def test_every_place_that_prints_goes_through_the_cleaned_console():
-    sources = [*Path("study").rglob("*.py"), *Path("analysis").rglob("*.py")]
-    plain = "rich.console import Console"
-    users = [file for file in sources if "= Console(" in (text := file.read_text()) and plain in text]
-    assert users == []
-    allowed = {"console.py", "signals.py", "options.py"}  # options.py asks whether there is a terminal
-    writers = [file for file in sources if "sys.stdout.write(" in file.read_text() and file.name not in allowed]
-    assert [file for file in writers if file.parent.name != "launch"] == []
-
-
 def test_a_report_holds_no_script_no_link_and_no_formula_of_a_record(study, tmp_path):
     files = write(make_report(open_study(study.path)), tmp_path / "out")
     for file in files:

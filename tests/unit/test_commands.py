@@ -1,0 +1,125 @@
+"""The table of commands, and the commands that list things. Mistakes are in tests/e2e/test_bad_input.py."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from study.cli import commands as cli
+from study.options import space_names, study_folders
+from study.space.parsing import load_space
+from study.space.space_file import SHIPPED
+from tests import holdup, synthetic
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def leaves():
+    """Yield (words, command) of every command and subcommand."""
+    for name in cli.COMMANDS:
+        command = cli.load(name)
+        subcommands = getattr(command, "commands", {})
+        yield from ([((name, each), found) for each, found in subcommands.items()] or [((name,), command)])
+
+
+LEAVES = list(leaves())
+
+
+@pytest.mark.parametrize(("words", "command"), LEAVES, ids=[" ".join(words) for words, _ in LEAVES])
+def test_every_command_is_found_by_its_name_and_shows_examples(words, command):
+    assert command.name == words[-1]
+    text = CliRunner(env={"COLUMNS": "100"}).invoke(cli.app, [*words, "--help"]).output
+    if words[0] != "launch":
+        assert "Examples:\n  python " in text.replace("    python", "  python").replace("  Examples", "Examples")
+
+
+def test_help_loads_no_command_and_no_engine():
+    code = (
+        "import sys\nfrom study.cli import commands\ntry: commands.app(['--help'])\nexcept SystemExit: pass\n"
+        "print(*[m for m in sys.modules if m in ('ray', 'torch', 'pandas', 'numpy', 'optuna')"
+        " or m.startswith('study.cli.') and m != 'study.cli.commands'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == ""
+    for name, (_, summary) in cli.COMMANDS.items():
+        assert f"  {name} " in done.stdout
+        assert summary in done.stdout
+
+
+def as_json(*words):
+    result = CliRunner().invoke(cli.app, [*map(str, words), "--json"], catch_exceptions=False)
+    assert result.exit_code == 0
+    return json.loads(result.stdout)
+
+
+def test_spaces_lists_the_shipped_and_the_local_ones(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text((SHIPPED / "quickstart.yaml").read_text())
+    (tmp_path / "wrong.yaml").write_text("environment: {id: 5}\n")
+    (tmp_path / "other.yaml").write_text("a: 1\n")
+    found = {each["space"]: each for each in as_json("spaces")}
+    assert set(found) == {file.name for file in SHIPPED.glob("*.yaml")} | {"mine.yaml", "wrong.yaml"}
+    assert found["mine.yaml"] | {"space": ""} == found["quickstart.yaml"] | {"space": ""}
+    assert found["quickstart.yaml"]["trials"] == load_space("quickstart.yaml").search.num_trials
+    assert {found[name]["kind"] for name in ("scaling.yaml", "throughput.yaml", "laptop.yaml")} == {
+        *("holdup", "throughput", "search")
+    }
+    assert (found["wrong.yaml"]["kind"], found["wrong.yaml"]["about"][:6]) == (None, "wrong:")
+    text = CliRunner().invoke(cli.app, ["spaces"]).output
+    assert all(name in text for name in found)
+
+
+def test_studies_lists_kind_state_trials_and_best(tmp_path):
+    search = synthetic.make_folder(tmp_path / "a", "sqlite:///x.db")
+    synthetic.append(search, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1, "failed"))
+    holdup.write_study(tmp_path / "b", holdup.holdup_spec(), holdup.study_records(holdup.holdup_spec()))
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "study.json").write_text("garbage")
+    first, second, third = as_json("studies", "--out", tmp_path)
+    assert (first["study"], first["kind"], first["ended"], first["failed"]) == ("a", "search", 2, 1)
+    assert (second["kind"], second["ended"] == second["trials"] > 0) == ("holdup", True)
+    assert (third["kind"], third["ended"], third["state"][:14]) == (None, None, "cannot be read")
+    assert CliRunner().invoke(cli.app, ["studies", "--out", str(tmp_path)]).output.count("\n") >= 4
+    assert "Start one" in CliRunner().invoke(cli.app, ["studies", "--out", str(tmp_path / "none")]).output
+
+
+def test_status_as_json_is_the_status(tmp_path):
+    folder = synthetic.make_folder(tmp_path / "demo", "sqlite:///x.db")
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
+    found = as_json("status", folder.path)
+    assert (found["name"], found["state"], found["num_ended"], found["counts"]["finished"]) == (
+        "demo",
+        "complete",
+        1,
+        1,
+    )
+
+
+def test_a_shell_completes_commands_spaces_and_studies(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("studies/one", "elsewhere/two"):
+        Path(folder).mkdir(parents=True)
+        Path(folder, "study.json").write_text("{}")
+    Path("mine.yaml").write_text("")
+    assert space_names("mi") == ["mine.yaml"]
+    assert "quickstart.yaml" in space_names("")
+    assert study_folders("") == study_folders("studies/") == ["studies/one"]
+    assert study_folders("elsewhere/t") == ["elsewhere/two"]
+    words = {"_STUDY_COMPLETE": "complete_bash", "COMP_WORDS": "study sta", "COMP_CWORD": "1"}
+    result = CliRunner(env=words).invoke(cli.app, [], prog_name="study")
+    assert "status" in result.output
+
+
+def test_the_schema_accepts_the_shipped_spaces():
+    jsonschema = pytest.importorskip("jsonschema")
+    from ruamel.yaml import YAML
+
+    schema = json.loads(CliRunner().invoke(cli.app, ["schema"]).stdout)
+    check, read = jsonschema.Draft202012Validator(schema), YAML(typ="safe").load
+    for file in SHIPPED.glob("*.yaml"):
+        check.validate(read(file.read_text()))
+    misspelt = (SHIPPED / "laptop.yaml").read_text().replace("num_env_runners", "num_env_runner")
+    assert list(check.iter_errors(read(misspelt)))

@@ -1,0 +1,40 @@
+"""One place prints: no other file of the program writes to the terminal."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ALLOWED = {
+    "study/console.py": "the place",
+    "study/driver/signals.py": "runs inside a signal handler, where rich's locks may be held",
+    "study/launch/agent.py": "standard output is its protocol",
+    "study/launch/await_nodes.py": "runs alone on a node, on Ray's interpreter",
+}
+"""File -> why it writes by itself."""
+STILL = {
+    "study/launch/commands.py": "launch",
+    "study/launch/manifests.py": "launch",
+    "study/launch/supervisor.py": "launch",
+}
+"""File that writes -> the package that will end it; an entry that writes no more must go."""
+
+
+def writes(file):
+    """Return whether a file prints, has a console of its own, or writes to a standard stream."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        if called in ("print", "typer.echo", "click.echo", "Console", "SteadyConsole", "rich.print"):
+            return True
+        if called.startswith(("sys.stdout.write", "sys.stderr.write", "sys.stdout.buffer", "sys.stderr.buffer")):
+            return True
+    return False
+
+
+def test_nothing_else_prints():
+    files = [*ROOT.glob("study/**/*.py"), *ROOT.glob("analysis/**/*.py"), ROOT / "run_study.py"]
+    found = {file.relative_to(ROOT).as_posix() for file in files if writes(file)}
+    assert found - set(ALLOWED) - set(STILL) == set()
+    assert set(STILL) - found == set(), "these write no more"
