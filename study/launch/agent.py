@@ -32,7 +32,7 @@ MOST_STARTS = 3
 Python processes, are short for a busy host or a slow file system, which the second start finds in memory.
 """
 COMMAND_STOP_TIMEOUT_S = 60.0
-"""How long a command may take to end cleanly: a study that records what it was doing, and takes down nothing."""
+"""How long a study may take to end cleanly."""
 
 _said = threading.Lock()
 
@@ -45,14 +45,10 @@ def say(event: str, **content: Any) -> None:
         sys.stdout.flush()
 
 
-def _ignore(*_: object) -> None:
-    pass
-
-
 def main() -> int:
     """Do what the first line of standard input says."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, _ignore)  # a handler, since children would inherit SIG_IGN
+        signal.signal(number, lambda *_: None)  # a handler, since children would inherit SIG_IGN
     line = sys.stdin.readline()
     if not line:
         return 0
@@ -81,7 +77,7 @@ def _run_ray(task: RayTask) -> int:
 
 
 def _watch(node: RayNode, orders: "queue.Queue[Order]", *, is_last: bool) -> int | None:
-    """Watch a node to its end; return the exit code, or None where it died while it started and may be tried again."""
+    """Watch a node to its end; return the exit code, or None if it died while it started and may be started again."""
     started = False
     try:
         while True:
@@ -134,9 +130,8 @@ def _run_command(task: CommandTask) -> int:
         orders = _orders()
         while process.poll() is None:
             with contextlib.suppress(queue.Empty):
-                order = orders.get(timeout=POLL_S)
-                if order.do == "signal":
-                    process.send_signal(signal.Signals[order.name])
+                if orders.get(timeout=POLL_S).do == "terminate":
+                    process.send_signal(signal.SIGTERM)
                 else:
                     _end(process)
         reader.join(5)

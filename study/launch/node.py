@@ -41,7 +41,7 @@ LOWEST_PORT, HIGHEST_PORT = 20_000, 32_000
 """Above the ports of Ray's own choice (10002 to 19999) and below Linux's ephemeral ones (32768 to 60999)."""
 CELL = 100
 """Ports from one lock to the next; the grid is the same for all, so that blocks of any two sizes meet in a lock."""
-_NAMED = (
+_NAMED = [
     "lock",
     "gcs",
     "node_manager",
@@ -51,7 +51,8 @@ _NAMED = (
     "agent_grpc",
     "runtime_env",
     "dashboard",
-)
+]
+"""The first ports of a block; those of worker processes follow."""
 
 
 class RayNode:
@@ -151,7 +152,7 @@ class RayNode:
         except subprocess.TimeoutExpired:
             self.process.kill()
         deadline = time.monotonic() + 3
-        while (left := _processes_of(self.folder)) and time.monotonic() < deadline:
+        while (left := _processes_with(f"{self.folder}/")) and time.monotonic() < deadline:
             time.sleep(0.2)
         for process in left:
             with contextlib.suppress(psutil.Error):
@@ -191,8 +192,6 @@ def own_address(task: RayTask) -> str:
     Raises:
         LaunchError: The interface is not there.
     """
-    if task.ip:
-        return task.ip
     if task.interface:
         found = [each for each in psutil.net_if_addrs().get(task.interface, []) if each.family == socket.AF_INET]
         if not found:
@@ -207,7 +206,7 @@ def own_address(task: RayTask) -> str:
         return found[0].address
     if not task.peer:
         return "127.0.0.1"  # alone: nothing listens for others
-    # 192.0.2.1 is nobody's (RFC 5737): the address by which one would leave this host. Nothing is sent.
+    # The second address belongs to nobody (RFC 5737); it shows by which address this host sends. Nothing is sent.
     for peer in (task.peer.rpartition("@")[2], "192.0.2.1"):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
@@ -277,10 +276,10 @@ def remove_marked(folder: Path) -> None:
 
 
 def _remove_dead(root: Path) -> None:
-    """Remove what nodes that were killed on this host have left.
+    """Remove what killed nodes of this host have left.
 
-    These are folders of nodes whose ports nobody holds, and copies of environments from which nothing of this user
-    runs, nor is about to: the shell that makes one has its name on the command line too.
+    These are folders of nodes whose ports nobody holds, and copies of environments that no process of this user has on
+    its command line: neither one that runs from the copy, nor the shell that makes it.
     """
     for folder in root.glob("rl-*"):
         if node := re.fullmatch(r"rl-(\d{4,5})-[0-9a-f]{6}", folder.name):
@@ -289,11 +288,6 @@ def _remove_dead(root: Path) -> None:
                     remove_marked(folder)
         elif not _processes_with(f"/{folder.name}/"):
             remove_marked(folder)
-
-
-def _processes_of(folder: Path) -> list[psutil.Process]:
-    """Return the processes that have this folder on their command line; nobody else has its name."""
-    return _processes_with(f"{folder}/")
 
 
 def _processes_with(mark: str) -> list[psutil.Process]:
@@ -307,7 +301,7 @@ def _processes_with(mark: str) -> list[psutil.Process]:
 
 
 def die_with_parent() -> None:
-    """Let the kernel end this child politely when the agent is killed; it then ends its own children."""
+    """Let the kernel send SIGTERM to this child when the agent is killed; the child then ends its own children."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

@@ -13,7 +13,7 @@ from study.errors import LaunchError
 from study.launch.base import Launcher
 from study.launch.job import Allocation, Host
 from study.launch.node import MARKER, STAGED
-from study.launch.remote import LOOK, Agent, CommandTask, Inbox, RayTask, Said
+from study.launch.remote import LOOK_AT_LINES, Agent, CommandTask, Inbox, RayTask, Said
 from study.records.files import write_atomically
 
 STOP_TIMEOUT_S = 45.0
@@ -255,7 +255,7 @@ class RayCluster:
         """Note how a node ended, before the others are taken down, which takes a while; return the error to raise."""
         self._note(f"{said.agent.host}: {what} has ended: {said.why}.")
         rule = f"{what} must go on running there"
-        return LaunchError(where=said.agent.host, rule=rule, got="its end", fix=LOOK, code="ray-died")
+        return LaunchError(where=said.agent.host, rule=rule, got="its end", fix=LOOK_AT_LINES, code="ray-died")
 
     def _await_registered(self, agents: list[Agent]) -> str:
         """Wait until Ray's head has counted all, and say what is there.

@@ -2,7 +2,7 @@
 
 Messages are JSON lines on the standard input and output of an agent:
 
-supervisor -> agent    a task; then {"do": "signal", "name": "SIGTERM"} or {"do": "stop"}; the end of input is a stop
+supervisor -> agent    a task; then {"do": "terminate"} or {"do": "stop"}; the end of the input is a stop too
 agent -> supervisor    {"event": "started", …}   {"event": "line", "text": …}   {"event": "exited", "code": …}
                        {"event": "failed", "reason": …, "fix": …}   {"event": "again", "reason": …}: Ray starts again
 """
@@ -22,7 +22,9 @@ import pydantic
 
 from study.errors import LaunchError
 
-LOOK = "look in its last lines above for what it lacked, such as memory, disk, time or a port, and launch again."
+LOOK_AT_LINES = (
+    "look in its last lines above for what it lacked, such as memory, disk, time or a port, and launch again."
+)
 
 
 class _Task(pydantic.BaseModel):
@@ -32,7 +34,7 @@ class _Task(pydantic.BaseModel):
     """Name of the job, for folders and ports."""
     temp_root: str
     environment: dict[str, str]
-    """Secrets too: what goes over stdin is on no command line and in no file."""
+    """Secrets too: what goes over standard input is on no command line and in no file."""
 
 
 class RayTask(_Task):
@@ -45,8 +47,6 @@ class RayTask(_Task):
     """CPUs that Ray hands out; None: the cores that this process may use."""
     granted: int | None = None
     """CPUs that the scheduler gave, perhaps hyper-threads: the most that Ray hands out where `num_cpus` is None."""
-    ip: str = ""
-    """Of this host, where it is known."""
     interface: str = ""
     peer: str = ""
     """A host that must be reached from here; empty: there is none, and Ray stays on loopback."""
@@ -57,7 +57,7 @@ class RayTask(_Task):
 
 
 class CommandTask(_Task):
-    """Run a command, pass on what it prints, tell how it ended."""
+    """Run a command, pass on what it prints, report its exit code."""
 
     kind: Literal["command"] = "command"
     command: tuple[str, ...]
@@ -72,10 +72,9 @@ TASK: pydantic.TypeAdapter[RayTask | CommandTask] = pydantic.TypeAdapter(
 
 
 class Order(pydantic.BaseModel):
-    """What the supervisor tells an agent while its child runs."""
+    """What an agent is to do while its child runs: send it SIGTERM, or see that it ends."""
 
-    do: Literal["signal", "stop"]
-    name: Literal["SIGTERM", "SIGINT", "SIGUSR1"] = "SIGTERM"
+    do: Literal["terminate", "stop"]
 
 
 Event = dict[str, Any]
@@ -102,7 +101,7 @@ class Said:
         where = f". Its logs are in {self.agent.host}:{self.event['logs']}" if "logs" in self.event else ""
         return f"{(reason + noise).removesuffix('.')}{where}"
 
-    def error(self, rule: str, *, code: str, fix: str = LOOK) -> LaunchError:
+    def error(self, rule: str, *, code: str, fix: str = LOOK_AT_LINES) -> LaunchError:
         """Return the error that the event is; a fix of the agent's own comes first."""
         fix = self.event.get("fix") or fix
         return LaunchError(where=self.agent.host, rule=rule, got=self.why, fix=fix, code=code)
@@ -155,7 +154,7 @@ class Agent:
 
     def terminate(self) -> None:
         """Ask its child to end."""
-        self._write(Order(do="signal", name="SIGTERM").model_dump_json())
+        self._write(Order(do="terminate").model_dump_json())
 
     def stop(self) -> None:
         """Tell it to end its child; it says when that is done."""

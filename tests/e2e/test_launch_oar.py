@@ -22,11 +22,10 @@ def log_of(study):
     return "\n".join(path.read_text() for path in study.folder.parents[1].rglob("job-*.log"))
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(oar):
-    """The trials of a study of five that nothing disturbed."""
+@pytest.mark.minutes
+def test_a_study_runs_on_two_nodes_and_survives_the_epilogue(oar):
     hosts = oar.hosts
-    study = LaunchedStudy(hosts, "uninterrupted", num_trials=5)
+    study = LaunchedStudy(hosts, "small", num_trials=2)
     keepsake = "/tmp/of-tester"
     for node in hosts.nodes:
         node.run("touch", keepsake, user="tester")
@@ -43,27 +42,20 @@ def uninterrupted(oar):
     assert not watch.exposed
     assert not watch.readable
     assert_nothing_left(hosts.nodes)
-    return study.trials()
 
 
-@pytest.mark.minutes
-def test_a_study_runs_on_two_nodes_and_survives_the_epilogue(uninterrupted):
-    assert len(uninterrupted) == 5
-
-
-def finish_next_life(oar, study, job, uninterrupted):
+def see_the_next_job_through(oar, study, job):
     """See a job that has ended submitted again under another number, and complete the study."""
     following = until(lambda: oar.successor(job), lambda: f"job {job} resubmitted: {log_of(study)}", 60, period_s=0.5)
     assert following != job
     oar.wait_for_state(following, *ENDED, timeout_s=500)
     assert (oar.state(following), oar.exit_code(following)) == ("Terminated", 0), log_of(study)
     study.assert_whole()
-    assert study.trials() == uninterrupted
     assert_nothing_left(oar.hosts.nodes)
 
 
 @pytest.mark.minutes
-def test_a_besteffort_study_makes_way_for_a_normal_job_and_resumes_under_another_number(oar, uninterrupted):
+def test_a_besteffort_study_makes_way_for_a_normal_job_and_resumes_under_another_number(oar):
     study = LaunchedStudy(oar.hosts, "preempted", num_trials=5)
     job = submit(study, "--besteffort", "--walltime", "0:40:00")
     study.wait_until_midway()
@@ -74,11 +66,11 @@ def test_a_besteffort_study_makes_way_for_a_normal_job_and_resumes_under_another
     assert "BESTEFFORT_KILL" not in oar.events(job)
     assert 1 <= study.num_ended() < study.num_trials, log_of(study)
     oar.wait_for_state(normal, "Terminated", timeout_s=120)
-    finish_next_life(oar, study, job, uninterrupted)
+    see_the_next_job_through(oar, study, job)
 
 
 @pytest.mark.heavy
-def test_a_besteffort_study_that_has_no_time_to_end_resumes(oar, uninterrupted):
+def test_a_besteffort_study_that_has_no_time_to_end_resumes(oar):
     study = LaunchedStudy(oar.hosts, "killed", num_trials=5)
     job = submit(study, "--besteffort", "--walltime", "0:40:00", scheduler_options=["--checkpoint", "0"])
     study.wait_until_midway()
@@ -86,11 +78,11 @@ def test_a_besteffort_study_that_has_no_time_to_end_resumes(oar, uninterrupted):
     oar.wait_for_state(job, *ENDED, timeout_s=120)
     assert "BESTEFFORT_KILL" in oar.events(job)
     oar.wait_for_state(normal, "Terminated", timeout_s=120)
-    finish_next_life(oar, study, job, uninterrupted)
+    see_the_next_job_through(oar, study, job)
 
 
 @pytest.mark.heavy
-def test_a_job_told_to_end_in_its_first_minute_waits_for_it_and_is_resubmitted(oar, uninterrupted):
+def test_a_job_told_to_end_in_its_first_minute_waits_for_it_and_is_resubmitted(oar):
     study = LaunchedStudy(oar.hosts, "early", num_trials=5)
     job = submit(study, "--walltime", "0:40:00")
     oar.wait_for_state(job, "Running")
@@ -98,4 +90,4 @@ def test_a_job_told_to_end_in_its_first_minute_waits_for_it_and_is_resubmitted(o
     oar.hosts.ctl.run("oardel", "-c", job, user="tester")
     oar.wait_for_state(job, *ENDED, timeout_s=200)
     assert oar.exit_code(job) == RESUBMITTED, log_of(study)
-    finish_next_life(oar, study, job, uninterrupted)
+    see_the_next_job_through(oar, study, job)

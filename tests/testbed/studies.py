@@ -32,7 +32,8 @@ class LaunchedStudy:
         self._hosts = hosts
         self.num_trials = num_trials
         self.place = hosts.make_place(place)
-        lrs = ", ".join(f"{0.001 + 0.0001 * number:.4f}" for number in range(num_trials))
+        self._lrs = [round(0.001 + 0.0001 * number, 4) for number in range(num_trials)]
+        lrs = ", ".join(map(str, self._lrs))
         hosts.write(f"{self.place}/{NAME}.yaml", SPACE.format(lrs=lrs, env_steps=env_steps))
 
     def launch(self, scheduler: str, *options: object) -> str:
@@ -64,22 +65,15 @@ class LaunchedStudy:
         """Return the drivers that have worked on it."""
         return Counter(record.kind for record in self.records())["study_opened"]
 
-    def trials(self) -> set[tuple[object, ...]]:
-        """Return what was tried and has finished: number, seed and setting of each trial."""
-        finished = {end.trial for end in self._ended() if end.status == "finished"}
-        return {
-            (record.trial, record.seed, *sorted(record.setting.items()))
-            for record in self.records()
-            if isinstance(record, TrialStarted) and record.trial in finished
-        }
-
     def wait_until_midway(self, timeout_s: float = 180) -> None:
         """Wait until a trial has ended and others have not."""
         until(lambda: self.num_ended() >= 1, "a first trial ended", timeout_s)
         assert self.num_ended() < self.num_trials
 
     def assert_whole(self) -> None:
-        """Every trial ended well and once: in the records, in Optuna, in MLflow."""
+        """Every trial of the grid ended well and once: in the records, in Optuna, in MLflow."""
+        started = {each.trial: each for each in self.records() if isinstance(each, TrialStarted)}
+        assert sorted((trial.seed, trial.setting["lr"]) for trial in started.values()) == [(1, lr) for lr in self._lrs]
         assert_whole(self.folder, f"sqlite:///{self._hosts.outside(self.place)}/mlflow.db", self.num_trials)
 
 

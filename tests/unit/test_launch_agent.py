@@ -52,7 +52,7 @@ def agent():
     agent.process.wait()
 
 
-SLEEP = ("bash", "-c", "trap 'echo ended; exit 7' TERM; trap 'echo usr' USR1; echo up; while :; do sleep 0.1; done")
+SLEEP = ("bash", "-c", "trap 'echo ended; exit 7' TERM; echo up; while :; do sleep 0.1; done")
 
 
 def test_it_passes_on_what_a_command_prints_and_how_it_ended(agent):
@@ -96,9 +96,8 @@ def test_signals_are_passed_on_when_ordered_and_ignored_otherwise(agent):
         agent.process.send_signal(number)  # as a scheduler would send to all of a job
     time.sleep(0.5)
     assert psutil.pid_exists(pid)
-    agent.say('{"do": "signal", "name": "SIGUSR1"}')
-    assert agent.until("line")["text"] == "usr"
-    agent.say('{"do": "signal", "name": "SIGTERM"}')
+    agent.say('{"do": "terminate"}')
+    assert agent.until("line")["text"] == "ended"
     assert agent.until("exited")["code"] == 7
 
 
@@ -144,7 +143,7 @@ def test_the_copy_of_an_environment_goes_also_where_no_node_could_start(agent, t
 def test_garbage_between_orders_does_no_harm(agent):
     agent.run(*SLEEP)
     agent.until("line")
-    for line in ("", "{", "[]", "3", '{"do": 3}', '{"do": "signal"}', '{"do": "signal", "name": "SIGNOTHING"}'):
+    for line in ("", "{", "[]", "3", '{"do": 3}', '{"do": "nothing"}'):
         agent.say(line)
-    agent.say('{"do": "signal", "name": "SIGUSR1"}')
-    assert agent.until("line")["text"] == "usr"
+    agent.say('{"do": "terminate"}')
+    assert agent.until("line")["text"] == "ended"
