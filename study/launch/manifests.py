@@ -16,7 +16,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, NoReturn
 from urllib.parse import unquote
 
@@ -144,7 +144,7 @@ def ray_up_files(options: RayUpOptions) -> tuple[dict[str, str], list[Step]]:
         "home": f"study-{name}",
         "temp": f"/tmp/ru-{name}",
         "user": user,
-        "ssh_key": options.ssh_key,
+        "ssh_key": str(Path(options.ssh_key).resolve()) if options.ssh_key else "",
         "head": head,
         "head_ip": head_ip,
         "workers": workers,

@@ -82,11 +82,12 @@ class LaunchOptions:
     )
 
     def __post_init__(self) -> None:
-        """Refuse characters that would begin another line of a script, a shell line or a printed command."""
+        """Refuse a wrong space, and characters that would begin another line of a script or of a printed command."""
         for field in fields(self):
             value = getattr(self, field.name)
             for text in value if isinstance(value, (list, tuple)) else [str(value or "")]:
                 self.check_one_line(_option_of(field.name), text)
+        _ = self.spec, self.study_name  # read now, so that a mistake in them is refused before anything is written
 
     @staticmethod
     def check_one_line(option: str, text: object) -> None:

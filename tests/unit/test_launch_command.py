@@ -195,6 +195,12 @@ def test_a_mistake_is_named_before_anything_is_written(place, kind, words):
     assert list((place / "work").iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", NEEDED)
+def test_a_mistake_in_the_space_is_refused_by_all(place, kind):
+    refused(launch(kind, "--set", "budget.env_stepz=1"), "budget.env_stepz")
+    assert list((place / "work").iterdir()) == []
+
+
 def test_a_space_that_does_not_exist_is_named():
     refused(launch("slurm", space="no_such_space.yaml"), "no_such_space.yaml")
 
