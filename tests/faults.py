@@ -115,9 +115,10 @@ FAULTS = (
     Fault(
         subject="stages",
         what="what runs now is forgotten when the budget is counted",
-        old="spent + num_running * each + self._price(slot, each)",
-        new="spent + self._price(slot, each)",
+        old="spent + num_running * each + self._price(",
+        new="spent + self._price(",
         tests=("test_stages.py", "test_sequences.py"),
+        note="no test has a budget that trials which run use up",
     ),
     Fault(
         subject="certificate",
@@ -150,8 +151,8 @@ FAULTS = (
     Fault(
         subject="lock",
         what="a driver that may be at work elsewhere counts as gone",
-        old="not is_gone(theirs, mine, path, lock_is_free=lock_is_free)",
-        new="not is_gone(theirs, mine, path, lock_is_free=True)",
+        old="theirs.is_gone(mine, path, lock_is_free=lock_is_free)",
+        new="theirs.is_gone(mine, path, lock_is_free=True)",
         tests=("test_lock.py",),
         note="the rule has tests, not what the lock hands to it",
     ),
@@ -321,8 +322,8 @@ FAULTS = (
     Fault(
         subject="command line",
         what="replicates share seeds",
-        old=" * count  # so that two replicates share no seed",
-        new="  # so that two replicates share no seed",
+        old="first = 1 + number * count",
+        new="first = 1 + number",
         tests=("test_*options*.py", "test_sequences.py"),
     ),
 )
