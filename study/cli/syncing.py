@@ -55,9 +55,11 @@ def sync_study(
         tracking_uri = asked_uri(None)
         if tracking_uri is None:
             raise TrackingError(
-                f"{folder.path}: a study that was started elsewhere, moved or copied is shown where you say, got an "
-                f"MLflow named by its folder alone ({mask_credentials(identity.tracking_uri)}). "
-                "Fix: add --tracking-uri with that address if you trust it, or with another one."
+                where=str(folder.path),
+                rule="a study that was started elsewhere, moved or copied is shown where you say",
+                got=f"an MLflow named by its folder alone ({mask_credentials(identity.tracking_uri)})",
+                fix="Add --tracking-uri with that address if you trust it, or with another one.",
+                code="sync-names-no-mlflow",
             )
         named = True
     storage = optuna_storage or identity.optuna_storage
@@ -109,8 +111,11 @@ def _follow(target: Target, folder: StudyFolder, uri: str, timeout_s: float) -> 
         held = FileLock(target.lock(folder, uri)).acquire(timeout=timeout_s)
     except Timeout as error:
         raise TrackingError(
-            f"{where}: only one mirror may send to it, got another one at work. "
-            "Fix: none while the study runs, its own mirror keeps the place up to date; afterwards try again."
+            where=where,
+            rule="only one mirror may send to it",
+            got="another one at work",
+            fix="None while the study runs, its own mirror keeps the place up to date; afterwards try again.",
+            code="another-mirror-sends",
         ) from error
     with held:
         mirror, sent, deadline = target.open(folder, uri), 0, time.monotonic() + timeout_s
@@ -127,7 +132,10 @@ def _follow(target: Target, folder: StudyFolder, uri: str, timeout_s: float) -> 
             except Exception as error:  # databases and disks raise every kind
                 if time.monotonic() > deadline:
                     raise TrackingError(
-                        f"{where}: must take the study's trials, got {reason_of(error)} for {timeout_s:g} s; "
-                        f"{mirror.behind} are behind. Fix: see to it, then run the same command again."
+                        where=where,
+                        rule="must take the study's trials",
+                        got=f"{reason_of(error)} for {timeout_s:g} s; {mirror.behind} are behind",
+                        fix="See to it, then run the same command again.",
+                        code="mirror-behind",
                     ) from error
                 time.sleep(_PAUSE_S)

@@ -40,12 +40,20 @@ def check_address(address: str) -> None:
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address.startswith("ray://"):
         raise ClusterError(
-            f"--address {address}: must be the address of the cluster's head, got a Ray Client address. "
-            f"Fix: run on a node of the cluster with --address auto, or submit with `ray job submit`."
+            where=f"--address {address}",
+            rule="must be the address of the cluster's head",
+            got="a Ray Client address",
+            fix="Run on a node of the cluster with --address auto, or submit with `ray job submit`.",
+            code="ray-client-address",
         )
     if not colon or not host or not port.isdigit():
-        raise ClusterError(f"--address {address}: must be auto, local or host:port. Fix: for instance 10.0.0.1:6379.")
-    ways = "Fix: check that `ray start --head` runs there, the port (6379 by default) and the firewall."
+        raise ClusterError(
+            where=f"--address {address}",
+            rule="must be auto, local or host:port",
+            fix="For instance 10.0.0.1:6379.",
+            code="bad-ray-address",
+        )
+    ways = "Check that `ray start --head` runs there, the port (6379 by default) and the firewall."
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S) as connection:
             connection.settimeout(CONNECT_TIMEOUT_S)
@@ -53,10 +61,18 @@ def check_address(address: str) -> None:
             answer = connection.recv(9)
     except (OSError, UnicodeError) as error:
         raise ClusterError(
-            f"--address {address}: no answer within {CONNECT_TIMEOUT_S:.0f} s ({error}). {ways}"
+            where=f"--address {address}",
+            rule=f"no answer within {CONNECT_TIMEOUT_S:.0f} s ({error})",
+            fix=ways,
+            code="ray-does-not-answer",
         ) from error
     if len(answer) < 4 or answer[3] != _SETTINGS_TYPE:
-        raise ClusterError(f"--address {address}: something answers there that is not Ray. {ways}")
+        raise ClusterError(
+            where=f"--address {address}",
+            rule="something answers there that is not Ray",
+            fix=ways,
+            code="address-not-of-ray",
+        )
 
 
 def _find_running() -> str:
@@ -73,10 +89,15 @@ def _find_running() -> str:
         return str(found.pop())
     if found:
         raise ClusterError(
-            f"--address auto: one Ray must run on this machine, got {len(found)} ({', '.join(sorted(found))}). "
-            "Fix: give --address with one of these."
+            where="--address auto",
+            rule="one Ray must run on this machine",
+            got=f"{len(found)} ({', '.join(sorted(found))})",
+            fix="Give --address with one of these.",
+            code="several-rays-here",
         )
     raise ClusterError(
-        "--address auto: no Ray of yours runs on this machine. Fix: start one with `ray start --head`, give --address "
-        "host:port, or leave --address out for a private one."
+        where="--address auto",
+        rule="no Ray of yours runs on this machine",
+        fix="Start one with `ray start --head`, give --address host:port, or leave --address out for a private one.",
+        code="no-ray-here",
     )

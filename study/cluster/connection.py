@@ -149,8 +149,11 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
             _quieten(verbose)
         except Exception as error:
             raise ClusterError(
-                f"ray: a private Ray must start on this machine, {_first_line(error)} "
-                f"Fix: check free memory and {folder}."
+                where="ray",
+                rule="a private Ray must start on this machine",
+                got=_first_line(error),
+                fix=f"Check free memory and {folder}.",
+                code="private-ray-does-not-start",
             ) from error
         session = folder / ray.get_runtime_context().get_session_name()
         try:
@@ -192,7 +195,12 @@ def check_private(folder: Path) -> None:
     """
     status = folder.lstat()
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
-        raise ClusterError(f"{folder}: must be a folder that only you may use. Fix: remove it, or set TMPDIR.")
+        raise ClusterError(
+            where=str(folder),
+            rule="must be a folder that only you may use",
+            fix="Remove it, or set TMPDIR.",
+            code="folder-of-others",
+        )
 
 
 def _session_folder() -> Path:
@@ -264,9 +272,12 @@ def connected_ray(
             _quieten(verbose)
         except (Exception, SystemExit) as error:  # Ray exits the process when a handshake fails
             raise ClusterError(
-                f"--address {address}: must be a Ray cluster of the same version that accepts us, "
-                f"{_first_line(error)} Fix: check `ray status`, the Ray and Python versions on both sides, and "
-                "RAY_AUTH_MODE and RAY_AUTH_TOKEN."
+                where=f"--address {address}",
+                rule="must be a Ray cluster of the same version that accepts us",
+                got=_first_line(error),
+                fix="Check `ray status`, the Ray and Python versions on both sides, and RAY_AUTH_MODE and "
+                "RAY_AUTH_TOKEN.",
+                code="ray-does-not-accept",
             ) from error
         try:
             yield
@@ -298,8 +309,11 @@ def _addresses_of_nodes(address: str) -> set[str]:
             return set(done.stdout.rstrip().rpartition("\n")[2].split())
     reason = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "no answer")
     raise ClusterError(
-        f"--address {address}: must be a Ray cluster of the same version that accepts us, got {reason[:300]} "
-        "Fix: check `ray status`, the Ray and Python versions on both sides, and RAY_AUTH_MODE and RAY_AUTH_TOKEN."
+        where=f"--address {address}",
+        rule="must be a Ray cluster of the same version that accepts us",
+        got=reason[:300],
+        fix="Check `ray status`, the Ray and Python versions on both sides, and RAY_AUTH_MODE and RAY_AUTH_TOKEN.",
+        code="ray-does-not-accept",
     )
 
 
@@ -332,8 +346,11 @@ def read_shape() -> ClusterShape:
         answers: list[Machine] = ray.get(asked, timeout=120)
     except Exception as error:
         raise ClusterError(
-            f"cluster: every node must be able to run this project, {_first_line(error)} "
-            "Fix: install it on each node, in the same environment that runs Ray there."
+            where="cluster",
+            rule="every node must be able to run this project",
+            got=_first_line(error),
+            fix="Install it on each node, in the same environment that runs Ray there.",
+            code="node-without-project",
         ) from error
     return ClusterShape(
         nodes=tuple(
@@ -352,7 +369,7 @@ def read_shape() -> ClusterShape:
 
 def _first_line(error: BaseException) -> str:
     lines: list[Any] = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"got {type(error).__name__}: {lines[-1] if lines else 'no message'}."
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
 
 
 # --- while a study runs ----------------------------------------------------------------------------------------------

@@ -46,16 +46,16 @@ class OwnModule:
     paths: tuple[Path, ...]
 
     @property
-    def obstacle(self) -> str:
-        """Why it cannot travel, as a law with the value that broke it; empty when it can."""
+    def obstacle(self) -> tuple[str, str] | None:
+        """The rule that keeps it from travelling, and what was found; None when it can."""
         if len(self.paths) > 1:
-            return f"must be one folder, got a namespace package in {', '.join(map(str, self.paths))}."
+            return "must be one folder", f"a namespace package in {', '.join(map(str, self.paths))}"
         path = self.paths[0]
         if not path.is_dir() and not (path.is_file() and path.suffix == ".py"):
-            return f"must be a .py file or a folder, got {path}."
+            return "must be a .py file or a folder", str(path)
         if self.is_large and not (path / IGNORE_FILE).exists():
-            return f"must have at most {LARGEST_MIB} MiB, got more in {path}."
-        return ""
+            return f"must have at most {LARGEST_MIB} MiB", f"more in {path}"
+        return None
 
     @property
     def is_large(self) -> bool:
@@ -116,12 +116,16 @@ def runtime_env(modules: Sequence[OwnModule]) -> dict[str, Any] | None:
         ClusterError: One of them cannot travel.
     """
     for module in modules:
-        if obstacle := module.obstacle:
-            large = f"keep data elsewhere, name it in the package's {IGNORE_FILE}"
-            fix = large if module.is_large else "make it a folder with an __init__.py"
+        if module.obstacle is not None:
+            rule, got = module.obstacle
+            large = f"Keep data elsewhere, name it in the package's {IGNORE_FILE}"
+            fix = large if module.is_large else "Make it a folder with an __init__.py"
             raise ClusterError(
-                f"environment.id: what nodes get of module '{module.name}' {obstacle} "
-                f"Fix: {fix}, or install '{module.name}' on every node."
+                where="environment.id",
+                rule=f"what nodes get of module '{module.name}' {rule}",
+                got=got,
+                fix=f"{fix}, or install '{module.name}' on every node.",
+                code="module-cannot-travel",
             )
     if not modules:
         return None

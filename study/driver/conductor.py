@@ -386,8 +386,10 @@ class Conductor:
             unpack_policy(policy, target)
         except OSError as error:
             raise RecordError(
-                f"{target}: the policy could not be written ({error.strerror}). "
-                "Fix: free some space, then run the same command with --resume."
+                where=str(target),
+                rule=f"the policy could not be written ({error.strerror})",
+                fix="Free some space, then run the same command with --resume.",
+                code="policy-not-written",
             ) from error
         return str(target.relative_to(self.folder.path))
 

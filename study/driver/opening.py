@@ -64,8 +64,12 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
     if exists and not options.resume:
         raise name_taken(folder, options)
     if not exists and options.resume and not options.or_start:
-        law = f"there must be a study to resume, got '{options.name}' ({folder.path} holds none)."
-        fault = Fault(where="--resume", rule=law, fix="Check --name and --out, or start it without --resume.")
+        got, fix = (
+            f"'{options.name}' ({folder.path} holds none)",
+            "Check --name and --out, or start it without --resume.",
+        )
+        rule, code = "there must be a study to resume", "nothing-to-resume"
+        fault = Fault(where="--resume", rule=rule, got=got, fix=fix, code=code)
         raise SpaceError(options.space, [fault])
     if exists:
         folder.check_owner()
@@ -75,9 +79,9 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
 
 def name_taken(folder: StudyFolder, options: RunOptions) -> SpaceError:
     """Return the error of a start where a study is already."""
-    law = f"a new study needs a new name, got '{options.name}' ({folder.path} exists)."
+    rule, got = "a new study needs a new name", f"'{options.name}' ({folder.path} exists)"
     fix = "Continue that study with --resume, or choose another --name."
-    return SpaceError(options.space, [Fault(where="--name", rule=law, fix=fix)])
+    return SpaceError(options.space, [Fault(where="--name", rule=rule, got=got, fix=fix, code="name-taken")])
 
 
 def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
@@ -112,32 +116,44 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
     identity = folder.identity()
     if not _is_sound(identity):
         raise RecordError(
-            f"{folder.identity_file}: `spec` and `digest` must agree, got a file that was changed. "
-            "Fix: restore it from a backup, or start a new study with --name."
+            where=str(folder.identity_file),
+            rule="`spec` and `digest` must agree",
+            got="a file that was changed",
+            fix="Restore it from a backup, or start a new study with --name.",
+            code="spec-and-digest-differ",
         )
     if identity.digest != spec.digest():
         different = ", ".join(_differences(identity.spec, spec.to_json())) or "defaults of another version"
         raise RecordError(
-            f"{folder.path}: a resume needs the space that the study was started with, got other values of "
-            f"{different}. Fix: repeat the options of its first start (they are noted at the top of "
-            f"{folder.space_file}), or start a new study with --name."
+            where=str(folder.path),
+            rule="a resume needs the space that the study was started with",
+            got=f"other values of {different}",
+            fix=f"Repeat the options of its first start (they are noted at the top of {folder.space_file}), or "
+            "start a new study with --name.",
+            code="resume-with-another-space",
         )
     if not is_made_here(folder.identity_file):
         return _taken_over(folder, identity, options)
     # Not probed: an outage does not stop a resume.
     if options.tracking_uri is not None and absolute_uri(options.tracking_uri) != identity.tracking_uri:
         raise RecordError(
-            f"--tracking-uri: a study keeps the one it began with ({mask_credentials(identity.tracking_uri)}), got "
-            f"{mask_credentials(options.tracking_uri)}. Fix: drop the option; "
-            f"`python -m study sync {shlex.quote(str(folder.path))} --tracking-uri …` makes a copy elsewhere."
+            where="--tracking-uri",
+            rule=f"a study keeps the one it began with ({mask_credentials(identity.tracking_uri)})",
+            got=mask_credentials(options.tracking_uri),
+            fix=f"Drop the option; `python -m study sync {shlex.quote(str(folder.path))} --tracking-uri …` makes "
+            "a copy elsewhere.",
+            code="study-keeps-its-mirrors",
         )
     storage = options.optuna_storage
     if storage is not None and absolute_uri(storage) != identity.optuna_storage:
         own = mask_credentials(identity.optuna_storage or "none: the journal in its folder alone")
         raise RecordError(
-            f"--optuna-storage: a study keeps the one it began with ({own}), got {mask_credentials(storage)}. "
-            f"Fix: drop the option; `python -m study sync {shlex.quote(str(folder.path))} --optuna-storage …` makes a "
-            "copy elsewhere."
+            where="--optuna-storage",
+            rule=f"a study keeps the one it began with ({own})",
+            got=mask_credentials(storage),
+            fix=f"Drop the option; `python -m study sync {shlex.quote(str(folder.path))} --optuna-storage …` "
+            "makes a copy elsewhere.",
+            code="study-keeps-its-mirrors",
         )
     return identity
 
@@ -148,9 +164,11 @@ def _taken_over(folder: StudyFolder, identity: StudyIdentity, options: RunOption
     if named != identity.tracking_uri:  # else the same command was used as for the first start
         if options.tracking_uri is None:
             raise RecordError(
-                f"{folder.path}: a study that was started elsewhere, moved or copied goes on in an MLflow that you "
-                f"name, got one named by its folder alone ({mask_credentials(identity.tracking_uri)}). "
-                "Fix: add --tracking-uri with that address if you trust it, or with another one."
+                where=str(folder.path),
+                rule="a study that was started elsewhere, moved or copied goes on in an MLflow that you name",
+                got=f"one named by its folder alone ({mask_credentials(identity.tracking_uri)})",
+                fix="Add --tracking-uri with that address if you trust it, or with another one.",
+                code="moved-study-names-no-mlflow",
             )
         named = check_tracking_uri(options.tracking_uri)
     return replace(identity, tracking_uri=named, optuna_storage=storage)
@@ -173,7 +191,10 @@ def write_identity(
             folder.rewrite(identity)
         except OSError as error:
             raise RecordError(
-                f"{folder.path}: must be writable ({error.strerror}). Fix: check its permissions."
+                where=str(folder.path),
+                rule=f"must be writable ({error.strerror})",
+                fix="Check its permissions.",
+                code="study-folder-not-writable",
             ) from error
 
 

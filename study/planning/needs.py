@@ -169,33 +169,43 @@ def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> N
     execution = execution_of(spec, num_env_runners, cluster)
     if execution == "emulated" and spec.budget.time_s is not None:
         raise ClusterError(
-            f"budget.time_s: seconds of emulated runners are not those of real ones, and {num_env_runners} runners "
-            "would be emulated here. Fix: set budget.env_steps instead, or execution: real."
+            where="budget.time_s",
+            rule=f"seconds of emulated runners are not those of real ones, and {num_env_runners} runners would be "
+            "emulated here",
+            fix="Set budget.env_steps instead, or execution: real.",
+            code="time-budget-emulated",
         )
     wanted = processes(spec, num_env_runners, execution)
     cpus, memory = sum(each.num_cpus for each in wanted), sum(each.memory_mb for each in wanted)
     where, gpus = f"parameters.{SCALE}: {num_env_runners} runners", num_gpus(spec)
     shape = ", ".join(f"{node.address}: {_resources(node)}" for node in cluster.nodes)
     emulated = ", or set execution: emulated" if execution == "real" and spec.runner != "stock" else ""
-    ways = (
-        f"Fix: list smaller scales, add nodes, or lower resources.*{emulated} (this trial: {cpus} CPUs, {memory} MB)."
-    )
+    ways = f"List smaller scales, add nodes, or lower resources.*{emulated} (this trial: {cpus} CPUs, {memory} MB)."
     if gpus > cluster.num_gpus:
         raise ClusterError(
-            f"resources.num_gpus_per_learner: a trial needs {gpus:g} of the cluster's GPUs at once, there are "
-            f"{cluster.num_gpus:g} ({shape}). Fix: lower it, or run where Ray finds GPUs."
+            where="resources.num_gpus_per_learner",
+            rule=f"a trial needs {gpus:g} of the cluster's GPUs at once, there are {cluster.num_gpus:g} ({shape})",
+            fix="Lower it, or run where Ray finds GPUs.",
+            code="too-few-gpus",
         )
     if cpus > cluster.num_cpus:
-        raise ClusterError(f"{where} need {cpus} CPUs at once, the cluster has {cluster.num_cpus} ({shape}). {ways}")
+        raise ClusterError(
+            rule=f"{where} need {cpus} CPUs at once, the cluster has {cluster.num_cpus} ({shape})",
+            fix=ways,
+            code="too-few-cpus",
+        )
     if memory > cluster.memory_mb:
-        raise ClusterError(f"{where} need {memory} MB, the cluster has ({shape}). {ways}")
+        raise ClusterError(
+            rule=f"{where} need {memory} MB, the cluster has ({shape})", fix=ways, code="too-little-memory"
+        )
     rooms = [_Room(node.num_cpus, node.memory_mb, node.num_gpus) for node in cluster.nodes]
     if not _placeable(wanted, rooms, spread=spec.resources.placement == "spread"):
         each = ", ".join(dict.fromkeys(f"{process.num_cpus} CPUs and {process.memory_mb} MB" for process in wanted))
         raise ClusterError(
-            f"{where} do not fit on the nodes ({shape}) as Ray places them, the largest first and with no second "
-            f"try: every process must sit on one node, and the main process, the runners and the learners need {each}. "
-            f"{ways}"
+            rule=f"{where} do not fit on the nodes ({shape}) as Ray places them, the largest first and with no second "
+            f"try: every process must sit on one node, and the main process, the runners and the learners need {each}",
+            fix=ways,
+            code="no-node-large-enough",
         )
 
 

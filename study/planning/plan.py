@@ -146,8 +146,10 @@ def check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int
     if (objective == "time_to_target_s" and emulated) or mixed:
         law = "needs real runners" if not mixed else "needs trials that are all real or all emulated"
         raise ClusterError(
-            f"search.objective: {objective} {law}, and {emulated} runners would be emulated here. Fix: use "
-            "env_steps_to_target or final_return, set execution, or run where the CPUs are."
+            where="search.objective",
+            rule=f"{objective} {law}, and {emulated} runners would be emulated here",
+            fix="Use env_steps_to_target or final_return, set execution, or run where the CPUs are.",
+            code="objective-needs-real-runners",
         )
 
 
