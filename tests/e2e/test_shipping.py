@@ -151,7 +151,7 @@ def test_what_cannot_travel_is_refused_before_anything_is_written(cluster, mine,
     done, folder = study_on(cluster, mine, "refused", "--set", "environment.id=my_mazes.maze:Maze", PYTHONPATH=path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "environment.id: what nodes get of module 'my_mazes' must be one folder, got a namespace" in done.stderr
-    assert "Fix: make it a folder with an __init__.py, or install 'my_mazes' on every node." in done.stderr
+    assert "Fix: Make it a folder with an __init__.py, or install 'my_mazes' on every node." in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not folder.exists()
 

@@ -461,7 +461,7 @@ def test_an_experiment_of_neither_is_refused(uri):
 def test_names_are_looked_up_and_suggested(mirrored, uri):
     with pytest.raises(AnalysisError, match=r"experiment or study 'dmeo', got none. Did you mean 'demo'\?"):
         load.from_mlflow(uri, "dmeo")
-    with pytest.raises(AnalysisError, match=r"'nothing alike', got none. Fix: give one of 'demo'"):
+    with pytest.raises(AnalysisError, match=r"'nothing alike', got none. Fix: Give one of 'demo'"):
         load.from_mlflow(uri, study="nothing alike")
     client = MlflowClient(tracking_uri=uri)
     experiment = client.create_experiment("theirs")
@@ -510,7 +510,7 @@ def test_a_database_of_another_version_says_so(uri, tmp_path, mirrored):
         database.execute("update alembic_version set version_num = '451aebb31d03'")
     copy = tmp_path / "older.db"
     copy.write_bytes((tmp_path / "mlflow.db").read_bytes())  # MLflow looks at a database once per process
-    with pytest.raises(TrackingError, match=r"another version. Fix: back it up, then run `mlflow db upgrade"):
+    with pytest.raises(TrackingError, match=r"another version. Fix: Back it up, then run `mlflow db upgrade"):
         load.from_mlflow(f"sqlite:///{copy}")
 
 
