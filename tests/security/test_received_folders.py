@@ -145,6 +145,7 @@ COMMANDS = {
     "export": lambda folder: export.export_yaml(folder, 10),
     "evaluate": lambda folder: evaluate_policy(EvaluationRequest(path=folder.path, trial=0)),
     "open_study": lambda folder: open_study(folder.path),
+    "attach": lambda folder: report_study(str(folder.path), formats="csv", attach=True),
     "resume": lambda folder: resumed_identity(folder, spec(), RunOptions(name="demo", out=folder.path.parent)),
 }
 
@@ -264,9 +265,8 @@ def test_a_policy_whose_folder_holds_links_is_not_loaded(study, tmp_path):
 @pytest.mark.parametrize("command", ["report", "sync", "status", "pack", "resume", "attach", "evaluate"])
 def test_a_server_that_only_a_folder_names_is_not_contacted(received, stranger, command, tmp_path):
     renamed(received, tracking_uri=stranger.uri, optuna_storage="postgresql://x@127.0.0.1:1/x")
-    commands = COMMANDS | {"attach": lambda folder: report_study(str(folder.path), formats="csv", attach=True)}
     try:
-        commands[command](received)
+        COMMANDS[command](received)
     except StudyError as error:
         assert command in ("sync", "resume", "attach", "evaluate")
         assert TOKEN not in str(error)
@@ -275,9 +275,8 @@ def test_a_server_that_only_a_folder_names_is_not_contacted(received, stranger, 
 
 @pytest.mark.parametrize("command", ["sync", "resume", "attach"])
 def test_what_a_received_study_needs_in_order_to_go_on_is_said(received, command):
-    commands = COMMANDS | {"attach": lambda folder: report_study(str(folder.path), formats="csv", attach=True)}
     with pytest.raises(StudyError, match=r"named by its folder alone.*--tracking-uri"):
-        commands[command](received)
+        COMMANDS[command](received)
 
 
 def test_a_report_is_attached_where_the_person_asked_for_it_and_nowhere_else(study, monkeypatch):
@@ -375,34 +374,31 @@ def test_a_module_that_only_a_folder_names_is_not_imported(received, tmp_path, m
         next(train_again(received, 1))
 
 
-@pytest.mark.parametrize("credentials", [{"MLFLOW_TRACKING_TOKEN": TOKEN}, {}])
-def test_the_probe_takes_no_credentials_to_another_host(stranger, monkeypatch, credentials):
-    monkeypatch.delenv("MLFLOW_TRACKING_TOKEN")
-    for name, value in credentials.items():
-        monkeypatch.setenv(name, value)
-    named = Host(redirect_to=stranger.uri)
-    try:
-        with pytest.raises(TrackingError, match=rf"redirect \(HTTP 307\) to {stranger.uri}/"):
-            check_tracking_uri(named.uri)
-    finally:
-        named.stop()
-    assert len(named.asked) == 1
+@pytest.fixture
+def named(stranger):
+    """A server that a person named, which redirects to the stranger's."""
+    host = Host(redirect_to=stranger.uri)
+    yield host
+    host.stop()
+    assert host.asked
     assert stranger.asked == []
 
 
-def test_mlflow_s_client_takes_no_credentials_to_another_host(stranger, monkeypatch):
+@pytest.mark.parametrize("token", [TOKEN, ""])
+def test_the_probe_takes_no_credentials_to_another_host(named, stranger, monkeypatch, token):
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", token)
+    with pytest.raises(TrackingError, match=rf"redirect \(HTTP 307\) to {stranger.uri}/"):
+        check_tracking_uri(named.uri)
+    assert len(named.asked) == 1
+
+
+def test_mlflow_s_client_takes_no_credentials_to_another_host(named, monkeypatch):
     from mlflow import MlflowClient
 
     for name, value in CLIENT_SETTINGS.items():
         monkeypatch.setenv(name, value)
-    named = Host(redirect_to=stranger.uri)
-    try:
-        with pytest.raises(Exception, match=r"."):
-            MlflowClient(tracking_uri=named.uri).search_experiments()
-    finally:
-        named.stop()
-    assert named.asked
-    assert stranger.asked == []
+    with pytest.raises(Exception, match=r"."):
+        MlflowClient(tracking_uri=named.uri).search_experiments()
 
 
 # --- what is printed and written (attacks 6 and 8 to 11) --------------------------------------------------------------
@@ -477,12 +473,9 @@ def test_a_cell_is_read_back_as_it_was(text):
     assert from_csv_cell(csv_cell(text)) == text
 
 
-@pytest.mark.parametrize("number", ["-88.9", "1e-05", "-inf", "nan", "+3", "0"])
-def test_numbers_stay_numbers(number):
-    assert csv_cell(number) == number
-
-
-def test_the_table_of_trials_is_read_back_unchanged(study):
+def test_numbers_stay_numbers_and_the_table_of_trials_is_read_back_unchanged(study):
+    numbers = ["-88.9", "1e-05", "-inf", "nan", "+3", "0"]
+    assert [csv_cell(number) for number in numbers] == numbers
     raw = study.table.read_text()
     assert "\n=" not in raw.replace(",", "\n")
     assert [row["reason"] for row in read_table(study.table)] == ["", printable(REASON)]
@@ -546,14 +539,6 @@ def test_a_report_of_an_experiment_stays_in_its_folder_whatever_it_is_called(nam
     assert out.parent.parent == STUDIES
     assert ".." not in out.parts
     assert out.parent.name not in ("", ".", "..")
-
-
-def test_a_folder_that_was_open_to_others_is_narrowed(tmp_path):
-    folder = StudyFolder(tmp_path / "n")
-    folder.path.mkdir(mode=0o755)
-    folder.path.chmod(0o755)
-    folder.prepare()
-    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
 
 
 def test_an_exported_script_holds_no_code_of_a_study_s_folder():

@@ -34,6 +34,8 @@ def test_forgetting_a_first_start_removes_its_own_files_only(tmp_path):
 
 def test_only_the_owner_may_look_into_a_study(tmp_path):
     folder = StudyFolder(tmp_path / "n")
+    folder.path.mkdir()
+    folder.path.chmod(0o755)  # it was open to others
     folder.prepare()
     folder.create(IDENTITY, "space")
     assert folder.path.stat().st_mode & 0o077 == 0

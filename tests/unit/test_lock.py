@@ -2,14 +2,12 @@
 
 import errno
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -22,50 +20,40 @@ from study.records.log import RecordLog
 from study.records.records import read_lines
 from tests.synthetic import append, closed, iteration, opened, started
 
-ROOT = Path(__file__).resolve().parents[2]
+FORK = multiprocessing.get_context("fork")
 
-DRIVER = """
-import sys, time
-from pathlib import Path
-from study.errors import RecordError
-from study.records.folder import StudyFolder
-folder, go = StudyFolder(Path(sys.argv[1])), Path(sys.argv[2])
-print("ready", flush=True)
-while not go.exists():
-    time.sleep(0.001)
-try:
-    with folder.locked():
-        print("held", flush=True)
-        sys.stdin.read()
-except RecordError as error:
-    print("refused", error, flush=True)
-"""
-WITHOUT_FLOCK = """
-import errno, fcntl
-def flock(*_):
+
+def no_flock(*_):
     raise OSError(errno.ENOSYS, "Function not implemented")
-fcntl.flock = flock
-"""
+
+
+def drive(folder, has_flock, go, answers):
+    """Hold a study until the end of the process, or say why not."""
+    if not has_flock:
+        lock.fcntl.flock = no_flock
+    go.wait()
+    try:
+        with StudyFolder(folder).locked():
+            answers.send("held")
+            signal.pause()
+    except RecordError as error:
+        answers.send(str(error))
 
 
 @contextmanager
-def drivers(folder, count, before=""):
+def drivers(folder, count, has_flock=True):
     """Start processes that all ask for the study at the same moment; end them afterwards."""
-    go = folder.parent / f"go-{time.monotonic_ns()}"
-    command = [sys.executable, "-c", before + DRIVER, str(folder), str(go)]
-    processes = [
-        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(count)
-    ]
+    go, pipes = FORK.Event(), [FORK.Pipe(duplex=False) for _ in range(count)]
+    processes = [FORK.Process(target=drive, args=(folder, has_flock, go, sender)) for _, sender in pipes]
     try:
         for process in processes:
-            assert process.stdout.readline() == "ready\n"
-        go.touch()
-        yield [(process, process.stdout.readline()) for process in processes]
+            process.start()
+        go.set()
+        yield [(process, reader.recv()) for process, (reader, _) in zip(processes, pipes, strict=True)]
     finally:
         for process in processes:
             process.kill()
-            process.communicate()
+            process.join()
 
 
 def refusal(folder):
@@ -81,10 +69,10 @@ def study(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("before", ["", WITHOUT_FLOCK], ids=["flock", "no flock"])
-def test_of_processes_that_race_one_wins_and_the_others_are_told_its_name(study, before):
-    with drivers(study, 4, before) as answers:
-        winners = [process for process, answer in answers if answer == "held\n"]
+@pytest.mark.parametrize("has_flock", [True, False])
+def test_of_processes_that_race_one_wins_and_the_others_are_told_its_name(study, has_flock):
+    with drivers(study, 4, has_flock) as answers:
+        winners = [process for process, answer in answers if answer == "held"]
         assert len(winners) == 1
         for process, answer in answers:
             if process is not winners[0]:
@@ -95,26 +83,22 @@ def test_of_processes_that_race_one_wins_and_the_others_are_told_its_name(study,
         assert sorted(file.name for file in study.iterdir()) == [lock.LOCK, lock.OWNER]
 
 
-@pytest.mark.parametrize("before", ["", WITHOUT_FLOCK], ids=["flock", "no flock"])
-def test_a_killed_owner_frees_the_study_at_once_and_a_stopped_one_does_not(study, before, monkeypatch):
-    if before:
+@pytest.mark.parametrize("has_flock", [True, False])
+def test_a_killed_owner_frees_the_study_at_once_and_a_stopped_one_does_not(study, has_flock, monkeypatch):
+    if not has_flock:
         monkeypatch.setattr(lock.fcntl, "flock", no_flock)
-    with drivers(study, 1, before) as [(process, answer)]:
-        assert answer == "held\n"
-        process.send_signal(signal.SIGSTOP)
+    with drivers(study, 1, has_flock) as [(process, answer)]:
+        assert answer == "held"
+        os.kill(process.pid, signal.SIGSTOP)
         assert f"pid {process.pid} " in refusal(study)
         assert f"pid {process.pid} " in lock.at_work(study)
         process.kill()
-        process.wait()
+        process.join()
         assert (study / "driver.json").exists()
         assert lock.at_work(study) == ""
         with StudyFolder(study).locked():
             assert f"pid {os.getpid()} " in lock.at_work(study)
     assert not (study / "driver.json").exists()
-
-
-def no_flock(*_):
-    raise OSError(errno.ENOSYS, "Function not implemented")
 
 
 @pytest.fixture
@@ -224,7 +208,7 @@ def test_a_folder_in_place_of_a_lock_file_is_named(study, name):
 
 def test_a_lock_file_that_somebody_removed_leaves_the_study_held_by_name(study):
     with drivers(study, 1) as [(process, answer)]:
-        assert answer == "held\n"
+        assert answer == "held"
         (study / ".lock").unlink()  # the kernel's lock is on a file that is gone
         assert f"pid {process.pid} " in refusal(study)
         assert f"pid {process.pid} " in lock.at_work(study)
