@@ -6,8 +6,8 @@ The records are the only truth: proposals follow from them, and so do MLflow and
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from study.designs.registry import design_of
@@ -41,6 +41,7 @@ from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.space.throughput import LEARNERS
 from study.space.variants import spec_of, with_lanes_in
+from study.trial.messages import BuiltTrial
 
 MOST_DEATHS = 2
 """Deaths of the engine in a row, without a trial that ended by itself, that are put down to a trial."""
@@ -205,7 +206,7 @@ class Conductor:
             self._apart.add(request.trial)
         return started
 
-    def company_of(self, trial: int) -> tuple[str, int] | None:
+    def timing_group_of(self, trial: int) -> tuple[str, int] | None:
         """Return a name for the group of a trial in this session, and how many of it are still to run, itself included.
 
         Trials that are to be timed side by side wait for each other by this name; None for others. Where one of them
@@ -222,35 +223,43 @@ class Conductor:
 
     # --- recording ---------------------------------------------------------------------------------------------
 
-    def report(self, trial: int, records: list[dict[str, Any]], *, progress: float) -> None:
-        """Record what a trial reported: plain fields of `TrialBuilt`, `Iteration` and `Evaluation` with their kind."""
+    def report(self, trial: int, records: Iterable[BuiltTrial | Iteration | Evaluation], *, progress: float) -> None:
+        """Record what a trial reported: with the label of its timing, and the rate of its steps so far."""
         row = self.ledger.rows[trial]
-        for content in records:
-            fields = {name: value for name, value in content.items() if name != "kind"}
-            fields |= {"trial": trial, "attempt": row.attempt}
-            match content["kind"]:
-                case Iteration.kind:
-                    rate = row.env_steps_per_s_with(fields["iteration"], fields["metrics"])
-                    fields["metrics"] = fields["metrics"] | {"env_steps_per_s": rate}
-                    self._append(Iteration(**fields))
-                case Evaluation.kind:
-                    self._append(Evaluation(**fields))
-                case TrialBuilt.kind:
-                    label = self._label_at_start(row, fields["processes_per_node"])
-                    fields |= {"timing": label.timing, "timing_reason": label.reason}
-                    self._append(TrialBuilt(**fields, provisional=label.provisional))
+        for record in records:
+            match record:
+                case Iteration():
+                    rate = row.env_steps_per_s_with(record.iteration, record.metrics)
+                    self._append(replace(record, metrics={**record.metrics, "env_steps_per_s": rate}))
+                case Evaluation():
+                    self._append(record)
+                case BuiltTrial():
+                    label = self._label_at_start(row, record.processes_per_node)
+                    self._append(
+                        TrialBuilt(
+                            trial=trial,
+                            attempt=row.attempt,
+                            startup_time_s=record.startup_time_s,
+                            effective=record.effective,
+                            processes_per_node=record.processes_per_node,
+                            placement=record.placement,
+                            timing=label.timing,
+                            timing_reason=label.reason,
+                            provisional=label.provisional,
+                        )
+                    )
         row.progress = progress
 
-    def finish(self, trial: int, policy: bytes | None, node_loads: Sequence[Mapping[str, Any]] = ()) -> None:
+    def finish(self, trial: int, policy: bytes | None, node_loads: Sequence[NodeLoad] = ()) -> None:
         """Record a trial that came to its end.
 
         Args:
             trial: Its number.
             policy: The final policy, packed; None where none is kept.
-            node_loads: What else its nodes did while it was timed: `NodeLoad.to_json()`.
+            node_loads: What else its nodes did while it was timed.
         """
         row = self.ledger.rows[trial]
-        row.node_loads = [NodeLoad(**load) for load in node_loads]
+        row.node_loads = list(node_loads)
         if self.spec.learns and row.summarise(self.spec, "finished", moment=time.time())["score"] is None:
             self.end(trial, "failed", "the final evaluation must give a return that is a number, got none")
             return

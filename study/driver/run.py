@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shlex
 import time
 from dataclasses import dataclass
@@ -46,6 +45,7 @@ from study.space.spec import Execution, StudySpec
 from study.space.throughput import LEARNERS
 from study.space.variants import Variant, spec_of
 from study.trial.engine.envs.probing import Spaces, probe_study
+from study.trial.messages import packed_config
 
 if TYPE_CHECKING:
     from study.designs.holdup.certificate.making import Certificate
@@ -341,19 +341,9 @@ def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: D
     def to_config(started: TrialStarted) -> dict[str, Any]:
         learners = started.setting.get(LEARNERS)
         varied = None if learners is None else spec_of(conductor.spec, "study", num_learners=int(learners))
-        company = conductor.company_of(started.trial) if conductor.design.times else None
-        return {
-            "spec": json.dumps(varied.to_json()) if varied else specs[started.variant],
-            "driver": (os.uname().nodename, os.getpid()),
-            "company": company,
-            "setting": started.setting,
-            "seed": started.seed,
-            "iterations": started.iterations,
-            "first_episode": started.first_episode,
-            "execution": started.execution,
-            "trial": started.trial,
-            "attempt": started.attempt,
-        }
+        spec = json.dumps(varied.to_json()) if varied else specs[started.variant]
+        group = conductor.timing_group_of(started.trial) if conductor.design.times else None
+        return packed_config(started, spec, group=group)
 
     callback = StudyCallback(conductor, on_setup=stopping.install, on_change=display.update)
     return tune.Tuner(

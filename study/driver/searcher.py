@@ -18,6 +18,7 @@ from study.driver.conductor import Conductor
 from study.driver.losses import loss_of, reason_of
 from study.errors import StudyError
 from study.records.records import TrialStarted
+from study.trial.messages import RESULT, TrialResult
 
 logger = logging.getLogger(__name__)
 TRIAL_KEY = "trial"
@@ -103,13 +104,12 @@ class StudyCallback(_Stateless, Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """Record a result; its bulky parts are taken out, so that Tune does not keep them."""
-        records, policy = result.pop("records", []), result.pop("policy", None)
-        node_loads = result.pop("node_loads", [])
+        reported: TrialResult = result.pop(RESULT)
         number = trial.config[TRIAL_KEY]
         try:
-            self._conductor.report(number, records, progress=result.get("progress", 0.0))
-            if result.get("done"):
-                self._conductor.finish(number, policy, node_loads)
+            self._conductor.report(number, reported.records, progress=reported.progress)
+            if reported.done:
+                self._conductor.finish(number, reported.policy, reported.node_loads)
         except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
             _end_early(self._conductor, error)
         self._on_change()

@@ -131,7 +131,7 @@ def _compared(
     row: TrialRow,
     spec: StudySpec,
     old: Sequence[Evaluation],
-    new: Sequence[Mapping[str, Any]],
+    new: Sequence[Evaluation],
     failure: str,
     others: Sequence[float | None],
     level: float,
@@ -140,7 +140,7 @@ def _compared(
     where = f"trial {row.trial} ({row.anchor}@{row.num_env_runners}, seed {row.seed})"
     if failure:
         return Again(trial=row.trial, sentence=f"{where}: failed when trained again: {failure}", agrees=False)
-    equal = sum(_equal(first.returns, second["returns"]) for first, second in zip(old, new, strict=False))
+    equal = sum(_equal(first.returns, second.returns) for first, second in zip(old, new, strict=False))
     if equal == len(old) == len(new):
         sentence = f"{where}: all {equal} evaluations, {len(old[0].returns)} episodes each, are equal to the records."
         return Again(trial=row.trial, sentence=sentence, agrees=True)
@@ -163,11 +163,11 @@ def _equal(first: Sequence[float], second: Sequence[float]) -> bool:
     )
 
 
-def _score(spec: StudySpec, evaluations: Sequence[Mapping[str, Any]]) -> float:
+def _score(spec: StudySpec, evaluations: Sequence[Evaluation]) -> float:
     """Return the score of the evaluations in the last tenth of the budget, as a trial's summary does."""
     from study.metrics import FINAL_SHARE
 
-    final = [each["returns"] for each in evaluations if each["progress"] >= 1 - FINAL_SHARE - 1e-9]
+    final = [each.returns for each in evaluations if each.progress >= 1 - FINAL_SHARE - 1e-9]
     means = [sum(returns) / len(returns) for returns in final]
     return spec.score(sum(means) / len(means))
 

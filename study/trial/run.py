@@ -1,6 +1,6 @@
 """One trial from its first process to its final policy: build, train an iteration at a time, evaluate, close.
 
-Imports RLlib and torch; knows nothing of Ray Tune. What it returns are the fields of the records of a trial.
+Imports RLlib and torch; knows nothing of Ray Tune.
 """
 
 import io
@@ -9,7 +9,6 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,13 @@ import torch
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import SpaceError, TrialError
+from study.hosts.load import NodeLoad
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.records.records import Evaluation, Iteration
 from study.seams.base import require
-from study.space.parameters import Value
 from study.space.settings import differences
-from study.space.spec import EnvironmentSpec, Execution, StudySpec
+from study.space.spec import EnvironmentSpec
 from study.trial.algorithm import build_config
 from study.trial.deadline import SteadyThread
 from study.trial.effective import read_effective, runner_reports
@@ -33,45 +32,9 @@ from study.trial.evaluation import evaluate
 from study.trial.failures import described, of_runner, original
 from study.trial.measure import StepMeasurement, Watch, iteration_metrics
 from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig
+from study.trial.messages import BuiltTrial, TrialConfig, TrialResult
 from study.trial.places import NodeWatch, here, places_of
 from study.trial.throughput import KeptRunners, meet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialConfig:
-    """What a trial is told; all JSON values, since it travels through Tune."""
-
-    spec: StudySpec
-    setting: Mapping[str, Value]
-    """Every parameter with its value, the scale included."""
-    seed: int
-    iterations: int | None
-    execution: Execution
-    trial: int
-    attempt: int
-    company: tuple[str, int] | None = None
-    """Name of the group of trials that are timed side by side, and how many they are; None for a trial by itself."""
-    driver: tuple[str, int] | None = None
-    """Host and process of the driver."""
-    first_episode: int = 0
-    """Number of the first evaluation episode."""
-
-    @classmethod
-    def from_json(cls, config: Mapping[str, Any]) -> "TrialConfig":
-        """Return the configuration that Tune hands over."""
-        driver = config.get("driver")
-        return cls(
-            spec=StudySpec.model_validate(config["spec"]),
-            setting=config["setting"],
-            seed=config["seed"],
-            iterations=config["iterations"],
-            execution=config["execution"],
-            trial=config["trial"],
-            attempt=config["attempt"],
-            company=config.get("company"),
-            driver=None if driver is None else (driver[0], driver[1]),
-            first_episode=config.get("first_episode", 0),
-        )
 
 
 class TrialRun:
@@ -96,7 +59,7 @@ class TrialRun:
         self._budget = trial_budget(spec.budget, config.iterations)
         torch.set_num_threads(resources.num_cpus_for_main_process)
         self._node: str = ray.get_runtime_context().get_node_id()
-        self._node_loads: list[dict[str, Any]] = []
+        self._node_loads: list[NodeLoad] = []
         spaces = _probed(spec.environment)
         built = build_config(spec, setting=config.setting, seed=config.seed, spaces=spaces, execution=config.execution)
         self._thread = SteadyThread()
@@ -104,9 +67,9 @@ class TrialRun:
         with self._kept.used_by(built.num_env_runners) as self._goes_on:
             self._algorithm = _build(built, self._thread, timeout_s=resources.startup_timeout_s)
         try:
-            self._built: dict[str, Any] | None = self._check_built(self._algorithm, started_s)
-            if self._has_company and config.company is not None:
-                name, size = config.company
+            self._built: BuiltTrial | None = self._check_built(self._algorithm, started_s)
+            if not config.is_timed_alone and config.group is not None:
+                name, size = config.group
                 self._meeting = meet(name, size, trial=config.trial, timeout_s=resources.startup_timeout_s)
         except BaseException:
             self.close()
@@ -114,11 +77,8 @@ class TrialRun:
         self._iteration, self._env_steps, self._wall_time_s, self._progress = 0, 0, 0.0, 0.0
         self._watch = Watch()
 
-    def _check_built(self, algorithm: MeasuredAlgorithm, started_s: float) -> dict[str, Any]:
-        """Wait for the runners, compare asked with effective, and return the fields of a `TrialBuilt` record.
-
-        The timing label is missing: the driver knows it.
-        """
+    def _check_built(self, algorithm: MeasuredAlgorithm, started_s: float) -> BuiltTrial:
+        """Wait for the runners, and compare what was asked with what was built."""
         remaining_s = self._config.spec.resources.startup_timeout_s - (time.perf_counter() - started_s)
         reports = runner_reports(algorithm, timeout_s=max(remaining_s, 1.0))
         startup_time_s = time.perf_counter() - started_s
@@ -133,34 +93,28 @@ class TrialRun:
             algorithm.places,
             algorithm.actor_of,
             driver=self._config.driver,
-            alone=self._config.spec.exclusive and not self._has_company,
+            alone=self._config.spec.exclusive and self._config.is_timed_alone,
         )
-        return {
-            "kind": "trial_built",
-            **self._identity,
-            "startup_time_s": None if self._goes_on else startup_time_s,
-            "effective": effective,
-            "processes_per_node": dict(Counter(place.address for place in algorithm.places)),
-            "placement": [place.to_json() for place in algorithm.places],
-        }
+        return BuiltTrial(
+            startup_time_s=None if self._goes_on else startup_time_s,
+            effective=effective,
+            processes_per_node=dict(Counter(place.address for place in algorithm.places)),
+            placement=[place.to_json() for place in algorithm.places],
+        )
 
     @property
     def _identity(self) -> dict[str, int]:
         return {"trial": self._config.trial, "attempt": self._config.attempt}
 
-    def advance(self) -> dict[str, Any]:
-        """Train one iteration, evaluate when a point of the budget was passed, and return what Tune gets.
+    def advance(self) -> TrialResult:
+        """Train one iteration, evaluate when a point of the budget was passed, and return what is to be recorded.
 
-        Returns:
-            `records`: fields of the new records, each with its `kind`; `progress` in [0, 1]; `done`;
-            `policy`: with `done`, a tar archive of the final policy's RLModule checkpoint, else None. A trial of a
-            throughput study has neither evaluations nor a policy. `node_loads`: with `done`, what else the nodes did
-            in the timed part, as far as it is known.
+        A trial of a throughput study has neither evaluations nor a policy.
 
         Raises:
             TrialError: The trial cannot go on.
         """
-        records = [] if self._built is None else [self._built]
+        records: list[BuiltTrial | Iteration | Evaluation] = [] if self._built is None else [self._built]
         self._built = None
         iteration, due = self._train()
         records.append(iteration)
@@ -170,11 +124,16 @@ class TrialRun:
             module = self._algorithm.policy()  # once: what is kept is what was evaluated
             records.append(self._evaluate(module))
             policy = pack_policy(module) if done else None
-        loads = self._node_loads
-        return {"records": records, "progress": self._progress, "done": done, "policy": policy, "node_loads": loads}
+        return TrialResult(
+            records=tuple(records),
+            progress=self._progress,
+            done=done,
+            policy=policy,
+            node_loads=tuple(self._node_loads),
+        )
 
-    def _train(self) -> tuple[dict[str, Any], bool]:
-        """Train one iteration; return the fields of its record, and whether an evaluation is due, as at the end."""
+    def _train(self) -> tuple[Iteration, bool]:
+        """Train one iteration; return its record, and whether an evaluation is due, as at the end."""
         assert self._algorithm is not None
         if self._iteration == WARMUP_ITERATIONS:
             self._nodes.begin()
@@ -194,7 +153,7 @@ class TrialRun:
         self._env_steps += step.env_steps
         self._wall_time_s += used.wall_time_s
         if self._progress >= 1:
-            self._node_loads = [load.to_json() for load in self._nodes.end()]
+            self._node_loads = self._nodes.end()
         record = Iteration(
             **self._identity,
             iteration=self._iteration,
@@ -202,7 +161,7 @@ class TrialRun:
             wall_time_s=self._wall_time_s,
             metrics=metrics,
         )
-        return _fields(record), due
+        return record, due
 
     @property
     def _last_step(self) -> StepMeasurement:
@@ -219,7 +178,7 @@ class TrialRun:
             time_s=self._wall_time_s + self._watch.elapsed_s(),
         )
 
-    def _evaluate(self, module: RLModule) -> dict[str, Any]:
+    def _evaluate(self, module: RLModule) -> Evaluation:
         assert self._algorithm is not None
         config = self._algorithm.config
         result = evaluate(
@@ -229,27 +188,20 @@ class TrialRun:
             clip_actions=bool(config.clip_actions),
             first_episode=self._config.first_episode,
         )
-        return _fields(
-            Evaluation(
-                **self._identity,
-                iteration=self._iteration,
-                env_steps=self._env_steps,
-                wall_time_s=self._wall_time_s,
-                progress=self._progress,
-                returns=list(result.returns),
-                num_cut=result.num_cut,
-                eval_time_s=result.eval_time_s,
-            )
+        return Evaluation(
+            **self._identity,
+            iteration=self._iteration,
+            env_steps=self._env_steps,
+            wall_time_s=self._wall_time_s,
+            progress=self._progress,
+            returns=list(result.returns),
+            num_cut=result.num_cut,
+            eval_time_s=result.eval_time_s,
         )
-
-    @property
-    def _has_company(self) -> bool:
-        """Whether other trials are timed beside this one."""
-        return self._config.company is not None and self._config.company[1] > 1
 
     def finish(self) -> None:
         """Stop a trial that is done; keep its runner processes where it was one that is timed alone."""
-        if self._algorithm is not None and not self._config.spec.learns and not self._has_company:
+        if self._algorithm is not None and not self._config.spec.learns and self._config.is_timed_alone:
             self._kept.keep(self._algorithm)
         self.close()
 
@@ -306,10 +258,6 @@ def _check_effective(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> 
             f"start-up: what was built must be what was asked, got {'; '.join(wrong)}. "
             "Fix: remove what `rllib:` changes, or set the parameter in the space."
         )
-
-
-def _fields(record: Iteration | Evaluation) -> dict[str, Any]:
-    return {"kind": record.kind, **asdict(record)}
 
 
 def pack_policy(module: RLModule) -> bytes:

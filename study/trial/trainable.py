@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -19,8 +19,8 @@ from study.errors import StudyError, TrialError, TrialLostError
 from study.hosts.memory import forget_peak_rss
 from study.planning.needs import processes
 from study.space.parameters import SCALE
-from study.space.spec import StudySpec
 from study.trial.failures import described, original, was_lost
+from study.trial.messages import RESULT, TrialConfig, TrialResult, spec_in
 from study.trial.throughput import KeptRunners
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 class StudyTrial(Trainable):
     """One trial of a study.
 
-    Its configuration holds JSON values only: `spec` (`StudySpec.to_json()`, or the same as text), `setting` (every
-    parameter with its value), `seed`, `iterations` (or None), `execution`, `trial`, `attempt`, `first_episode`. Each
-    result has `records`, `progress`, `done` and `policy` (see `TrialRun.advance`).
+    Its configuration is what `packed_config` returns, and each result a packed `TrialResult`.
     """
 
     _run: "TrialRun | None" = None
@@ -71,16 +69,16 @@ class StudyTrial(Trainable):
             if self._ended:
                 raise TrialError("trial: has ended, and must not be stepped again.")
             if self._run is None:
-                from study.trial.run import TrialConfig, TrialRun
+                from study.trial.run import TrialRun
 
-                config = TrialConfig.from_json({**self.config, "spec": spec_in(self.config)})
+                config = TrialConfig.unpacked(self.config)
                 self._run = TrialRun(config, started_s=self._started_s, kept=self._kept)
             result = self._run.advance()
-            if result["done"]:
+            if result.done:
                 self._ended = True
                 run, self._run = self._run, None
                 run.finish()  # Tune does not call `cleanup` where the next trial gets this process
-            return result
+            return result.packed()
         except TrialError as error:
             if was_lost(error):
                 raise TrialLostError(str(error)) from error
@@ -111,7 +109,7 @@ class StudyTrial(Trainable):
         self._kept.end()
 
 
-def results_of(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def results_of(config: dict[str, Any]) -> Iterator[TrialResult]:
     """Train one trial without Tune, in processes as Tune would start them; yield the result of each step.
 
     Args:
@@ -131,9 +129,9 @@ def results_of(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
     try:
         done = False
         while not done:
-            result = ray.get(trial.step.remote())
+            result: TrialResult = ray.get(trial.step.remote())[RESULT]
             yield result
-            done = result["done"]
+            done = result.done
     except ray.exceptions.RayError as error:
         raise TrialError(str(error).strip().splitlines()[-1]) from error
     finally:
@@ -141,18 +139,3 @@ def results_of(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
             ray.get(trial.cleanup.remote())
         ray.kill(trial)
         remove_placement_group(group)
-
-
-def spec_in(config: Mapping[str, Any]) -> StudySpec:
-    """Return the space in a trial's configuration.
-
-    As text it costs the driver nothing: Tune copies a configuration, flattens it and makes JSON of it, for each trial
-    and each result.
-    """
-    spec = config["spec"]
-    return _parsed(spec) if isinstance(spec, str) else StudySpec.model_validate(spec)
-
-
-@functools.lru_cache(maxsize=16)
-def _parsed(text: str) -> StudySpec:
-    return StudySpec.model_validate_json(text)

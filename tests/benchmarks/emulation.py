@@ -105,7 +105,9 @@ def _trial(kind: str, runners: int) -> dict[str, float]:
     with private_ray(num_cpus=runners + 1, verbose=False), _Memory() as memory:
         started = time.perf_counter()
         # RLlib and torch are imported here: a trial's process begins without them.
-        from study.trial.run import TrialConfig, TrialRun
+        from study.records.records import Evaluation, Iteration
+        from study.trial.messages import TrialConfig
+        from study.trial.run import TrialRun
 
         config = TrialConfig(
             spec=space,
@@ -119,16 +121,16 @@ def _trial(kind: str, runners: int) -> dict[str, float]:
         trial = TrialRun(config, started_s=started)
         startup_s = time.perf_counter() - started
         try:
-            records: list[dict[str, Any]] = []
+            records: list[Any] = []
             for _ in range(ITERATIONS):
-                records += trial.advance()["records"]
+                records += trial.advance().records
             whole_s = time.perf_counter() - started
             memory.look()
         finally:
             trial.close()
-    iterations = [record["metrics"]["iteration_time_s"] for record in records if record["kind"] == "iteration"]
+    iterations = [record.metrics["iteration_time_s"] for record in records if isinstance(record, Iteration)]
     assert len(iterations) == ITERATIONS
-    evaluation_s = sum(record["eval_time_s"] for record in records if record["kind"] == "evaluation")
+    evaluation_s = sum(record.eval_time_s for record in records if isinstance(record, Evaluation))
     return {
         "startup_s": startup_s,
         "iteration_s": sum(iterations) / len(iterations),

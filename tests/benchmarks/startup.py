@@ -60,11 +60,12 @@ class Start:
             "attempt": 1,
         }
         StudyTrial.default_resource_request(config)
-        from study.trial.run import TrialConfig, TrialRun
+        from study.trial.messages import TrialConfig
+        from study.trial.run import TrialRun
 
         laps.end("import")
         laps.watch()
-        run = TrialRun(TrialConfig.from_json(config), started_s=time.perf_counter())
+        run = TrialRun(TrialConfig.unpacked(config), started_s=time.perf_counter())
         return laps.result(run._algorithm)
 
 

@@ -13,13 +13,14 @@ from ray.tune import PlacementGroupFactory, Trainable
 
 from study.metrics import METRICS
 from study.trial.trainable import StudyTrial
+from tests.reported import packed
 
 EFFECTIVE = {f"parameter_{number}": 0.1 * number for number in range(30)}
 """As many values as a built algorithm is asked for."""
 MEASURED = {name: 1.0 for name, metric in METRICS.items() if metric.grain == "iteration"}
 
 
-def report(number: int, count: int) -> dict[str, Any]:
+def report(number: int, count: int, trial: int) -> dict[str, Any]:
     """Return what a trial hands to Tune after iteration `number` of `count`: see `study.trial.run.TrialRun.advance`."""
     steps, progress = 400 * number, number / count
     records: list[dict[str, Any]] = []
@@ -32,7 +33,7 @@ def report(number: int, count: int) -> dict[str, Any]:
     if number == count:
         found = {"progress": progress, "returns": [100.0] * 4, "num_cut": 0, "eval_time_s": 0.01}
         records.append({"kind": "evaluation", **common, **found})
-    return {"records": records, "progress": progress, "done": number == count, "policy": None}
+    return packed(records, trial=trial, attempt=1, progress=progress, done=number == count, policy=None)
 
 
 class TrivialTrial(Trainable):
@@ -56,7 +57,8 @@ class TrivialTrial(Trainable):
     def step(self) -> dict[str, Any]:
         time.sleep(self._seconds / self._count)
         self._number += 1
-        result = report(self._number, self._count)
+        trial = self.config["job"]["trial"] if "job" in self.config else self.config["trial"]
+        result = report(self._number, self._count, trial)
         if result["done"] and (folder := os.environ.get("TRIVIAL_TIMES")):
             self._note(Path(folder))
         return result

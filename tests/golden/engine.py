@@ -154,6 +154,7 @@ class InventedTrial:
         done = self._progress >= 1
         self.next_at += self._seconds(self._iteration + 1)
         return entry.result(
+            asked,
             records,
             progress=self._progress,
             done=done,

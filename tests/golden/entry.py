@@ -29,6 +29,7 @@ from study.records.folder import StudyFolder
 from study.records.state import ledger_of
 from study.records.table import write_table
 from study.space.parsing import load_space
+from tests.reported import packed
 
 Node = tuple[str, int, int, int, float]
 """Address, CPUs that Ray hands out, cores, memory in MB, GPUs."""
@@ -204,10 +205,24 @@ def asked(config: Mapping[str, Any]) -> Asked:
 
 
 def result(
-    records: list[dict[str, Any]], *, progress: float, done: bool, policy: bytes | None, loads: list[dict[str, Any]]
+    asked: Asked,
+    records: list[dict[str, Any]],
+    *,
+    progress: float,
+    done: bool,
+    policy: bytes | None,
+    loads: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Return what a trial gives to Tune after an iteration: fields of its new records, each with its `kind`."""
-    return {"records": records, "progress": progress, "done": done, "policy": policy, "node_loads": loads}
+    return packed(
+        records,
+        trial=asked.trial,
+        attempt=asked.attempt,
+        progress=progress,
+        done=done,
+        policy=policy,
+        loads=loads,
+    )
 
 
 # --- recorded studies ------------------------------------------------------------------------------------------------

@@ -48,11 +48,11 @@ def test_an_iteration_is_a_span_of_time_with_its_own_measures(algorithm: str) ->
     with running(algorithm, setting={"rollout_fragment_length": 20, "num_envs_per_env_runner": 2}) as trial:
         results = play(trial)
     (built,), iterations = of_kind(results, "trial_built"), of_kind(results, "iteration")
-    assert (built["effective"]["algorithm_class"], built["effective"]["fallbacks"]) == (f"Measured{algorithm}", [])
-    assert built["effective"]["env_steps_per_round"] == 2 * 2 * 20
+    assert (built.effective["algorithm_class"], built.effective["fallbacks"]) == (f"Measured{algorithm}", [])
+    assert built.effective["env_steps_per_round"] == 2 * 2 * 20
     names = [name for name, metric in METRICS.items() if metric.grain == "iteration"]
     for record in iterations:
-        metrics = record["metrics"]
+        metrics = record.metrics
         assert list(metrics) == names
         for phase in ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s", "num_sampling_rounds"):
             assert metrics[phase] is None
@@ -67,11 +67,11 @@ def test_an_iteration_is_a_span_of_time_with_its_own_measures(algorithm: str) ->
         assert 0 <= metrics["policy_lag"] < 100
         assert np.isfinite([metrics[name] for name in ("entropy", "policy_loss", "vf_loss")]).all()
         assert metrics["kl"] is None  # neither has such a term here
-    assert sum(record["metrics"]["train_batch_size_actual"] for record in iterations) == iterations[-1]["env_steps"]
+    assert sum(record.metrics["train_batch_size_actual"] for record in iterations) == iterations[-1].env_steps
     # IMPALA learns once from each batch, as many as have come in; what is left over waits for the next iteration.
     if algorithm == "IMPALA":
-        updates = sum(record["metrics"]["num_gradient_updates"] for record in iterations)
-        assert updates == pytest.approx(iterations[-1]["env_steps"] / 400, abs=3)
+        updates = sum(record.metrics["num_gradient_updates"] for record in iterations)
+        assert updates == pytest.approx(iterations[-1].env_steps / 400, abs=3)
 
 
 FRAGMENT, GAMMA = 49, 0.99
@@ -161,7 +161,7 @@ def test_planted_delays_are_recovered() -> None:
         evaluation__max_episode_steps=1,
         budget__iterations=3,
     ) as trial:
-        metrics = of_kind(play(trial), "iteration")[-1]["metrics"]
+        metrics = of_kind(play(trial), "iteration")[-1].metrics
     assert metrics["mean_runner_time_s"] == pytest.approx(metrics["train_batch_size_actual"] / 2 * 0.0101, rel=0.2)
     assert metrics["learner_busy_time_s"] < 0.3 * metrics["iteration_time_s"]
 
@@ -203,7 +203,7 @@ def test_a_runner_that_has_not_delivered_yet_is_alive() -> None:
         "minibatch_size": 20,
     }
     with running("IMPALA", **SLEEPS, environment__kwargs=slow, setting=setting) as trial:
-        metrics = of_kind([trial.advance()], "iteration")[0]["metrics"]
+        metrics = of_kind([trial.advance()], "iteration")[0].metrics
     assert metrics["train_batch_size_actual"] < 50 * metrics["iteration_time_s"] + 20  # runner 2 has sent nothing
     assert metrics["num_healthy_env_runners"] == 2
 
@@ -265,7 +265,7 @@ def test_nothing_goes_on_beside_an_evaluation(paused: tuple[list[dict[str, Any]]
         for name, value in evaluated.items():
             np.testing.assert_array_equal(value, learner[name])
     # No step for nothing: two iterations from rest to rest.
-    metrics = [record["metrics"] for record in of_kind(results, "iteration")]
+    metrics = [record.metrics for record in of_kind(results, "iteration")]
     for pair in (metrics[:2], metrics[2:]):
         env_steps, seconds = (
             sum(each[name] for each in pair) for name in ("train_batch_size_actual", "iteration_time_s")
@@ -273,13 +273,13 @@ def test_nothing_goes_on_beside_an_evaluation(paused: tuple[list[dict[str, Any]]
         assert env_steps <= 2 * seconds / 0.01
     # Each whole batch was learnt from twice, and all of it in an iteration.
     assert sum(each["num_gradient_updates"] for each in metrics) == 2 * (
-        of_kind(results, "iteration")[-1]["env_steps"] // 200
+        of_kind(results, "iteration")[-1].env_steps // 200
     )
 
 
 def test_what_is_kept_is_what_was_evaluated(paused: tuple[list[dict[str, Any]], list[Any]], tmp_path: Path) -> None:
     results, seen = paused
-    unpack_policy(results[-1]["policy"], tmp_path / "policy")
+    unpack_policy(results[-1].policy, tmp_path / "policy")
     kept, evaluated = RLModule.from_checkpoint(tmp_path / "policy").get_state(), seen[-1][2]
     assert kept.keys() == evaluated.keys()
     for name, value in kept.items():
@@ -290,11 +290,11 @@ def test_without_an_update_there_is_no_loss(paused: tuple[list[dict[str, Any]], 
     """The third iteration ends as its batch comes, and the learner has had nothing to do since the evaluation."""
     iterations = of_kind(paused[0], "iteration")
     for record in iterations:
-        has_learnt = record["metrics"]["num_gradient_updates"] > 0
-        assert has_learnt == (record["iteration"] != 3)
+        has_learnt = record.metrics["num_gradient_updates"] > 0
+        assert has_learnt == (record.iteration != 3)
         for name in ("policy_loss", "vf_loss", "entropy"):
-            assert (record["metrics"][name] is not None) == has_learnt
-        assert (record["metrics"]["policy_lag"] is not None) == has_learnt
+            assert (record.metrics[name] is not None) == has_learnt
+        assert (record.metrics["policy_lag"] is not None) == has_learnt
 
 
 def test_weights_that_are_not_finite_are_a_divergence() -> None:
@@ -311,9 +311,9 @@ def test_weights_that_are_not_finite_are_a_divergence() -> None:
 def test_samples_that_rllib_discards_are_counted() -> None:
     with running("IMPALA", setting={"rollout_fragment_length": 20, "num_envs_per_env_runner": 2}) as trial:
         assert trial._algorithm is not None
-        assert of_kind([trial.advance()], "iteration")[0]["metrics"]["num_dropped_samples"] == 0
+        assert of_kind([trial.advance()], "iteration")[0].metrics["num_dropped_samples"] == 0
         trial._algorithm.learner_group._ts_dropped = 2 * 2 * 20 + 10  # a batch of two, and a part of one
-        assert of_kind([trial.advance()], "iteration")[0]["metrics"]["num_dropped_samples"] == 3
+        assert of_kind([trial.advance()], "iteration")[0].metrics["num_dropped_samples"] == 3
 
 
 class SlowIMPALA(CountingIMPALALearner):
@@ -332,7 +332,7 @@ def test_what_a_learner_process_cannot_take_is_counted_to_the_sample(monkeypatch
         "minibatch_size": 80,
     }
     with running("IMPALA", setting=setting, resources__num_learners=1, budget__env_steps=4000) as trial:
-        metrics = [record["metrics"] for record in of_kind(play(trial), "iteration")]
+        metrics = [record.metrics for record in of_kind(play(trial), "iteration")]
     dropped = metrics[-1]["num_dropped_samples"]
     assert dropped > 0
     # Two samples make a batch; one that has no second yet waits.
@@ -397,8 +397,8 @@ def test_the_learning_rate_falls_to_its_end_over_the_budget(algorithm: str, monk
     with running(algorithm, setting=setting, budget__env_steps=8000) as trial:
         results = play(trial)
     (built,), last = of_kind(results, "trial_built"), of_kind(results, "iteration")[-1]
-    assert (built["effective"]["lr"], built["effective"]["lr_end_fraction"]) == (pytest.approx(0.01), 0.25)
+    assert (built.effective["lr"], built.effective["lr_end_fraction"]) == (pytest.approx(0.01), 0.25)
     steps = [num for num, _ in rates]
     # A queue of batches, and on a busy machine an iteration, stands between what was sampled and the last update.
-    assert steps[0] < 2000 and 6000 < steps[-1] <= last["env_steps"]
+    assert steps[0] < 2000 and 6000 < steps[-1] <= last.env_steps
     assert [rate for _, rate in rates] == pytest.approx([0.01 - 0.0075 * min(num, 8000) / 8000 for num in steps])

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from study.errors import SpaceError, TrialError
-from study.trial.run import TrialConfig, TrialRun
-from tests.integration.trials import trial_config
+from study.trial.messages import TrialConfig
+from study.trial.run import TrialRun
+from tests.integration.trials import KINDS, trial_config
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -36,7 +37,7 @@ def play(execution: str, processes: int, *, iterations: int = 3, **changes: Any)
         budget__env_steps=iterations * 1000,
         **changes,
     )
-    trial = TrialRun(TrialConfig.from_json(content), started_s=time.perf_counter())
+    trial = TrialRun(TrialConfig.unpacked(content), started_s=time.perf_counter())
     try:
         results = [trial.advance() for _ in range(iterations)]
         return {"results": results, "weights": weights_of(trial)}
@@ -45,7 +46,7 @@ def play(execution: str, processes: int, *, iterations: int = 3, **changes: Any)
 
 
 def of_kind(played: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    return [record for result in played["results"] for record in result["records"] if record["kind"] == kind]
+    return [record for result in played["results"] for record in result.records if isinstance(record, KINDS[kind])]
 
 
 @pytest.fixture(scope="module")
@@ -65,20 +66,20 @@ def test_a_run_repeated_is_equal_to_the_bit(played: dict[str, dict[str, Any]]) -
 
 
 def test_evaluations_agree(played: dict[str, dict[str, Any]]) -> None:
-    returns = [[record["returns"] for record in of_kind(played[name], "evaluation")] for name in LAYOUTS]
+    returns = [[record.returns for record in of_kind(played[name], "evaluation")] for name in LAYOUTS]
     assert returns[0] == returns[1] == returns[2] == returns[3] != []
 
 
 def test_the_trial_reports_the_runners_that_it_emulates(played: dict[str, dict[str, Any]]) -> None:
     for name, processes, sampling in (("real", 5, 4), ("two", 3, 2), ("one", 1, 1)):
         (built,) = of_kind(played[name], "trial_built")
-        effective = built["effective"]
+        effective = built.effective
         assert (effective["num_env_runners"], effective["num_envs_per_env_runner"]) == (4, 3)
         assert (effective["env_steps_per_round"], effective["train_batch_size"]) == (1000, 1000)
-        assert (effective["num_sampling_processes"], sum(built["processes_per_node"].values())) == (sampling, processes)
+        assert (effective["num_sampling_processes"], sum(built.processes_per_node.values())) == (sampling, processes)
         for record in of_kind(played[name], "iteration"):
-            assert record["metrics"]["num_healthy_env_runners"] == 4
-            assert record["metrics"]["train_batch_size_actual"] == 1000
+            assert record.metrics["num_healthy_env_runners"] == 4
+            assert record.metrics["train_batch_size_actual"] == 1000
 
 
 def test_an_emulated_trial_does_not_wait() -> None:
@@ -115,26 +116,26 @@ def test_emulation_without_lanes_is_refused() -> None:
 def test_learners_of_their_own_share_the_batch(learners: int) -> None:
     played = play("emulated", 1, iterations=2, resources__num_learners=learners, environment__id="Acrobot-v1")
     (built,) = of_kind(played, "trial_built")
-    effective = built["effective"]
+    effective = built.effective
     assert (effective["num_learners"], effective["train_batch_size"], effective["minibatch_size"]) == (
         learners,
         1000,
         128,
     )
     assert (effective["learner_class"], effective["torch_threads_learner"]) == ("LeanPPOLearner", 1)
-    assert sum(built["processes_per_node"].values()) == 1 + learners
-    main, *others = built["placement"]
+    assert sum(built.processes_per_node.values()) == 1 + learners
+    main, *others = built.placement
     assert (main["process"], main["runners"]) == ("main", [1, 2, 3, 4])
     assert [(place["process"], place["number"]) for place in others] == [
         ("learner", number) for number in range(1, learners + 1)
     ]
     for record in of_kind(played, "iteration"):
-        assert record["metrics"]["train_batch_size_actual"] == 1000
-        assert record["metrics"]["num_gradient_updates"] == pytest.approx(4 * 1000 / 128, abs=1)
-        assert record["metrics"]["kl"] > 0
+        assert record.metrics["train_batch_size_actual"] == 1000
+        assert record.metrics["num_gradient_updates"] == pytest.approx(4 * 1000 / 128, abs=1)
+        assert record.metrics["kl"] > 0
         # The learners' CPU time and memory are the trial's too.
-        assert record["metrics"]["cpu_time_s"] > 0.2 * record["metrics"]["learning_time_s"]
-        assert record["metrics"]["peak_rss_mb"] > (1 + learners) * 200
+        assert record.metrics["cpu_time_s"] > 0.2 * record.metrics["learning_time_s"]
+        assert record.metrics["peak_rss_mb"] > (1 + learners) * 200
 
 
 def test_images_are_learnt_from() -> None:
@@ -146,10 +147,10 @@ def test_images_are_learnt_from() -> None:
         model__conv_filters=[[8, 2, 2], [8, 2, 2]],
         model__fcnet_hiddens=[16],
     )
-    effective = of_kind(played, "trial_built")[0]["effective"]
+    effective = of_kind(played, "trial_built")[0].effective
     assert (effective["runner_class"], effective["learner_class"]) == ("BatchedEnvRunner", "LeanPPOLearner")
     convolutions = (8 * 3 * 4 + 8) + (8 * 8 * 4 + 8)
     flat = 8 * 1 * 2  # four by six pixels, halved twice
     heads = (flat * 16 + 16) * 2 + (16 * 2 + 2) + (16 + 1)
     assert effective["num_parameters"] == 2 * convolutions + heads
-    assert of_kind(played, "iteration")[0]["metrics"]["vf_loss"] > 0
+    assert of_kind(played, "iteration")[0].metrics["vf_loss"] > 0

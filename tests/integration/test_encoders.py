@@ -8,6 +8,7 @@ import pytest
 import torch
 from ray.rllib.core.columns import Columns
 
+from study.records.records import Evaluation, Iteration
 from study.trial.algorithm import build_config
 from study.trial.engine.envs.probing import probe
 from study.trial.engine.learning.encoders import (
@@ -18,7 +19,8 @@ from study.trial.engine.learning.encoders import (
     normalizers_of,
 )
 from study.trial.engine.sampling.acting import network_of
-from study.trial.run import TrialConfig, TrialRun
+from study.trial.messages import TrialConfig
+from study.trial.run import TrialRun
 from tests.integration.trials import trial_config
 from tests.spaces import spec
 
@@ -103,9 +105,9 @@ def play(execution: str, processes: int = 1, **changes: Any) -> tuple[list[dict[
     content = trial_config(
         execution=execution, resources__emulation_processes=processes, environment__id="Acrobot-v1", **changes
     )
-    trial = TrialRun(TrialConfig.from_json(content), started_s=time.perf_counter())
+    trial = TrialRun(TrialConfig.unpacked(content), started_s=time.perf_counter())
     try:
-        records = [record for _ in range(2) for record in trial.advance()["records"]]
+        records = [record for _ in range(2) for record in trial.advance().records]
         assert trial._algorithm is not None
         state = trial._algorithm.learner_group.get_weights()["default_policy"]
         return records, {name: np.array(value) for name, value in state.items()}
@@ -122,7 +124,7 @@ def test_normalising_does_not_depend_on_who_steps_the_lanes() -> None:
         np.testing.assert_allclose(two[1][name], value, atol=1e-4)
     assert all(one[1][name] == 800 for name in moments if name.endswith("count"))
     (returns,), (again,) = (
-        [record["returns"] for record in records if record["kind"] == "evaluation"][-1:] for records in (one[0], two[0])
+        [record.returns for record in records if isinstance(record, Evaluation)][-1:] for records in (one[0], two[0])
     )
     assert returns == again
 
@@ -134,7 +136,7 @@ def test_what_is_recorded_are_the_environments_rewards() -> None:
         play("emulated", environment__normalize_rewards=True),
     )
     first, second = (
-        next(record for record in records if record["kind"] == "iteration")["metrics"] for records in (plain, scaled)
+        next(record for record in records if isinstance(record, Iteration)).metrics for records in (plain, scaled)
     )
     for name in ("episode_return_sum", "num_episodes", "train_batch_size_actual"):
         assert first[name] == second[name]

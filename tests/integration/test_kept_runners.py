@@ -9,6 +9,7 @@ import pytest
 import ray
 
 from study.errors import TrialError
+from study.records.records import Iteration
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS
 from study.trial.throughput import meet
@@ -62,7 +63,7 @@ def timed(*, batch: int, seed: int) -> dict[str, Any]:
         "execution": "real",
         "trial": seed,
         "attempt": 1,
-        "company": ("alone", 1),
+        "group": ("alone", 1),
     }
 
 
@@ -71,9 +72,9 @@ def run(trial: StudyTrial) -> tuple[list[dict[str, Any]], list[int]]:
     records, pids = [], []
     while True:
         result = trial.step()
-        records += result["records"]
-        assert result["policy"] is None
-        if result["done"]:
+        records += result.records
+        assert result.policy is None
+        if result.done:
             return records, pids
         group = trial._run._algorithm.env_runner_group  # type: ignore[union-attr]
         reports = group.foreach_env_runner("report", local_env_runner=False)
@@ -81,7 +82,7 @@ def run(trial: StudyTrial) -> tuple[list[dict[str, Any]], list[int]]:
 
 
 def learnt(records: list[dict[str, Any]]) -> list[list[float]]:
-    return [[each["metrics"][name] for name in LEARNT] for each in records if each["kind"] == "iteration"]
+    return [[each.metrics[name] for name in LEARNT] for each in records if isinstance(each, Iteration)]
 
 
 def test_a_trial_in_kept_processes_learns_what_it_learns_in_its_own() -> None:
@@ -94,9 +95,9 @@ def test_a_trial_in_kept_processes_learns_what_it_learns_in_its_own() -> None:
     finally:
         trial.stop()
     assert same == pids
-    assert [records[0]["startup_time_s"] is None for records in (first, second)] == [False, True]
-    assert second[0]["effective"]["train_batch_size"] == 400
-    assert second[0]["effective"]["seed"] == 2
+    assert [records[0].startup_time_s is None for records in (first, second)] == [False, True]
+    assert second[0].effective["train_batch_size"] == 400
+    assert second[0].effective["seed"] == 2
     alone = StudyTrial(timed(batch=400, seed=2))
     try:
         fresh, others = run(alone)
@@ -104,7 +105,7 @@ def test_a_trial_in_kept_processes_learns_what_it_learns_in_its_own() -> None:
         alone.stop()
     assert not set(others) & set(pids)
     assert learnt(second) == learnt(fresh)
-    assert [each["metrics"]["train_batch_size_actual"] for each in second[1:]] == [400, 400]
+    assert [each.metrics["train_batch_size_actual"] for each in second[1:]] == [400, 400]
 
 
 def test_the_processes_of_other_runners_are_not_taken() -> None:
@@ -118,7 +119,7 @@ def test_the_processes_of_other_runners_are_not_taken() -> None:
         records, others = run(trial)
     finally:
         trial.stop()
-    assert records[0]["startup_time_s"] > 0
+    assert records[0].startup_time_s > 0
     assert len(others) == 3
     assert not set(others) & set(pids)
 

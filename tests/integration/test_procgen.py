@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from study.records.records import Evaluation, Iteration
 from study.space.procgen import GAMES
 from study.space.spec import EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.lane_envs import make_lane_envs
 from study.trial.engine.envs.wrappers import Unusable
-from study.trial.run import TrialConfig, TrialRun
+from study.trial.messages import BuiltTrial, TrialConfig
+from study.trial.run import TrialRun
 from tests.integration.trials import trial_config
 
 pytest.importorskip("envpool")
@@ -86,12 +88,12 @@ def test_a_game_trains_and_is_evaluated_on_other_levels(name: str) -> None:
         evaluation__num_evaluations=1,
         evaluation__max_episode_steps=30,
     )
-    trial = TrialRun(TrialConfig.from_json(content), started_s=time.perf_counter())
+    trial = TrialRun(TrialConfig.unpacked(content), started_s=time.perf_counter())
     try:
-        records = [record for _ in range(2) for record in trial.advance()["records"]]
+        records = [record for _ in range(2) for record in trial.advance().records]
     finally:
         trial.close()
-    assert [record["kind"] for record in records] == ["trial_built", "iteration", "iteration", "evaluation"]
-    assert records[2]["metrics"]["num_gradient_updates"] == 4
-    assert all(math.isfinite(value) for value in records[3]["returns"])
+    assert [type(record) for record in records] == [BuiltTrial, Iteration, Iteration, Evaluation]
+    assert records[2].metrics["num_gradient_updates"] == 4
+    assert all(math.isfinite(value) for value in records[3].returns)
     assert trial._config.spec.evaluated_environment.kwargs["start_level"] == 200

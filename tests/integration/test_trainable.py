@@ -11,6 +11,8 @@ from ray import tune
 from ray._private.state import actors as actor_table
 
 from study.errors import TrialError
+from study.records.records import Evaluation, Iteration
+from study.trial.messages import RESULT, TrialResult
 from study.trial.trainable import StudyTrial
 from tests.integration.trials import trial_config
 
@@ -65,9 +67,10 @@ def test_a_trial_runs_under_tune(tmp_path: Path) -> None:
     (result,) = fit(tmp_path, trial_config(setting={"num_env_runners": 1}))
     assert result.error is None
     assert result.metrics["done"] is True
-    assert result.metrics["progress"] == 1
-    assert result.metrics["policy"]
-    assert [record["kind"] for record in result.metrics["records"]] == ["iteration", "evaluation"]
+    reported: TrialResult = result.metrics[RESULT]
+    assert reported.progress == 1
+    assert reported.policy
+    assert [type(record) for record in reported.records] == [Iteration, Evaluation]
     assert_no_runner_is_left()
 
 
@@ -77,13 +80,12 @@ def test_a_process_goes_on_with_the_next_trial_as_if_it_were_new(tmp_path: Path)
     results = fit(tmp_path, config, reuse_actors=True, max_concurrent_trials=1)
     assert [result.error for result in results] == [None] * 3
     assert len({result.metrics["pid"] for result in results}) == 1
-    records = [{record["kind"]: record for record in result.metrics["records"]} for result in results]
-    assert all("trial_built" in each for each in records)
-    startup = [each["trial_built"]["startup_time_s"] for each in records]
+    records: list[Any] = [result.metrics[RESULT].records for result in results]
+    startup = [built.startup_time_s for built, _, _ in records]
     assert max(startup[1:]) < 0.5 * startup[0]
-    losses = [[each["iteration"]["metrics"][name] for name in ("kl", "policy_loss", "vf_loss")] for each in records]
+    losses = [[iteration.metrics[name] for name in ("kl", "policy_loss", "vf_loss")] for _, iteration, _ in records]
     assert losses[0] == losses[1] == losses[2]
-    returns = [each["evaluation"]["returns"] for each in records]
+    returns = [evaluation.returns for _, _, evaluation in records]
     assert returns[0] == returns[1] == returns[2]
 
 

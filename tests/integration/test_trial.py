@@ -25,9 +25,10 @@ from study.space.spec import StudySpec
 from study.trial import run as run_module
 from study.trial.engine.sampling.seeds import lane_seed
 from study.trial.evaluation import evaluate
-from study.trial.run import TrialConfig, TrialRun
+from study.trial.messages import TrialConfig, TrialResult
+from study.trial.run import TrialRun
 from tests.environments import LacksAModule
-from tests.integration.trials import trial_config
+from tests.integration.trials import KINDS, trial_config
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -36,23 +37,23 @@ LEARNING_DELAY_S = 2.0
 
 @contextmanager
 def running(**changes: Any) -> Iterator[TrialRun]:
-    trial = TrialRun(TrialConfig.from_json(trial_config(**changes)), started_s=time.perf_counter())
+    trial = TrialRun(TrialConfig.unpacked(trial_config(**changes)), started_s=time.perf_counter())
     try:
         yield trial
     finally:
         trial.close()
 
 
-def play(trial: TrialRun) -> list[dict[str, Any]]:
+def play(trial: TrialRun) -> list[TrialResult]:
     """Run a trial to its end and return its results."""
     results = [trial.advance()]
-    while not results[-1]["done"]:
+    while not results[-1].done:
         results.append(trial.advance())
     return results
 
 
-def of_kind(results: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [record for result in results for record in result["records"] if record["kind"] == kind]
+def of_kind(results: list[TrialResult], kind: str) -> list[Any]:
+    return [record for result in results for record in result.records if isinstance(record, KINDS[kind])]
 
 
 def live_runners() -> list[Any]:
@@ -117,26 +118,26 @@ def test_runners_begin_with_the_learners_weights(weights: list[Any]) -> None:
 
 def test_records_are_complete(results: list[dict[str, Any]]) -> None:
     (built,), iterations, evaluations = (of_kind(results, kind) for kind in ("trial_built", "iteration", "evaluation"))
-    assert results[0]["records"][0] is built
+    assert results[0].records[0] is built
     TrialBuilt(**_without_kind(built), timing="measured", timing_reason="")
     assert [Iteration(**_without_kind(record)).iteration for record in iterations] == [1, 2]
     assert [Evaluation(**_without_kind(record)).iteration for record in evaluations] == [1, 2]
-    assert {(record["trial"], record["attempt"]) for record in (built, *iterations, *evaluations)} == {(3, 1)}
-    assert sum(built["processes_per_node"].values()) == 3
-    assert [(place["process"], place["number"], place["runners"]) for place in built["placement"]] == [
+    assert {(record.trial, record.attempt) for record in (*iterations, *evaluations)} == {(3, 1)}
+    assert sum(built.processes_per_node.values()) == 3
+    assert [(place["process"], place["number"], place["runners"]) for place in built.placement] == [
         ("main", 0, []),
         ("runner", 1, [1]),
         ("runner", 2, [2]),
     ]
-    assert {place["node"] for place in built["placement"]} == set(built["processes_per_node"])
-    assert results[0]["node_loads"] == []
-    loads = results[-1]["node_loads"]  # of the one timed iteration: a tenth of a second, ten ticks of the CPUs' clocks
+    assert {place["node"] for place in built.placement} == set(built.processes_per_node)
+    assert results[0].node_loads == ()
+    loads = results[-1].node_loads  # of the one timed iteration: a tenth of a second, ten ticks of the CPUs' clocks
     assert len(loads) <= 1
-    assert all(0 < load["seconds"] < 60 and 0 <= load["foreign_cores"] <= os.cpu_count() for load in loads)
-    assert 0 < built["startup_time_s"] < 120
-    assert evaluations[-1]["progress"] == 1
-    assert [len(record["returns"]) for record in evaluations] == [3, 3]
-    assert [result["done"] for result in results] == [False, True]
+    assert all(0 < load.seconds < 60 and 0 <= load.foreign_cores <= os.cpu_count() for load in loads)
+    assert 0 < built.startup_time_s < 120
+    assert evaluations[-1].progress == 1
+    assert [len(record.returns) for record in evaluations] == [3, 3]
+    assert [result.done for result in results] == [False, True]
 
 
 def _without_kind(record: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def _without_kind(record: dict[str, Any]) -> dict[str, Any]:
 def test_metrics_are_finite_from_the_first_iteration(results: list[dict[str, Any]]) -> None:
     names = [name for name, metric in METRICS.items() if metric.grain == "iteration"]
     for record in of_kind(results, "iteration"):
-        metrics = record["metrics"]
+        metrics = record.metrics
         assert list(metrics) == names
         absent = [name for name, value in metrics.items() if value is None]
         assert set(absent) <= {"cpu_pressure", "learner_busy_time_s", "overlap_time_s", "policy_lag"}
@@ -159,29 +160,29 @@ def test_metrics_are_finite_from_the_first_iteration(results: list[dict[str, Any
 
 def test_counts_agree(results: list[dict[str, Any]]) -> None:
     iterations = of_kind(results, "iteration")
-    steps = [record["metrics"]["train_batch_size_actual"] for record in iterations]
+    steps = [record.metrics["train_batch_size_actual"] for record in iterations]
     assert steps == [400, 400]
-    assert [record["env_steps"] for record in iterations] == [steps[0], sum(steps)]
+    assert [record.env_steps for record in iterations] == [steps[0], sum(steps)]
     for record in iterations:  # CartPole pays 1 a step
-        assert record["metrics"]["episode_return_sum"] == record["metrics"]["episode_len_sum"]
-    total = sum(record["metrics"]["episode_len_sum"] for record in iterations)
+        assert record.metrics["episode_return_sum"] == record.metrics["episode_len_sum"]
+    total = sum(record.metrics["episode_len_sum"] for record in iterations)
     assert sum(steps) - 8 * 500 < total <= sum(steps)
 
 
 def test_phases_sum_to_the_whole(results: list[dict[str, Any]]) -> None:
     wall_time_s = 0.0
     for record in of_kind(results, "iteration"):
-        metrics = record["metrics"]
+        metrics = record.metrics
         phases = ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s")
         assert math.fsum(metrics[name] for name in phases) == pytest.approx(metrics["iteration_time_s"])
         assert 0 < metrics["rest_time_s"] < 0.5
         assert metrics["mean_runner_time_s"] <= metrics["slowest_runner_time_s"] <= metrics["sampling_time_s"]
         wall_time_s += metrics["iteration_time_s"]
-        assert record["wall_time_s"] == pytest.approx(wall_time_s)
+        assert record.wall_time_s == pytest.approx(wall_time_s)
 
 
 def test_what_runs_is_what_was_asked(results: list[dict[str, Any]]) -> None:
-    effective = of_kind(results, "trial_built")[0]["effective"]
+    effective = of_kind(results, "trial_built")[0].effective
     asked = trial_config(setting={"num_envs_per_env_runner": 4})["setting"]
     assert {name: effective[name] for name in asked} == pytest.approx(asked)
     assert effective["num_parameters"] == (4 * 64 + 64 + 64 * 64 + 64) * 2 + (64 * 2 + 2) + (64 + 1)
@@ -198,11 +199,11 @@ def test_what_runs_is_what_was_asked(results: list[dict[str, Any]]) -> None:
 
 
 def test_the_policy_travels(results: list[dict[str, Any]], trial: TrialRun, tmp_path: Path) -> None:
-    assert [result["policy"] is None for result in results] == [True, False]
-    unpack_policy(results[-1]["policy"], tmp_path / "policy")
+    assert [result.policy is None for result in results] == [True, False]
+    unpack_policy(results[-1].policy, tmp_path / "policy")
     module = RLModule.from_checkpoint(tmp_path / "policy")
     spec = StudySpec.model_validate(trial_config()["spec"])
-    assert list(evaluate(module, spec).returns) == of_kind(results, "evaluation")[-1]["returns"]
+    assert list(evaluate(module, spec).returns) == of_kind(results, "evaluation")[-1].returns
 
 
 def test_the_same_seed_gives_the_same_trial(results: list[dict[str, Any]]) -> None:
@@ -211,11 +212,11 @@ def test_the_same_seed_gives_the_same_trial(results: list[dict[str, Any]]) -> No
     names = [name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.source == "counted"]
     names += ["kl", "entropy", "policy_loss", "vf_loss"]
     first, second = (
-        [{name: record["metrics"][name] for name in names} for record in of_kind(each, "iteration")]
+        [{name: record.metrics[name] for name in names} for record in of_kind(each, "iteration")]
         for each in (results, repeated)
     )
     assert first == second
-    first, second = ([record["returns"] for record in of_kind(each, "evaluation")] for each in (results, repeated))
+    first, second = ([record.returns for record in of_kind(each, "evaluation")] for each in (results, repeated))
     assert first == second
 
 
@@ -248,7 +249,7 @@ def test_planted_delays_are_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
         budget__env_steps=40,
         evaluation__max_episode_steps=1,
     ) as trial:
-        metrics = of_kind(play(trial), "iteration")[-1]["metrics"]
+        metrics = of_kind(play(trial), "iteration")[-1].metrics
     assert metrics["train_batch_size_actual"] == 20
     assert metrics["slowest_runner_time_s"] == pytest.approx(10 * 0.3, rel=0.02)
     assert metrics["mean_runner_time_s"] == pytest.approx(10 * 0.225, rel=0.02)
@@ -269,9 +270,9 @@ def test_an_episode_that_never_ends_is_cut() -> None:
     with running(environment__id="tests.environments:Endless", evaluation__max_episode_steps=7) as trial:
         results = play(trial)
     for record in of_kind(results, "evaluation"):
-        assert (record["num_cut"], record["returns"]) == (3, [7.0, 7.0, 7.0])
+        assert (record.num_cut, record.returns) == (3, [7.0, 7.0, 7.0])
     for record in of_kind(results, "iteration"):
-        assert (record["metrics"]["num_episodes"], record["metrics"]["training_return"]) == (0, None)
+        assert (record.metrics["num_episodes"], record.metrics["training_return"]) == (0, None)
 
 
 def test_what_the_environment_raises_reaches_the_trial() -> None:
@@ -337,9 +338,9 @@ def test_a2c_updates_once_where_rllibs_runner_steps_more_than_was_asked() -> Non
     with running(algorithm="A2C", runner="stock", setting={"num_envs_per_env_runner": 3}) as one:
         result = one.advance()
     (built,), (first,) = of_kind([result], "trial_built"), of_kind([result], "iteration")
-    assert built["effective"]["minibatch_size"] == 400
-    assert first["metrics"]["train_batch_size_actual"] > 400
-    assert first["metrics"]["num_gradient_updates"] == 1
+    assert built.effective["minibatch_size"] == 400
+    assert first.metrics["train_batch_size_actual"] > 400
+    assert first.metrics["num_gradient_updates"] == 1
 
 
 def test_no_runner_is_left_behind(trial: TrialRun) -> None:

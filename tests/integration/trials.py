@@ -2,8 +2,12 @@
 
 from typing import Any
 
+from study.records.records import Evaluation, Iteration
 from study.space.parameters import PARAMETERS
+from study.trial.messages import BuiltTrial
 from tests.spaces import spec
+
+KINDS: dict[str, type] = {"trial_built": BuiltTrial, "iteration": Iteration, "evaluation": Evaluation}
 
 
 def trial_config(

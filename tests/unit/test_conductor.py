@@ -18,6 +18,7 @@ from study.records.ledger import fold
 from study.records.log import RecordLog
 from study.records.records import TrialEnded, TrialStarted, read_lines
 from study.records.table import table_row
+from tests.reported import report
 from tests.spaces import spec
 
 CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=5, physical_cpus=2, memory_mb=64_000),))
@@ -58,7 +59,7 @@ class Session:
             "metrics": {"train_batch_size_actual": 100, "iteration_time_s": 2.0, "cpu_time_s": 1.0, **metrics},
         }
         records = [built, iteration] if number == 1 else [iteration]
-        self.conductor.report(trial, records, progress=number / 4)
+        report(self.conductor, trial, records, progress=number / 4)
 
     def evaluate(self, trial, *returns, progress=1.0):
         evaluation = {
@@ -71,7 +72,7 @@ class Session:
             "num_cut": 0,
             "eval_time_s": 0.5,
         }
-        self.conductor.report(trial, [evaluation], progress=progress)
+        report(self.conductor, trial, [evaluation], progress=progress)
 
     def finish(self, trial, final=250.0, policy=None):
         self.iterate(trial, 1)

@@ -7,6 +7,7 @@ from study.designs.search.outcome import Outcomes
 from study.designs.search.worth import constraints_of, merit, pareto_front
 from study.records.ledger import fold
 from study.records.records import read_lines
+from tests.reported import report
 from tests.spaces import spec
 from tests.unit.test_conductor import Session
 
@@ -19,7 +20,7 @@ def play(session, trial, *returns, cpu_s=2.0):
         iteration = {"kind": "iteration", "iteration": number, "env_steps": 100 * number, "wall_time_s": 2.0 * number}
         evaluation = {"kind": "evaluation", "iteration": number, "env_steps": 100 * number, "wall_time_s": 2.0 * number}
         evaluation |= {"progress": share, "returns": [value], "num_cut": 0, "eval_time_s": 0.1}
-        session.conductor.report(trial, [{**iteration, "metrics": metrics}, evaluation], progress=share)
+        report(session.conductor, trial, [{**iteration, "metrics": metrics}, evaluation], progress=share)
     session.conductor.finish(trial, None)
     return session.conductor.ledger.rows[trial]
 
@@ -65,7 +66,7 @@ def test_a_price_is_absolute_and_no_share_of_what_the_trial_spent(tmp_path, obje
             at = {"iteration": number, "env_steps": 100 * number, "wall_time_s": cost * number}
             evaluation = {"progress": number / 4, "returns": [value], "num_cut": 0, "eval_time_s": 0.1}
             reported = [{"kind": "iteration", **at, "metrics": metrics}, {"kind": "evaluation", **at, **evaluation}]
-            session.conductor.report(trial, reported, progress=number / 4)
+            report(session.conductor, trial, reported, progress=number / 4)
         session.conductor.finish(trial, None)
         worth.append(merit(session.spec, session.conductor.ledger.rows[trial]))
     assert worth[0] > worth[1]

@@ -14,6 +14,7 @@ from study.records.ledger import fold
 from study.records.records import TrialBuilt, TrialEnded, read_lines
 from study.records.table import table_row
 from study.space.spec import StudySpec
+from tests.reported import report
 from tests.spaces import spec
 from tests.throughput import throughput_spec
 from tests.unit.test_conductor import Session
@@ -66,7 +67,7 @@ def begin(session, runners):
 def come_up(session, started, host="n0"):
     count = int(started.setting["num_env_runners"])
     runners = [place("runner", number, host, number) for number in range(1, count + 1)]
-    session.conductor.report(started.trial, [built(place("main", 0, host), *runners)], progress=0.0)
+    report(session.conductor, started.trial, [built(place("main", 0, host), *runners)], progress=0.0)
     return started.trial
 
 
@@ -74,7 +75,7 @@ def train(session, trial):
     for number in (1, 2, 3):
         metrics = {"train_batch_size_actual": 100, "iteration_time_s": 2.0}
         iteration = {"kind": "iteration", "iteration": number, "env_steps": 100 * number, "wall_time_s": 2.0 * number}
-        session.conductor.report(trial, [{**iteration, "metrics": metrics}], progress=number / 3)
+        report(session.conductor, trial, [{**iteration, "metrics": metrics}], progress=number / 3)
 
 
 def finish(session, trial, *loads):

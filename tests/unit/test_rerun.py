@@ -1,6 +1,7 @@
 """Trials that were trained again: what is drawn, what is refused, and what is said of each; without an engine."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,7 @@ import numpy as np
 import pytest
 
 from study.errors import RecordError
-from study.evaluating import rerun
-from study.evaluating import retraining as again
+from study.evaluating import rerun, retraining
 from study.evaluating.rerun import prediction, train_again
 from study.records.folder import StudyFolder
 from study.records.provenance import provenance
@@ -40,12 +40,10 @@ def trained(monkeypatch: pytest.MonkeyPatch, folder: StudyFolder, shift: float) 
         for started in trials:
             seen.append(started.trial)
             own = [each for each in evaluations if each.trial == started.trial]
-            shifted = [
-                {"progress": each.progress, "returns": [value + shift for value in each.returns]} for each in own
-            ]
+            shifted = [replace(each, returns=[value + shift for value in each.returns]) for each in own]
             yield shifted, ""
 
-    monkeypatch.setattr(again, "train", train)
+    monkeypatch.setattr(retraining, "train", train)
     return seen
 
 

@@ -33,6 +33,7 @@ from study.records.request import TrialRequest, digest_of
 from study.space.variants import SHARED, STAGES, spec_of
 from study.trial.engine.sampling.seeds import evaluation_seeds, lane_seed
 from tests import holdup
+from tests.reported import report
 from tests.spaces import spec
 from tests.unit.test_conductor import CLUSTER, ROOMY, records
 
@@ -110,10 +111,10 @@ class Drive:
                 "env_steps": 500 * number,
                 "wall_time_s": 2.0 * number,
             }
-            self.conductor.report(trial, [{**iteration, "metrics": metrics}], progress=number / 2)
+            report(self.conductor, trial, [{**iteration, "metrics": metrics}], progress=number / 2)
             evaluation = {"kind": "evaluation", "iteration": number, "env_steps": 500 * number, "wall_time_s": 2.0}
             returns = {"returns": [final], "num_cut": 0, "eval_time_s": 0.1, "progress": number / 2}
-            self.conductor.report(trial, [evaluation | returns], progress=number / 2)
+            report(self.conductor, trial, [evaluation | returns], progress=number / 2)
         self.conductor.finish(trial, None)
 
     def run(self, outcome=planted, *, most=None, healthy=None):
@@ -551,7 +552,7 @@ def test_one_stock_runner_stands_for_all_where_there_are_no_cores(tmp_path):
     def outcome(row):
         if row.variant == "stock":
             built = {"kind": "trial_built", "startup_time_s": 1.0, "effective": {}, "processes_per_node": {"n0": 2}}
-            drive.conductor.report(row.trial, [built], progress=0)
+            report(drive.conductor, row.trial, [built], progress=0)
             assert row.setting["num_env_runners"] == 1
             assert row.num_env_runners == 8
             assert row.setting["num_envs_per_env_runner"] == 8 * row.rule["num_envs_per_env_runner"]
@@ -574,7 +575,7 @@ def test_a_group_that_a_kill_tore_apart_is_tainted(tmp_path):
 
     def outcome(row):
         built = {"kind": "trial_built", "startup_time_s": 1.0, "effective": {}, "processes_per_node": {"n0": 2}}
-        drive.conductor.report(row.trial, [built], progress=0)
+        report(drive.conductor, row.trial, [built], progress=0)
         return planted(row)
 
     drive = Drive(tmp_path, wanted)

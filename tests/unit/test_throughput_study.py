@@ -19,6 +19,7 @@ from study.records.log import RecordLog
 from study.records.records import TrialEnded, TrialStarted, read_lines
 from study.records.table import table_row
 from study.space.cells import BASE_CELL
+from tests.reported import report
 from tests.throughput import throughput_spec
 
 CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=8, physical_cpus=2, memory_mb=64_000),))
@@ -54,14 +55,14 @@ class Drive:
         row = self.conductor.ledger.rows[trial]
         seconds = 4.0 / row.num_env_runners if seconds is None else seconds
         built = {"kind": "trial_built", "startup_time_s": None, "effective": {}, "processes_per_node": {LOCAL: 2}}
-        self.conductor.report(trial, [built], progress=0.0)
+        report(self.conductor, trial, [built], progress=0.0)
         for number in (1, 2, 3):
             time_s = seconds * (2 if number == 1 else 1)
             metrics = {"train_batch_size_actual": 400, "iteration_time_s": time_s, "cpu_pressure": pressure}
             shares = (1.0, 0.0, 0.0, 0.0) if number == 1 else (0.3, 0.6, 0.02, 0.08)
             metrics |= {name: share * time_s for name, share in zip(PHASES, shares, strict=True)}
             iteration = {"kind": "iteration", "iteration": number, "env_steps": 400 * number, "wall_time_s": time_s}
-            self.conductor.report(trial, [{**iteration, "metrics": metrics}], progress=number / 3)
+            report(self.conductor, trial, [{**iteration, "metrics": metrics}], progress=number / 3)
         self.conductor.finish(trial, None)
 
     def run(self, finish=None, *, most=None):
@@ -167,7 +168,7 @@ def test_a_trial_that_lost_its_node_beside_another_waits_for_nobody_when_it_is_b
     drive.conductor.next_trial()
     drive.conductor.lose(first, "node", "its node died")
     again = drive.conductor.next_trial()
-    assert (again.trial, drive.conductor.company_of(first)[1]) == (first, 1)
+    assert (again.trial, drive.conductor.timing_group_of(first)[1]) == (first, 1)
     for trial in order[:2]:
         drive.finish(trial)
     assert [drive.conductor.ledger.rows[trial].timing for trial in order[:2]] == ["tainted", "tainted"]
@@ -188,13 +189,13 @@ def test_a_trial_that_was_to_run_beside_another_and_did_not_is_tainted(tmp_path)
     trial, order = first_of_a_group(drive)
     beside = drive.conductor.next_trial()
     assert beside.trial == order[1]
-    assert drive.conductor.company_of(trial) == drive.conductor.company_of(beside.trial)
-    assert drive.conductor.company_of(trial)[1] == 2
+    assert drive.conductor.timing_group_of(trial) == drive.conductor.timing_group_of(beside.trial)
+    assert drive.conductor.timing_group_of(trial)[1] == 2
     assert drive.conductor.next_trial() is None  # nothing else beside them
     drive.finish(trial)
     drive.log.close()  # killed
     again = Drive(tmp_path)
-    assert again.conductor.company_of(beside.trial)[1] == 1  # it has nobody to wait for
+    assert again.conductor.timing_group_of(beside.trial)[1] == 1  # it has nobody to wait for
     again.run()
     labels = [rows(tmp_path)[number].timing for number in order]
     assert labels == ["measured", "tainted", "measured", "measured"]

@@ -3,6 +3,7 @@
 import time
 
 from study.cluster.connection import private_ray
+from study.records.records import Iteration
 from study.space.parameters import SCALE
 from study.space.parsing import parse_space
 from study.space.space_file import Source
@@ -27,7 +28,8 @@ def train(workload: Workload) -> Training:
 
 
 def _train(workload: Workload) -> Training:
-    from study.trial.run import TrialConfig, TrialRun
+    from study.trial.messages import TrialConfig
+    from study.trial.run import TrialRun
 
     spec = _spec(workload)
     setting = {**spec.fixed, SCALE: workload.num_runners}
@@ -45,16 +47,16 @@ def _train(workload: Workload) -> Training:
     laps, records = Laps(), []
 
     def iteration() -> int:
-        records.extend(trial.advance()["records"])
-        return int(records[-1]["env_steps"]) - sum(laps.env_steps)
+        records.extend(trial.advance().records)
+        return int(records[-1].env_steps) - sum(laps.env_steps)
 
     try:
         for _ in range(workload.iterations):
             laps.time(iteration)
     finally:
         trial.close()
-    effective = records[0]["effective"]
-    updates = [record["metrics"]["num_gradient_updates"] for record in records if record["kind"] == "iteration"]
+    effective = records[0].effective
+    updates = [record.metrics["num_gradient_updates"] for record in records if isinstance(record, Iteration)]
     return Training(
         env_steps=tuple(laps.env_steps),
         seconds=tuple(laps.seconds),

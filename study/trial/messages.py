@@ -1,0 +1,109 @@
+"""What the driver and a trial tell each other through Ray Tune. Pure values, packed once and unpacked once."""
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from study.hosts.load import NodeLoad
+from study.records.records import Evaluation, Iteration, TrialStarted
+from study.space.parameters import Value
+from study.space.spec import Execution, StudySpec
+
+_OF_THE_RECORD = ("setting", "seed", "iterations", "execution", "trial", "attempt", "first_episode")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialConfig:
+    """What a trial is to do."""
+
+    spec: StudySpec
+    setting: Mapping[str, Value]
+    """Every parameter with its value, the scale included."""
+    seed: int
+    iterations: int | None
+    execution: Execution
+    trial: int
+    attempt: int
+    group: tuple[str, int] | None = None
+    """Name of the group of trials that are timed side by side, and how many they are; None for a trial by itself."""
+    driver: tuple[str, int] | None = None
+    """Host and process of the driver."""
+    first_episode: int = 0
+    """Number of the first evaluation episode."""
+
+    @property
+    def is_timed_alone(self) -> bool:
+        """Whether no other trial is timed beside this one."""
+        return self.group is None or self.group[1] < 2
+
+    @classmethod
+    def unpacked(cls, config: Mapping[str, Any]) -> "TrialConfig":
+        """Return the configuration that Tune hands over."""
+        return cls(
+            **{name: config[name] for name in _OF_THE_RECORD if name in config},
+            spec=spec_in(config),
+            group=config.get("group"),
+            driver=config.get("driver"),
+        )
+
+
+def packed_config(started: TrialStarted, spec: str, *, group: tuple[str, int] | None = None) -> dict[str, Any]:
+    """Return the configuration of a trial for Tune: plain values.
+
+    Args:
+        started: Its record.
+        spec: `StudySpec.to_json()` as text: Tune copies, flattens and prints a configuration for each result.
+        group: As in `TrialConfig`.
+    """
+    values = {name: getattr(started, name) for name in _OF_THE_RECORD}
+    return {"spec": spec, "group": group, "driver": (os.uname().nodename, os.getpid()), **values}
+
+
+def spec_in(config: Mapping[str, Any]) -> StudySpec:
+    """Return the space in a trial's configuration, where it is text, or what was read from it."""
+    spec = config["spec"]
+    return _parsed(spec) if isinstance(spec, str) else StudySpec.model_validate(spec)
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(text: str) -> StudySpec:
+    return StudySpec.model_validate_json(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltTrial:
+    """What a trial knows of its record `TrialBuilt`: all but the timing label, which the driver gives."""
+
+    startup_time_s: float | None
+    effective: dict[str, Any]
+    processes_per_node: dict[str, int]
+    placement: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """What a trial reports after an iteration.
+
+    Attributes:
+        records: What is new, in its order.
+        progress: Of the budget, in [0, 1].
+        done: Whether the trial has come to its end.
+        policy: With `done`, a zip archive of the final policy's checkpoint; None where the trial does not learn.
+        node_loads: With `done`, what else the nodes did in the timed part, as far as it is known.
+    """
+
+    records: tuple[BuiltTrial | Iteration | Evaluation, ...]
+    progress: float
+    done: bool
+    policy: bytes | None = None
+    node_loads: tuple[NodeLoad, ...] = ()
+
+    def packed(self) -> dict[str, Any]:
+        """Return the result for Tune, which reads `done` alone."""
+        return {RESULT: self, "done": self.done}
+
+
+RESULT = "study_result"
+"""Key of the `TrialResult` in a result of Tune."""
