@@ -8,6 +8,7 @@ import pytest
 
 from study.designs.registry import make_plan
 from study.errors import SpaceError
+from study.hosts.load import NodeLoad
 from study.planning.shape import ClusterShape, NodeShape
 from study.records import log as records_module
 from study.records.ledger import fold
@@ -47,14 +48,9 @@ def built(*placement):
 
 
 def node_load(host, foreign, *, cores=4, stolen=0.0):
-    return {
-        "host": host,
-        "num_cores": cores,
-        "seconds": 10.0,
-        "foreign_cores": foreign,
-        "stolen_cores": stolen,
-        "largest": "make",
-    }
+    return NodeLoad(
+        host=host, num_cores=cores, seconds=10.0, foreign_cores=foreign, stolen_cores=stolen, largest="make"
+    )
 
 
 def begin(session, runners):
