@@ -20,7 +20,6 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from study.errors import TrialError
 from study.metrics import METRICS
 from study.records.folder import unpack_policy
-from study.records.records import Evaluation, Iteration, TrialBuilt
 from study.space.spec import StudySpec
 from study.trial import run as run_module
 from study.trial.engine.sampling.seeds import lane_seed
@@ -116,12 +115,10 @@ def test_runners_begin_with_the_learners_weights(weights: list[Any]) -> None:
         assert all(np.array_equal(np.asarray(value), np.asarray(learner[name])) for name, value in runner.items())
 
 
-def test_records_are_complete(results: list[dict[str, Any]]) -> None:
+def test_records_are_complete(results: list[TrialResult]) -> None:
     (built,), iterations, evaluations = (of_kind(results, kind) for kind in ("trial_built", "iteration", "evaluation"))
     assert results[0].records[0] is built
-    TrialBuilt(**_without_kind(built), timing="measured", timing_reason="")
-    assert [Iteration(**_without_kind(record)).iteration for record in iterations] == [1, 2]
-    assert [Evaluation(**_without_kind(record)).iteration for record in evaluations] == [1, 2]
+    assert [record.iteration for record in iterations] == [record.iteration for record in evaluations] == [1, 2]
     assert {(record.trial, record.attempt) for record in (*iterations, *evaluations)} == {(3, 1)}
     assert sum(built.processes_per_node.values()) == 3
     assert [(place["process"], place["number"], place["runners"]) for place in built.placement] == [
@@ -140,11 +137,7 @@ def test_records_are_complete(results: list[dict[str, Any]]) -> None:
     assert [result.done for result in results] == [False, True]
 
 
-def _without_kind(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name != "kind"}
-
-
-def test_metrics_are_finite_from_the_first_iteration(results: list[dict[str, Any]]) -> None:
+def test_metrics_are_finite_from_the_first_iteration(results: list[TrialResult]) -> None:
     names = [name for name, metric in METRICS.items() if metric.grain == "iteration"]
     for record in of_kind(results, "iteration"):
         metrics = record.metrics
@@ -158,7 +151,7 @@ def test_metrics_are_finite_from_the_first_iteration(results: list[dict[str, Any
         assert metrics["peak_rss_mb"] > 3 * 100
 
 
-def test_counts_agree(results: list[dict[str, Any]]) -> None:
+def test_counts_agree(results: list[TrialResult]) -> None:
     iterations = of_kind(results, "iteration")
     steps = [record.metrics["train_batch_size_actual"] for record in iterations]
     assert steps == [400, 400]
@@ -169,7 +162,7 @@ def test_counts_agree(results: list[dict[str, Any]]) -> None:
     assert sum(steps) - 8 * 500 < total <= sum(steps)
 
 
-def test_phases_sum_to_the_whole(results: list[dict[str, Any]]) -> None:
+def test_phases_sum_to_the_whole(results: list[TrialResult]) -> None:
     wall_time_s = 0.0
     for record in of_kind(results, "iteration"):
         metrics = record.metrics
@@ -181,7 +174,7 @@ def test_phases_sum_to_the_whole(results: list[dict[str, Any]]) -> None:
         assert record.wall_time_s == pytest.approx(wall_time_s)
 
 
-def test_what_runs_is_what_was_asked(results: list[dict[str, Any]]) -> None:
+def test_what_runs_is_what_was_asked(results: list[TrialResult]) -> None:
     effective = of_kind(results, "trial_built")[0].effective
     asked = trial_config(setting={"num_envs_per_env_runner": 4})["setting"]
     assert {name: effective[name] for name in asked} == pytest.approx(asked)
@@ -198,7 +191,7 @@ def test_what_runs_is_what_was_asked(results: list[dict[str, Any]]) -> None:
     ]
 
 
-def test_the_policy_travels(results: list[dict[str, Any]], trial: TrialRun, tmp_path: Path) -> None:
+def test_the_policy_travels(results: list[TrialResult], trial: TrialRun, tmp_path: Path) -> None:
     assert [result.policy is None for result in results] == [True, False]
     unpack_policy(results[-1].policy, tmp_path / "policy")
     module = RLModule.from_checkpoint(tmp_path / "policy")
@@ -206,7 +199,7 @@ def test_the_policy_travels(results: list[dict[str, Any]], trial: TrialRun, tmp_
     assert list(evaluate(module, spec).returns) == of_kind(results, "evaluation")[-1].returns
 
 
-def test_the_same_seed_gives_the_same_trial(results: list[dict[str, Any]]) -> None:
+def test_the_same_seed_gives_the_same_trial(results: list[TrialResult]) -> None:
     with running(setting={"num_envs_per_env_runner": 4}) as again:
         repeated = play(again)
     names = [name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.source == "counted"]
