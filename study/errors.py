@@ -64,12 +64,16 @@ class StudyError(Exception):
 
 def in_one_line(*, where: str, rule: str, got: str, fix: str) -> str:
     """Return the text of a problem, `where: rule, got value. Fix: action.`, without the parts that are empty."""
-    return f"{f'{where}: ' if where else ''}{_sentence(rule, got)}{f' Fix: {fix}' if fix else ''}"
+    place = f"{where}: " if where else ""
+    text = f"{place}{_sentence(rule, got)}"
+    if not fix:
+        return text
+    return f"{text}Fix: {fix}" if text.endswith("\n") else f"{text} Fix: {fix}"
 
 
 def _sentence(rule: str, got: str) -> str:
     text = f"{rule}, got {got}" if got else rule
-    return text if text.endswith((".", "!", "?")) else f"{text}."
+    return text if text.endswith((".", "!", "?", "\n")) else f"{text}."
 
 
 def _restored(kind: type[StudyError], args: tuple[Any, ...], parts: dict[str, Any]) -> StudyError:

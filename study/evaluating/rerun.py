@@ -57,8 +57,14 @@ def held_by_mlflow(folder: StudyFolder, tracking_uri: str) -> str:
     held = [run.tags.get(FROZEN_CHAIN) for each in store.experiments() if each.active for run in store.runs(each, text)]
     if known := [digest for digest in held if digest]:
         return known[0]
-    law = f"must hold a digest of study {identity.study_id}, got {'none' if held else 'no such study'}"
-    raise RecordError(f"{store.shown}: {law}. Fix: name the MLflow that the study wrote to while it ran.")
+    rule = f"must hold a digest of study {identity.study_id}"
+    raise RecordError(
+        where=store.shown,
+        rule=rule,
+        got=f"{'none' if held else 'no such study'}",
+        fix="Name the MLflow that the study wrote to while it ran.",
+        code="rerun-of-another-study",
+    )
 
 
 def train_again(
@@ -83,8 +89,10 @@ def train_again(
     ledger = fold((line.record, line.time) for line in lines)
     finished = [row for row in ledger.rows.values() if row.stage == "confirm" and row.status == "finished"]
     if count > len(finished):
-        law = f"must be at most the trials of the confirmation that finished, {len(finished)}, got {count}"
-        raise RecordError(f"--rerun: {law}. Fix: lower it.")
+        rule = f"must be at most the trials of the confirmation that finished, {len(finished)}"
+        raise RecordError(
+            where="--rerun", rule=rule, got=f"{count}", fix="Lower it.", code="rerun-without-confirmation"
+        )
     here = provenance({})
     there = {row.trial: _provenance_of(row, lines) for row in finished}
     seed = secrets.randbelow(2**31) if seed is None else seed
@@ -93,8 +101,14 @@ def train_again(
     for row in rows:
         recorded, got = ((each.get("versions") or {}).get(ENGINE) for each in (there[row.trial], here))
         if recorded != got:
-            law = f"{ENGINE} must have the version of the records, {recorded}, got {got}"
-            raise RecordError(f"--rerun: {law}. Fix: install {ENGINE}=={recorded} in another environment.")
+            rule = f"{ENGINE} must have the version of the records, {recorded}"
+            raise RecordError(
+                where="--rerun",
+                rule=rule,
+                got=f"{got}",
+                fix=f"Install {ENGINE}=={recorded} in another environment.",
+                code="rerun-with-another-version",
+            )
     listed = ", ".join(str(row.trial) for row in rows)
     tell(f"Training {count} of {len(finished)} trials of the confirmation again, drawn with --seed {seed}: {listed}.")
     from study.evaluating.retraining import train

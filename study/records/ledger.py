@@ -367,8 +367,11 @@ class Ledger:
             case TrialBuilt() | Iteration() | Evaluation() | TrialEnded():
                 if (row := self.rows.get(record.trial)) is None:
                     raise RecordError(
-                        f"records: a trial must have started before, got {record.kind} of trial {record.trial}. "
-                        "Fix: restore the file from a backup, or start a new study with --name."
+                        where="records",
+                        rule="a trial must have started before",
+                        got=f"{record.kind} of trial {record.trial}",
+                        fix="Restore the file from a backup, or start a new study with --name.",
+                        code="record-of-unstarted-trial",
                     )
                 row.apply(record, moment)
                 return row

@@ -62,8 +62,11 @@ class RecordLog:
         if not _BEGINNING.startswith(torn):
             os.close(self._file)
             raise RecordError(
-                f"{self.path}: the last line must be a record or the beginning of one, got {torn!r}…. "
-                "Fix: restore the file from a backup, or start a new study with --name."
+                where=str(self.path),
+                rule="the last line must be a record or the beginning of one",
+                got=f"{torn!r}…",
+                fix="Restore the file from a backup, or start a new study with --name.",
+                code="last-line-not-a-record",
             )
 
     def append(self, record: Record) -> Line:
@@ -75,8 +78,14 @@ class RecordLog:
         """
         with self._writing:
             if self._is_closed:
-                law = f"a session that has ended must write no more, got {record.kind}"
-                raise RecordError(f"{self.path}: {law}. Fix: run the same command with --resume.")
+                rule = "a session that has ended must write no more"
+                raise RecordError(
+                    where=str(self.path),
+                    rule=rule,
+                    got=f"{record.kind}",
+                    fix="Run the same command with --resume.",
+                    code="log-is-closed",
+                )
             if isinstance(record, StageDecided):
                 record = replace(record, chain=self._head_of_chain())
             line = self._append(record)
@@ -105,8 +114,10 @@ class RecordLog:
             with contextlib.suppress(OSError):  # else the next opening cuts the torn line off
                 os.ftruncate(self._file, self._end)
             raise RecordError(
-                f"{self.path}: the record could not be written ({error.strerror}). "
-                "Fix: free some space, then run the same command with --resume; nothing recorded so far is lost."
+                where=str(self.path),
+                rule=f"the record could not be written ({error.strerror})",
+                fix="Free some space, then run the same command with --resume; nothing recorded so far is lost.",
+                code="record-not-written",
             ) from error
         self._end += len(raw)
         line = Line(seq=self._next_seq, time=moment, record=record, end=self._end)
@@ -132,9 +143,11 @@ class RecordLog:
         except OSError as error:
             got = f"none that can be read ({error.strerror})"
         raise RecordError(
-            f"{self.path}: only one driver may write, and this one left it at {self._end} bytes, got {got}: another "
-            "driver has taken the study over, or the file was changed. Fix: let one driver alone go on, with --resume; "
-            "nothing recorded is lost."
+            where=str(self.path),
+            rule=f"only one driver may write, and this one left it at {self._end} bytes",
+            got=f"{got}: another driver has taken the study over, or the file was changed",
+            fix="Let one driver alone go on, with --resume; nothing recorded is lost.",
+            code="another-driver-writes",
         )
 
     def close(self) -> None:

@@ -279,11 +279,22 @@ def open_records(path: Path) -> IO[bytes]:
         RecordError: It may not be read, or is no file, but for instance a pipe that somebody would have to fill.
     """
     if not path.is_file():
-        raise RecordError(f"{path}: must be a file, got something else. Fix: restore it from a backup.")
+        raise RecordError(
+            where=str(path),
+            rule="must be a file",
+            got="something else",
+            fix="Restore it from a backup.",
+            code="records-not-a-file",
+        )
     try:
         return lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb")
     except OSError as error:
-        raise RecordError(f"{path}: must be readable ({error.strerror}). Fix: check its permissions.") from error
+        raise RecordError(
+            where=str(path),
+            rule=f"must be readable ({error.strerror})",
+            fix="Check its permissions.",
+            code="records-not-readable",
+        ) from error
 
 
 def raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
@@ -297,18 +308,28 @@ def raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
         while raw := file.readline(MAX_LINE):
             if len(raw) == MAX_LINE:
                 raise RecordError(
-                    f"{path}: line {number + 1}: a record has fewer than {MAX_LINE} bytes. "
-                    "Fix: restore the file from a backup, or start a new study with --name."
+                    where=f"{path}: line {number + 1}",
+                    rule=f"a record has fewer than {MAX_LINE} bytes",
+                    fix="Restore the file from a backup, or start a new study with --name.",
+                    code="record-too-long",
                 )
             number += 1
             yield raw
     except (EOFError, lzma.LZMAError) as error:
         raise RecordError(
-            f"{path}: must be a complete compressed file, got one that is cut or damaged after line {number} "
-            f"({error}). Fix: copy it again."
+            where=str(path),
+            rule="must be a complete compressed file",
+            got=f"one that is cut or damaged after line {number} ({error})",
+            fix="Copy it again.",
+            code="compressed-file-cut",
         ) from error
     except OSError as error:
-        raise RecordError(f"{path}: must be readable ({error.strerror}). Fix: check its permissions.") from error
+        raise RecordError(
+            where=str(path),
+            rule=f"must be readable ({error.strerror})",
+            fix="Check its permissions.",
+            code="records-not-readable",
+        ) from error
 
 
 def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Iterator[Line]:
@@ -347,8 +368,11 @@ def check_seq(line: Line, expected: int, where: str) -> None:
     """
     if line.seq != expected:
         raise RecordError(
-            f"{where}: `seq` must be {expected}, got {line.seq}: lines are missing or doubled. "
-            "Fix: restore the file from a backup, or start a new study with --name."
+            where=where,
+            rule=f"`seq` must be {expected}",
+            got=f"{line.seq}: lines are missing or doubled",
+            fix="Restore the file from a backup, or start a new study with --name.",
+            code="records-out-of-order",
         )
 
 
@@ -370,29 +394,50 @@ def parse_line(raw: bytes, where: str, end: int) -> Line:
     Raises:
         RecordError: It is not a record of a known schema.
     """
-    fix = "Fix: restore the file from a backup, or start a new study with --name."
+    fix = "Restore the file from a backup, or start a new study with --name."
     try:
         content = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise RecordError(f"{where}: must be JSON, {error}. {fix}") from error
+        raise RecordError(where=where, rule=f"must be JSON, {error}", fix=fix, code="line-not-json") from error
     if not isinstance(content, dict) or not {"schema", "seq", "time", "kind"} <= content.keys():
-        raise RecordError(f"{where}: must be a record with schema, seq, time and kind, got {raw[:60]!r}. {fix}")
+        raise RecordError(
+            where=where,
+            rule="must be a record with schema, seq, time and kind",
+            got=f"{raw[:60]!r}",
+            fix=fix,
+            code="line-not-a-record",
+        )
     schema, seq, moment, kind = (content.pop(key) for key in ("schema", "seq", "time", "kind"))
     if schema != SCHEMA:
         raise RecordError(
-            f"{where}: this version reads schema {SCHEMA}, got {str(schema)[:60]}. "
-            "Fix: use the version of this project that wrote the study."
+            where=where,
+            rule=f"this version reads schema {SCHEMA}",
+            got=str(schema)[:60],
+            fix="Use the version of this project that wrote the study.",
+            code="records-of-another-version",
         )
     if type(kind) is not str or kind not in KINDS or type(seq) is not int or not is_moment(moment):
-        raise RecordError(f"{where}: unknown record, got kind {str(kind)[:60]!r}. {fix}")
+        raise RecordError(
+            where=where, rule="unknown record", got=f"kind {str(kind)[:60]!r}", fix=fix, code="unknown-record"
+        )
     try:
         restore_returns(content)
         line = Line(seq=seq, time=moment, record=KINDS[kind](**content), end=end)
     except TypeError as error:
         wanted = ", ".join(item.name for item in fields(KINDS[kind]))
-        raise RecordError(f"{where}: a {kind} record has {wanted}, got {', '.join(content)[:500]}. {fix}") from error
+        raise RecordError(
+            where=where,
+            rule=f"a {kind} record has {wanted}",
+            got=", ".join(content)[:500],
+            fix=fix,
+            code="record-with-other-fields",
+        ) from error
     if wrong := misfit(KINDS[kind], content):
         raise RecordError(
-            f"{where}: a record must have the fields of its kind, each of its type, got {kind} with {wrong}. {fix}"
+            where=where,
+            rule="a record must have the fields of its kind, each of its type",
+            got=f"{kind} with {wrong}",
+            fix=fix,
+            code="malformed-record",
         )
     return line

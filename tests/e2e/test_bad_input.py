@@ -280,7 +280,7 @@ def test_a_hold_up_study_that_cannot_end_well_is_refused(options, expected):
 
 def test_a_budget_that_pays_for_nothing_is_refused_with_what_would_be_enough():
     error = refused("plan", "acrobot_holdup.yaml", "--set", "holdup.cpu_hours=0.1")
-    assert re.search(r"holdup\.cpu_hours: .* Fix: set it to \d", str(error))
+    assert re.search(r"holdup\.cpu_hours: .* Fix: Set it to \d", str(error))
 
 
 def test_the_plan_says_what_a_trial_needs_and_how_its_times_will_be_labelled():

@@ -268,7 +268,7 @@ def test_a_full_disk_ends_the_study_and_a_resume_finishes_it(place):
             assert process.wait(timeout=180) == 75
         said = (place / "log").read_text()
         assert "No space left" in said
-        assert "Fix: free some space" in said
+        assert "Fix: Free some space" in said
         assert "Traceback" not in said
         (disk / "filler").unlink()
         done = run(words, place)

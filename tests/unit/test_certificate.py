@@ -539,7 +539,7 @@ def test_a_study_that_is_not_confirmed_is_told_how_to_go_on(
     folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec, until=until))
     with pytest.raises(RecordError, match=words) as raised:
         make_certificate(folder)
-    assert "Fix: go on with python run_study.py --space " in str(raised.value)
+    assert "Fix: Go on with python run_study.py --space " in str(raised.value)
     assert "--name demo" in str(raised.value)
     assert str(raised.value).endswith("--resume")
 

@@ -149,7 +149,7 @@ def test_what_cannot_be_run_is_refused(study: StudyFolder, tmp_path: Path) -> No
 def test_what_rllib_lacks_is_not_left_out_of_a_script(tmp_path: Path) -> None:
     spec = holdup.holdup_spec(environment__frame_stack=2, environment__action_repeat=2)
     folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec))
-    with pytest.raises(AnalysisError, match=r"action_repeat, frame_stack\. Fix: use `export --format yaml`"):
+    with pytest.raises(AnalysisError, match=r"action_repeat, frame_stack\. Fix: Use `export --format yaml`"):
         export_python(folder, 6)
     assert "frame_stack: 2" in export_yaml(folder, 6)
 

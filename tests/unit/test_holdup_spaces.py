@@ -28,7 +28,7 @@ def test_rllibs_own_parts_confirm_nothing_that_they_cannot_train_on(name):
 
 
 def test_a_budget_that_is_far_too_small_is_refused_before_anything_runs():
-    with pytest.raises(ClusterError, match=r"holdup.cpu_hours: must pay .* Fix: set it to 0\.\d or more"):
+    with pytest.raises(ClusterError, match=r"holdup.cpu_hours: must pay .* Fix: Set it to 0\.\d or more"):
         make_plan(space(holdup={"cpu_hours": 0.001}), CLUSTER)
 
 

@@ -84,7 +84,7 @@ def test_garbage_in_the_middle_is_refused_with_file_and_line(folder):
     lines = folder.records.read_bytes().splitlines(keepends=True)
     folder.records.write_bytes(b"".join([*lines[:3], b"\x00garbage\n", *lines[4:]]))
     before = folder.records.read_bytes()
-    with pytest.raises(RecordError, match=r"records\.jsonl: line 4: must be JSON.*Fix: restore"):
+    with pytest.raises(RecordError, match=r"records\.jsonl: line 4: must be JSON.*Fix: Restore"):
         RecordLog(folder.records)
     assert folder.records.read_bytes() == before
 
@@ -145,7 +145,7 @@ def test_a_full_disk_leaves_the_file_whole(folder):
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, hard))
             for _ in range(2):
-                with pytest.raises(RecordError, match=r"could not be written.*Fix: free some space"):
+                with pytest.raises(RecordError, match=r"could not be written.*Fix: Free some space"):
                     log.append(iteration(0, 9))
                 assert folder.records.read_bytes() == before
         finally:

@@ -83,7 +83,7 @@ def test_too_many_trials_and_another_engine_are_refused(tmp_path: Path) -> None:
     folder = a_study(tmp_path, versions={"ray": "1.0.0"})
     with pytest.raises(RecordError, match="must be at most the trials of the confirmation that finished, 36, got 37"):
         list(train_again(folder, 37))
-    with pytest.raises(RecordError, match=r"ray must have the version of the records, 1\.0\.0, got .*Fix: install ray"):
+    with pytest.raises(RecordError, match=r"ray must have the version of the records, 1\.0\.0, got .*Fix: Install ray"):
         list(train_again(folder, 1))
 
 

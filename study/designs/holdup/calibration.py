@@ -66,7 +66,13 @@ def fit(samples: Sequence[Sample]) -> CostModel:
     """
     usable = [sample for sample in samples if sample.cpu_s > 0 and math.isfinite(sample.cpu_s)]
     if not usable:
-        raise AnalysisError("cost model: needs a trial that cost CPU time, got none. Fix: see why calibration failed.")
+        raise AnalysisError(
+            where="cost model",
+            rule="needs a trial that cost CPU time",
+            got="none",
+            fix="See why calibration failed.",
+            code="no-trial-with-cost",
+        )
     work = np.array([_work(sample.setting, sample.env_steps) for sample in usable], dtype=np.float64)
     cost = np.array([sample.cpu_s for sample in usable], dtype=np.float64)
     shares, _ = nnls(work / cost[:, None], np.ones(len(usable)))

@@ -129,7 +129,9 @@ def _check_budget(holdup: HoldUpSpec, cpu_hours: float) -> None:
     """
     if holdup.cpu_hours is not None and holdup.cpu_hours < cpu_hours / GUESS_FACTOR:
         raise ClusterError(
-            f"holdup.cpu_hours: must pay for the smallest search, race, stress and confirmation, got "
-            f"{holdup.cpu_hours:g}; they take about {in_words(cpu_hours)}, by a guess good to a factor of three. "
-            f"Fix: set it to {cpu_hours:.1f} or more, or lower the sizes of the stages."
+            where="holdup.cpu_hours",
+            rule="must pay for the smallest search, race, stress and confirmation",
+            got=f"{holdup.cpu_hours:g}; they take about {in_words(cpu_hours)}, by a guess good to a factor of three",
+            fix=f"Set it to {cpu_hours:.1f} or more, or lower the sizes of the stages.",
+            code="cpu-hours-too-few",
         )

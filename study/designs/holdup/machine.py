@@ -73,7 +73,13 @@ def decide(
     numbers = range(len(requests_of(spec, decisions)))
     run = [number for number in numbers if number not in cancelled_by(decisions) | set(cancelled)]
     if open_ones := [number for number in run if number not in rows or not rows[number].ended]:
-        raise RecordError(f"decision {len(decisions)}: all trials must have ended, got {open_ones[:5]} open.")
+        raise RecordError(
+            where=f"decision {len(decisions)}",
+            rule="all trials must have ended",
+            got=f"{open_ones[:5]} open",
+            fix="Restore the records from a backup.",
+            code="decision-with-open-trials",
+        )
     protocol = decisions[0].protocol if decisions else protocol
     known = Evidence(spec, {number: rows[number] for number in run}, decisions, protocol=protocol)
     every, index = phases(known.holdup), len(decisions)

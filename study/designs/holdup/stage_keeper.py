@@ -119,8 +119,11 @@ class StageKeeper(Course):
         allowed = started.stage in ("confirm", "measure") and frozen is not None
         if not allowed or (started.stage == "confirm" and started.digest not in frozen.settings):  # type: ignore[union-attr]
             raise RecordError(
-                f"trial {started.trial}: test seed {started.seed} is for settings that are frozen, got "
-                f"{started.digest} in stage {started.stage}. Fix: this is a fault of this program; please report it."
+                where=f"trial {started.trial}",
+                rule=f"test seed {started.seed} is for settings that are frozen",
+                got=f"{started.digest} in stage {started.stage}",
+                fix="This is a fault of this program; please report it.",
+                code="test-seed-before-freeze",
             )
 
     def _check_episodes(self, started: TrialStarted) -> None:
@@ -137,8 +140,11 @@ class StageKeeper(Course):
             law, kept = "only runs of the confirmation play other episodes than the first ones", first == 0
         if not kept:
             raise RecordError(
-                f"trial {started.trial} ({started.stage}): {law}, got {first} to {first + size - 1}. "
-                "Fix: this is a fault of this program; please report it."
+                where=f"trial {started.trial} ({started.stage})",
+                rule=law,
+                got=f"{first} to {first + size - 1}",
+                fix="This is a fault of this program; please report it.",
+                code="confirmation-episodes-shared",
             )
 
     def predicted_cpu_s(self, request: TrialRequest, setting: Mapping[str, Value]) -> float | None:

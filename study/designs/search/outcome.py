@@ -94,8 +94,11 @@ class Outcomes:
             )
         except (ValueError, TypeError) as error:
             raise RecordError(
-                f"trial {row.trial}: what was proposed must lie in the space, got another value ({error}). "
-                "Fix: restore records.jsonl and study.json from a backup."
+                where=f"trial {row.trial}",
+                rule="what was proposed must lie in the space",
+                got=f"another value ({error})",
+                fix="Restore records.jsonl and study.json from a backup.",
+                code="proposal-outside-space",
             ) from error
         trial.datetime_start = datetime.fromtimestamp(row.started)
         if row.ended and row.ended_at is not None:

@@ -81,8 +81,11 @@ def _cell_plan(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> CellPlan:
     together = _num_cpus_of(spec, cell, cluster)
     if together > cluster.num_cpus:
         raise ClusterError(
-            f"throughput.allocation: {cell.num_trials} trials of {scale} runners need {together} CPUs at once, the "
-            f"cluster has {cluster.num_cpus}. Fix: lower num_env_runners there, or add nodes."
+            where="throughput.allocation",
+            rule=f"{cell.num_trials} trials of {scale} runners need {together} CPUs at once, the cluster has "
+            f"{cluster.num_cpus}",
+            fix="Lower num_env_runners there, or add nodes.",
+            code="allocation-does-not-fit",
         )
     execution = needs.execution
     label = label_at_start(alone, cluster, num_env_runners=scale, execution=execution, beside=together - needs.num_cpus)
@@ -101,10 +104,13 @@ def _check_clock(plans: Iterable[CellPlan]) -> None:
         first = min(sharing, key=lambda plan: (plan.cell.num_trials, plan.needs.num_cpus))
         cells = f"{len(sharing)} cells" if len(sharing) > 1 else "a cell"
         raise ClusterError(
-            f"execution: auto times only processes with a core each, and {cells} would share cores, got "
-            f"{first.cell.num_env_runners} runners with {first.needs.label.reason}. Fix: run where the CPUs are "
-            "(--address), list fewer runners, or set environment.step_wait_ms; execution: real times them all the "
-            "same, labelled oversubscribed; execution: emulated runs them without a clock."
+            where="execution",
+            rule=f"auto times only processes with a core each, and {cells} would share cores",
+            got=f"{first.cell.num_env_runners} runners with {first.needs.label.reason}",
+            fix="Run where the CPUs are (--address), list fewer runners, or set environment.step_wait_ms; "
+            "execution: real times them all the same, labelled oversubscribed; execution: emulated runs them "
+            "without a clock.",
+            code="cells-share-cores",
         )
 
 

@@ -153,7 +153,10 @@ class Certificate:
             write_atomically(folder.certificate_page, self.to_markdown())
         except OSError as error:
             raise RecordError(
-                f"{folder.path}: must be writable ({error.strerror}). Fix: free some space, or check its permissions."
+                where=str(folder.path),
+                rule=f"must be writable ({error.strerror})",
+                fix="Free some space, or check its permissions.",
+                code="certificate-not-writable",
             ) from error
 
 

@@ -120,7 +120,13 @@ def diagnose(trials: Sequence[TrialHistory], spec: StudySpec) -> Diagnosis:
     places = {(trial.row.digest, trial.row.num_env_runners) for trial in trials}
     if len(places) != 1:
         law = "must be those of one setting at one scale"
-        raise AnalysisError(f"trials: {law}, got {sorted(places)}. Fix: group them by digest and scale.")
+        raise AnalysisError(
+            where="trials",
+            rule=law,
+            got=sorted(places),
+            fix="Group them by digest and scale.",
+            code="diagnosis-of-mixed-trials",
+        )
     ((digest, scale),) = places
     sound = [trial for trial in trials if trial.row.status == "finished"]
     findings = (

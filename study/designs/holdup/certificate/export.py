@@ -52,7 +52,11 @@ def export_python(folder: StudyFolder, scale: int) -> str:
         fix = "Use `export --format yaml`, which keeps the backend."
         got = spec.environment.backend
         raise AnalysisError(
-            f"environment.backend: a plain script makes its environment with Gymnasium, got {got}. Fix: {fix}"
+            where="environment.backend",
+            rule="a plain script makes its environment with Gymnasium",
+            got=got,
+            fix=fix,
+            code="export-needs-gymnasium",
         )
     _check_rllib_can(spec)
     return f"{_comment(_header(certificate, spec, scale))}\n{_body(spec, setting)}"
@@ -97,7 +101,13 @@ def _comment(lines: Iterable[str]) -> str:
 def _resolved(folder: StudyFolder, scale: int) -> tuple[Certificate, StudySpec, dict[str, Value]]:
     certificate, spec = make_certificate(folder), folder.identity().parse()
     if scale < 1:
-        raise AnalysisError(f"scale: must be at least 1, got {scale}. Fix: name a number of environment runners.")
+        raise AnalysisError(
+            where="scale",
+            rule="must be at least 1",
+            got=scale,
+            fix="Name a number of environment runners.",
+            code="export-scale-below-one",
+        )
     return certificate, spec, fitted(spec, certificate.winner["rule"], scale)
 
 
@@ -111,13 +121,18 @@ def _check_rllib_can(spec: StudySpec) -> None:
     words = [word for section, arguments in spec.rllib.items() for word in (section, *arguments)]
     if foreign := [word for word in words if not word.isidentifier() or keyword.iskeyword(word)]:
         raise AnalysisError(
-            f"export: names under `rllib:` become names in the script, got {foreign[0]!r}. "
-            "Fix: do not run what this study's folder says: it was made by hand."
+            where="export",
+            rule="names under `rllib:` become names in the script",
+            got=f"{foreign[0]!r}",
+            fix="Do not run what this study's folder says: it was made by hand.",
+            code="export-of-unsafe-names",
         )
     if lacking:
         raise AnalysisError(
-            f"export: a script of RLlib alone must do what was trained, and RLlib lacks {', '.join(lacking)}. "
-            "Fix: use `export --format yaml`, and run it here."
+            where="export",
+            rule=f"a script of RLlib alone must do what was trained, and RLlib lacks {', '.join(lacking)}",
+            fix="Use `export --format yaml`, and run it here.",
+            code="export-lacks-in-rllib",
         )
 
 

@@ -294,7 +294,13 @@ class Maker:
         ]
         if not chosen:
             law = "the winner must have trials in race or stress at the target scale"
-            raise RecordError(f"records: {law}, got none. Fix: restore the file from a backup.")
+            raise RecordError(
+                where="records",
+                rule=law,
+                got="none",
+                fix="Restore the file from a backup.",
+                code="winner-without-trials",
+            )
         bounds = [each.evidence.get("bounds", {}).get(digest) for each in self._ledger.decisions]
         last = next((bound for bound in reversed(bounds) if bound), None)
         when_chosen, when_confirmed = mean_interval(chosen), mean_interval(self._arms[WINNER, target].scores)

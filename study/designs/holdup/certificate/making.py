@@ -65,25 +65,41 @@ def verify(path: str | Path, *, frozen: str | None = None) -> StudyFolder:
     given = Path(path)
     file = StudyFolder(given).certificate if given.is_dir() else given
     again = f"python -m study certificate write {shlex.quote(str(file.parent))}"
-    fix = f"Fix: write it again from the records with `{again}`."
+    fix = f"Write it again from the records with `{again}`."
     try:
         if below(file.parent, file.name).exists() and not file.is_file():
-            raise RecordError(f"{file}: must be a file, got something else. {fix}")
+            raise RecordError(
+                where=str(file), rule="must be a file", got="something else", fix=fix, code="certificate-not-a-file"
+            )
         written = json.loads(file.read_text())
     except FileNotFoundError as error:
-        raise RecordError(f"{file}: no certificate here. {fix}") from error
+        raise RecordError(where=str(file), rule="no certificate here", fix=fix, code="no-certificate") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise RecordError(f"{file}: must be a certificate, got a damaged file ({error}). {fix}") from error
+        raise RecordError(
+            where=str(file),
+            rule="must be a certificate",
+            got=f"a damaged file ({error})",
+            fix=fix,
+            code="certificate-damaged",
+        ) from error
     if not isinstance(written, dict) or written.get("format") != FORMAT:
         got = written.get("format") if isinstance(written, dict) else type(written).__name__
-        raise RecordError(f"{file}: this version reads format {FORMAT}, got {got!r}. {fix}")
+        raise RecordError(
+            where=str(file),
+            rule=f"this version reads format {FORMAT}",
+            got=f"{got!r}",
+            fix=fix,
+            code="certificate-of-another-format",
+        )
     folder = StudyFolder(file.parent)
     certificate = Maker(*_read(folder, certified=file.name)).certificate()
     if frozen is not None and frozen.strip().lower() != (got := certificate.study["frozen_chain"]):
         raise RecordError(
-            f"{folder.records}: the digest of the records before the first test seed must be {frozen!r}, got {got}: "
-            "what the settings were chosen by was changed, or the digest is of another study. "
-            f"Fix: compare the id of the study, {certificate.study['id']}; restore the file from a backup."
+            where=str(folder.records),
+            rule=f"the digest of the records before the first test seed must be {frozen!r}",
+            got=f"{got}: what the settings were chosen by was changed, or the digest is of another study",
+            fix=f"Compare the id of the study, {certificate.study['id']}; restore the file from a backup.",
+            code="records-changed-before-tests",
         )
     differing = list(_differences(written, certificate.to_json(), ""))
     page = folder.certificate_page
@@ -93,7 +109,12 @@ def verify(path: str | Path, *, frozen: str | None = None) -> StudyFolder:
         count = "1 figure differs" if len(differing) == 1 else f"{len(differing)} figures differ"
         listed = differing[:AT_MOST] + [f"… and {len(differing) - AT_MOST} more"] * (len(differing) > AT_MOST)
         lines = "\n".join(f"  {line}" for line in listed)
-        raise RecordError(f"{file}: must say what the records say, {count}:\n{lines}\n{fix}")
+        raise RecordError(
+            where=str(file),
+            rule=f"must say what the records say, {count}:\n{lines}\n",
+            fix=fix,
+            code="certificate-differs-from-records",
+        )
     return folder
 
 
@@ -145,30 +166,54 @@ def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, S
     identity = folder.identity()
     spec = identity.parse()
     if spec.holdup is None:
-        law = "a certificate needs a hold-up study, got a space without `holdup`"
-        raise RecordError(f"{folder.path}: {law}. Fix: add the section and start a new study.")
+        rule = "a certificate needs a hold-up study"
+        raise RecordError(
+            where=str(folder.path),
+            rule=rule,
+            got="a space without `holdup`",
+            fix="Add the section and start a new study.",
+            code="certificate-of-another-kind",
+        )
     if folder.records == folder.packed_results:
-        law = "a certificate rests on the training iterations too, got a study packed without them"
-        raise RecordError(f"{folder.records}: {law}. Fix: pack it without --results-only.")
+        rule = "a certificate rests on the training iterations too"
+        raise RecordError(
+            where=str(folder.records),
+            rule=rule,
+            got="a study packed without them",
+            fix="Pack it without --results-only.",
+            code="certificate-without-iterations",
+        )
     lines = list(read_lines(folder.records))
     if spec.digest() != identity.digest:
-        law = f"digest of the spec must be {spec.digest()}, got {identity.digest}"
-        raise RecordError(f"{folder.identity_file}: {law}. Fix: restore the file from a backup.")
+        rule = f"digest of the spec must be {spec.digest()}"
+        raise RecordError(
+            where=str(folder.identity_file),
+            rule=rule,
+            got=f"{identity.digest}",
+            fix="Restore the file from a backup.",
+            code="certificate-spec-changed",
+        )
     chain = list(islice(heads(folder.records), len(lines)))
     try:
         broken = [*broken_chain(lines, chain), *broken_laws(lines, spec)]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise RecordError(
-            f"{folder.records}: the records must obey the protocol, got some that nothing follows from "
-            f"({type(error).__name__}: {error}). Fix: restore the file from a backup."
+            where=str(folder.records),
+            rule="the records must obey the protocol",
+            got=f"some that nothing follows from ({type(error).__name__}: {error})",
+            fix="Restore the file from a backup.",
+            code="protocol-not-followed",
         ) from error
     if broken:
-        listed = "\n".join(f"  {law}" for law in broken[:AT_MOST])
+        listed = "\n".join(f"  {rule}" for rule in broken[:AT_MOST])
         more = f"\n  … and {len(broken) - AT_MOST} more" if len(broken) > AT_MOST else ""
-        count = f"{len(broken)} law{'s'[: len(broken) - 1]}"
+        count = f"{len(broken)} rule{'s'[: len(broken) - 1]}"
         raise RecordError(
-            f"{folder.records}: the records must obey the protocol, {count} broken:\n{listed}{more}\n"
-            "Fix: restore the file from a backup; without one, this study proves nothing and has to be run again."
+            where=str(folder.records),
+            rule="the records must obey the protocol",
+            got=f"{count} broken:\n{listed}{more}\n",
+            fix="Restore the file from a backup; without one, this study proves nothing and has to be run again.",
+            code="protocol-broken",
         )
     _check_confirmed(folder, identity, fold_lines(lines, folder.records), certified)
     return identity, spec, lines, chain
@@ -183,11 +228,17 @@ def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, ledger: Ledge
     progress = f" ({len(ended & set(planned))} of {len(planned)} trials)" if stage == "confirm" else ""
     if certified:
         raise RecordError(
-            f"{folder.records}: must hold the confirmation that {certified} speaks of, got a study at the stage "
-            f"{stage}{progress}: the records were cut. Fix: restore the file from a backup."
+            where=str(folder.records),
+            rule=f"must hold the confirmation that {certified} speaks of",
+            got=f"a study at the stage {stage}{progress}: the records were cut",
+            fix="Restore the file from a backup.",
+            code="records-cut",
         )
     space, out = shlex.quote(str(folder.space_file)), shlex.quote(str(folder.path.parent))
     raise RecordError(
-        f"{folder.path}: a certificate needs a confirmed study, got one at the stage {stage}{progress}. Fix: go on "
-        f"with python run_study.py --space {space} --name {shlex.quote(identity.name)} --out {out} --resume"
+        where=str(folder.path),
+        rule="a certificate needs a confirmed study",
+        got=f"one at the stage {stage}{progress}",
+        fix=f"Go on with python run_study.py --space {space} --name {shlex.quote(identity.name)} --out {out} --resume",
+        code="study-not-confirmed",
     )

@@ -77,7 +77,13 @@ class Arm:
         seeds = [run.seed for run in self.runs]
         if not seeds or len(set(seeds)) < len(seeds):
             law = "an arm has one run or more, each on a seed of its own"
-            raise AnalysisError(f"{self.name} at {self.scale}: {law}, got seeds {seeds}. Fix: look at its trials.")
+            raise AnalysisError(
+                where=f"{self.name} at {self.scale}",
+                rule=law,
+                got=f"seeds {seeds}",
+                fix="Look at its trials.",
+                code="arm-with-repeated-seeds",
+            )
 
     @property
     def scores(self) -> FloatArray:
@@ -182,7 +188,13 @@ def judge(
     """
     if target not in arms.winner:
         got = sorted(arms.winner)
-        raise AnalysisError(f"winner: must have runs at the target scale {target}, got {got}. Fix: finish the study.")
+        raise AnalysisError(
+            where="winner",
+            rule=f"must have runs at the target scale {target}",
+            got=got,
+            fix="Finish the study.",
+            code="winner-without-runs",
+        )
     checks = []
     for scale in [target, *sorted(set(arms.winner) - {target, arms.references[0].scale})]:
         kept = [_score_kept(arms.winner[scale], small, tolerance) for small in arms.references]

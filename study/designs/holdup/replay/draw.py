@@ -64,7 +64,9 @@ def roles_of(num_seeds: int, holdup: HoldUpSpec) -> Roles:
     """
     if num_seeds < 3:
         law = "a replay needs a seed each to tune, to rank and to judge, 3 in all"
-        raise AnalysisError(f"seeds: {law}, got {num_seeds}. Fix: record more seeds.")
+        raise AnalysisError(
+            where="seeds", rule=law, got=num_seeds, fix="Record more seeds.", code="replay-with-too-few-seeds"
+        )
     tune = max(min(num_seeds // 4, holdup.tune_seeds.count), 1)
     rank = max(min(num_seeds // 2, holdup.rank_seeds.count), 1)
     return Roles(tune=tune, rank=rank, judge=num_seeds - tune - rank)

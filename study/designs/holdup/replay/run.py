@@ -140,10 +140,18 @@ def replay_table(
 def _check(num_replays: int, budget_cpu_s: float | None) -> None:
     if num_replays < 2 * NUM_TABLES:
         law = f"must be at least {2 * NUM_TABLES}, two for each of {NUM_TABLES} resampled tables"
-        raise AnalysisError(f"num_replays: {law}, got {num_replays}. Fix: leave it at 2000.")
+        raise AnalysisError(
+            where="num_replays", rule=law, got=num_replays, fix="Leave it at 2000.", code="too-few-replays"
+        )
     if budget_cpu_s is not None and not budget_cpu_s > 0:
         law = "must be > 0 CPU-seconds"
-        raise AnalysisError(f"budget_cpu_s: {law}, got {budget_cpu_s}. Fix: leave it out for what our protocol spends.")
+        raise AnalysisError(
+            where="budget_cpu_s",
+            rule=law,
+            got=budget_cpu_s,
+            fix="Leave it out for what our protocol spends.",
+            code="replay-without-budget",
+        )
 
 
 # Replays

@@ -65,7 +65,13 @@ class ScoreTable:
             array = getattr(self, name)
             if array.shape != shape or not np.isfinite(array).all():
                 law = f"must be finite and of shape {shape}"
-                raise AnalysisError(f"{name}: {law}, got shape {array.shape}. Fix: give one number per trial.")
+                raise AnalysisError(
+                    where=name,
+                    rule=law,
+                    got=f"shape {array.shape}",
+                    fix="Give one number per trial.",
+                    code="replay-table-malformed",
+                )
 
     def resampled(self, columns: npt.NDArray[np.int64]) -> "ScoreTable":
         """Return the table with the given columns of seeds, the same for every setting and scale.
@@ -98,12 +104,20 @@ def score_table(study: str | Path, *, target: int, small: int, complete_seeds_on
     """
     folder = StudyFolder(Path(study))
     if not folder.exists():
-        raise AnalysisError(f"{study}: must be the folder of a study, got none. Fix: give one with a complete table.")
+        raise AnalysisError(
+            where=str(study),
+            rule="must be the folder of a study",
+            got="none",
+            fix="Give one with a complete table.",
+            code="replay-of-no-study",
+        )
     spec = folder.identity().parse()
     rows = ledger_of(folder.records).rows.values()
     if target == small or not {target, small} <= set(spec.scales):
         law = f"must be two different scales of the study ({', '.join(map(str, spec.scales))})"
-        raise AnalysisError(f"target, small: {law}, got {target} and {small}. Fix: name two of them.")
+        raise AnalysisError(
+            where="target, small", rule=law, got=f"{target} and {small}", fix="Name two of them.", code="replay-scales"
+        )
     whole = [row for row in rows if row.variant == "study" and row.num_env_runners in (target, small)]
     cells = _cells(str(study), whole)
     names = _grid(spec) or sorted({name for _, name, _ in cells})
@@ -116,7 +130,7 @@ def score_table(study: str | Path, *, target: int, small: int, complete_seeds_on
     gone = {seed for _, _, seed in missing}
     kept = [seed for seed in seeds if seed not in gone]
     if missing and not (complete_seeds_only and kept):
-        raise AnalysisError(_incomplete(str(study), missing, len(seeds) * len(names) * 2, kept))
+        raise _incomplete(str(study), missing, len(seeds) * len(names) * 2, kept)
     return _table(spec, cells, names, kept, (target, small), tuple(sorted(gone)))
 
 
@@ -141,8 +155,11 @@ def _cells(where: str, rows: Iterable[TrialRow]) -> dict[Cell, TrialRow]:
         cell = (row.num_env_runners, _name(row.proposed), row.seed)
         if row.ended and cell in cells:
             raise AnalysisError(
-                f"{where}: a table holds every cell once, got trials {sorted((row.trial, cells[cell].trial))} for "
-                f"{_said(cell)}. Fix: replay a study of sampler grid."
+                where=where,
+                rule="a table holds every cell once",
+                got=f"trials {sorted((row.trial, cells[cell].trial))} for {_said(cell)}",
+                fix="Replay a study of sampler grid.",
+                code="replay-with-repeated-cell",
             )
         if row.ended:
             cells[cell] = row
@@ -154,14 +171,19 @@ def _said(cell: Cell) -> str:
     return f"seed {seed}, {scale} runners, {name}"
 
 
-def _incomplete(where: str, missing: Sequence[Cell], count: int, kept: Sequence[int]) -> str:
+def _incomplete(where: str, missing: Sequence[Cell], count: int, kept: Sequence[int]) -> AnalysisError:
     listed = "; ".join(_said(cell) for cell in missing[:NAMED])
     more = f"; and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-    fix = "let the study finish (--resume)"
+    fix = "Let the study finish (--resume)"
     if kept:
         fix += f", or use the complete seeds ({', '.join(map(str, kept))}) with --complete-seeds-only"
-    law = "every setting must have ended with every seed at both scales"
-    return f"{where}: {law}, got {len(missing)} of {count} trials missing: {listed}{more}. Fix: {fix}."
+    return AnalysisError(
+        where=where,
+        rule="every setting must have ended with every seed at both scales",
+        got=f"{len(missing)} of {count} trials missing: {listed}{more}",
+        fix=f"{fix}.",
+        code="replay-of-incomplete-table",
+    )
 
 
 def _table(
