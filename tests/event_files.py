@@ -5,8 +5,11 @@ import struct
 from collections import defaultdict
 from pathlib import Path
 
+from tensorboardX.proto import event_pb2 as event
+from tensorboardX.proto import plugin_hparams_pb2 as hparams
+from tensorboardX.record_writer import masked_crc32c as checksum
+
 from study.metrics import METRICS
-from study.mirrors.tensorboard_x import checksum, event, hparams
 from study.records.folder import StudyFolder
 from study.records.records import Evaluation, Iteration, TrialBuilt, TrialEnded, TrialStarted, read_lines
 
@@ -30,7 +33,7 @@ def read_events(file: Path) -> list:
 
 def event_files(folder: StudyFolder) -> dict[str, Path]:
     """Return the file of each run; a run has one."""
-    files = sorted(folder.tensorboard.glob("*/*"))
+    files = sorted(folder.tensorboard.glob("*/events.*"))
     assert len({file.parent for file in files}) == len(files), files
     return {file.parent.name: file for file in files}
 

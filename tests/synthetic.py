@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from study.mirrors.base import Synced, sync
+from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.log import RecordLog
 from study.records.records import (
@@ -42,6 +44,11 @@ def make_folder(path: Path, tracking_uri: str, *, name: str = "demo") -> StudyFo
     return folder
 
 
+def sync_mlflow(folder: StudyFolder, tracking_uri: str | None = None) -> Synced:
+    """Send to MLflow what it has not got."""
+    return sync(MlflowMirror(folder, tracking_uri or folder.identity().tracking_uri))
+
+
 def append(folder: StudyFolder, *records: Record) -> None:
     """Write records as drivers do: each session's with a log of its own."""
     sessions: list[list[Record]] = [[]]
@@ -69,7 +76,7 @@ def started(trial: int, attempt: int = 1, *, runners: int = 2, execution: Any = 
         attempt=attempt,
         seed=5,
         setting={"num_env_runners": runners, "train_batch_size": 400, "lr": 0.00025},
-        proposed={"train_batch_size": 401.5, "lr": 0.00025},
+        proposed={"train_batch_size": 401, "lr": 0.00025},
         iterations=None,
         anchor=None,
         optuna_number=trial,

@@ -20,7 +20,7 @@ from mlflow.exceptions import MlflowException
 
 from study.errors import TrackingError
 from study.harmless import mask_credentials
-from study.mirrors.mlflow_mirror import reason_of
+from study.mirrors.base import reason_of
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, check_tracking_uri, sqlite_path
 
 _PAGE = 1000

@@ -11,7 +11,7 @@ from analysis.load.arrays import frame_of
 from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS
 from analysis.load.mlflow_client import Store, StoredRun
 from study.metrics import METRICS
-from study.mirrors.mirror_content import TRIAL
+from study.mirrors.mlflow_content import TRIAL
 
 _CLOCK = "iteration_time_s"
 """Every iteration has it: its history numbers the iterations."""

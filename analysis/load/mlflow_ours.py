@@ -17,7 +17,7 @@ from analysis.load.problems import count, label_problems, outcome_problems, sess
 from analysis.load.sheet import study_sheet
 from analysis.load.study_data import Kind, StudyData
 from study.errors import AnalysisError
-from study.mirrors.mirror_content import ATTEMPT, DUPLICATE, ROLE, STUDY_ID, SUPERSEDED, TRIAL
+from study.mirrors.mlflow_content import ATTEMPT, DUPLICATE, ROLE, STUDY_ID, SUPERSEDED, TRIAL
 from study.records.folder import StudyIdentity
 
 

@@ -18,7 +18,7 @@ from analysis.load.mlflow_details import Histories, Row
 from analysis.load.sheet import Session
 from study.errors import RecordError
 from study.metrics import METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
-from study.mirrors.mirror_content import ATTEMPT, EFFECTIVE, TRIAL
+from study.mirrors.mlflow_content import ATTEMPT, EFFECTIVE, TRIAL
 from study.planning.needs import num_cpus
 from study.records.folder import StudyIdentity
 from study.records.records import TrialBuilt

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from analysis.load.mlflow_client import Store, StoredRun
 from analysis.load.sheet import Session
 from study.errors import SpaceError
-from study.mirrors.mirror_content import STUDY_ID, STUDY_STATUS
+from study.mirrors.mlflow_content import STUDY_ID, STUDY_STATUS
 from study.records.folder import FORMAT, StudyIdentity
 from study.records.records import StudyClosed, StudyOpened
 from study.space.parsing import parse_space

@@ -12,7 +12,7 @@ from analysis.load.mlflow_ours import our_study
 from analysis.load.sheet import date
 from analysis.load.study_data import StudyData
 from study.errors import AnalysisError
-from study.mirrors.mirror_content import DUPLICATE, ROLE, STUDY_ID, SUPERSEDED
+from study.mirrors.mlflow_content import DUPLICATE, ROLE, STUDY_ID, SUPERSEDED
 
 _SHOWN = 12
 """Most names in a message."""

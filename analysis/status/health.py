@@ -10,7 +10,7 @@ from typing import Literal
 
 from study.errors import RecordError
 from study.harmless import mask_credentials, one_line
-from study.mirrors.mirror_cursor import CursorFile, count_behind
+from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.lock import at_work
@@ -73,11 +73,11 @@ def mirror_of(folder: StudyFolder, identity: StudyIdentity, driver: Driver) -> M
     if driver == "packed":
         return None
     try:
-        cursor = CursorFile.of(folder, identity.tracking_uri).read()
-        behind = count_behind(folder.records, cursor)
+        mirror = MlflowMirror(folder, identity.tracking_uri)
+        behind, begun = mirror.behind, mirror.read_cursor() is not None
     except (OSError, RecordError):
         return None
-    return Mirror(uri=mask_credentials(identity.tracking_uri), behind=behind, begun=cursor is not None)
+    return Mirror(uri=mask_credentials(identity.tracking_uri), behind=behind, begun=begun)
 
 
 def pressures(rows: Sequence[TrialRow]) -> tuple[Pressure, ...]:

@@ -194,7 +194,7 @@ def print_end(console: Console, result: "StudyResult", again: str) -> None:
     from study.cli.tables import print_certificate, print_front, print_result, print_stages, print_throughput
     from study.designs.registry import design_of
     from study.harmless import mask_credentials
-    from study.mirrors.mirror_cursor import CursorFile
+    from study.mirrors.mlflow_mirror import MlflowMirror
     from study.records.cautions import cautions
 
     closed, identity, folder, rows = result.closed, result.identity, result.folder, result.rows
@@ -213,21 +213,14 @@ def print_end(console: Console, result: "StudyResult", again: str) -> None:
         print_front(console, rows)
     if result.certificate is not None:
         print_certificate(console, result.certificate.to_json(), page=str(folder.certificate_page))
-    if result.mirror.behind:
-        why = result.mirror.reason or "it is slow"
-        say(console, "")
-        say(
-            console,
-            f"MLflow is {result.mirror.behind} records behind ({why}); catch up with: python -m study sync {path}",
-        )
     uri = mask_credentials(identity.tracking_uri)
-    cursor = CursorFile.of(folder, identity.tracking_uri).read()
+    cursor = MlflowMirror(folder, identity.tracking_uri).read_cursor()
     page = f"/#/experiments/{cursor.experiment_id}/runs" if cursor else ""
     say(console, "\nCompare the trials in MLflow: " + _mlflow_page(uri, page))
     say(console, f"and unfold the run '{identity.name}' with its [+]: one run per trial.")
     if not design.times:  # whose table ends with it
         say(console, f"\nTables and figures on one page: python -m study report {path}")
-    if result.tensorboard is not None:
+    if folder.tensorboard.is_dir():
         logs = shlex.quote(str(folder.tensorboard))
         say(console, f"\nTheir curves in TensorBoard: pip install tensorboard && tensorboard --logdir {logs}")
     if closed.reason != "complete":

@@ -24,9 +24,9 @@ from study.driver.opening import (
 )
 from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, TrackingError
-from study.mirrors.mirror_cursor import CursorFile
-from study.mirrors.mirror_process import MirrorProcess, MirrorReport
-from study.mirrors.mirror_target import OPTUNA, TENSORBOARD
+from study.mirrors.base import MirrorReport
+from study.mirrors.mlflow_mirror import MlflowMirror
+from study.mirrors.process import MIRRORS, MirrorProcess
 from study.mirrors.tracking_uri import is_probed
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
@@ -71,11 +71,8 @@ class StudyResult:
     best: dict[int, TrialRow]
     """The best trial of each scale."""
     closed: StudyClosed
-    mirror: MirrorReport
-    optuna: MirrorReport | None = None
-    """How Optuna's storage caught up, where the study has one; in trials."""
-    tensorboard: MirrorReport | None = None
-    """How the event files for TensorBoard caught up, where the study has them; in records."""
+    mirrors: tuple[MirrorReport, ...]
+    """How each place that shows the study caught up."""
     certificate: "Certificate | None" = None
     """Of a hold-up study that has come to its end."""
 
@@ -146,7 +143,7 @@ def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
         RecordError: The records cannot be trusted.
     """
     ledger = ledger_of(folder.records)
-    cursor = CursorFile.of(folder, folder.identity().tracking_uri).read()
+    cursor = MlflowMirror(folder, folder.identity().tracking_uri).read_cursor()
     check_not_cut(folder, ledger, num_mirrored=0 if cursor is None else cursor.seq)
     return _not_shorter(spec, ledger.num_trials), ledger
 
@@ -193,20 +190,17 @@ class _Session:
         budget = options.time_budget_s
         self._deadline = None if budget is None else time.monotonic() + budget
         self._signals = signals
-        self._mirror = MirrorProcess()
-        self._optuna_mirror, self._tensorboard_mirror = MirrorProcess(OPTUNA), MirrorProcess(TENSORBOARD)
-        self._has_tensorboard = folder.tensorboard.is_dir()
+        self._mirrors: list[MirrorProcess] = []
         self._own_modules = own_modules(spec.environment)
 
     def run(self, stack: contextlib.ExitStack, *, insist_on_mlflow: bool) -> StudyResult:
         """Run until the plan is complete or the study is told to stop."""
         self._spec, ledger = take_up(self._spec, self._folder)
         stack.callback(self._abandon_mirrors)  # after a normal end there is nothing left to do
-        self._mirror.start(self._folder, self._identity.tracking_uri)
-        if (storage := self._identity.optuna_storage) is not None:
-            self._optuna_mirror.start(self._folder, storage)
-        if self._has_tensorboard:
-            self._tensorboard_mirror.start(self._folder, str(self._folder.tensorboard))
+        for kind in MIRRORS:
+            if (address := kind.address_of(self._folder)) is not None:
+                self._mirrors.append(MirrorProcess(kind))
+                self._mirrors[-1].start(self._folder, address)
         log = stack.enter_context(RecordLog(self._folder.records))
         if insist_on_mlflow:
             self._await_mirrors(insist=True)  # before Ray starts: what is wrong with a place is known in seconds
@@ -246,6 +240,12 @@ class _Session:
         rows = tuple(conductor.ledger.rows[number] for number in sorted(conductor.ledger.rows))
         patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
         reports = self._finish_mirrors(patience)
+        for report in reports:
+            if not report.drained:
+                self._display.note(
+                    f"{report.name} lacks up to {report.behind} records ({report.reason or 'it is slow'}); "
+                    f"catch up with: python -m study sync {shlex.quote(str(self._folder.path))}"
+                )
         return StudyResult(
             folder=self._folder,
             identity=self._identity,
@@ -253,31 +253,19 @@ class _Session:
             best=best_per_scale(rows),
             closed=closed,
             certificate=certificate,
-            mirror=reports[0],
-            optuna=self._said(self._optuna_mirror, reports[1], "trials") if self._identity.optuna_storage else None,
-            tensorboard=self._said(self._tensorboard_mirror, reports[2], "records") if self._has_tensorboard else None,
+            mirrors=reports,
         )
 
-    def _finish_mirrors(self, patience: float) -> list[MirrorReport]:
+    def _finish_mirrors(self, patience: float) -> tuple[MirrorReport, ...]:
         """Let all places catch up side by side, until `patience` seconds have passed or a signal wants an end."""
-        mirrors = [self._mirror, self._optuna_mirror, self._tensorboard_mirror]
-        for mirror in mirrors:
+        for mirror in self._mirrors:
             mirror.ask_to_finish(patience)
-        return [mirror.finish(patience, cut=lambda: self._signals.deadline) for mirror in mirrors]
+        return tuple(mirror.finish(patience, cut=lambda: self._signals.deadline) for mirror in self._mirrors)
 
     def _abandon_mirrors(self) -> None:
         """End the mirrors of a session that was broken off; where nothing was recorded, nothing waits to be sent."""
         anything = next(read_lines(self._folder.records), None) is not None
         self._finish_mirrors(ABANDON_TIMEOUT_S if anything else 0.0)
-
-    def _said(self, mirror: MirrorProcess, report: MirrorReport, unit: str) -> MirrorReport:
-        """Say what a place still lacks."""
-        if not report.drained:
-            self._display.note(
-                f"{mirror.name} lacks up to {report.behind} {unit} ({report.reason or 'it is slow'}); "
-                f"catch up with: python -m study sync {shlex.quote(str(self._folder.path))}"
-            )
-        return report
 
     def _certify(self) -> "Certificate | None":
         """Write the certificate; where the records do not allow one, say why: they are whole all the same."""
@@ -293,20 +281,19 @@ class _Session:
         return joined_ray(self._address, runtime_env=runtime_env(self._own_modules), verbose=self._options.verbose)
 
     def _await_mirrors(self, *, insist: bool) -> None:
-        """Let MLflow and Optuna's storage prove that they work, where a first start has not seen it yet."""
-        if not (insist and is_probed(self._identity.tracking_uri)):  # SQLite and servers were probed
-            self._await(self._mirror, "MLflow does not answer; the study goes on and MLflow will catch up.", insist)
-        if self._identity.optuna_storage is not None:
-            away = "Optuna's storage does not answer; the study goes on and the storage will catch up."
-            self._await(self._optuna_mirror, away, insist)
-
-    def _await(self, mirror: MirrorProcess, away: str, insist: bool) -> None:
-        try:
-            mirror.wait_ready(READY_TIMEOUT_S if insist else RESUME_READY_TIMEOUT_S)
-        except TrackingError as error:
-            if insist:
-                raise
-            self._display.note(f"{away} ({error})")
+        """Let the places outside of the folder prove that they work, where a first start has not seen it yet."""
+        for mirror in self._mirrors:
+            address = mirror.address
+            if ":" not in address or (insist and is_probed(address)):  # SQLite and servers were probed
+                continue
+            try:
+                mirror.wait_ready(READY_TIMEOUT_S if insist else RESUME_READY_TIMEOUT_S)
+            except TrackingError as error:
+                if insist:
+                    raise
+                self._display.note(
+                    f"{mirror.name} does not answer; the study goes on and {mirror.name} will catch up. ({error})"
+                )
 
     def _tune(self, conductor: Conductor) -> bool:
         """Run the conductor's trials under Ray Tune; return False when Tune died and trials are left to run.

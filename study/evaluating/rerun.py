@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from study.errors import RecordError
-from study.mirrors.mirror_content import FROZEN_CHAIN, study_key
+from study.mirrors.mlflow_content import FROZEN_CHAIN, study_key
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, fold
 from study.records.provenance import provenance

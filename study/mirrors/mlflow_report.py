@@ -1,15 +1,14 @@
 """Puts a report among the artifacts of a study's parent run. Imports MLflow only once work begins."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.errors import TrackingError
 from study.harmless import mask_credentials
-from study.mirrors.mirror_content import ROLE, STUDY_ID
-from study.mirrors.mlflow_mirror import reason_of
-from study.mirrors.tracking_uri import CLIENT_SETTINGS, asked_uri, check_tracking_uri, sqlite_path
+from study.mirrors.base import reason_of
+from study.mirrors.mlflow_content import ROLE, STUDY_ID
+from study.mirrors.tracking_uri import asked_uri, check_tracking_uri, set_client_defaults, sqlite_path
 from study.records.folder import StudyFolder
 from study.records.trust import is_made_here
 
@@ -71,8 +70,7 @@ def attach(
     where = f"tracking URI {mask_credentials(uri)}"
     if (database := sqlite_path(uri)) is not None and not database.exists():
         raise TrackingError(f"{where}: must hold the study, got no such file. {_FIX}")
-    for key, value in CLIENT_SETTINGS.items():
-        os.environ.setdefault(key, value)
+    set_client_defaults()
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=uri)

@@ -15,8 +15,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
-from study.mirrors.database import reach
-from study.mirrors.mirror_content import (
+from study.mirrors.base import StateLostError
+from study.mirrors.mlflow_content import (
     ATTEMPT,
     DUPLICATE,
     PARENT,
@@ -29,7 +29,7 @@ from study.mirrors.mirror_content import (
     study_key,
     trial_key,
 )
-from study.mirrors.tracking_uri import sqlite_path, with_time_limits
+from study.mirrors.tracking_uri import reach, sqlite_path, with_time_limits
 from study.records.folder import StudyIdentity
 
 _log = logging.getLogger(__name__)
@@ -42,10 +42,6 @@ _MISSING, _REFUSED = "RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"
 """MLflow's error codes for what is not there, and for what it never accepts, as for a deleted run."""
 
 _T = TypeVar("_T")
-
-
-class StateLostError(Exception):
-    """MLflow does not have the study any more: its database was replaced. All records must be sent again."""
 
 
 class StudyStore:

@@ -1,4 +1,4 @@
-"""Whether an MLflow tracking URI can work, told before anything starts. Imports no MLflow."""
+"""Addresses of MLflow and of Optuna's storage: whether they can work, told before anything starts. Imports neither."""
 
 import http.client
 import json
@@ -30,6 +30,13 @@ CLIENT_SETTINGS = {
     "MLFLOW_ALLOW_HTTP_REDIRECTS": "false",
 }
 """Environment of MLflow's client; what the person has set wins."""
+_DRIVERS = {
+    "postgresql": "pip install 'runner-scaling-study[postgresql]'",
+    "mysql": "pip install PyMySQL, and begin the URI with mysql+pymysql",
+    "mariadb": "pip install PyMySQL, and begin the URI with mariadb+pymysql",
+    "mssql": "pip install pyodbc, and Microsoft's ODBC driver",
+}
+"""How to get a driver, by the name of the database in a URI."""
 _SERVERS = ("http", "https")
 _DATABASES = ("postgresql", "mysql", "mssql")
 _OPTUNA_DATABASES = ("postgresql", "mysql", "mariadb")
@@ -46,6 +53,12 @@ _PROBE = "/api/2.0/mlflow/experiments/search"
 _LARGEST_ANSWER = 1_000_000
 """Bytes; one experiment has far fewer."""
 _DATABASE_FIX = "Fix: name a database file, such as sqlite:///mlflow.db."
+
+
+def set_client_defaults() -> None:
+    """Give MLflow's client its settings; to be called before MLflow is imported."""
+    for name, value in CLIENT_SETTINGS.items():
+        os.environ.setdefault(name, value)
 
 
 def asked_uri(given: str | None) -> str | None:
@@ -137,8 +150,8 @@ def check_optuna_storage(uri: str) -> str:
         return uri
     raise TrackingError(
         f"Optuna storage: must be a database, one of sqlite, {', '.join(_OPTUNA_DATABASES)}, got "
-        f"{mask_credentials(uri)!r}. Fix: use postgresql://user@host/database; without the option the study's own "
-        "optuna.journal is all there is."
+        f"{mask_credentials(uri)!r}. Fix: use postgresql://user@host/database; without the option the trials "
+        "are in optuna.journal in the study's folder."
     )
 
 
@@ -157,6 +170,51 @@ def with_time_limits(uri: str) -> str:
     given = parse_qs(urlsplit(uri).query)
     added = urlencode({name: value for name, value in _TIME_LIMITS.items() if name not in given})
     return f"{uri}{'&' if '?' in uri else '?'}{added}" if added else uri
+
+
+def reach(uri: str, place: str) -> None:
+    """Connect to a database once, if `uri` is that of a server.
+
+    MLflow would try for two minutes, without a word, before it says why it cannot; and neither MLflow nor Optuna says
+    what is wrong where Python lacks the driver or the database an encoding.
+
+    Args:
+        uri: Of any place; only databases on servers are asked.
+        place: What the URI is called, for the message.
+
+    Raises:
+        TrackingError: `uri` is none, Python has no driver for the database, or it is not encoded in UTF8.
+        SQLAlchemyError: It does not answer, or knows neither user nor database.
+    """
+    if not is_database_server(uri):
+        return
+    import sqlalchemy
+
+    where = f"{place} {mask_credentials(uri)}"
+    try:
+        engine = sqlalchemy.create_engine(with_time_limits(uri), poolclass=sqlalchemy.pool.NullPool)
+    except (ImportError, sqlalchemy.exc.NoSuchModuleError) as error:
+        raise TrackingError(
+            f"{where}: Python must have the database's driver, got none ({error}). Fix: {_DRIVERS[_dialect(uri)]}."
+        ) from None
+    except (ValueError, sqlalchemy.exc.ArgumentError):  # they may quote the password
+        raise TrackingError(
+            f"{where}: must be a URI, got one that cannot be read. "
+            f"Fix: write {_dialect(uri)}://HOST:PORT/NAME, the port as a number."
+        ) from None
+    try:
+        with engine.connect():
+            pass
+    except TypeError:  # psycopg gives bytes for the texts of a database whose encoding is SQL_ASCII
+        raise TrackingError(
+            f"{where}: the database must be encoded in UTF8, got another one. "
+            "Fix: create it anew with `createdb -E UTF8 -T template0`."
+        ) from None
+
+
+def _dialect(uri: str) -> str:
+    """Return the name of the database in a URI, such as `postgresql`."""
+    return uri.partition(":")[0].partition("+")[0].lower()
 
 
 def _check_sqlite(uri: str, place: str = "tracking URI") -> str:

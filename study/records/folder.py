@@ -32,7 +32,8 @@ _LARGEST = {"space.yaml": 1_000_000, **dict.fromkeys(("mirror.json", "certificat
 """Bytes of files that are read at once: a sparse one of a terabyte fits any archive, and no memory."""
 _FILES = (
     *("study.json", "space.yaml", "records.jsonl", "trials.csv", "certificate.json", "certificate.md", SIGNATURE),
-    *("mirror.json", "mirror.log", ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
+    *("mirror.json", "mirror.log", "optuna.journal", "optuna.journal.lock"),
+    *(".mlflow-mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
     *(lock.LOCK, lock.OWNER),
 )
 _STUDY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -57,7 +58,7 @@ class StudyIdentity:
     digest: str
     """`StudySpec.digest()` of `spec`."""
     optuna_storage: str | None = None
-    """Database that shows the ended trials to `optuna-dashboard`, as a URL; None: only the journal in the folder."""
+    """Database that shows the ended trials to `optuna-dashboard`, as a URL; None: the journal file in the folder."""
 
     def parse(self) -> StudySpec:
         """Return the spec."""
@@ -100,6 +101,11 @@ class StudyFolder:
     def packed_results(self) -> Path:
         """The records of a packed study without its training iterations."""
         return self.path / "results.jsonl.xz"
+
+    @property
+    def optuna_journal(self) -> Path:
+        """Where `optuna-dashboard` finds the trials of a study without a database for them."""
+        return self.path / "optuna.journal"
 
     @property
     def mirror_state(self) -> Path:

@@ -3,7 +3,7 @@
 Records are written as a driver writes them, one JSON line each (`--trials` x `--iterations` iterations, every metric),
 by orjson and without syncing. The MLflow store is SQLite with the tables that MLflow's own client makes; runs,
 parameters, tags, latest metrics and (with `--history 1`) metric histories are inserted by SQL, with the keys and texts
-of `study.mirrors.mirror_content`. Each measurement is a fresh process: its wall time from the import to the tables,
+of `study.mirrors.mlflow_content`. Each measurement is a fresh process: its wall time from the import to the tables,
 and its largest resident size.
 
     python -m tests.benchmarks.analysis [--trials 100000] [--iterations 10] [--runs 10000] [--history 0] [--folder DIR]
@@ -26,7 +26,7 @@ from typing import Any
 import orjson
 
 from study.metrics import METRICS
-from study.mirrors import mirror_content as content
+from study.mirrors import mlflow_content as content
 from study.records.folder import StudyIdentity
 from study.records.records import (
     SCHEMA,
@@ -162,11 +162,11 @@ def write_records(folder: Path, trials: int, iterations: int) -> Path:
 
 def write_store(folder: Path, runs: int, iterations: int, *, history: bool) -> str:
     """Write an MLflow store with one study."""
-    from study.mirrors.mlflow_mirror import sync
+    from tests.synthetic import sync_mlflow
 
     study = synthetic.make_folder(folder / "mirrored", f"sqlite:///{folder}/mlflow.db", name="large")
     synthetic.append(study, synthetic.opened())
-    sync(study)  # makes the tables, the experiment and the parent run, as a study does
+    sync_mlflow(study)  # makes the tables, the experiment and the parent run, as a study does
     rng = random.Random(0)
     database = sqlite3.connect(folder / "mlflow.db")
     parent, experiment = database.execute("select run_uuid, experiment_id from runs").fetchone()

@@ -61,7 +61,7 @@ def away(
     last = iterations(driver)[-1][0]
     there = (env_steps_per_s(driver, began, hidden), env_steps_per_s(driver, back, last))
     assert "Traceback" not in driver.said
-    assert "records behind" not in driver.said
+    assert "catch up with" not in driver.said
     driver.assert_whole(1)
     mlflow_outage.assert_complete(driver.place, database)
     return env_steps_per_s(driver, hidden, back) if seconds else None, there

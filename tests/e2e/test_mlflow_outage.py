@@ -101,7 +101,7 @@ def outage(place, server, seconds):
     assert code == 0, said
     assert meanwhile > 0, "the study stood still while MLflow was away"
     assert "Traceback" not in said
-    assert "records behind" not in said
+    assert "catch up with" not in said
     assert_whole(folder(place), server.uri, 2)
     assert_complete(place, server.database)
 
@@ -121,7 +121,7 @@ def assert_behind_then_synced(place, server, code, said):
     """The end of a study whose server is away says how much is missing and what to do; that does it."""
     assert code == 0, said
     assert "Traceback" not in said
-    found = re.search(r"MLflow is (\d+) records behind \(.+\); catch up with: python -m study sync (\S+)", said)
+    found = re.search(r"MLflow lacks up to (\d+) records \(.+\); catch up with: python -m study sync (\S+)", said)
     assert found, said
     assert 0 < int(found[1]) <= len(records(folder(place)))
     server.start()

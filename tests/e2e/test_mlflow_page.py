@@ -19,13 +19,11 @@ from rich.console import Console
 
 from study.cli.run import print_end
 from study.driver.run import StudyResult
-from study.mirrors.mirror_process import MirrorReport
-from study.mirrors.mlflow_mirror import sync
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed, TrialEnded, TrialStarted
 from tests.e2e.commands import environment
 from tests.integration.mlflow_tools import wait_until
-from tests.synthetic import append, built, evaluation, iteration, make_folder, opened
+from tests.synthetic import append, built, evaluation, iteration, make_folder, opened, sync_mlflow
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 Keys = webdriver.Keys
@@ -84,7 +82,7 @@ def folder(tmp_path_factory) -> StudyFolder:
     folder = make_folder(place / "demo", f"sqlite:///{place}/mlflow.db")
     append(folder, opened(), *(record for trial in range(len(SCALES)) for record in records_of(trial)))
     append(folder, StudyClosed(session=1, reason="complete"))
-    sync(folder)
+    sync_mlflow(folder)
     return folder
 
 
@@ -96,7 +94,7 @@ def printed_command(folder: StudyFolder) -> list[str]:
         rows=(),
         best={},
         closed=StudyClosed(session=1, reason="complete"),
-        mirror=MirrorReport(behind=0, reason=""),
+        mirrors=(),
     )
     with Path(os.devnull).open("w") as nowhere:
         console = Console(width=140, record=True, file=nowhere)

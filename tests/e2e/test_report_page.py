@@ -12,10 +12,10 @@ import pytest
 
 from analysis.report import build, to_html
 from analysis.tables import Table, TableColumn
-from study.mirrors.mlflow_mirror import sync
 from study.records.folder import StudyFolder
 from tests.e2e.commands import run, study
 from tests.planted import Truth, planted_folder
+from tests.synthetic import sync_mlflow
 from tests.unit.test_figures_learning import run as learning_run
 from tests.unit.test_report import PICTURE, data
 
@@ -35,7 +35,7 @@ def folder(tmp_path_factory) -> StudyFolder:
 @pytest.fixture(scope="module")
 def uri(folder):
     uri = f"sqlite:///{folder.path.parent}/mlflow.db"
-    sync(folder, tracking_uri=uri)
+    sync_mlflow(folder, tracking_uri=uri)
     return uri
 
 

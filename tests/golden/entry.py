@@ -23,7 +23,7 @@ from study.cli import commands as command_line
 from study.cluster import address, connection
 from study.designs.registry import make_plan
 from study.errors import ClusterError
-from study.mirrors import mirror_process
+from study.mirrors import base, process
 from study.planning.shape import ClusterShape, NodeShape
 from study.records.folder import StudyFolder
 from study.records.state import ledger_of
@@ -66,7 +66,7 @@ def on_cluster(nodes: Sequence[Node]) -> Iterator[None]:
         _everywhere(address.resolve_address, lambda given: given),
         _everywhere(connection.joined_ray, joined),
         _everywhere(connection.servers_of_ray, dict),
-        _everywhere(mirror_process.MirrorProcess, _NoMirror),
+        _everywhere(process.MirrorProcess, _NoMirror),
     ):
         yield
 
@@ -74,8 +74,8 @@ def on_cluster(nodes: Sequence[Node]) -> Iterator[None]:
 class _NoMirror:
     """Stands for the process that writes to MLflow and the like: the records are what is compared."""
 
-    def __init__(self, target: Any = None) -> None:
-        self.name = "nothing"
+    def __init__(self, kind: Any = None) -> None:
+        self.name, self.address = "nothing", ""
 
     def start(self, *_: Any) -> None: ...
 
@@ -84,7 +84,7 @@ class _NoMirror:
     def ask_to_finish(self, *_: Any) -> None: ...
 
     def finish(self, *_: Any, **__: Any) -> Any:
-        return mirror_process.MirrorReport(behind=0, reason="")
+        return base.MirrorReport(name="nothing", behind=0, reason="")
 
 
 @contextlib.contextmanager

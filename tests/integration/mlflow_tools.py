@@ -80,6 +80,24 @@ def look(database: Database, name: str = "demo") -> list[Seen]:
     return list(runs.values())
 
 
+def contents(database: Database, name: str = "demo") -> dict[tuple[str, ...], Any]:
+    """Return what MLflow holds, without the ids that differ from one rebuild to the next."""
+    return {
+        run.key: (
+            run.name,
+            run.status,
+            run.active,
+            run.start,
+            run.end,
+            run.params,
+            {key: value for key, value in run.tags.items() if key != "mlflow.parentRunId"},
+            dict(run.points),
+            run.latest,
+        )
+        for run in look(database, name)
+    }
+
+
 def children(database: Database, name: str = "demo") -> dict[tuple[int, int], Seen]:
     """Return the trials' runs by (trial, attempt); fails when one is there twice."""
     runs = [run for run in look(database, name) if run.tags["study.role"] == "trial"]
@@ -125,6 +143,15 @@ def expected_points(folder: StudyFolder) -> dict[tuple[int, int], Points]:
             if value is not None:
                 result[key][name].add((moment, step, value))
     return result
+
+
+def assert_mirrored(folder: StudyFolder, database: Database, name: str = "demo") -> None:
+    """Every point of every attempt is in MLflow, and nothing else; a trial shows its last attempt only."""
+    runs = children(database, name)
+    wanted = {key: dict(points) for key, points in expected_points(folder).items() if points}
+    assert {key: dict(run.points) for key, run in runs.items() if run.points} == wanted
+    latest = {trial: max(attempt for other, attempt in runs if other == trial) for trial, _ in runs}
+    assert all(run.active == (attempt == latest[trial]) for (trial, attempt), run in runs.items())
 
 
 HIDDEN = {"rest_time_s", "episode_return_sum"}

@@ -13,9 +13,9 @@ from mlflow.entities import Metric, Param
 from analysis import load
 from study.errors import AnalysisError, TrackingError
 from study.metrics import METRICS
-from study.mirrors.mlflow_mirror import sync
 from study.space.parameters import PARAMETERS
 from tests import holdup, synthetic
+from tests.synthetic import sync_mlflow
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def mirrored(tmp_path, uri):
         synthetic.built(3),
         synthetic.closed("stopped", 2),
     )
-    sync(folder)
+    sync_mlflow(folder)
     return folder
 
 
@@ -161,7 +161,7 @@ def test_a_staged_study_keeps_its_stages(tmp_path, uri):
     folder = holdup.write_study(tmp_path / "staged", spec, records)
     identity = json.loads(folder.identity_file.read_text()) | {"tracking_uri": uri}
     folder.identity_file.write_text(json.dumps(identity))
-    sync(folder)
+    sync_mlflow(folder)
     mine, truth = load.open_study(uri, study="demo"), load.open_study(folder.path)
     assert (mine.kind, truth.kind) == ("holdup", "holdup")
     assert_held(mine.runs, truth.runs)
@@ -179,7 +179,7 @@ def test_times_follow_from_the_latest_values_where_batches_are_equal(tmp_path, u
         summary = {"wall_time_s": 15.0, "env_steps": int(sum(steps)), "env_steps_per_s": sum(steps[1:]) / 6.0}
         records.append(replace(synthetic.ended(trial), summary=summary))
     synthetic.append(folder, *records, synthetic.closed())
-    sync(folder)
+    sync_mlflow(folder)
     truth, mine = load.from_folder(folder.path).runs, load.from_mlflow(uri, histories=False).runs
     assert mine["env_steps_per_s"].tolist() == truth["env_steps_per_s"].tolist() == [200.0, pytest.approx(1000 / 6)]
     for name in ("iterations", "timed_iterations", "timed_env_steps", "timed_s", "iteration_time_s"):
@@ -217,7 +217,7 @@ def test_studies_of_one_name_are_told_apart_by_their_ids(mirrored, tmp_path, uri
     content = json.loads(other.identity_file.read_text()) | {"study_id": "second"}
     other.identity_file.write_text(json.dumps(content))
     synthetic.append(other, synthetic.opened(), *synthetic.whole_trial(0, length=2), synthetic.closed())
-    sync(other)
+    sync_mlflow(other)
     with pytest.raises(AnalysisError, match=r"must be named by its id, got 2.*id-demo.*second"):
         load.from_mlflow(uri, "demo")
     assert len(load.from_mlflow(uri, "demo", "second").runs) == 1
@@ -230,7 +230,7 @@ def test_studies_of_one_name_are_told_apart_by_their_ids(mirrored, tmp_path, uri
 def test_a_study_that_has_not_begun(tmp_path, uri):
     folder = synthetic.make_folder(tmp_path / "demo", uri)
     synthetic.append(folder, synthetic.opened())
-    sync(folder)
+    sync_mlflow(folder)
     with pytest.raises(AnalysisError, match="needs a trial, got none yet"):
         load.from_mlflow(uri)
 
@@ -523,7 +523,7 @@ def test_cpus_that_the_space_does_not_explain_are_not_claimed(tmp_path, uri):
         end = replace(end, summary=end.summary | {"cpu_s_reserved": reserved})
         records += [synthetic.started(trial, runners=runners), synthetic.built(trial), *length, end]
     holdup.write_records(folder, records)  # a second between two of them
-    sync(folder)
+    sync_mlflow(folder)
     assert load.from_mlflow(uri).runs["num_cpus"].tolist() == [3, 3, 3, pd.NA]  # 7 CPUs are not 1 + 4
 
 
@@ -531,7 +531,7 @@ def test_cells_with_learners_of_their_own_are_other_workloads(tmp_path, uri):
     folder = synthetic.make_folder(tmp_path / "demo", uri)
     varied = [replace(each := synthetic.started(at), setting=each.setting | {"num_learners": at}) for at in (0, 2)]
     holdup.write_records(folder, [synthetic.opened(), *varied])
-    sync(folder)
+    sync_mlflow(folder)
     runs = load.from_mlflow(uri).runs
     assert runs["num_learners"].tolist() == [0, 2]
     assert runs["num_cpus"].tolist() == [3, 5]

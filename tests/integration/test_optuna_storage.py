@@ -4,28 +4,27 @@ import json
 
 import optuna
 import pytest
-from optuna.storages import RDBStorage
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from study.cli.syncing import sync_optuna, sync_study
+from study.designs.search.outcome import Outcomes
 from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, TrackingError
-from study.mirrors.mirror_content import identity_text
-from study.mirrors.mirror_process import MirrorProcess
-from study.mirrors.mirror_target import OPTUNA
-from study.mirrors.optuna_mirror import OptunaMirror, name_in_storage
+from study.mirrors.base import sync
+from study.mirrors.mlflow_content import identity_text
+from study.mirrors.optuna_storage import OptunaMirror, name_in_storage
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.packing import pack
 from study.records.records import TrialStarted
 from tests import holdup
-from tests.integration.mlflow_tools import wait_until
 from tests.spaces import spec
 from tests.synthetic import append, opened
-from tests.unit.test_conductor import Session, optuna_trials
+from tests.throughput import throughput_spec
+from tests.unit.test_conductor import Session
 
 
 def make(path, storage, space=None):
-    """Create a study whose journal's name is that of `Session`."""
     space = space or spec(execution="real", search__sampler="tpe")
     folder = StudyFolder(path)
     folder.prepare()
@@ -49,35 +48,13 @@ def storage(tmp_path):
     return f"sqlite:///{tmp_path}/optuna.db"
 
 
+def sync_optuna(folder, storage):
+    """Return the number of trials that the storage shows."""
+    return sync(OptunaMirror(folder, storage)).trials
+
+
 def shown(storage, name="demo-s"):
     return optuna.load_study(study_name=name, storage=storage).trials
-
-
-def content(trials):
-    """Return what Optuna knows of each trial, but for its own numbers and clocks."""
-    found = {trial.user_attrs["trial"]: trial for trial in trials}
-    assert len(found) == len(trials)
-    return {
-        number: (trial.state, trial.values, trial.params, trial.distributions, trial.user_attrs, trial.constraints)
-        for number, trial in found.items()
-    }
-
-
-@pytest.mark.parametrize("objective", [pytest.param("final_return", marks=pytest.mark.heavy), "return_and_cpu_s"])
-def test_the_storage_shows_what_the_journal_knows(tmp_path, storage, objective):
-    folder, space = make(tmp_path / "demo", storage, spec(execution="real", search__objective=objective))
-    session = Session(folder.path, space)
-    session.iterate(trial := session.conductor.next_trial().trial)
-    session.conductor.end(trial, "failed", "planted")
-    session.run_all()
-    assert sync_optuna(folder, storage) == (6, 6)
-    assert sync_optuna(folder, storage) == (0, 6)
-    assert content(shown(storage)) == content(optuna_trials(folder.path))
-    ended = [trial.user_attrs["trial"] for trial in shown(storage)]
-    assert ended[0] == trial  # in the order of their ends
-    assert all(trial.datetime_start <= trial.datetime_complete for trial in shown(storage))
-    loaded = optuna.load_study(study_name="demo-s", storage=storage)
-    assert len(loaded.directions) == (1 if objective == "final_return" else 2)
 
 
 def test_trials_that_optuna_was_not_asked_for_are_not_shown(tmp_path, storage):
@@ -87,42 +64,62 @@ def test_trials_that_optuna_was_not_asked_for_are_not_shown(tmp_path, storage):
     started = [record for record in records if isinstance(record, TrialStarted)]
     asked = {record.trial for record in started if record.optuna_number is not None}
     assert 0 < len(asked) < len(started)
-    assert sync_optuna(folder, storage) == (len(asked), len(asked))
+    assert sync_optuna(folder, storage) == len(asked)
     assert {trial.user_attrs["trial"] for trial in shown(storage, "demo-id-demo")} == asked
+
+
+@pytest.mark.parametrize("objective", ["final_return", "return_and_cpu_s"])
+def test_the_storage_shows_every_trial_as_the_sampler_knows_it(tmp_path, storage, objective):
+    folder, space = make(tmp_path / "demo", storage, spec(execution="real", search__objective=objective))
+    session = Session(folder.path, space)
+    session.iterate(failed := session.conductor.next_trial().trial)
+    session.conductor.end(failed, "failed", "planted")
+    session.run_all()
+    assert sync_optuna(folder, storage) == 6
+    rows, trials = session.conductor.ledger.rows, shown(storage)
+    outcomes = Outcomes(space, rows)
+    for trial in trials:
+        row = rows[trial.user_attrs["trial"]]
+        assert trial.params == {**row.proposed, "num_env_runners": row.num_env_runners}
+        assert tuple(trial.values or ()) == (outcomes.of(row).values or ())
+        assert trial.constraints == outcomes.of(row).constraints
+        assert trial.user_attrs["seed"] == row.seed
+        assert trial.datetime_start <= trial.datetime_complete
+    assert [trial.state for trial in trials] == [TrialState.FAIL] + [TrialState.COMPLETE] * 5
+    loaded = optuna.load_study(study_name="demo-s", storage=storage)
+    assert len(loaded.directions) == (1 if objective == "final_return" else 2)
+
+
+@pytest.mark.parametrize("left", [b"garbage\n", b'{"op_code": 4, "wor', None])
+def test_without_a_storage_the_study_has_a_journal_that_is_made_anew_where_it_is_damaged(tmp_path, left):
+    folder, space = make(tmp_path / "demo", None)
+    Session(folder.path, space).run_all()
+    address = OptunaMirror.address_of(folder)
+    assert address == str(folder.path / "optuna.journal")
+    assert sync_optuna(folder, address) == 6
+    if left is None:
+        folder.optuna_journal.unlink()
+    else:
+        folder.optuna_journal.write_bytes(folder.optuna_journal.read_bytes() + left)
+    folder.optuna_journal.with_name("optuna.journal.lock").touch()  # of a mirror that was killed
+    assert sync_optuna(folder, address) == 6
+    journal = JournalStorage(JournalFileBackend(address))
+    assert len(optuna.load_study(study_name="demo-s", storage=journal).trials) == 6
+
+
+def test_a_study_that_tunes_nothing_has_no_storage(tmp_path):
+    folder, _ = make(tmp_path / "demo", None, throughput_spec())
+    assert OptunaMirror.address_of(folder) is None
 
 
 def test_a_trial_under_way_is_shown_when_it_has_ended(tmp_path, storage):
     folder, space = make(tmp_path / "demo", storage)
     session = Session(folder.path, space)
     first = session.conductor.next_trial().trial
-    assert sync_optuna(folder, storage) == (0, 0)
+    assert sync_optuna(folder, storage) == 0
     session.finish(first)
-    assert sync_optuna(folder, storage) == (1, 1)
+    assert sync_optuna(folder, storage) == 1
     assert [trial.state for trial in shown(storage)] == [TrialState.COMPLETE]
-
-
-def test_an_answer_that_was_lost_doubles_nothing(tmp_path, storage, monkeypatch):
-    """The database took the trial, and the mirror never heard of it: at every single trial."""
-    folder, space = make(tmp_path / "demo", storage)
-    Session(folder.path, space).run_all()
-    original = RDBStorage.create_new_trial
-
-    def deaf(self, *arguments, **options):
-        original(self, *arguments, **options)
-        raise ConnectionError("lost")
-
-    monkeypatch.setattr(RDBStorage, "create_new_trial", deaf)
-    mirror = OptunaMirror(folder, storage)
-    for left in range(6, 0, -1):
-        mirror.attach()
-        assert mirror.behind == left
-        with pytest.raises(ConnectionError):
-            mirror.step()
-        assert not mirror.attached
-    mirror.attach()
-    assert (mirror.step(), mirror.behind) == (0, 0)
-    mirror.close()
-    assert sorted(trial.user_attrs["trial"] for trial in shown(storage)) == list(range(6))
 
 
 def test_studies_of_one_name_share_a_storage(tmp_path, storage):
@@ -146,46 +143,7 @@ def test_a_storage_that_knows_more_than_the_records_is_not_followed(tmp_path, st
     with pytest.raises(RecordError, match=r"must hold every trial that Optuna's storage shows.*Fix: "):
         sync_optuna(folder, storage)
     optuna.delete_study(study_name="demo-s", storage=storage)  # the way out where the records are right
-    sent, there = sync_optuna(folder, storage)
-    assert sent == there < 6
-
-
-@pytest.mark.heavy
-def test_a_process_follows_the_study_and_survives_kills(tmp_path, storage):
-    folder, space = make(tmp_path / "demo", storage)
-    session = Session(folder.path, space)
-    mirror = MirrorProcess(OPTUNA)
-    mirror.start(folder, storage)
-    mirror.wait_ready()
-    for _ in range(2):
-        session.finish(session.conductor.next_trial().trial)
-    wait_until(lambda: len(shown(storage)) == 2)
-    mirror.start(folder, storage)  # the first process is let go, or killed
-    session.run_all()
-    report = mirror.finish(30)
-    assert report.drained, report
-    assert content(shown(storage)) == content(optuna_trials(folder.path))
-
-
-@pytest.mark.heavy
-def test_a_storage_that_is_away_is_named_and_caught_up_with(tmp_path):
-    """A folder in place of the database stands for a server that refuses."""
-    place = tmp_path / "optuna.db"
-    storage = f"sqlite:///{place}"
-    folder, space = make(tmp_path / "demo", storage)
-    session = Session(folder.path, space)
-    place.mkdir()
-    mirror = MirrorProcess(OPTUNA)
-    mirror.start(folder, storage)
-    wait_until(lambda: "OperationalError" in folder.mirror_log.read_text(), 60)
-    with pytest.raises(TrackingError, match=r"Optuna's storage must accept the study, got OperationalError.*Fix: "):
-        mirror.wait_ready(1)
-    session.run_all()
-    report = mirror.finish(3)
-    assert (report.behind, report.drained) == (6, False)
-    assert "unable to open database file" in report.reason
-    place.rmdir()
-    assert sync_study(folder, optuna_storage=storage) == ["Optuna's storage is up to date: 6 trials sent, 6 there."]
+    assert sync_optuna(folder, storage) < 6
 
 
 def test_the_storage_is_part_of_what_a_study_is(tmp_path):

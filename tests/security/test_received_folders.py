@@ -151,7 +151,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("place", ["space.yaml", "report", "report/tables", ".mirror.lock", "clips/best.json"])
+@pytest.mark.parametrize("place", ["space.yaml", "report", "report/tables", ".mlflow-mirror.lock", "clips/best.json"])
 def test_no_command_follows_a_link_that_lies_in_a_study(study, tmp_path, command, place):
     outside = tmp_path / "outside"
     outside.write_text("private")

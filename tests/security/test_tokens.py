@@ -7,7 +7,8 @@ import stat
 import pytest
 
 from study.errors import TrackingError
-from study.mirrors.mirror_process import MirrorProcess
+from study.mirrors.mlflow_mirror import MlflowMirror
+from study.mirrors.process import MirrorProcess
 from tests.security.watching import files_with
 from tests.synthetic import append, make_folder, opened, whole_trial
 
@@ -26,7 +27,7 @@ def test_the_private_ray_has_a_token_of_its_own(run):
 @pytest.mark.parametrize("name", SECRETS)
 def test_no_process_that_a_study_starts_has_a_secret_on_its_command_line(run, name):
     lines = run.watched.commands.values()
-    assert any("mirror_worker" in line for line in lines), "the look at the processes is blind"
+    assert any("study.mirrors.process" in line for line in lines), "the look at the processes is blind"
     assert any("raylet" in line for line in lines)
     with_secret = [line for line in lines if secret(run, name) in line]
     # The person typed the tracking URI with its password; it is on the driver's own command line, and on no other.
@@ -59,7 +60,7 @@ def test_a_mirror_that_reaches_nothing_tells_no_password(tmp_path, scheme):
     uri = scheme.format(password)
     folder = make_folder(tmp_path / "study", uri)
     append(folder, opened(), *whole_trial(0))
-    mirror = MirrorProcess()
+    mirror = MirrorProcess(MlflowMirror)
     mirror.start(folder, uri)
     with pytest.raises(TrackingError) as refused:
         mirror.wait_ready(timeout_s=20)

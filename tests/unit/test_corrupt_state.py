@@ -33,8 +33,8 @@ from study.driver.conductor import Conductor
 from study.driver.opening import RunOptions, is_resumed, resumed_identity
 from study.driver.run import take_up
 from study.errors import StudyError
-from study.mirrors.mirror_cursor import Attempt, Cursor, CursorFile, count_behind
-from study.mirrors.mirror_process import MirrorProcess
+from study.mirrors.mlflow_mirror import Attempt, Cursor, MlflowMirror
+from study.mirrors.process import MirrorProcess
 from study.records import state
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.lock import Owner
@@ -52,8 +52,8 @@ SPACE = spec(execution="real")
 TRUTH = ("study.json", "records.jsonl")
 """What cannot be made again."""
 DERIVED = (
-    *("space.yaml", "mirror.json", "mirror.log", "trials.csv", "driver.json"),
-    *(".lock", ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
+    *("space.yaml", "optuna.journal", "mirror.json", "mirror.log", "trials.csv", "driver.json"),
+    *(".lock", ".mlflow-mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
 )
 
 
@@ -97,11 +97,12 @@ def whole(tmp_path_factory):
         time=lines[-2].time,
         open={started.trial: Attempt(attempt=1, run_id="r", env_steps=100, time_ms=5)},
     )
-    CursorFile.of(folder, identity.tracking_uri).write(cursor)
+    MlflowMirror(folder, identity.tracking_uri).write_cursor(cursor)
     folder.mirror_log.write_text("MLflow was away\n")
+    folder.optuna_journal.write_text("made anew by the mirror\n")
     gone = replace(Owner.of_this_process(), began=1.0, token="gone")
     (path / "driver.json").write_text(gone.to_text())
-    for name in (".lock", ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"):
+    for name in (".lock", ".mlflow-mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"):
         (path / name).touch()
     assert {file.name for file in path.iterdir()} == {*TRUTH, *DERIVED, SIGNATURE, "checkpoints"}
     return path
@@ -138,8 +139,8 @@ class Resumed(Session):
         identity = resumed_identity(unpacked(self.folder), SPACE, options)
         with self.folder.locked():
             _, ledger = take_up(SPACE, self.folder)
-            file = CursorFile.of(self.folder, identity.tracking_uri)
-            count_behind(self.folder.records, file.read())
+            mirror = MlflowMirror(self.folder, identity.tracking_uri)
+            assert mirror.behind >= 0
             self.folder.mirror_log.open("ab").close()
             self.log = RecordLog(self.folder.records)
             self.conductor = Conductor(
@@ -152,7 +153,7 @@ class Resumed(Session):
             )
             assert self.run_all().reason == "complete"
             self.conductor.write_table()
-            file.write(Cursor(experiment_id="1", parent_run_id="p"))
+            mirror.write_cursor(Cursor(experiment_id="1", parent_run_id="p"))
 
 
 def resume(path):
@@ -263,7 +264,7 @@ DAMAGES = {
 }
 SHORT = ("emptied", "cut in half", "garbage", "zeros", "zeros behind", "other types")
 """Damages of the default run; all others are heavy, and so are most of files whose content says nothing."""
-SILENT = ("space.yaml", "mirror.log", ".lock", ".mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock")
+SILENT = ("space.yaml", "mirror.log", ".lock", ".mlflow-mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock")
 
 
 def every(names):
@@ -382,14 +383,15 @@ def test_what_follows_from_the_records_is_made_anew(whole, study, name, damage):
 
 def test_a_study_is_told_of_a_cursor_that_lies_beyond_the_records(study):
     folder = StudyFolder(study)
-    file = CursorFile.of(folder, folder.identity().tracking_uri)
-    file.write(replace(file.read(), offset=10**9))
-    assert count_behind(folder.records, file.read()) == len(list(read_lines(folder.records)))
+    uri = folder.identity().tracking_uri
+    mirror, file = MlflowMirror(folder, uri), folder.mirror_state
+    mirror.write_cursor(replace(mirror.read_cursor(), offset=10**9))
+    assert MlflowMirror(folder, uri).behind == len(list(read_lines(folder.records)))
     for changes in ({"offset": -1}, {"seq": -1}, {"offset": "1"}, {"time": None}, {"open": {"x": {}}}, {"open": 5}):
-        content = json.loads(file.path.read_text()) | changes
-        file.path.write_text(json.dumps(content))
-        assert file.read() is None, changes
-        file.write(Cursor(experiment_id="1", parent_run_id="p"))
+        content = json.loads(file.read_text()) | changes
+        file.write_text(json.dumps(content))
+        assert mirror.read_cursor() is None, changes
+        mirror.write_cursor(Cursor(experiment_id="1", parent_run_id="p"))
 
 
 # --- no file at all --------------------------------------------------------------------------------------------------
@@ -471,7 +473,7 @@ SYNCED = [
     pytest.param("records.jsonl", "garbage line", "line 2", id="records.jsonl"),
     *(
         pytest.param(name, damage, None, id=f"{name}, {damage}", marks=pytest.mark.heavy)
-        for name in ("mirror.json", "mirror.log", "space.yaml", ".mirror.lock", "driver.json")
+        for name in ("mirror.json", "mirror.log", "space.yaml", ".mlflow-mirror.lock", "driver.json")
         for damage in DAMAGES
     ),
 ]
@@ -504,7 +506,7 @@ def test_a_mirror_whose_log_cannot_be_written_says_so(study):
     folder = StudyFolder(study)
     folder.mirror_log.unlink()
     folder.mirror_log.mkdir()
-    assert "mirror.log" in told(lambda: MirrorProcess().start(folder, "sqlite:///nowhere.db"))[1]
+    assert "mirror.log" in told(lambda: MirrorProcess(MlflowMirror).start(folder, "sqlite:///nowhere.db"))[1]
 
 
 # --- certificate -----------------------------------------------------------------------------------------------------

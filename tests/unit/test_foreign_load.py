@@ -110,7 +110,7 @@ SESSION = "session_2026-01-01_00-00-00_000000_77"
 MACHINE = {
     1: info(0, "systemd", "/sbin/init"),
     10: info(1, "python", "python", "run_study.py"),
-    11: info(10, "python", "python", "-m", "study.mirrors.mirror_worker"),
+    11: info(10, "python", "python", "-m", "study.mirrors.process"),
     20: info(1, "gcs_server", "gcs_server", f"--session-name={SESSION}"),
     21: info(1, "raylet", "raylet", f"--session_dir=/tmp/ray/{SESSION}"),
     22: info(21, "python", "python", "agent.py", f"--session-dir=/tmp/ray/{SESSION}"),

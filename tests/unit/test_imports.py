@@ -24,7 +24,7 @@ LOADS = [
     ("import study.trial.engine.envs.environments", ENGINES),
     ("import study.doctor, study.cli.doctor", ENGINES | {"pandas", "gymnasium"}),
     ("import study.records.records, study.records.ledger, study.records.folder", ENGINES),
-    ("import study.mirrors.mirror_process, study.mirrors.tracking_uri, study.records.provenance", ENGINES),
+    ("import study.mirrors.process, study.mirrors.tracking_uri, study.records.provenance", ENGINES),
     ("import study.cli.evaluate, study.evaluating.film", ENGINES | {"pandas", "gymnasium"}),
     ("import study.evaluating.playing, study.trial.weights", ENGINES),
     ("import study.designs.holdup.certificate.making, study.designs.holdup.certificate.page", ENGINES),
@@ -59,7 +59,7 @@ HOMES = {
     },  # the Gaussian process of Optuna's GPSampler
     "mlflow": {"study/mirrors", "study/seams/mlflow.py", "analysis/load/mlflow_client.py", "study/doctor/tracking.py"},
     "optuna": {"study/designs/search", "study/mirrors"},
-    "tensorboardX": {"study/mirrors/tensorboard_x.py", "study/seams/tensorboardx.py"},
+    "tensorboardX": {"study/seams/tensorboardx.py"},
 }
 
 

@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import replace
 
-from study.mirrors import mirror_content as content
+from study.mirrors import mlflow_content as content
 from study.records.records import Evaluation, Iteration, StudyOpened, TrialEnded
 from tests.spaces import spec
 from tests.synthetic import built, ended, evaluation, iteration, opened, started

@@ -12,7 +12,7 @@ from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.errors import ExitCode
 from study.evaluating.policies import random_policy
-from study.mirrors.mirror_content import trial_params
+from study.mirrors.mlflow_content import trial_params
 from study.options import checked_stage, load, one_space, seconds
 from study.planning.shape import ClusterShape, NodeShape
 from study.records.records import TrialStarted

@@ -15,7 +15,7 @@ from analysis.status.efficiency import efficiency_so_far
 from analysis.status.health import quiet_after_s
 from study.cli.status import show
 from study.errors import RecordError
-from study.mirrors.mirror_cursor import Cursor, CursorFile
+from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
 from study.records.ledger import fold
 from study.records.lock import is_locked
 from study.records.packing import pack
@@ -190,12 +190,12 @@ def test_pressure_is_foreign_only_where_every_process_has_a_core(at_work):
 def test_mlflow_lags_by_the_records_after_its_cursor(folder):
     synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
     ends = [line.end for line in read_lines(folder.records)]
-    file = CursorFile.of(folder, folder.identity().tracking_uri)
-    file.write(Cursor(experiment_id="1", parent_run_id="r", offset=ends[2], seq=3))
+    mirror = MlflowMirror(folder, folder.identity().tracking_uri)
+    mirror.write_cursor(Cursor(experiment_id="1", parent_run_id="r", offset=ends[2], seq=3))
     status = read_status(folder.path)
     assert (status.mirror.behind, status.mirror.begun) == (len(ends) - 3, True)
     assert [each.command for each in status.advice if "MLflow" in each.text] == [f"python -m study sync {folder.path}"]
-    file.write(Cursor(experiment_id="1", parent_run_id="r", offset=ends[-1], seq=len(ends)))
+    mirror.write_cursor(Cursor(experiment_id="1", parent_run_id="r", offset=ends[-1], seq=len(ends)))
     assert read_status(folder.path).mirror.behind == 0
 
 

@@ -1,18 +1,13 @@
 """Event files for TensorBoard: what they hold, and that they follow from the records, whatever happened before."""
 
 import math
-import os
-import struct
 
 import pytest
 
-from study.cli import syncing
 from study.cli.syncing import sync_study
 from study.driver.opening import RunOptions, new_identity
 from study.errors import RecordError
-from study.mirrors.event_file import EventFile, frame
-from study.mirrors.mlflow_mirror import SyncReport
-from study.mirrors.tensorboard_mirror import TensorBoardMirror
+from study.mirrors.tensorboard import TensorBoardMirror
 from study.records.folder import StudyFolder
 from study.records.state import check_files
 from tests.event_files import assert_files_follow, event_files, hparams_of, read_events, scalars, texts
@@ -27,16 +22,11 @@ def folder(tmp_path):
 
 def follow(folder):
     """Do what a mirror that has just been started does, up to the end of the records."""
-    mirror = TensorBoardMirror(folder)
-    mirror.attach()
+    mirror = TensorBoardMirror(folder, str(folder.tensorboard))
     while mirror.step():
         pass
     assert mirror.behind == 0
     return mirror
-
-
-def content(folder):
-    return {name: file.read_bytes() for name, file in event_files(folder).items()}
 
 
 RECORDS = (
@@ -47,19 +37,12 @@ RECORDS = (
 """A trial that finished, one that failed, one that was interrupted and one that a kill took, both run again."""
 
 
-def test_a_record_has_the_published_checksums():
-    """Source of the first: RFC 3720, B.4, CRC-32C of 32 zero bytes; the masks are those of the TFRecord format."""
-    crc = 0x8A9136AA
-    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    assert struct.unpack("<I", frame(bytes(32))[-4:]) == (masked,)
-    assert frame(b"abc")[:8] == b"\x03" + bytes(7)
-
-
 def test_a_trial(folder):
     append(folder, opened(), *whole_trial(0), closed())
     follow(folder)
     (file,) = event_files(folder).values()
-    assert file.relative_to(folder.path).as_posix() == ("tensorboard/trial_00000_r2_s5/events.out.tfevents.00001.study")
+    assert file.parent == folder.tensorboard / "trial_00000_r2_s5"
+    assert file.name.startswith("events.out.tfevents.")
     assert_files_follow(folder)
     points = {tag: [(step, value) for step, value, _ in found] for tag, found in scalars(file).items()}
     assert points == {
@@ -106,108 +89,6 @@ def test_the_hparams_tab_gets_settings_and_results(folder):
     assert "effective" not in texts(files["trial_00000_r2_s5"])["built/text_summary"]  # JSON for our own reader
 
 
-def test_interrupted_attempts_are_not_shown(folder):
-    append(folder, *RECORDS)
-    follow(folder)
-    assert_files_follow(folder)
-    for file in event_files(folder).values():
-        for found in scalars(file).values():
-            steps = [step for step, _, _ in found]
-            assert steps == sorted(set(steps))
-    restarts = [
-        [each.step for each in read_events(file) if each.HasField("session_log")]
-        for file in event_files(folder).values()
-    ]
-    assert restarts == [[], [], [0], [0]]  # tells a TensorBoard at work to drop what it has read
-
-
-def test_an_attempt_replaces_the_one_before_while_the_mirror_works(folder):
-    append(folder, opened(), *whole_trial(0, "interrupted"))
-    mirror = follow(folder)
-    assert_files_follow(folder)
-    append(folder, opened(2), started(0, 2), iteration(0, 1, 2))
-    assert mirror.step() == 3
-    assert [file.name for file in event_files(folder).values()] == ["events.out.tfevents.00002.study"]
-    assert_files_follow(folder)
-
-
-def test_files_are_the_same_whether_written_at_once_or_with_a_kill_after_every_record(tmp_path):
-    once = make_folder(tmp_path / "once", "sqlite:////nowhere.db")
-    append(once, *RECORDS)
-    follow(once)
-    kills = make_folder(tmp_path / "kills", "sqlite:////nowhere.db")
-    lines = once.records.read_bytes().splitlines(keepends=True)
-    for count in range(1, len(lines) + 1):
-        kills.records.write_bytes(b"".join(lines[:count]) + b'{"schema":'[: count % 7])  # the next line is under way
-        follow(kills)
-        assert_files_follow(kills)
-    assert content(kills) == content(once)
-
-
-def test_what_a_kill_left_is_completed_and_anything_else_is_replaced(folder):
-    append(folder, *RECORDS)
-    follow(folder)
-    whole = content(folder)
-    name, file = next(iter(event_files(folder).items()))
-    raw = whole[name]
-    place = file.stat().st_ino
-    for left in (
-        *(raw[:cut] for cut in range(0, len(raw), 97)),
-        *(raw + b"more", raw[:500] + bytes(300), bytes(len(raw)), b"x" + raw[1:], raw[:700] + b"x" + raw[701:]),
-    ):
-        file.write_bytes(left)
-        follow(folder)
-        assert content(folder) == whole
-    assert file.stat().st_ino == place  # a TensorBoard that has it open goes on reading
-
-
-def test_a_second_look_writes_nothing(folder):
-    append(folder, *RECORDS)
-    follow(folder)
-    for file in event_files(folder).values():
-        os.utime(file, (1, 1))
-    follow(folder)
-    assert {file.stat().st_mtime for file in event_files(folder).values()} == {1}
-
-
-def test_trials_that_the_records_do_not_know_go_and_files_of_others_stay(folder):
-    append(folder, *RECORDS)
-    follow(folder)
-    mine = folder.tensorboard / "trial_00000_r2_s5" / "notes.txt"
-    mine.write_text("mine")
-    other = folder.tensorboard / "trial_mine"
-    other.mkdir()
-    lines = folder.records.read_bytes().splitlines(keepends=True)
-    folder.records.write_bytes(lines[0])
-    follow(folder)
-    assert sorted(folder.tensorboard.glob("*/*")) == [mine]
-
-
-def test_a_disk_that_fails_loses_nothing(folder, monkeypatch):
-    append(folder, *RECORDS)
-    mirror = TensorBoardMirror(folder)
-    mirror.attach()
-    original, calls = EventFile.write, []
-
-    def full(self, *, complete):
-        calls.append(1)
-        if len(calls) == 3:
-            with self._path.open("ab") as file:
-                file.write(bytes(self._missing[:100]))
-            raise OSError(28, "No space left on device")
-        original(self, complete=complete)
-
-    monkeypatch.setattr(EventFile, "write", full)
-    with pytest.raises(OSError, match="No space"):
-        while mirror.step():
-            pass
-    assert not mirror.attached
-    mirror.attach()
-    while mirror.step():
-        pass
-    assert_files_follow(folder)
-
-
 def test_files_that_are_removed_under_a_mirror_are_made_again(folder):
     append(folder, opened(), started(0), iteration(0, 1))
     mirror = follow(folder)
@@ -216,42 +97,34 @@ def test_files_that_are_removed_under_a_mirror_are_made_again(folder):
     append(folder, iteration(0, 2))
     with pytest.raises(FileNotFoundError):
         mirror.step()
-    mirror.attach()
     while mirror.step():
         pass
     assert_files_follow(folder)
 
 
-def test_records_that_became_shorter_are_followed_anew(folder):
-    append(folder, opened(), started(0), iteration(0, 1), iteration(0, 2))
-    mirror = follow(folder)
-    lines = folder.records.read_bytes().splitlines(keepends=True)
-    folder.records.write_bytes(b"".join(lines[:-1]))  # the disk took the last line back
-    mirror.step()
-    assert mirror.step() == 0
+def test_a_complete_attempt_is_not_written_again_and_files_of_others_stay(folder):
+    append(folder, *RECORDS)
+    follow(folder)
+    mine = folder.tensorboard / "trial_00000_r2_s5" / "notes.txt"
+    mine.write_text("mine")
+    files = {name: (file, file.stat().st_mtime_ns) for name, file in event_files(folder).items()}
+    follow(folder)
+    again = {name: (file, file.stat().st_mtime_ns) for name, file in event_files(folder).items()}
+    assert {name for name in files if files[name] != again[name]} <= {"trial_00003_r2_s5"}  # which is under way
+    assert mine.exists()
     assert_files_follow(folder)
+    for file in event_files(folder).values():
+        assert [each.step for each in read_events(file) if each.HasField("session_log")] == [0]
 
 
-def test_records_that_cannot_be_trusted_are_named(folder):
-    append(folder, opened(), started(0))
-    folder.records.write_bytes(folder.records.read_bytes() + b"garbage\n")
-    mirror = TensorBoardMirror(folder)
-    mirror.attach()
-    with pytest.raises(RecordError, match=r"line 3: must be JSON.*Fix: "):
-        mirror.step()
-
-
-def test_sync_writes_them_on_request_and_from_then_on(folder, monkeypatch):
-    monkeypatch.setattr(syncing, "sync_mlflow", lambda *_, **__: SyncReport(records=0, runs=0, behind=0))
+def test_sync_writes_them_on_request_and_from_then_on(folder):
     append(folder, opened(), *whole_trial(0), closed())
-    assert len(sync_study(folder)) == 1
+    said = "TensorBoard's folder is up to date: 9 records sent, 1 trials there."
     assert not folder.tensorboard.exists()
-    said = "TensorBoard's event files are up to date: 9 records read, 1 trials there."
+    assert TensorBoardMirror.address_of(folder) is None
     assert sync_study(folder, tensorboard=True) == [said]
-    append(folder, opened(2), *whole_trial(1), closed(session=2))
-    assert sync_study(folder)[1:] == ["TensorBoard's event files are up to date: 18 records read, 2 trials there."]
+    assert TensorBoardMirror.address_of(folder) == str(folder.tensorboard)
     assert_files_follow(folder)
-    assert len(sync_study(folder, tracking_uri=f"sqlite:///{folder.path}/copy.db")) == 1
 
 
 def test_the_wish_is_kept_beside_the_identity_and_not_in_it(tmp_path):

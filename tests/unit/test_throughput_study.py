@@ -11,7 +11,7 @@ from rich.console import Console
 from study.cli.tables import print_throughput
 from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
-from study.mirrors.mirror_content import study_params, trial_name, trial_params
+from study.mirrors.mlflow_content import study_params, trial_name, trial_params
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.folder import StudyFolder
 from study.records.ledger import PHASES, best_per_scale, fold

@@ -219,7 +219,7 @@ def test_sqlite_path():
 
 
 def test_the_driver_does_not_import_mlflow():
-    modules = "tracking_uri", "mirror_process", "mlflow_mirror", "mirror_worker"
+    modules = "tracking_uri", "process", "mlflow_mirror", "optuna_storage", "tensorboard"
     imports = "; ".join(f"import study.mirrors.{module}" for module in modules)
     code = f"import sys; {imports}; sys.exit(bool({{'mlflow', 'ray', 'torch', 'optuna'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,153 @@
+"""Optuna's storage: the trials of a search, for `optuna-dashboard` and for teams. Imports Optuna in `open`.
+
+Nobody asks it for a proposal: the sampler reads the records (`study.designs.search.asking`). Every trial is entered
+once it has ended, whole and in one transaction, so that the storage shows what is on record and nothing else: no trial
+that a kill left running, none twice. Without `--optuna-storage` the place is a journal file in the study's folder.
+"""
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from study.errors import RecordError
+from study.mirrors.base import Mirror
+from study.mirrors.tracking_uri import check_optuna_storage, reach, with_time_limits
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.ledger import Ledger
+from study.records.records import Line, TrialEnded
+from study.records.state import fold_lines, ledger_of
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+
+def name_in_storage(identity: StudyIdentity) -> str:
+    """Return the name of the study in a database that other studies share: readable, and no other study's."""
+    return f"{identity.name}-{identity.study_id}"
+
+
+class OptunaMirror(Mirror):
+    """One study's way into one database, or into the journal file of its folder."""
+
+    key, name, place, option = "optuna", "Optuna's storage", "Optuna storage", "--optuna-storage"
+
+    def __init__(self, folder: StudyFolder, address: str) -> None:
+        super().__init__(folder, address)
+        self._identity = folder.identity()
+        self._spec = self._identity.parse()
+        self._storage: BaseStorage | None = None
+        self._there: set[int] = set()
+        """Trials that the storage has."""
+
+    @classmethod
+    def address_of(cls, folder: StudyFolder) -> str | None:
+        """Return the storage that the study was started with, else its journal file; None where nothing is tuned."""
+        identity = folder.identity()
+        return identity.optuna_storage or (str(folder.optuna_journal) if identity.parse().tuned else None)
+
+    @classmethod
+    def check(cls, address: str) -> str:
+        """Return the absolute form of a database, or the path of a journal file."""
+        return check_optuna_storage(address) if ":" in address else address
+
+    def open(self) -> tuple[int, int]:
+        """Find or create the study, see what is there, and begin with the first record.
+
+        Raises:
+            TrackingError: Python has no driver for the database, or it is not encoded in UTF8.
+            RecordError: The storage has a trial of this study that has not ended on record.
+        """
+        import optuna
+
+        from study.designs.search.outcome import TRIAL, Outcomes
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.close()
+        self._ledger = Ledger()
+        self._outcomes = Outcomes(self._spec, self._ledger.rows)
+        self._storage = self._connected()
+        self._study = self._find_or_create(self._storage)
+        trials = self._storage.get_all_trials(self._study, deepcopy=False)
+        self._there = {trial.user_attrs[TRIAL] for trial in trials if TRIAL in trial.user_attrs}
+        ended = {row.trial for row in ledger_of(self.folder.records).rows.values() if row.ended}
+        if unknown := sorted(self._there - ended):
+            raise RecordError(
+                f"{self.folder.records}: must hold every trial that Optuna's storage shows, got none of trial "
+                f"{', '.join(map(str, unknown[:5]))}: the records were cut, or another copy of this study was run. "
+                f"Fix: restore the file from a backup; where the records are right, delete the study "
+                f"{name_in_storage(self._identity)!r} in the storage, and it is built anew."
+            )
+        return 0, 0
+
+    def apply(self, line: Line) -> None:
+        """Enter a trial that has ended, in the order of the ends, so that the storage numbers them as they came."""
+        fold_lines([line], self.folder.records, self._ledger)
+        if not isinstance(line.record, TrialEnded):
+            return
+        row = self._ledger.rows[line.record.trial]
+        if row.ended and row.optuna_number is not None and row.trial not in self._there:
+            assert self._storage is not None, "open() comes first"
+            self._storage.create_new_trial(self._study, self._outcomes.trial(row))
+            self._there.add(row.trial)
+
+    def flush(self, lines: list[Line]) -> None:
+        """Do nothing: every trial was a transaction."""
+
+    def count_trials(self) -> int:
+        """Return the number of the study's trials in the storage, as last seen."""
+        return len(self._there)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if self._storage is not None:
+            self._storage.remove_session()
+            if (engine := getattr(self._storage, "engine", None)) is not None:
+                engine.dispose()
+            self._storage = None
+
+    def _connected(self) -> "BaseStorage":
+        from optuna.storages import RDBStorage
+
+        if ":" not in self.address:
+            return _journal(Path(self.address))
+        uri = with_time_limits(self.address)
+        reach(uri, self.place)
+        # Before its use, a connection that a restart of the database broke is replaced.
+        return RDBStorage(uri, engine_kwargs={"pool_pre_ping": True})
+
+    def _find_or_create(self, storage: "BaseStorage") -> int:
+        from optuna.exceptions import DuplicatedStudyError
+        from optuna.study import StudyDirection
+
+        from study.designs.search.outcome import directions_of
+
+        directions = [StudyDirection[direction.upper()] for direction in directions_of(self._spec)]
+        name = name_in_storage(self._identity)
+        try:
+            return storage.create_new_study(directions, name)
+        except DuplicatedStudyError:
+            return storage.get_study_id_from_name(name)
+
+
+def _journal(path: Path) -> "BaseStorage":
+    """Open a journal file as its only writer; one that cannot be read is made anew from the records."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)  # of a mirror that was killed: we would wait for it
+
+    def opened() -> JournalStorage:
+        storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
+        storage.get_all_studies()
+        return storage
+
+    with contextlib.suppress(FileNotFoundError):
+        if not path.read_bytes().endswith(b"\n"):  # a torn line, behind which nothing could be read
+            path.unlink()
+    try:
+        return opened()
+    except OSError:
+        raise
+    except Exception:  # noqa: BLE001 (Optuna raises every kind on lines that it did not write)
+        path.unlink()
+        return opened()

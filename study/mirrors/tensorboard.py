@@ -1,0 +1,177 @@
+"""TensorBoard's event files, a folder for each trial, below the study's own. Needs no TensorBoard, but tensorboardX.
+
+Event files can be continued and not amended. The file of an attempt that had not ended is therefore written anew by the
+next mirror; its first event lets a TensorBoard that reads meanwhile drop what it has seen. The file `.ended` in a
+trial's folder says which attempt is complete. The metrics, their names and their steps are those of MLflow.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from study.mirrors import mlflow_content as content
+from study.mirrors.base import Mirror
+from study.mirrors.mlflow_content import Point, milliseconds
+from study.records.folder import StudyFolder
+from study.records.records import Evaluation, Iteration, Line, TrialBuilt, TrialEnded, TrialStarted
+from study.seams.tensorboardx import without_torch
+from study.space.parameters import SCALE
+
+_RESULTS = ("final_return", "score", "env_steps_per_s")
+"""Metrics that the HPARAMS tab shows beside the settings."""
+_ENDED = ".ended"
+_STATUS = {"finished": "STATUS_SUCCESS", "failed": "STATUS_FAILURE"}
+
+
+class TensorBoardMirror(Mirror):
+    """One study's way into event files."""
+
+    key, name, place, option = "tensorboard", "TensorBoard's folder", "TensorBoard folder", "--tensorboard"
+    chunk: ClassVar[int] = 2000
+
+    def __init__(self, folder: StudyFolder, address: str) -> None:
+        super().__init__(folder, address)
+        self._runs: dict[int, _Run] = {}
+        self._trials: set[int] = set()
+
+    @classmethod
+    def address_of(cls, folder: StudyFolder) -> str | None:
+        """Return the study's folder of event files; None where it keeps none."""
+        return str(folder.tensorboard) if folder.tensorboard.is_dir() else None
+
+    def open(self) -> tuple[int, int]:
+        """Begin with the first record."""
+        self.close()
+        self.folder.make_tensorboard()
+        self._trials = set()
+        self._spec = self.folder.identity().parse()
+        return 0, 0
+
+    def apply(self, line: Line) -> None:
+        """Write what follows from one record; nothing for an attempt that is complete."""
+        record, time_ms = line.record, milliseconds(line.time)
+        if isinstance(record, TrialStarted):
+            self._start(record, line.time)
+            return
+        if not isinstance(record, TrialBuilt | Iteration | Evaluation | TrialEnded):
+            return
+        run = self._runs.get(record.trial)
+        if run is None or run.attempt != record.attempt:
+            return
+        match record:
+            case TrialBuilt():
+                run.add_points(content.built_points(record, time_ms), line.time)
+                tags = {name: text for name, text in content.built_tags(record).items() if name != content.EFFECTIVE}
+                run.add_table("built", tags, line.time)
+            case Iteration():
+                run.add_points(content.iteration_points(record, time_ms), line.time, record.env_steps)
+            case Evaluation():
+                run.add_points(content.evaluation_points(record, time_ms), line.time, record.env_steps)
+            case TrialEnded():
+                run.end(record, line.time)
+                del self._runs[record.trial]
+
+    def flush(self, lines: list[Line]) -> None:
+        """Let the events reach the files."""
+        for run in self._runs.values():
+            run.flush()
+
+    def count_trials(self) -> int:
+        """Return the number of trials that the folder shows."""
+        return len(self._trials)
+
+    def close(self) -> None:
+        """Close the files."""
+        for run in self._runs.values():
+            run.writer.close()
+        self._runs = {}
+
+    def _start(self, record: TrialStarted, time: float) -> None:
+        """Begin the attempt's file, in place of those of earlier attempts."""
+        self._trials.add(record.trial)
+        if (replaced := self._runs.pop(record.trial, None)) is not None:
+            replaced.writer.close()
+        runners = record.scale or record.setting.get(SCALE, 0)
+        path = self.folder.tensorboard / f"trial_{record.trial:05d}_r{runners}_s{record.seed}"
+        if time <= _began_of_ended(path):
+            return
+        path.mkdir(exist_ok=True)
+        for file in (path / _ENDED, *path.glob("events.out.tfevents.*.study")):
+            file.unlink(missing_ok=True)
+        self._runs[record.trial] = _Run(path, record.attempt, content.trial_values(record, self._spec), time)
+
+
+class _Run:
+    """The event file of an attempt under way."""
+
+    def __init__(self, path: Path, attempt: int, values: Mapping[str, Any], time: float) -> None:
+        event_file_writer, summary, event_pb2 = without_torch("event_file_writer", "summary", "proto.event_pb2")
+
+        self.attempt = attempt
+        self.writer = event_file_writer.EventsWriter(str(path / "events"), f".{attempt:05d}.study")
+        self._path, self._began, self._event, self._summary = path, time, event_pb2, summary
+        self._env_steps = 0
+        """Environment steps of the last points."""
+        self._steps: dict[str, int] = {}
+        """Step of each metric's last point."""
+        restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self.writer.write_event(event_pb2.Event(wall_time=time, session_log=restart))
+        experiment, start, _ = summary.hparams(values, dict.fromkeys(_RESULTS))
+        for each in (experiment, start):
+            self._add(each, time)
+
+    def add_points(self, points: Sequence[Point], time: float, env_steps: int | None = None) -> None:
+        """Add the points of one record."""
+        self._env_steps = self._env_steps if env_steps is None else env_steps
+        for point in points:
+            self._add(self._summary.scalar(point.key, point.value), time, point.step)
+            self._steps[point.key] = point.step
+
+    def add_table(self, tag: str, values: Mapping[str, str], time: float, step: int = 0) -> None:
+        """Add a text that TensorBoard shows as a table."""
+        rows = [f"| {name} | {' '.join(value.split()).replace('|', chr(92) + '|')} |" for name, value in values.items()]
+        self._add(self._summary.text(tag, "\n".join(["| | |", "|---|---|", *rows])), time, step)
+
+    def end(self, record: TrialEnded, time: float) -> None:
+        """Add the outcome, but for what the last iteration has said at the same step, and close the file."""
+        points = content.ended_points(record, milliseconds(time), self._env_steps)
+        self.add_points([point for point in points if self._steps.get(point.key) != point.step], time)
+        self.add_table("outcome", content.ended_tags(record), time, self._env_steps)
+        if record.status in _STATUS:  # an interrupted trial is not at its end
+            self._add(_session_end(_STATUS[record.status], time), time, self._env_steps)
+        self.flush()
+        self.writer.close()
+        (self._path / _ENDED).write_text(repr(self._began))
+
+    def flush(self) -> None:
+        """Let the events reach the file.
+
+        Raises:
+            FileNotFoundError: It was removed meanwhile.
+        """
+        self.writer.flush()
+        if not any(self._path.glob(f"events.out.tfevents.*.{self.attempt:05d}.study")):
+            raise FileNotFoundError(2, "the event file was removed", str(self._path))
+
+    def _add(self, summary: Any, time: float, step: int = 0) -> None:
+        self.writer.write_event(self._event.Event(wall_time=time, step=step, summary=summary))
+
+
+def _began_of_ended(path: Path) -> float:
+    """Return when the attempt began whose file is complete, seconds since the epoch; 0 where none is."""
+    try:
+        return float((path / _ENDED).read_text())
+    except (OSError, ValueError):
+        return 0.0
+
+
+def _session_end(status: str, time: float) -> Any:
+    """Return what tells the HPARAMS tab how a trial ended; tensorboardX itself knows only success."""
+    api_pb2, plugin_hparams_pb2, summary_pb2 = without_torch(
+        "proto.api_pb2", "proto.plugin_hparams_pb2", "proto.summary_pb2"
+    )
+    end = plugin_hparams_pb2.SessionEndInfo(status=api_pb2.Status.Value(status), end_time_secs=time)
+    raw = plugin_hparams_pb2.HParamsPluginData(session_end_info=end, version=0).SerializeToString()
+    plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="hparams", content=raw)
+    metadata = summary_pb2.SummaryMetadata(plugin_data=plugin)
+    return summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag="_hparams_/session_end_info", metadata=metadata)])

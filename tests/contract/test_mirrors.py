@@ -1,0 +1,407 @@
+"""What every mirror promises: each record arrives, to the effect of exactly once, whatever is killed or away.
+
+The places are real: MLflow on SQLite, Optuna's storage on SQLite and as a journal file, event files of TensorBoard.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+
+import optuna
+import pytest
+from filelock import FileLock
+from optuna.storages import JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from tensorboardX.event_file_writer import EventsWriter
+
+from study.errors import RecordError, TrackingError
+from study.mirrors import base, mlflow_store
+from study.mirrors.base import sync
+from study.mirrors.mlflow_mirror import MlflowMirror
+from study.mirrors.optuna_storage import OptunaMirror, name_in_storage
+from study.mirrors.process import MirrorProcess
+from study.mirrors.tensorboard import TensorBoardMirror
+from study.records.state import ledger_of
+from tests.event_files import event_files, expected, hparams_of, scalars
+from tests.integration.mlflow_tools import assert_mirrored, children, contents, parent, wait_until
+from tests.synthetic import append, closed, ended, iteration, make_folder, opened, started, sync_mlflow, whole_trial
+
+
+class Mlflow:
+    """An MLflow on SQLite."""
+
+    kind = MlflowMirror
+    writes = tuple(
+        (mlflow_store.MlflowClient, name)
+        for name in ("create_run", "log_batch", "set_terminated", "update_run", "set_tag", "delete_run", "log_artifact")
+    )
+
+    def __init__(self, place):
+        self.database = place / "mlflow.db"
+        self.address = f"sqlite:///{self.database}"
+
+    def shown(self, folder):
+        """Return all that the place holds, without what differs from one rebuild to the next."""
+        return contents(self.database)
+
+    def statuses(self, folder):
+        return {trial: run.status for (trial, _), run in children(self.database).items() if run.active}
+
+    def assert_follows(self, folder):
+        """The place holds what the records say, by a second implementation, and nothing else."""
+        assert_mirrored(folder, self.database)
+        session = ledger_of(folder.records).closed
+        wanted = {None: "KILLED", "complete": "FINISHED"}.get(session and session.reason, "KILLED")
+        assert parent(self.database).status == wanted
+
+
+class OptunaDatabase:
+    """An Optuna storage on SQLite."""
+
+    kind = OptunaMirror
+    writes = ((RDBStorage, "create_new_study"), (RDBStorage, "create_new_trial"))
+
+    def __init__(self, place):
+        self.address = f"sqlite:///{place}/optuna.db"
+
+    def storage(self):
+        return RDBStorage(self.address)
+
+    def trials(self, folder):
+        name = name_in_storage(folder.identity())
+        return {
+            each.user_attrs["trial"]: each for each in optuna.load_study(study_name=name, storage=self.storage()).trials
+        }
+
+    def shown(self, folder):
+        return {
+            number: (each.state, each.values, each.params, each.user_attrs, each.datetime_complete)
+            for number, each in self.trials(folder).items()
+        }
+
+    def statuses(self, folder):
+        names = {TrialState.COMPLETE: "FINISHED", TrialState.FAIL: "FAILED"}
+        return {number: names[each.state] for number, each in self.trials(folder).items()}
+
+    def assert_follows(self, folder):
+        rows = {number: row for number, row in ledger_of(folder.records).rows.items() if row.ended}
+        trials = self.trials(folder)
+        assert {number: each.params["lr"] for number, each in trials.items()} == {
+            number: row.proposed["lr"] for number, row in rows.items()
+        }
+        for number, row in rows.items():
+            assert trials[number].values == ([row.summary["score"]] if row.status == "finished" else None)
+        by_number = sorted(trials, key=lambda number: trials[number].number)
+        assert by_number == sorted(rows, key=lambda number: rows[number].ended_at)
+
+
+class OptunaJournal(OptunaDatabase):
+    """The journal file in the study's folder: what `optuna-dashboard` opens where no database was named."""
+
+    writes = ((JournalStorage, "create_new_study"), (JournalStorage, "create_new_trial"))
+
+    def __init__(self, place):
+        self.address = str(place / "demo" / "optuna.journal")
+
+    def storage(self):
+        return JournalStorage(JournalFileBackend(self.address))
+
+
+class TensorBoard:
+    """Event files below the study's folder."""
+
+    kind = TensorBoardMirror
+    writes = ((EventsWriter, "write_event"), (EventsWriter, "flush"))
+
+    def __init__(self, place):
+        self.address = str(place / "demo" / "tensorboard")
+
+    def shown(self, folder):
+        return {name: (scalars(file), file.name[-12:]) for name, file in event_files(folder).items()}
+
+    def statuses(self, folder):
+        found = {}
+        for name, file in event_files(folder).items():
+            end = hparams_of(file).get("_hparams_/session_end_info")
+            found[int(name[6:11])] = end and {1: "FINISHED", 2: "FAILED"}[end.session_end_info.status]
+        return found
+
+    def assert_follows(self, folder):
+        assert {name: scalars(file) for name, file in event_files(folder).items()} == expected(folder)
+
+
+PLACES = (Mlflow, OptunaDatabase, OptunaJournal, TensorBoard)
+STORY = (
+    *(opened(), *whole_trial(0), *whole_trial(1, "failed"), *whole_trial(2, "interrupted"), closed("stopped")),
+    *(opened(2), started(2, 2), started(3), iteration(2, 1, 2), iteration(3, 1), ended(3, "failed")),
+    *(iteration(2, 2, 2), ended(2, attempt=2), closed(session=2)),
+)
+"""Two sessions: a trial that finished, two that failed, one that was interrupted and ran again."""
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory):
+    """A database with MLflow's tables: making them takes longer than most tests."""
+    place = tmp_path_factory.mktemp("empty")
+    sync_mlflow(make_folder(place / "demo", f"sqlite:///{place}/mlflow.db", name="empty"))
+    return (place / "mlflow.db").read_bytes()
+
+
+@pytest.fixture(params=PLACES, ids=lambda kind: kind.__name__)
+def make(request, empty_database):
+    """Return a function that makes a study's folder and its place."""
+
+    def make(path):
+        path.mkdir(exist_ok=True)
+        (path / "mlflow.db").write_bytes(empty_database)
+        return make_folder(path / "demo", f"sqlite:///{path}/mlflow.db"), request.param(path)
+
+    return make
+
+
+@pytest.fixture
+def study(make, tmp_path):
+    return make(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(base, "POLL_S", 0.05)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def mirror_of(folder, place):
+    return place.kind(folder, place.address)
+
+
+def follow(mirror):
+    while mirror.step():
+        pass
+
+
+@contextlib.contextmanager
+def writing(place, change):
+    """Replace every call that writes to the place by `change(call)`."""
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in place.writes:
+            patch.setattr(owner, name, change(getattr(owner, name)))
+        yield
+
+
+def away(call):
+    def refusing(*_, **__):
+        raise ConnectionError("away")
+
+    return refusing
+
+
+def test_a_study_is_shown_completely_and_a_repetition_changes_nothing(study):
+    folder, place = study
+    append(folder, *STORY)
+    done = sync(mirror_of(folder, place))
+    assert (done.records, done.trials, done.behind) == (len(STORY), 4, 0)
+    place.assert_follows(folder)
+    assert place.statuses(folder) == {0: "FINISHED", 1: "FAILED", 2: "FINISHED", 3: "FAILED"}
+    before = place.shown(folder)
+    mirror = mirror_of(folder, place)
+    assert sync(mirror).trials == 4
+    mirror.forget()
+    assert sync(mirror_of(folder, place)).records == len(STORY)
+    assert place.shown(folder) == before
+
+
+class _Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@pytest.mark.parametrize("fault", [_Killed, TimeoutError])
+def test_a_kill_or_a_lost_answer_after_any_write_loses_and_doubles_nothing(make, tmp_path, monkeypatch, fault):
+    """The place took the call and the mirror never knew: at every call, whatever came before."""
+    folder, place = make(tmp_path / "killed")
+    append(folder, *STORY)
+    other, undisturbed = make(tmp_path / "whole")
+    other.records.write_bytes(folder.records.read_bytes())
+    other.identity_file.write_bytes(folder.identity_file.read_bytes().replace(b"/killed/", b"/whole/"))
+    sync(mirror_of(other, undisturbed))
+    calls = fatal = kills = 0
+
+    def deadly(call):
+        def dying(*arguments, **options):
+            nonlocal calls
+            result = call(*arguments, **options)
+            calls += 1
+            if calls == fatal:
+                raise fault
+            return result
+
+        return dying
+
+    monkeypatch.setattr(place.kind, "chunk", 1)  # the next record is the next chance to die
+    last, done, mirror = None, False, mirror_of(folder, place)
+    with writing(place, deadly):
+        while not done:
+            if fault is _Killed:
+                mirror.close()
+                mirror = mirror_of(folder, place)
+            # MLflow's cursor and Optuna's own trials say what is there; event files begin anew.
+            further = place.kind is OptunaMirror or (place.kind is MlflowMirror and mirror.behind != last)
+            calls, fatal, last = 0, 1 if further else fatal + 1, mirror.behind
+            assert kills < 2000
+            try:
+                while mirror.step():
+                    calls, fatal = (0, 1) if place.kind is MlflowMirror else (calls, fatal)
+                mirror.show_ended()
+                done = True
+            except fault:
+                kills += 1
+    mirror.close()
+    assert kills >= (5 if place.kind is OptunaMirror else 70)
+    place.assert_follows(folder)
+    assert place.shown(folder) == undisturbed.shown(other)
+
+
+def test_a_place_that_is_away_gets_everything_once_it_is_back(study):
+    folder, place = study
+    append(folder, *STORY[:6])
+    mirror = mirror_of(folder, place)
+    follow(mirror)
+    append(folder, *STORY[6:])
+    with writing(place, away):
+        with pytest.raises(ConnectionError):
+            follow(mirror)
+        assert mirror.behind > 0
+        with pytest.raises(TrackingError, match=r"must take the study's records, got ConnectionError: away for 0.2 s"):
+            sync(mirror_of(folder, place), timeout_s=0.2)
+    follow(mirror)
+    assert mirror.behind == 0
+    mirror.show_ended()
+    mirror.close()
+    place.assert_follows(folder)
+
+
+def test_a_mirror_that_is_behind_says_by_how_much_and_catches_up(study):
+    folder, place = study
+    mirror = mirror_of(folder, place)
+    append(folder, *STORY[:9])
+    assert mirror.behind == 9
+    follow(mirror)
+    append(folder, *STORY[9:14])
+    folder.records.write_bytes(folder.records.read_bytes() + b'{"torn')
+    assert mirror.behind == 5
+    assert mirror.step() == 5
+    assert (mirror.step(), mirror.behind) == (0, 0)
+    mirror.close()
+
+
+def test_a_study_that_was_killed_is_taken_up_by_its_resume(study):
+    folder, place = study
+    append(folder, opened(), *whole_trial(0), started(1), iteration(1, 1))
+    sync(mirror_of(folder, place))
+    if place.kind is not TensorBoardMirror:
+        place.assert_follows(folder)
+    append(folder, opened(2), ended(1, "interrupted"), *whole_trial(1, attempt=2), closed(session=2))
+    sync(mirror_of(folder, place))
+    place.assert_follows(folder)
+    assert place.statuses(folder) == {0: "FINISHED", 1: "FINISHED"}
+
+
+def test_records_that_became_fewer_are_followed_anew(study):
+    """A power cut takes what was not on the disk, even if the place has got it."""
+    folder, place = study
+    append(folder, opened(), started(0), iteration(0, 1), iteration(0, 2))
+    mirror = mirror_of(folder, place)
+    follow(mirror)
+    lines = folder.records.read_bytes().splitlines(keepends=True)
+    folder.records.write_bytes(b"".join(lines[:3]))
+    follow(mirror)
+    append(folder, opened(2), *whole_trial(0, attempt=2), closed(session=2))
+    follow(mirror)
+    mirror.close()
+    assert place.statuses(folder) == {0: "FINISHED"}
+    if place.kind is not MlflowMirror:  # which shows of the attempt that was replaced what it had got
+        place.assert_follows(folder)
+
+
+def test_damaged_records_are_named(study):
+    folder, place = study
+    append(folder, opened(), started(0))
+    folder.records.write_bytes(folder.records.read_bytes() + b"garbage\n")
+    with pytest.raises(RecordError, match="line 3"):
+        sync(mirror_of(folder, place))
+
+
+def test_only_one_mirror_sends_to_a_place(study, tmp_path):
+    folder, place = study
+    append(folder, opened())
+    mirror = mirror_of(folder, place)
+    other = place.kind(folder, f"{place.address}-elsewhere")
+    assert mirror.lock.parent == other.lock.parent == folder.path
+    assert mirror.lock != other.lock
+    with FileLock(mirror.lock), pytest.raises(TrackingError, match=r"only one mirror.*Fix: "):
+        sync(mirror, timeout_s=0.1)
+
+
+@pytest.mark.minutes
+def test_a_process_follows_a_driver_and_survives_kills(study):
+    """Signals to a whole job do not end the mirror, only SIGKILL does; the next one goes on."""
+    folder, place = study
+    append(folder, opened())
+
+    def write():
+        for trial in range(4):
+            for record in whole_trial(trial, length=12):
+                append(folder, record)
+                time.sleep(0.05)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    mirror, rng = MirrorProcess(place.kind), random.Random(1)
+    mirror.start(folder, place.address)
+    mirror.wait_ready()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(mirror.pid, number)
+    for _ in range(2):
+        time.sleep(rng.uniform(0.2, 1.0))
+        os.kill(mirror.pid, signal.SIGKILL)
+        mirror.start(folder, place.address)
+        mirror.wait_ready()
+    writer.join()
+    append(folder, closed())
+    os.kill(mirror.pid, signal.SIGKILL)  # an instant before `finish`, which starts another one
+    report = mirror.finish(60)
+    assert report.drained, report
+    assert mirror.finish() == report
+    place.assert_follows(folder)
+
+
+@pytest.mark.minutes
+def test_a_place_that_cannot_be_written_is_named_and_caught_up_with(study):
+    """Something else in its place stands for a server that refuses."""
+    folder, place = study
+    append(folder, *STORY)
+    path = folder.path.parent / place.address.removeprefix("sqlite:///")
+    kept = path.rename(path.with_suffix(".kept")) if path.exists() else None
+    if place.kind is TensorBoardMirror:
+        path.write_text("in its place")
+    else:
+        path.mkdir()
+    mirror = MirrorProcess(place.kind)
+    mirror.start(folder, place.address)
+    wait_until(lambda: folder.mirror_log.exists() and "Error" in folder.mirror_log.read_text(), 90)
+    with pytest.raises(TrackingError, match=r"Fix: "):
+        mirror.wait_ready(1)
+    report = mirror.finish(1)
+    assert (report.behind, report.drained) == (len(STORY), False)
+    assert report.reason
+    if place.kind is TensorBoardMirror:
+        path.unlink()
+    else:
+        path.rmdir()
+    if kept:
+        kept.rename(path)
+    sync(mirror_of(folder, place))
+    place.assert_follows(folder)
