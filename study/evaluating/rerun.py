@@ -1,20 +1,22 @@
-"""Trials of the confirmation, drawn by chance and trained again: do they come out as recorded? Starts Ray for it.
+"""Trains trials of the confirmation, drawn by chance, again: do they come out as recorded? Starts Ray for it.
 
 On a machine of the same kind a trial repeats itself to the last digit. Elsewhere sums are rounded otherwise, and a
 training goes its own way, as one on another seed would: then its score must lie where another run of its arm would.
 """
 
+import json
 import math
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from scipy import stats
 
-from study.errors import RecordError
+from study.cluster.connection import private_ray
+from study.errors import RecordError, TrialError
 from study.mirrors.mlflow_content import FROZEN_CHAIN, study_key
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, fold
@@ -22,6 +24,8 @@ from study.records.provenance import provenance
 from study.records.records import Evaluation, Line, StudyOpened, TrialStarted, read_lines
 from study.records.trust import check_modules
 from study.space.spec import StudySpec
+from study.space.variants import Variant, spec_of
+from study.trial.messages import packed_config
 
 FALSE_ALARM = 0.01
 """Chance that sound records are doubted on another kind of machine, over all trials of one call."""
@@ -34,7 +38,7 @@ ENGINE = "ray"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
+class Retrained:
     """A trial that was trained again."""
 
     trial: int
@@ -57,26 +61,21 @@ def held_by_mlflow(folder: StudyFolder, tracking_uri: str) -> str:
     held = [run.tags.get(FROZEN_CHAIN) for each in store.experiments() if each.active for run in store.runs(each, text)]
     if known := [digest for digest in held if digest]:
         return known[0]
-    rule = f"must hold a digest of study {identity.study_id}"
-    raise RecordError(
-        where=store.shown,
-        rule=rule,
-        got=f"{'none' if held else 'no such study'}",
-        fix="Name the MLflow that the study wrote to while it ran.",
-        code="rerun-of-another-study",
-    )
+    rule, got = f"must hold a digest of study {identity.study_id}", "none" if held else "no such study"
+    fix = "Name the MLflow that the study wrote to while it ran."
+    raise RecordError(where=store.shown, rule=rule, got=got, fix=fix, code="rerun-of-another-study")
 
 
 def train_again(
     folder: StudyFolder, count: int, *, seed: int | None = None, tell: Callable[[str], object] = lambda text: None
-) -> Iterator[Again]:
+) -> Iterator[Retrained]:
     """Train trials of the confirmation again, and yield what came out, one by one.
 
     Args:
         folder: A study that was verified.
         count: How many trials, drawn by chance among those that finished.
         seed: Of the draw; None draws one.
-        tell: Is told which trials these are, before the first.
+        tell: Called with a sentence that names the trials, before the first.
 
     Raises:
         RecordError: There are not so many, Ray has another version than the one recorded, or the environment is in a
@@ -90,9 +89,7 @@ def train_again(
     finished = [row for row in ledger.rows.values() if row.stage == "confirm" and row.status == "finished"]
     if count > len(finished):
         rule = f"must be at most the trials of the confirmation that finished, {len(finished)}"
-        raise RecordError(
-            where="--rerun", rule=rule, got=f"{count}", fix="Lower it.", code="rerun-without-confirmation"
-        )
+        raise RecordError(where="--rerun", rule=rule, got=count, fix="Lower it.", code="rerun-without-confirmation")
     here = provenance({})
     there = {row.trial: _provenance_of(row, lines) for row in finished}
     seed = secrets.randbelow(2**31) if seed is None else seed
@@ -102,17 +99,10 @@ def train_again(
         recorded, got = ((each.get("versions") or {}).get(ENGINE) for each in (there[row.trial], here))
         if recorded != got:
             rule = f"{ENGINE} must have the version of the records, {recorded}"
-            raise RecordError(
-                where="--rerun",
-                rule=rule,
-                got=f"{got}",
-                fix=f"Install {ENGINE}=={recorded} in another environment.",
-                code="rerun-with-another-version",
-            )
+            fix = f"Install {ENGINE}=={recorded} in another environment."
+            raise RecordError(where="--rerun", rule=rule, got=got, fix=fix, code="rerun-with-another-version")
     listed = ", ".join(str(row.trial) for row in rows)
     tell(f"Training {count} of {len(finished)} trials of the confirmation again, drawn with --seed {seed}: {listed}.")
-    from study.evaluating.retraining import train
-
     starts = {line.record.trial: line.record for line in lines if isinstance(line.record, TrialStarted)}
     arms: dict[tuple[str | None, int], list[TrialRow]] = defaultdict(list)
     for row in finished:
@@ -125,6 +115,28 @@ def train_again(
         others = [each.summary["score"] for each in arms[row.anchor, row.num_env_runners] if each is not row]
         differing = _different(there[row.trial], here)
         yield _compared(row, spec, old, evaluations, failure, others, level, differing)
+
+
+def train(spec: StudySpec, trials: list[TrialStarted]) -> Iterator[tuple[list[Evaluation], str]]:
+    """Train trials one after another; yield the evaluations of each, and why it failed, where it did.
+
+    Raises:
+        ClusterError: Ray does not start.
+    """
+    from study.trial.trainable import results_of
+
+    with private_ray(num_cpus=max(started.num_cpus for started in trials)):
+        for started in trials:
+            evaluations: list[Evaluation] = []
+            try:
+                assert started.variant in get_args(Variant)
+                text = json.dumps(spec_of(spec, started.variant).to_json())
+                for result in results_of(packed_config(started, text)):
+                    evaluations += (each for each in result.records if isinstance(each, Evaluation))
+            except TrialError as error:
+                yield evaluations, str(error)
+            else:
+                yield evaluations, ""
 
 
 def _provenance_of(row: TrialRow, lines: Sequence[Line]) -> Mapping[str, Any]:
@@ -150,25 +162,25 @@ def _compared(
     others: Sequence[float | None],
     level: float,
     differing: Sequence[str],
-) -> Again:
+) -> Retrained:
     where = f"trial {row.trial} ({row.anchor}@{row.num_env_runners}, seed {row.seed})"
     if failure:
-        return Again(trial=row.trial, sentence=f"{where}: failed when trained again: {failure}", agrees=False)
+        return Retrained(trial=row.trial, sentence=f"{where}: failed when trained again: {failure}", agrees=False)
     equal = sum(_equal(first.returns, second.returns) for first, second in zip(old, new, strict=False))
     if equal == len(old) == len(new):
         sentence = f"{where}: all {equal} evaluations, {len(old[0].returns)} episodes each, are equal to the records."
-        return Again(trial=row.trial, sentence=sentence, agrees=True)
+        return Retrained(trial=row.trial, sentence=sentence, agrees=True)
     score, recorded = _score(spec, new), row.summary["score"]
-    told = f"{equal} of {len(old)} evaluations are equal; score {score:.3f}, recorded {recorded:.3f}"
+    shown = f"{equal} of {len(old)} evaluations are equal; score {score:.3f}, recorded {recorded:.3f}"
     if not differing:
-        law = "provenance names the same CPU model and versions, so that all must be equal"
-        return Again(trial=row.trial, sentence=f"{where}: DIFFERS: {told}; {law}.", agrees=False)
+        why = "provenance names the same CPU model and versions, so that all must be equal"
+        return Retrained(trial=row.trial, sentence=f"{where}: DIFFERS: {shown}; {why}.", agrees=False)
     because = f"another machine ({'; '.join(differing)})"
     low, high = prediction([value for value in others if value is not None], level)
     interval = f"[{low:.3f}, {high:.3f}], where another run of the arm lies with {level:.2%}"
     agrees = low <= score <= high
     words = "lies in" if agrees else "LIES OUTSIDE"
-    return Again(trial=row.trial, sentence=f"{where}: {told}; {because}: it {words} {interval}.", agrees=agrees)
+    return Retrained(trial=row.trial, sentence=f"{where}: {shown}; {because}: it {words} {interval}.", agrees=agrees)
 
 
 def _equal(first: Sequence[float], second: Sequence[float]) -> bool:
