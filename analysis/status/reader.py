@@ -163,7 +163,7 @@ def _status(reader: StatusReader, driver: health.Driver, moment: float, problems
         sessions=ledger.sessions,
         silence_s=silence,
         longest_pause_s=reader.longest_pause_s,
-        left=_left(rows, under_way, planned, moment) if driver == "working" else None,
+        left=time_left(rows, under_way, planned, moment) if driver == "working" else None,
         mirror=mirror,
         pressure=pressure,
         advice=tuple(
@@ -265,8 +265,15 @@ def _best(rows: Sequence[TrialRow]) -> tuple[Best, ...]:
     )
 
 
-def _left(rows: Sequence[TrialRow], under_way: Sequence[TrialRow], planned: int, moment: float) -> TimeLeft | None:
-    """Return how long the rest should take; None before a trial has finished."""
+def time_left(rows: Sequence[TrialRow], under_way: Sequence[TrialRow], planned: int, moment: float) -> TimeLeft | None:
+    """Return how long the rest should take; None before a trial has finished.
+
+    Args:
+        rows: All trials on record.
+        under_way: Those of them that run.
+        planned: Number of trials of the study; of a study with stages, a guess.
+        moment: Now, seconds since the epoch.
+    """
     ended = [row for row in rows if row.status == "finished" and row.duration_s is not None]
     stage = under_way[-1].stage if under_way else (ended[-1].stage if ended else None)
     like = [row for row in ended if row.stage == stage]

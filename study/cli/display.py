@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
+from analysis.status.reader import time_left
 from study.cli.tables import trial_table
 from study.console import terminal
 from study.harmless import one_line
@@ -138,7 +138,8 @@ def headline(conductor: "Conductor") -> str:
     rows = list(conductor.ledger.rows.values())  # a copy: the event loop may add a row meanwhile
     phase = conductor.phase
     parts = [f"{phase}: {ended} of about {total} trials ended" if phase else f"{ended} of {total} trials ended"]
-    parts += _at_work([row for row in rows if row.status == "running"])
+    running = [row for row in rows if row.status == "running"]
+    parts += _at_work(running)
     if counts["failed"]:
         parts.append(f"{counts['failed']} failed")
     known = {row.trial: final for row in rows if (final := _final_return(row)) is not None}
@@ -148,8 +149,8 @@ def headline(conductor: "Conductor") -> str:
         parts.append(f"best return {known[best]:.1f}{cut}")
     if conductor.stop is not None:
         parts.append(f"stopping: {conductor.stop.detail}")
-    elif (left_s := time_left_s(conductor)) is not None:
-        parts.append(f"about {duration(left_s)} left")
+    elif (left := time_left(rows, running, total, time.time())) is not None:
+        parts.append(f"about {duration(left.seconds)} left")
     return " · ".join(parts)
 
 
@@ -171,28 +172,6 @@ def _at_work(running: Sequence[TrialRow]) -> Iterator[str]:
     rates = [rate for row in training if (rate := row.env_steps_per_s()) is not None]
     if rates:
         yield f"{sum(rates):,.0f} env steps/s"
-
-
-def time_left_s(conductor: "Conductor") -> float | None:
-    """Return the seconds that the rest should take; None before a trial has finished.
-
-    The median duration of the trials that finished, start-up included, for each that is left, at as many at a time as
-    run now. Neither Ray's start nor that of the trials that run now counts as pace.
-    """
-    rows = list(conductor.ledger.rows.values())
-    durations = [row.duration_s for row in rows if row.status == "finished" and row.duration_s is not None]
-    if not durations:
-        return None
-    running = [row for row in rows if row.status == "running"]
-    left = _num_left(conductor) + sum(1 - row.progress for row in running)
-    return left * statistics.median(durations) / max(len(running), 1)
-
-
-def _num_left(conductor: "Conductor") -> int:
-    """Return the trials that have not begun; in a hold-up study a guess."""
-    if conductor.design.guesses_trials:
-        return max(conductor.plan.num_trials - len(conductor.ledger.rows), 0)
-    return conductor.num_left
 
 
 def trial_line(row: TrialRow, design: "Design") -> str:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from study.cli.display import headline, live_view, time_left_s
+from study.cli.display import headline, live_view
 from study.cli.tables import print_plan, print_result
 from study.console import say
 from study.designs.registry import design_of, make_plan
@@ -107,15 +107,13 @@ def test_a_log_that_cannot_be_written_does_not_end_the_study(where):
     assert done.returncode == 0 or where == "a full disk"  # Python itself minds what it cannot flush
 
 
-def course(*records, num_trials=4, num_left=0, stop=None):
+def course(*records, num_trials=4, stop=None):
     """Return what the display asks of a conductor, after records that were written a minute apart."""
     ledger = Ledger()
     for minute, record in enumerate(records):
         ledger.apply(record, 60.0 * minute)
     plan, space = SimpleNamespace(num_trials=num_trials), spec()
-    return SimpleNamespace(
-        ledger=ledger, plan=plan, spec=space, design=design_of(space), phase="", stop=stop, num_left=num_left
-    )
+    return SimpleNamespace(ledger=ledger, plan=plan, spec=space, design=design_of(space), phase="", stop=stop)
 
 
 def started(trial, runners, execution="real"):
@@ -137,19 +135,14 @@ def test_what_is_waited_for_stands_where_there_is_no_rate_yet(records, words):
     assert headline(course(*records)).split(" · ") == ["0 of 4 trials ended", *words]
 
 
-def test_neither_rays_start_nor_that_of_a_trial_is_pace():
-    begun = course(started(0, 2), synthetic.built(0), synthetic.iteration(0, 1), num_left=3)
-    begun.ledger.rows[0].progress = 0.2
-    assert time_left_s(begun) is None
-    whole = course(*synthetic.whole_trial(0), num_left=3)
-    assert time_left_s(whole) == pytest.approx(3 * whole.ledger.rows[0].duration_s)
-    assert "left" in headline(whole)
+def test_the_time_left_is_known_once_a_trial_has_finished():
+    begun = course(started(0, 2), synthetic.built(0), synthetic.iteration(0, 1))
+    assert "left" not in headline(begun)
+    assert "about " in headline(course(*synthetic.whole_trial(0))).split(" · ")[-1]
 
 
 def test_a_study_that_stops_has_no_time_left():
-    text = headline(
-        course(*synthetic.whole_trial(0), num_left=3, stop=Stop(reason="stopped", detail="received SIGINT"))
-    )
+    text = headline(course(*synthetic.whole_trial(0), stop=Stop(reason="stopped", detail="received SIGINT")))
     assert text.endswith("stopping: received SIGINT")
     assert "left" not in text
 
