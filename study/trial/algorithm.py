@@ -122,15 +122,15 @@ def build_config(
     changed = [name for name in ours if getattr(config, name) is not ours[name] and getattr(config, name) != ours[name]]
     if changed:
         got = ", ".join(f"{name}={getattr(config, name)}" for name in changed)
-        law = f"must leave what the study itself sets, got {got}."
-        raise _error("rllib", law, "Remove it.")
+        rule = f"must leave what the study itself sets, got {got}."
+        raise _error("rllib", rule, "Remove it.")
     _choose_runner(config, spec, execution)
     _choose_learner(config, spec)
     try:
         config.validate()
     except Exception as error:
-        law = f"RLlib must accept the values, got {type(error).__name__}: {' '.join(str(error).split())}"
-        raise _error("rllib" if spec.rllib else "parameters", law, "Change the value that it names.") from error
+        rule = f"RLlib must accept the values, got {type(error).__name__}: {' '.join(str(error).split())}"
+        raise _error("rllib" if spec.rllib else "parameters", rule, "Change the value that it names.") from error
     return config
 
 
@@ -167,8 +167,8 @@ def _choose_learner(config: StudyConfig, spec: StudySpec) -> None:
         return
     obstacle = lean_obstacle(config) if spec.learner == "lean" else None
     if obstacle and (places := list(_lean_alone(spec))):
-        law = f"needs the lean learner, and {obstacle}."
-        raise SpaceError("space", [Fault(where=place, rule=f"{what}{law}", fix=_WITHOUT) for place, what in places])
+        rule = f"needs the lean learner, and {obstacle}."
+        raise SpaceError("space", [Fault(where=place, rule=f"{what}{rule}", fix=_WITHOUT) for place, what in places])
     if obstacle:
         config.fallbacks.append(f"learner: RLlib's own learner instead of the lean one: {obstacle}")
     lean = spec.learner == "lean" and not obstacle
@@ -258,7 +258,7 @@ def _lr(spec: StudySpec, setting: Mapping[str, Value]) -> Value | list[list[Valu
     fraction = setting.get(END_FRACTION, 1.0)
     if fraction == 1:
         return setting["lr"]
-    assert spec.budget.env_steps is not None  # a law
+    assert spec.budget.env_steps is not None  # a rule of the space
     return [[0, setting["lr"]], [spec.budget.env_steps, setting["lr"] * fraction]]
 
 
@@ -328,8 +328,8 @@ def _apply(config: StudyConfig, method: str, arguments: Mapping[str, Any]) -> No
     try:
         getattr(config, method)(**arguments)
     except Exception as error:
-        law = f"RLlib must accept {dict(arguments)}, got {type(error).__name__}: {' '.join(str(error).split())}"
-        raise _error(place, law, "Change the value.") from error
+        rule = f"RLlib must accept {dict(arguments)}, got {type(error).__name__}: {' '.join(str(error).split())}"
+        raise _error(place, rule, "Change the value.") from error
 
 
 def _parameters_of(config: StudyConfig, method: str) -> tuple[str, ...]:
@@ -350,5 +350,5 @@ def _nearest(name: str, known: tuple[str, ...]) -> str:
     return f"Did you mean '{near[0]}'?" if near else f"Use one of: {', '.join(known)}."
 
 
-def _error(place: str, law: str, fix: str) -> SpaceError:
-    return SpaceError("space", [Fault(where=place, rule=law, fix=fix)])
+def _error(place: str, rule: str, fix: str) -> SpaceError:
+    return SpaceError("space", [Fault(where=place, rule=rule, fix=fix)])

@@ -7,7 +7,7 @@ _LONGEST = 300
 
 
 class RunnerStartError(Exception):
-    """The constructor of a runner failed: `runner and place: law, got value. Fix: action.`, on one line."""
+    """The constructor of a runner failed: `runner and place: rule, got value. Fix: action.`, on one line."""
 
 
 def of_runner(error: BaseException) -> str | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from study.trial.engine.sampling.runner import RunnerReport
 
 LOOK_TIMEOUT_S = 60.0
-"""A look takes milliseconds; without its answer the load is not known."""
+"""Reading the load takes milliseconds; without an answer it is not known."""
 NODE_DEATH_S = 30.0
 """How long Ray takes to notice that a node is gone, at the most: by its health check, or at once by a broken line."""
 
@@ -132,7 +132,7 @@ class NodeWatch:
         Args:
             places: The trial's processes, the main one first.
             actor_of: Returns RLlib's actor of a process other than the main one.
-            driver: Host and process of the driver; None when the trial was not told.
+            driver: Host and process of the driver; None where there is none.
             alone: Whether other work in this Ray is foreign.
         """
         first_at = {place.host: place for place in reversed(places)}

@@ -118,18 +118,18 @@ def _find(env_id: str) -> Any:
             _check_registered(env_id)
         return None
     if not all(part.isidentifier() for part in module_name.split(".")):
-        law = f"what is before the colon must be a module's name, got '{module_name}'."
-        raise Unusable(ID, law, "Write module:Class, or package.module:Class; start the study in the module's folder.")
+        rule = f"what is before the colon must be a module's name, got '{module_name}'."
+        raise Unusable(ID, rule, "Write module:Class, or package.module:Class; start the study in the module's folder.")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or module_name
         if module_name == missing or module_name.startswith(f"{missing}."):
             fix = "Check the spelling; it is imported from the directory in which the study was started."
-            law = f"the module must exist, got '{module_name}'."
-            raise Unusable(ID, law, package_of(env_id) or _procgen_meant(env_id) or fix) from error
-        law = f"module '{module_name}' needs '{missing}', which is not installed."
-        raise Unusable(ID, law, f"Install {missing} on every node.") from error
+            rule = f"the module must exist, got '{module_name}'."
+            raise Unusable(ID, rule, package_of(env_id) or _procgen_meant(env_id) or fix) from error
+        rule = f"module '{module_name}' needs '{missing}', which is not installed."
+        raise Unusable(ID, rule, f"Install {missing} on every node.") from error
     if hasattr(module, name):
         return getattr(module, name)
     if env_id in gymnasium.registry or name in gymnasium.registry:
@@ -144,16 +144,16 @@ def _check_registered(env_id: str) -> None:
         load_plugins_for(env_id)
         gymnasium.spec(env_id)
     except gymnasium_error.Error as error:
-        law = f"no such environment, got '{env_id}'."
+        rule = f"no such environment, got '{env_id}'."
         if (install := package_of(env_id)) is not None:
-            raise Unusable(ID, law, install) from error
+            raise Unusable(ID, rule, install) from error
         if isinstance(error, gymnasium_error.NamespaceNotFound):
             namespace = env_id.partition("/")[0]
             fix = f"Check the spelling, or install the package that registers {namespace}/…, on every node."
-            raise Unusable(ID, law, fix) from error
+            raise Unusable(ID, rule, fix) from error
         near = difflib.get_close_matches(env_id, gymnasium.registry, n=1, cutoff=_ALIKE)
         fix = f"Did you mean '{near[0]}'?" if near else "Use an id of Gymnasium, or module:Class of your own."
-        raise Unusable(ID, law, _procgen_meant(env_id) or fix) from error
+        raise Unusable(ID, rule, _procgen_meant(env_id) or fix) from error
 
 
 def _procgen_meant(env_id: str) -> str | None:

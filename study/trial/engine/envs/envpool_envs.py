@@ -55,16 +55,16 @@ class PoolTask:
             task = self._envpool.make_spec(self._id, **self._kwargs)
         except ImportError as error:  # EnvPool's own words name another package; the linker's name the library
             missing = str(error.__cause__ or error)
-            law = f"'{spec.id}' needs a library of the system, got: {missing}."
+            rule = f"'{spec.id}' needs a library of the system, got: {missing}."
             qt = is_procgen(spec.id) or "libQt5" in missing
             fix = "On Debian: apt install libqt5gui5, on every node." if qt else "Install it on every node."
-            raise Unusable("environment.id", law, fix) from error
+            raise Unusable("environment.id", rule, fix) from error
         except TypeError as error:  # of C++ types, all signatures follow
-            law = f"must suit '{spec.id}', got {spec.kwargs}: {str(error).partition(' The following')[0].rstrip('.')}."
-            raise Unusable("environment.kwargs", law, "Change the arguments.") from error
+            rule = f"must suit '{spec.id}', got {spec.kwargs}: {str(error).partition(' The following')[0].rstrip('.')}."
+            raise Unusable("environment.kwargs", rule, "Change the arguments.") from error
         if task.config.max_num_players != 1:
-            law = f"'{spec.id}' must have one player, got {task.config.max_num_players}."
-            raise Unusable("environment.id", law, "Use a task for one player.")
+            rule = f"'{spec.id}' must have one player, got {task.config.max_num_players}."
+            raise Unusable("environment.id", rule, "Use a task for one player.")
         self.observations = PoolObservations(task.gymnasium_observation_space)
         self.action_space: gymnasium.Space = task.gymnasium_action_space
         self.limit: int = spec.max_episode_steps or task.config.max_episode_steps
@@ -92,8 +92,8 @@ class PoolTask:
             raise Unusable("environment.id", f"EnvPool has no such environment, got '{self._id}'.", fix)
         taken = sorted(set(self._kwargs) & set(_OURS))
         if taken:
-            law = f"the study sets {', '.join(taken)} itself, got {self._kwargs}."
-            raise Unusable("environment.kwargs", law, "Leave them out.")
+            rule = f"the study sets {', '.join(taken)} itself, got {self._kwargs}."
+            raise Unusable("environment.kwargs", rule, "Leave them out.")
 
 
 def _envpool() -> ModuleType:
@@ -101,8 +101,8 @@ def _envpool() -> ModuleType:
         import envpool
     except ImportError as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == "envpool"
-        law = "envpool is not installed." if absent else f"envpool cannot be imported, got: {error}."
-        raise Unusable("environment.backend", law, "pip install '.[envpool]'") from error
+        rule = "envpool is not installed." if absent else f"envpool cannot be imported, got: {error}."
+        raise Unusable("environment.backend", rule, "pip install '.[envpool]'") from error
     module: ModuleType = envpool
     return module
 

@@ -116,8 +116,8 @@ def _see_to_display(mode: Mode) -> None:
         if not _has_display():
             os.environ["SDL_VIDEODRIVER"] = "dummy"
     elif not _has_display():
-        law = "a window needs a display, got none (DISPLAY and WAYLAND_DISPLAY are not set)."
-        raise _error(mode, law, "Use --video, or work where there is a screen.")
+        rule = "a window needs a display, got none (DISPLAY and WAYLAND_DISPLAY are not set)."
+        raise _error(mode, rule, "Use --video, or work where there is a screen.")
 
 
 def _drawing(spec: EnvironmentSpec, mode: Mode) -> Scene:
@@ -126,8 +126,8 @@ def _drawing(spec: EnvironmentSpec, mode: Mode) -> Scene:
     except Unusable:
         raise
     except Exception as error:
-        law = f"'{spec.id}' must take render_mode={mode!r}, got {_said(error)}."
-        raise _error(mode, law) from error
+        rule = f"'{spec.id}' must take render_mode={mode!r}, got {_said(error)}."
+        raise _error(mode, rule) from error
     if env.render_mode != mode or mode not in (env.metadata.get("render_modes") or ()):
         env.close()
         known = ", ".join(env.metadata.get("render_modes") or ()) or "none"
@@ -156,8 +156,8 @@ def _of_observations(spec: EnvironmentSpec, mode: Mode) -> Scene:
             mode, "EnvPool opens no window, got backend envpool.", "Use --video where observations are images."
         )
     if len(shape or ()) != 3:
-        law = f"EnvPool draws nothing, so observations must be images, got shape {shape}."
-        raise _error(mode, law, "Leave --video out: Gymnasium's environment of that name is another implementation.")
+        rule = f"EnvPool draws nothing, so observations must be images, got shape {shape}."
+        raise _error(mode, rule, "Leave --video out: Gymnasium's environment of that name is another implementation.")
     return Scene(env=env, fps=_fps(env), from_observations=True)
 
 
@@ -177,6 +177,6 @@ def _said(error: Exception) -> str:
 
 
 def _error(
-    mode: Mode, law: str, fix: str = "Leave the option out, or give the environment that render mode."
+    mode: Mode, rule: str, fix: str = "Leave the option out, or give the environment that render mode."
 ) -> SpaceError:
-    return SpaceError("command line", [Fault(where=_PLACES[mode], rule=law, fix=fix)])
+    return SpaceError("command line", [Fault(where=_PLACES[mode], rule=rule, fix=fix)])

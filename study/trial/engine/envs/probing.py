@@ -63,11 +63,11 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
         )
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and "argument" in str(error):
-            law = f"must suit the constructor of '{spec.id}', got {spec.kwargs}: {described(error)}."
-            fault = Fault(where=KWARGS, rule=law, fix="Change the arguments.")
+            rule = f"must suit the constructor of '{spec.id}', got {spec.kwargs}: {described(error)}."
+            fault = Fault(where=KWARGS, rule=rule, fix="Change the arguments.")
         else:
-            law = f"'{spec.id}' must be made with {spec.kwargs}, got {described(error)}."
-            fault = Fault(where=ID, rule=law, fix="Try it in Python: make the environment and reset it.")
+            rule = f"'{spec.id}' must be made with {spec.kwargs}, got {described(error)}."
+            fault = Fault(where=ID, rule=rule, fix="Try it in Python: make the environment and reset it.")
         raise SpaceError(source_name, [fault]) from error
     raise SpaceError(source_name, [fault])
 
@@ -89,8 +89,8 @@ def probe_study(spec: StudySpec, source_name: str) -> Spaces:
         raise SpaceError(source_name, [replace(fault, where=place) for fault in error.faults]) from error
     trained_on, judged_on = (f"{each.observation_space.shape} and {each.action_space}" for each in (spaces, judged))
     if trained_on != judged_on:
-        law = f"must leave observations and actions what they are in training, {trained_on}, got {judged_on}."
-        raise SpaceError(source_name, [Fault(where=place, rule=law, fix="Change the arguments.")])
+        rule = f"must leave observations and actions what they are in training, {trained_on}, got {judged_on}."
+        raise SpaceError(source_name, [Fault(where=place, rule=rule, fix="Change the arguments.")])
     return spaces
 
 
@@ -108,24 +108,24 @@ def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
     """
     shape = spaces.observation_space.shape
     if len(shape) == 3 and spec.conv_filters is None and shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
-        law = f"images must have their channels last, (height, width, channels), got shape {shape}."
+        rule = f"images must have their channels last, (height, width, channels), got shape {shape}."
         fix = "Wrap the environment so that it moves them; where these are no channels, give model.conv_filters."
-        raise SpaceError(source_name, [Fault(where=ID, rule=law, fix=fix)])
+        raise SpaceError(source_name, [Fault(where=ID, rule=rule, fix=fix)])
     if len(shape) != 3 and spec.conv_net is not None:
-        law = f"convolutions are for images, got observations of shape {shape}."
-        raise SpaceError(source_name, [Fault(where="model.conv_net", rule=law, fix="Remove it.")])
+        rule = f"convolutions are for images, got observations of shape {shape}."
+        raise SpaceError(source_name, [Fault(where="model.conv_net", rule=rule, fix="Remove it.")])
     square = shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1] if len(shape) == 3 else False
     if len(shape) != 3 and spec.conv_filters is not None:
-        law, fix = (
+        rule, fix = (
             f"must be left out where observations are no images, got observations of shape {shape}.",
             "Remove it.",
         )
     elif len(shape) == 3 and spec.conv_filters is None and spec.conv_net is None and not square:
-        law = f"must be given for images of shape {shape}: RLlib has its own for squares of 42, 64, 84 and 96 pixels."
+        rule = f"must be given for images of shape {shape}: RLlib has its own for squares of 42, 64, 84 and 96 pixels."
         fix = "Set model.conv_net, or write for instance [[16, 4, 2], [32, 4, 2], [64, 4, 2]]: filters, kernel, stride."
     else:
         return
-    raise SpaceError(source_name, [Fault(where="model.conv_filters", rule=law, fix=fix)])
+    raise SpaceError(source_name, [Fault(where="model.conv_filters", rule=rule, fix=fix)])
 
 
 def _probe(spec: EnvironmentSpec) -> Spaces:
@@ -145,8 +145,8 @@ def _check_action_space(space: Any) -> None:
         return
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1:
         return
-    law = f"actions must be Discrete or MultiDiscrete from 0, or a flat float Box, got {space}."
-    raise Unusable(ID, law, "Wrap the environment so that it takes such actions.")
+    rule = f"actions must be Discrete or MultiDiscrete from 0, or a flat float Box, got {space}."
+    raise Unusable(ID, rule, "Wrap the environment so that it takes such actions.")
 
 
 def _try_step(env: gymnasium.Env, env_id: str) -> None:
@@ -162,16 +162,16 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
         raise Unusable(ID, f"`{what}` of '{env_id}' must work, got {described(error)}.", fix) from error
     if np.shape(observation) != env.observation_space.shape:
         shape = env.observation_space.shape
-        law = f"an observation must have the shape {shape} of its space, got {np.shape(observation)}."
-        raise Unusable(ID, law, "Correct `observation_space`.")
+        rule = f"an observation must have the shape {shape} of its space, got {np.shape(observation)}."
+        raise Unusable(ID, rule, "Correct `observation_space`.")
     if not np.all(np.isfinite(observation)):
-        law = f"observations of '{env_id}' must be finite, the first one is not."
-        raise Unusable(ID, law, "Correct the environment.")
+        rule = f"observations of '{env_id}' must be finite, the first one is not."
+        raise Unusable(ID, rule, "Correct the environment.")
     try:
         finite = np.isfinite(checked_reward(reward, 0, 1))
     except LaneError as error:
-        law = f"rewards of '{env_id}' must be numbers, got {reward!r} of shape {np.shape(reward)}."
-        raise Unusable(ID, law, "Correct the environment.") from error
+        rule = f"rewards of '{env_id}' must be numbers, got {reward!r} of shape {np.shape(reward)}."
+        raise Unusable(ID, rule, "Correct the environment.") from error
     if not finite:
         raise Unusable(ID, f"rewards of '{env_id}' must be finite, got {reward}.", "Correct the environment.")
 
@@ -183,11 +183,11 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
 class Reason:
     """What an environment lacks on a node, and what to do about it."""
 
-    law: str
+    rule: str
     fix: str
 
     def __str__(self) -> str:
-        return f"{self.law} Fix: {self.fix}"
+        return f"{self.rule} Fix: {self.fix}"
 
 
 def why_not_here(error: BaseException, env_id: str) -> Reason:
@@ -200,18 +200,18 @@ def why_not_here(error: BaseException, env_id: str) -> Reason:
     module, colon, _ = env_id.partition(":")
     absent = _missing_module(error)
     if colon and absent and (module == absent or module.startswith(f"{absent}.")):
-        return Reason(law=f"module '{absent}' is not installed there.", fix=f"install {absent} on every node.")
+        return Reason(rule=f"module '{absent}' is not installed there.", fix=f"install {absent} on every node.")
     if absent:
         what = f"module '{module}'" if colon else f"'{env_id}'"
-        return Reason(law=f"{what} needs '{absent}', which is not installed.", fix=f"install {absent} on every node.")
+        return Reason(rule=f"{what} needs '{absent}', which is not installed.", fix=f"install {absent} on every node.")
     if _caused_by(error, gymnasium_error.UnregisteredEnv):
         fix = "install the package that registers it on every node."
-        return Reason(law=f"no environment '{env_id}' is known there.", fix=fix)
+        return Reason(rule=f"no environment '{env_id}' is known there.", fix=fix)
     if isinstance(error, Unusable):
-        return Reason(law=error.fault.problem, fix=error.fault.fix)
+        return Reason(rule=error.fault.problem, fix=error.fault.fix)
     if isinstance(error, SpaceError):
-        return Reason(law=" ".join(fault.problem for fault in error.faults), fix=error.faults[0].fix)
-    return Reason(law=f"{described(original(error))}.", fix="make the environment work on every node.")
+        return Reason(rule=" ".join(fault.problem for fault in error.faults), fix=error.faults[0].fix)
+    return Reason(rule=f"{described(original(error))}.", fix="make the environment work on every node.")
 
 
 def _missing_module(error: BaseException) -> str | None:
