@@ -27,7 +27,7 @@ class DoctorCheck:
 
     def run(self, around: Surroundings) -> CheckResult | None:
         """Return the result; whatever happens becomes one."""
-        slow = f"no answer within {TIMEOUT_S:.0f} s"
+        slow = StudyError(f"no answer within {TIMEOUT_S:.0f} s")
         try:
             result = within(TIMEOUT_S, lambda: self.judge(around), otherwise=slow)
         except StudyError as error:

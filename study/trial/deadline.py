@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from study.errors import TrialError
+from study.errors import StudyError
 
 Result = TypeVar("Result")
 
@@ -34,19 +34,19 @@ class SteadyThread:
         while (call := self._calls.get()) is not None:
             call()
 
-    def within(self, timeout_s: float, function: Callable[[], Result], *, otherwise: str) -> Result:
+    def within(self, timeout_s: float, function: Callable[[], Result], *, otherwise: StudyError) -> Result:
         """Return what `function` returns, or raise what it raises.
 
         Args:
             timeout_s: Seconds to wait.
             function: What to run.
-            otherwise: Message of the error when it takes longer.
+            otherwise: What is raised when it takes longer.
 
         Raises:
-            TrialError: `function` did not end in time, or an earlier one did not.
+            StudyError: `otherwise`: `function` did not end in time, or an earlier one did not.
         """
         if self.stuck:
-            raise TrialError(otherwise)
+            raise otherwise
         outcome: _Outcome[Result] = _Outcome()
         ended = threading.Event()
 
@@ -61,7 +61,7 @@ class SteadyThread:
         self._calls.put(run)
         if not ended.wait(timeout_s):
             self.stuck = True
-            raise TrialError(otherwise)
+            raise otherwise
         if outcome.error is not None:
             raise outcome.error
         return outcome.value
@@ -77,7 +77,7 @@ class SteadyThread:
         self.end()
 
 
-def within(timeout_s: float, function: Callable[[], Result], *, otherwise: str) -> Result:
+def within(timeout_s: float, function: Callable[[], Result], *, otherwise: StudyError) -> Result:
     """Return what `function` returns, run in a thread of its own; arguments and errors as of `SteadyThread.within`."""
     with SteadyThread() as thread:
         return thread.within(timeout_s, function, otherwise=otherwise)

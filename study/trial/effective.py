@@ -32,8 +32,11 @@ def runner_reports(algorithm: MeasuredAlgorithm, *, timeout_s: float) -> tuple[R
     reports: list[RunnerReport] = group.foreach_env_runner("report", local_env_runner=False, timeout_seconds=timeout_s)
     if len(reports) != expected:
         raise TrialError(
-            f"env runners: all {expected} must answer within {timeout_s:g} s "
-            f"of start-up, got {len(reports)}. Fix: raise resources.startup_timeout_s, or look at the nodes."
+            where="env runners",
+            rule=f"all {expected} must answer within {timeout_s:g} s of start-up",
+            got=f"{len(reports)}",
+            fix="raise resources.startup_timeout_s, or look at the nodes.",
+            code="runners-not-up",
         )
     return tuple(sorted(reports, key=lambda report: report.process))
 

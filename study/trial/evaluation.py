@@ -136,9 +136,13 @@ def _evaluate(
         outcomes = within(
             timeout_s,
             play,
-            otherwise=f"evaluation: {episodes} episodes must end within sample_timeout_s={timeout_s:g} s, "
-            "they did not. Fix: raise resources.sample_timeout_s, lower evaluation.episodes or "
-            "evaluation.max_episode_steps, or look for an environment that hangs.",
+            otherwise=TrialError(
+                where="evaluation",
+                rule=f"{episodes} episodes must end within sample_timeout_s={timeout_s:g} s, they did not",
+                fix="raise resources.sample_timeout_s, lower evaluation.episodes or evaluation.max_episode_steps, or "
+                "look for an environment that hangs.",
+                code="evaluation-late",
+            ),
         )
     return EvaluationResult(
         returns=tuple(outcome.total for outcome in outcomes),
@@ -213,8 +217,11 @@ class _Lane:
 
     def _not_finite(self, what: str, got: str) -> TrialError:
         return TrialError(
-            f"evaluation: {what} must be finite, got {got} at step {self.steps} of episode {self.episode}. "
-            "Fix: correct the environment."
+            where="evaluation",
+            rule=f"{what} must be finite",
+            got=f"{got} at step {self.steps} of episode {self.episode}",
+            fix="correct the environment.",
+            code="evaluation-not-finite",
         )
 
     def _call(self, what: str, function: Callable[[], Any]) -> Any:
@@ -222,8 +229,11 @@ class _Lane:
             return function()
         except Exception as error:
             raise TrialError(
-                f"evaluation: `{what}` must not fail, got {described(error)} at step {self.steps} of "
-                f"episode {self.episode}. Fix: correct the environment."
+                where="evaluation",
+                rule=f"`{what}` must not fail",
+                got=f"{described(error)} at step {self.steps} of episode {self.episode}",
+                fix="correct the environment.",
+                code="evaluation-environment-failed",
             ) from error
 
 
@@ -279,8 +289,10 @@ def _inputs(forward: Callable[[dict[str, Any]], dict[str, Any]], observations: F
     inputs: torch.Tensor = forward({Columns.OBS: torch.from_numpy(observations)})[Columns.ACTION_DIST_INPUTS]
     if not torch.isfinite(inputs).all():
         raise TrialError(
-            "evaluation: the policy must answer finite numbers, it does not: the training diverged. "
-            "Fix: lower lr, clip_param or num_epochs."
+            where="evaluation",
+            rule="the policy must answer finite numbers, it does not: the training diverged",
+            fix="lower lr, clip_param or num_epochs.",
+            code="policy-not-finite",
         )
     return inputs
 

@@ -105,8 +105,11 @@ def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[s
     # Without phases an iteration may end before the first update of it: RLlib's buffer takes a batch and returns.
     if phases is not None and step.num_gradient_updates == 0:
         raise TrialError(
-            "learner: an iteration must change the weights, got no gradient that is finite: the training diverged. "
-            "Fix: lower lr, clip_param or num_epochs."
+            where="learner",
+            rule="an iteration must change the weights",
+            got="no gradient that is finite: the training diverged",
+            fix="lower lr, clip_param or num_epochs.",
+            code="training-diverged",
         )
     per_runner = _total_time_by_runner(step.rounds)
     last = {sample.runner: sample for runners in (step.latest, *step.rounds) for sample in runners}
@@ -183,8 +186,11 @@ def check_learning(learner: Mapping[str, float]) -> None:
         value = learner.get(name)
         if name != "vf_explained_var" and value is not None and not math.isfinite(value):
             raise TrialError(
-                f"learner: losses must be finite, got {name}={value}: the training diverged. "
-                "Fix: lower lr, clip_param or num_epochs, or raise entropy_coeff."
+                where="learner",
+                rule="losses must be finite",
+                got=f"{name}={value}: the training diverged",
+                fix="lower lr, clip_param or num_epochs, or raise entropy_coeff.",
+                code="training-diverged",
             )
 
 

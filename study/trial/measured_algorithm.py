@@ -93,8 +93,11 @@ class MeasuredAlgorithm(Algorithm):
     def _check_learners(self, num_answers: int) -> None:
         if num_answers < max(self.config.num_learners, 1):
             raise TrialLostError(
-                f"{self._all_learners} must stay alive, got {num_answers} answers. "
-                "Fix: look for memory shortage, or a crash, on their nodes."
+                where=f"{self._all_learners}",
+                rule="must stay alive",
+                got=f"{num_answers} answers",
+                fix="look for memory shortage, or a crash, on their nodes.",
+                code="learner-lost",
             )
 
     def _dead(self, error: ray.exceptions.RayError, who: str) -> TrialError:
@@ -104,7 +107,7 @@ class MeasuredAlgorithm(Algorithm):
         gone = lost(self.places, wait_s=NODE_DEATH_S if silent else 1.0)
         what = f"{gone}: its node has died" if gone else described(original(error))
         fix = "see why that node went" if gone else "look for memory shortage, or a crash, on that node"
-        return TrialError(f"{who} must stay alive, got {what}. Fix: {fix}.")
+        return TrialError(where=who, rule="must stay alive", got=what, fix=f"{fix}.", code="process-lost")
 
     def actor_of(self, place: Place) -> Any:
         """Return RLlib's actor of a runner or learner process."""
@@ -154,7 +157,7 @@ class MeasuredAlgorithm(Algorithm):
         if runner is None or runner.env is None:
             return
         with contextlib.suppress(Exception):
-            self.thread.within(_STOP_GRACE_S, runner.stop, otherwise="")
+            self.thread.within(_STOP_GRACE_S, runner.stop, otherwise=TrialError("the environments hang"))
         runner.env = None  # RLlib would close them again, here
 
     @overrides(FOLDER)
@@ -167,7 +170,13 @@ def check_runner(measurement: RunnerMeasurement) -> None:
     """Raise what happened in a runner as `TrialError`, with the runner's own traceback as a note."""
     if measurement.error:
         where = f"env runner {measurement.runner}" if measurement.runner else "sampling in the main process"
-        error = TrialError(f"{where}: sampling must not fail, got {measurement.error}. Fix: {measurement.fix}.")
+        error = TrialError(
+            where=where,
+            rule="sampling must not fail",
+            got=f"{measurement.error}",
+            fix=f"{measurement.fix}.",
+            code="sampling-failed",
+        )
         # Indented: of the lines that begin with an exception, the last one is taken for what ended the trial.
         error.add_note(f"In {where}:\n{textwrap.indent(measurement.traceback, '  ')}")
         raise error

@@ -70,8 +70,10 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
         timeout_s = self.config.sample_timeout_s
         if not all(self._ask_learners(lambda learner: learner.finish(timeout_s))):
             raise TrialError(
-                f"learner: all batches must be learnt from within sample_timeout_s={timeout_s:g} s, they are not. "
-                "Fix: raise resources.sample_timeout_s, or give the learner more cores or a GPU."
+                where="learner",
+                rule=f"all batches must be learnt from within sample_timeout_s={timeout_s:g} s, they are not",
+                fix="raise resources.sample_timeout_s, or give the learner more cores or a GPU.",
+                code="batches-not-learnt",
             )
         self.last_step = self._measured()
 
@@ -80,7 +82,13 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
         self._learnt = self._ask_learners(CountingLearner.learnt_so_far)
         # RLlib drops what a learner process of its own raises.
         if failure := next((learnt.failure for learnt in self._learnt if learnt.failure), ""):
-            raise TrialError(f"learner: an update must not fail, got {failure}. Fix: see the learner's log.")
+            raise TrialError(
+                where="learner",
+                rule="an update must not fail",
+                got=failure,
+                fix="see the learner's log.",
+                code="update-failed",
+            )
         pairs = list(zip(self._learnt, self._learnt_before, strict=True))
         updates = self._learnt[0].num_updates - self._learnt_before[0].num_updates
         learners_cpu_time_s, learners_peak_rss_mb = self.learners_used()
@@ -163,8 +171,11 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
         late = sorted(number for number, moment in waiting if time.monotonic() - moment > timeout_s)
         if late:
             raise TrialError(
-                f"env runner {', '.join(map(str, late))}: a sample must come within sample_timeout_s={timeout_s:g} s, "
-                "got no answer. Fix: raise resources.sample_timeout_s, or look for an environment that hangs."
+                where=f"env runner {', '.join(map(str, late))}",
+                rule=f"a sample must come within sample_timeout_s={timeout_s:g} s",
+                got="no answer",
+                fix="raise resources.sample_timeout_s, or look for an environment that hangs.",
+                code="sample-late",
             )
 
     # --- the policy --------------------------------------------------------------------------------------------

@@ -118,7 +118,11 @@ class MeasuredPPO(MeasuredAlgorithm, PPO):
             gained = sum(measurement.env_steps for _, _, measurement in samples)
             if gained == 0:
                 raise TrialError(
-                    "env runners: a round of sampling must bring steps, got 0. Fix: check the environment."
+                    where="env runners",
+                    rule="a round of sampling must bring steps",
+                    got="0",
+                    fix="check the environment.",
+                    code="no-steps-sampled",
                 )
             env_steps += gained
             rounds.append(samples)
@@ -126,14 +130,20 @@ class MeasuredPPO(MeasuredAlgorithm, PPO):
 
     def _sample_round(self) -> list[Sample]:
         timeout_s = self.config.sample_timeout_s
-        late = (
-            f"a round of sampling must end within sample_timeout_s={timeout_s:g} s, got no answer. "
-            "Fix: raise resources.sample_timeout_s, or look for an environment that hangs."
-        )
+
+        def late(where: str) -> TrialError:
+            return TrialError(
+                where=where,
+                rule=f"a round of sampling must end within sample_timeout_s={timeout_s:g} s",
+                got="no answer",
+                fix="raise resources.sample_timeout_s, or look for an environment that hangs.",
+                code="sample-late",
+            )
+
         if not self.config.num_env_runners:
             # The main process steps the lanes itself; RLlib sets no limit to that.
             runner = self.env_runner_group.local_env_runner
-            sample = self.thread.within(timeout_s, runner.measured_sample, otherwise=f"sampling: {late}")
+            sample = self.thread.within(timeout_s, runner.measured_sample, otherwise=late("sampling"))
             check_runner(sample[2])
             return [sample]
         try:
@@ -147,5 +157,5 @@ class MeasuredPPO(MeasuredAlgorithm, PPO):
             check_runner(measurement)
         missing = set(range(1, self.config.num_env_runners + 1)) - {sample[2].runner for sample in samples}
         if missing:
-            raise TrialError(f"env runner {', '.join(map(str, sorted(missing)))}: {late}")
+            raise late(f"env runner {', '.join(map(str, sorted(missing)))}")
         return samples

@@ -88,8 +88,11 @@ def _check_fit(checkpoint: Path, wanted: Mapping[str, tuple[int, ...]], weights:
     if differing:
         more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
         raise RecordError(
-            f"{checkpoint}: the policy must fit {spec.environment.id} and the network of the space, got another one: "
-            f"{'; '.join(differing[:_SHOWN])}{more}. Fix: name the space that it was trained in."
+            where=str(checkpoint),
+            rule=f"the policy must fit {spec.environment.id} and the network of the space",
+            got=f"another one: {'; '.join(differing[:_SHOWN])}{more}",
+            fix="name the space that it was trained in.",
+            code="policy-does-not-fit",
         )
 
 

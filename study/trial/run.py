@@ -167,7 +167,12 @@ class TrialRun:
     def _last_step(self) -> StepMeasurement:
         assert self._algorithm is not None
         if self._algorithm.last_step is None:
-            raise TrialError("trial: an iteration must train, RLlib did not. Fix: look at rllib: in the space.")
+            raise TrialError(
+                where="trial",
+                rule="an iteration must train, RLlib did not",
+                fix="look at rllib: in the space.",
+                code="iteration-without-training",
+            )
         return self._algorithm.last_step
 
     def _progress_now(self) -> float:
@@ -220,8 +225,11 @@ def _probed(environment: EnvironmentSpec) -> Spaces:
     except SpaceError as error:
         place, reason = here("main", num_cpus=0), why_not_here(error, environment.id)
         raise TrialError(
-            "start-up: the environment must work on every node, "
-            f"got main process on {place.address} ({place.host}): {reason}"
+            where="start-up",
+            rule="the environment must work on every node",
+            got=f"main process on {place.address} ({place.host}): {reason.rule.rstrip('.')}",
+            fix=reason.fix,
+            code="environment-fails-on-node",
         ) from error
 
 
@@ -236,27 +244,31 @@ def _build(config: StudyConfig, thread: SteadyThread, *, timeout_s: float) -> Me
         algorithm.thread = thread
         return algorithm
 
-    where = f"start-up: all {config.num_env_runners} env runners must be up"
+    rule = f"all {config.num_env_runners} env runners must be up"
+    late = TrialError(
+        where="start-up",
+        rule=f"{rule} within startup_timeout_s={timeout_s:g} s, they are not",
+        fix="raise resources.startup_timeout_s, or look at the nodes.",
+        code="runners-not-up",
+    )
     try:
-        return thread.within(
-            timeout_s,
-            build,
-            otherwise=f"{where} within startup_timeout_s={timeout_s:g} s, they are not. "
-            "Fix: raise resources.startup_timeout_s, or look at the nodes.",
-        )
+        return thread.within(timeout_s, build, otherwise=late)
     except TrialError:
         raise
     except Exception as error:
-        what = of_runner(error) or f"{described(original(error))}. Fix: make the environment work on every node."
-        raise TrialError(f"{where}, got {what}") from error
+        what = of_runner(error) or f"{described(original(error))}. Fix: make the environment work on every node"
+        raise TrialError(where="start-up", rule=rule, got=what.rstrip("."), code="runners-not-built") from error
 
 
 def _check_effective(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> None:
     wrong = differences(asked, effective)
     if wrong:
         raise TrialError(
-            f"start-up: what was built must be what was asked, got {'; '.join(wrong)}. "
-            "Fix: remove what `rllib:` changes, or set the parameter in the space."
+            where="start-up",
+            rule="what was built must be what was asked",
+            got=f"{'; '.join(wrong)}",
+            fix="remove what `rllib:` changes, or set the parameter in the space.",
+            code="built-differs-from-asked",
         )
 
 

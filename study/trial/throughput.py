@@ -49,8 +49,11 @@ def meet(name: str, size: int, *, trial: int, timeout_s: float) -> Any:
     while (there := ray.get(meeting.arrive.remote(trial))) < size:
         if time.monotonic() > end:
             raise TrialError(
-                f"allocation: all {size} trials must be up within startup_timeout_s={timeout_s:g} s to run side by "
-                f"side, got {there}. Fix: see why the others failed, or raise resources.startup_timeout_s."
+                where="allocation",
+                rule=f"all {size} trials must be up within startup_timeout_s={timeout_s:g} s to run side by side",
+                got=there,
+                fix="see why the others failed, or raise resources.startup_timeout_s.",
+                code="group-not-up",
             )
         time.sleep(POLL_S)
     return meeting

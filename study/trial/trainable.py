@@ -67,7 +67,7 @@ class StudyTrial(Trainable):
         """
         try:
             if self._ended:
-                raise TrialError("trial: has ended, and must not be stepped again.")
+                raise TrialError(where="trial", rule="has ended, and must not be stepped again", code="trial-has-ended")
             if self._run is None:
                 from study.trial.run import TrialRun
 
@@ -81,13 +81,19 @@ class StudyTrial(Trainable):
             return result.packed()
         except TrialError as error:
             if was_lost(error):
-                raise TrialLostError(str(error)) from error
+                raise _as(TrialLostError, error) from error
             raise
         except StudyError as error:
-            raise TrialError(" ".join(str(error).split())) from error
+            raise _as(TrialError, error) from error
         except Exception as error:
             kind = TrialLostError if was_lost(error) else TrialError
-            raise kind(f"trial: must not fail, got {described(original(error))}. Fix: see the traceback.") from error
+            raise kind(
+                where="trial",
+                rule="must not fail",
+                got=f"{described(original(error))}",
+                fix="see the traceback.",
+                code="trial-failed",
+            ) from error
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Begin another trial in this process, where RLlib and torch are imported already.
@@ -107,6 +113,13 @@ class StudyTrial(Trainable):
         if run is not None:
             run.close()
         self._kept.end()
+
+
+def _as(kind: type[TrialError], error: StudyError) -> TrialError:
+    """Return an error of another class with the same parts, on one line."""
+    return kind(
+        " ".join(str(error).split()), where=error.where, rule=error.rule, got=error.got, fix=error.fix, code=error.code
+    )
 
 
 def results_of(config: dict[str, Any]) -> Iterator[TrialResult]:

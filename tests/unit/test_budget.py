@@ -36,13 +36,13 @@ def test_evaluations_are_evenly_spaced_and_the_last_is_at_the_end(num: int, iter
 
 
 def test_a_deadline_lets_through_what_ends_in_time() -> None:
-    assert within(5, lambda: 7, otherwise="") == 7
+    assert within(5, lambda: 7, otherwise=TrialError()) == 7
     with pytest.raises(KeyError, match="mine"):
-        within(5, lambda: {}["mine"], otherwise="")
+        within(5, lambda: {}["mine"], otherwise=TrialError())
 
 
 def test_a_deadline_ends_what_hangs() -> None:
     started = time.perf_counter()
     with pytest.raises(TrialError, match="took too long"):
-        within(0.1, lambda: time.sleep(30), otherwise="took too long")
+        within(0.1, lambda: time.sleep(30), otherwise=TrialError("took too long"))
     assert time.perf_counter() - started < 2

@@ -51,7 +51,7 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
         SpaceError: The environment cannot be found, made or stepped, or its spaces are not supported.
     """
     try:
-        slow = f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s."
+        slow = TrialError(f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s.")
         return within(PROBE_TIMEOUT_S, lambda: _probe(spec), otherwise=slow)
     except TrialError as error:
         fault = Fault(where=ID, rule=str(error), fix="Try it in Python: make the environment and reset it.")
