@@ -36,7 +36,8 @@ def report_of(name: str, folder: Path) -> dict[str, str]:
     """Return every CSV of an example's report, by its name, as it is compared: numbers with nine digits."""
     code, text = entry.run_command("report", str(ANALYSIS / name), "--format", "csv", "--out", str(folder))
     assert code == 0, text
-    return {path.name: compared(path.read_text()) for path in sorted(folder.rglob("*.csv")) if path.name not in APART}
+    files = (path for path in sorted(folder.rglob("*.csv")) if path.name not in APART)
+    return {path.name: compared(path.read_text().replace(f"{ANALYSIS}/", "")) for path in files}
 
 
 def compared(text: str) -> str:
