@@ -2,8 +2,9 @@
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import isfinite
+from typing import Any
 
 from study.engine import engine_of
 from study.errors import RecordError
@@ -386,27 +387,8 @@ class Ledger:
 
 
 def _row(record: TrialStarted, moment: float) -> TrialRow:
-    return TrialRow(
-        trial=record.trial,
-        attempt=record.attempt,
-        seed=record.seed,
-        setting=record.setting,
-        proposed=record.proposed,
-        iterations=record.iterations,
-        anchor=record.anchor,
-        optuna_number=record.optuna_number,
-        num_cpus=record.num_cpus,
-        execution=record.execution,
-        stage=record.stage,
-        rule=record.rule,
-        digest=record.digest,
-        variant=record.variant,
-        scale=record.scale,
-        predicted_cpu_s=record.predicted_cpu_s,
-        first_episode=record.first_episode,
-        started=moment,
-        last_seen=moment,
-    )
+    asked: dict[str, Any] = {item.name: getattr(record, item.name) for item in fields(record)}
+    return TrialRow(**asked, started=moment, last_seen=moment)
 
 
 def fold(records: Iterable[tuple[Record, float]]) -> Ledger:

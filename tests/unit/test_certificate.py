@@ -15,7 +15,7 @@ from scipy import stats
 
 from study.cli.tables import print_certificate
 from study.designs.holdup.certificate.making import Certificate, make_certificate, verify
-from study.designs.holdup.certificate.record_laws import broken_laws
+from study.designs.holdup.certificate.record_rules import broken_rules
 from study.errors import RecordError
 from study.records.folder import StudyFolder
 from study.records.ledger import fold
@@ -343,7 +343,7 @@ def change(records: list[Record], kind: type[Record], trial: int, **changes: Any
 
 
 def test_sound_records_break_no_law(study: StudyFolder, spec: StudySpec) -> None:
-    assert list(broken_laws(list(read_lines(study.records)), spec)) == []
+    assert list(broken_rules(list(read_lines(study.records)), spec)) == []
 
 
 def test_a_dropped_seed_is_named(touched: StudyFolder, records: list[Record]) -> None:

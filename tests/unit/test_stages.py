@@ -13,8 +13,8 @@ from rich.console import Console
 
 from study.cli.tables import print_front, print_importance, print_plan, print_stages
 from study.designs.holdup import machine
-from study.designs.holdup.certificate.record_laws import _retaken, broken_laws
-from study.designs.holdup.certificate.trial_laws import Study
+from study.designs.holdup.certificate.record_rules import _retaken, broken_rules
+from study.designs.holdup.certificate.trial_rules import Study
 from study.designs.holdup.choosing import REUSED
 from study.designs.holdup.evidence import Evidence
 from study.designs.holdup.machine import PROTOCOL, opening
@@ -412,14 +412,14 @@ def test_episodes_that_were_played_before_are_refused_to_the_confirmation():
 def test_records_of_other_episodes_than_those_asked_for_are_named():
     own_spec = holdup.holdup_spec()
     lines = lines_of(own_spec)
-    assert not list(broken_laws(lines, own_spec))
+    assert not list(broken_rules(lines, own_spec))
     at, line = next(
         (at, line)
         for at, line in enumerate(lines)
         if isinstance(line.record, TrialStarted) and line.record.stage == "confirm"
     )
     lines[at] = replace(line, record=replace(line.record, first_episode=0))
-    (said,) = broken_laws(lines, own_spec)
+    (said,) = broken_rules(lines, own_spec)
     assert f"first_episode must be {line.record.first_episode}, as it was asked for, got 0" in said
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from study.designs.holdup.certificate.content import Certificate
 from study.designs.holdup.certificate.figures import FORMAT, Maker
-from study.designs.holdup.certificate.record_laws import (
+from study.designs.holdup.certificate.record_rules import (
     broken_chain,
-    broken_laws,
+    broken_rules,
     cell_of,
     confirmation_is_over,
     planned_cells,
@@ -195,7 +195,7 @@ def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, S
         )
     chain = list(islice(heads(folder.records), len(lines)))
     try:
-        broken = [*broken_chain(lines, chain), *broken_laws(lines, spec)]
+        broken = [*broken_chain(lines, chain), *broken_rules(lines, spec)]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise RecordError(
             where=str(folder.records),

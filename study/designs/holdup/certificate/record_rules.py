@@ -1,7 +1,7 @@
 """Rules that the records of a hold-up study must keep, whatever its figures say. Pure.
 
 Two mechanisms hold most of them. The protocol takes every decision again on the records (`_retaken`), and every trial
-is compared with the request of the decision that asks for it (`trial_laws`). So no seed, setting,
+is compared with the request of the decision that asks for it (`trial_rules`). So no seed, setting,
 scale or budget can be another one than the protocol asked for, and no figure another one than its records lead to.
 
 Records that were rewritten consistently keep all of these rules. What helps against that is in the README of
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from study.designs.holdup import machine
-from study.designs.holdup.certificate.trial_laws import Checked, Study, check_trial, same
+from study.designs.holdup.certificate.trial_rules import Checked, Study, check_trial, same
 from study.designs.holdup.phases import current, phases
 from study.errors import RecordError
 from study.records.ledger import Ledger, TrialRow
@@ -64,7 +64,7 @@ def confirmation_is_over(ledger: Ledger) -> bool:
     return bool(following and following[-1] != "confirm") or (complete and bool(planned_cells(ledger.decisions)))
 
 
-def broken_laws(lines: Sequence[Line], spec: StudySpec) -> Iterator[str]:
+def broken_rules(lines: Sequence[Line], spec: StudySpec) -> Iterator[str]:
     """Yield a message for every rule that the records break, in the words `place: rule, got value.`.
 
     Args:
