@@ -43,8 +43,6 @@ def on_every_node(judge: Callable[[NodeReport, Surroundings], CheckResult | None
     def judged(node: NodeReport, around: Surroundings) -> CheckResult | None:
         try:
             return judge(node, around)
-        except StudyError as error:
-            return failed(error)
         except Exception as error:  # noqa: BLE001 (a check that crashes is a result)
             return crashed(error, node)
 

@@ -16,11 +16,9 @@ RESULTS = ("ray", "torch", "numpy", "gymnasium", "optuna", "mlflow", "scipy", "e
 
 def requirements(around: Surroundings) -> CheckResult:
     """Whether the packages here are of versions that this project allows: tested, and without known holes."""
-    try:
-        wanted = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or []]
-    except metadata.PackageNotFoundError:
+    needed = required()
+    if not needed:
         return warn(f"{DISTRIBUTION} runs from its sources and is not installed", "pip install -e . in its checkout.")
-    needed = [each for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
     broken = []
     for each in needed:
         try:
@@ -33,6 +31,16 @@ def requirements(around: Surroundings) -> CheckResult:
     if broken:
         return fail(some(broken), "pip install -e . in the checkout brings what it was tested with.")
     return ok(f"all {len(needed)} requirements are met")
+
+
+def required() -> list[Requirement]:
+    """Return the packages that this project requires; none where it is not installed."""
+    try:
+        lines = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return []
+    wanted = [Requirement(line) for line in lines]
+    return [each for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
 
 
 @on_every_node

@@ -10,12 +10,11 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import quote
 
-from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
 from study.cluster.connection import environment
 from study.doctor.checks import DoctorCheck
-from study.doctor.packages import DISTRIBUTION
+from study.doctor.packages import required
 from study.doctor.results import CheckResult, fail, ok, warn
 from study.doctor.storage import nearest
 from study.doctor.surroundings import Surroundings
@@ -70,11 +69,7 @@ def compare_versions(server: str, client: str) -> CheckResult:
 
 def safe_mlflow() -> Version | None:
     """Return the first version of MLflow without known holes, as this project requires it; None where not installed."""
-    try:
-        wanted = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or []]
-    except metadata.PackageNotFoundError:
-        return None
-    specifiers = [each.specifier for each in wanted if each.name == "mlflow"]
+    specifiers = [each.specifier for each in required() if each.name == "mlflow"]
     return max((Version(one.version) for each in specifiers for one in each if one.operator == ">="), default=None)
 
 

@@ -346,6 +346,11 @@ def test_a_signature_of_another_user_s_key_says_nothing(study, tmp_path, monkeyp
     assert not is_made_here(study.identity_file)
     key = tmp_path / "another" / "runner-scaling-study" / "key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    if os.getuid() == 0:
+        os.chown(key, 12345, -1)
+        study.rewrite(study.identity())
+        assert not is_made_here(study.identity_file), "a key of another user proves nothing"
+        os.chown(key, 0, -1)
     key.chmod(0o644)
     study.rewrite(study.identity())
     assert not is_made_here(study.identity_file), "a key that others can read proves nothing"

@@ -137,6 +137,10 @@ def test_the_study_is_its_driver_its_ray_and_what_they_started():
     assert ours() == {10, 11, 20, 21, 22, 30, 31, 32, 33, 34, 35}
 
 
+def test_without_a_ray_only_what_was_named_is_ours():
+    assert ours(session="") == {10, 11, 30, 31, 32}
+
+
 def test_a_driver_on_another_host_is_not_looked_for_here():
     assert not {10, 11} & ours(driver=("there", 10))
     assert not {10, 11} & ours(driver=None)

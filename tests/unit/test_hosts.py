@@ -186,6 +186,7 @@ def test_the_mount_of_a_path_is_the_last_one_around_it(tmp_path):
         ("overlay", ["rw"], False, True),
         ("nfs", ["rw", "vers=3", "local_lock=none"], True, True),
         ("nfs", ["rw", "vers=3", "nolock", "local_lock=all"], True, False),
+        ("nfs", ["rw", "vers=3", "nolock", "local_lock=none"], True, False),
         ("nfs4", ["rw", "local_lock=flock"], True, False),
         ("lustre", ["rw", "flock", "lazystatfs"], True, True),
         ("lustre", ["rw", "localflock"], True, False),

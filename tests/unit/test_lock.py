@@ -198,6 +198,14 @@ def test_a_damaged_name_is_replaced_where_the_lock_proves_enough_and_else_named(
         assert lock.at_work(study)
 
 
+def test_the_name_of_a_driver_that_came_meanwhile_is_not_removed(study, me):
+    leave(study, me)
+    lock._remove(study / "driver.json", elsewhere(me).to_text())
+    assert (study / "driver.json").read_text() == me.to_text()
+    lock._remove(study / "driver.json", me.to_text())
+    assert list(study.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", [lock.LOCK, lock.OWNER])
 def test_a_folder_in_place_of_a_lock_file_is_named(study, name):
     (study / name).mkdir()
