@@ -164,7 +164,7 @@ class Mirror(ABC):
         records = self.folder.records
         try:
             if self._offset > 0 and (not records.exists() or records.stat().st_size < self._offset):
-                raise RecordError(f"{records}: shorter than what was sent")
+                raise RecordError(where=str(records), rule="must hold what was sent", got="less", code="records-cut")
             return list(islice(read_lines(records, offset=self._offset, first_seq=self._seq), self._most))
         except RecordError as error:
             if self._offset == 0:
@@ -325,14 +325,19 @@ def sync(mirror: Mirror, *, timeout_s: float = SYNC_TIMEOUT_S) -> Synced:
     where = f"{mirror.place} {mask_credentials(mirror.address)}"
     if isinstance(follower.error, Timeout):
         raise TrackingError(
-            f"{where}: only one mirror may send to it, got another one at work. "
-            "Fix: none while the study runs, its own mirror keeps the place up to date; afterwards try again."
+            where=where,
+            rule="only one mirror may send to it",
+            got="another one at work",
+            fix="None while the study runs, its own mirror keeps the place up to date; afterwards try again.",
+            code="mirror-at-work",
         ) from follower.error
     if follower.error is not None:
         raise TrackingError(
-            f"{where}: {mirror.name} must take the study's records, got {report.reason} for {timeout_s:g} s; "
-            f"{report.behind} records are behind. "
-            "Fix: see to it, then run the same command again; it goes on where it stopped."
+            where=where,
+            rule=f"{mirror.name} must take the study's records",
+            got=f"{report.reason} for {timeout_s:g} s; {report.behind} records are behind",
+            fix="See to it, then run the same command again; it goes on where it stopped.",
+            code="place-away",
         ) from follower.error
     return Synced(records=follower.sent, trials=mirror.count_trials(), behind=report.behind)
 

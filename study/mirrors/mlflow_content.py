@@ -27,6 +27,7 @@ from study.records.records import (
 )
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
+from study.text import spans
 
 STUDY_ID, ROLE, TRIAL, ATTEMPT = "study.id", "study.role", "study.trial", "study.attempt"
 """Tags by which a run is found again."""
@@ -195,20 +196,9 @@ def _placement(places: Sequence[Mapping[str, Any]]) -> str:
             ("learner", sorted(place["number"] for place in here if place["process"] == "learner")),
         ):
             if numbers:
-                kinds.append(f"{kind}{'s' if len(numbers) > 1 else ''} {_spans(numbers)}")
+                kinds.append(f"{kind}{'s' if len(numbers) > 1 else ''} {spans(numbers)}")
         words.append(f"{f'{node} ({host})' if shared else host}: {', '.join(kinds)}")
     return "; ".join(words)
-
-
-def _spans(numbers: Sequence[int]) -> str:
-    """Return ascending numbers with runs shortened: 1-3, 7."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _staged_params(record: TrialStarted) -> dict[str, Any]:

@@ -204,7 +204,13 @@ class MlflowMirror(Mirror):
         """
         file = self._cursor_file
         if file.is_dir():
-            raise RecordError(f"{file}: must be a file, got a folder. Fix: remove it; the file is made anew.")
+            raise RecordError(
+                where=str(file),
+                rule="must be a file",
+                got="a folder",
+                fix="Remove it; the file is made anew.",
+                code="cursor-not-a-file",
+            )
         content = {"format": _FORMAT, "tracking_uri": mask_credentials(self.address), **asdict(cursor)}
         write_atomically(file, json.dumps(content))
 

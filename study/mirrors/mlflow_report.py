@@ -37,14 +37,17 @@ def asked_place(folder: StudyFolder, tracking_uri: str | None, *, attach: bool) 
     identity = folder.identity()
     if not is_made_here(folder.identity_file):
         raise TrackingError(
-            f"--attach: the study must have been started here, got one that was received, moved or copied; its "
-            f"MLflow ({mask_credentials(identity.tracking_uri)}) is named by its folder alone. "
-            "Fix: name one with --tracking-uri."
+            where="--attach",
+            rule="the study must have been started here",
+            got="one that was received, moved or copied; its MLflow "
+            f"({mask_credentials(identity.tracking_uri)}) is named by its folder alone",
+            fix="Name one with --tracking-uri.",
+            code="attach-names-no-mlflow",
         )
     return identity.tracking_uri
 
 
-_FIX = "Fix: send it there first, by `python -m study sync STUDY --tracking-uri URI`."
+_FIX = "Send it there first, by `python -m study sync STUDY --tracking-uri URI`."
 
 
 def attach(
@@ -69,7 +72,9 @@ def attach(
     uri = check_tracking_uri(tracking_uri)
     where = f"tracking URI {mask_credentials(uri)}"
     if (database := sqlite_path(uri)) is not None and not database.exists():
-        raise TrackingError(f"{where}: must hold the study, got no such file. {_FIX}")
+        raise TrackingError(
+            where=where, rule="must hold the study", got="no such file", fix=_FIX, code="mlflow-lacks-study"
+        )
     set_client_defaults()
     from mlflow import MlflowClient
 
@@ -77,7 +82,8 @@ def attach(
     try:
         run_id = _parent(client, name, study_id)
         if run_id is None:
-            raise TrackingError(f"{where}: must hold the study {name!r} ({study_id}), got none. {_FIX}")
+            rule = f"must hold the study {name!r} ({study_id})"
+            raise TrackingError(where=where, rule=rule, got="none", fix=_FIX, code="mlflow-lacks-study")
         for file in files:
             inner = file.relative_to(root).parent.as_posix()
             client.log_artifact(run_id, str(file), to if inner == "." else f"{to}/{inner}")
@@ -85,8 +91,11 @@ def attach(
         raise
     except Exception as error:  # MLflow, its databases, proxies and artifact stores raise every kind
         raise TrackingError(
-            f"{where}: MLflow must take the files of {to}/, got {reason_of(error)}. "
-            "Fix: see to MLflow, then run the same command again."
+            where=where,
+            rule=f"MLflow must take the files of {to}/",
+            got=reason_of(error),
+            fix="See to MLflow, then run the same command again.",
+            code="place-away",
         ) from error
     return run_id
 

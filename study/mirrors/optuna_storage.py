@@ -72,10 +72,12 @@ class OptunaMirror(Mirror):
         ended = {row.trial for row in ledger_of(self.folder.records).rows.values() if row.ended}
         if unknown := sorted(self._there - ended):
             raise RecordError(
-                f"{self.folder.records}: must hold every trial that Optuna's storage shows, got none of trial "
-                f"{', '.join(map(str, unknown[:5]))}: the records were cut, or another copy of this study was run. "
-                f"Fix: restore the file from a backup; where the records are right, delete the study "
-                f"{name_in_storage(self._identity)!r} in the storage, and it is built anew."
+                where=str(self.folder.records),
+                rule="must hold every trial that Optuna's storage shows",
+                got=f"none of trial {', '.join(map(str, unknown[:5]))}: the records were cut, or another copy was run",
+                fix="Restore the file from a backup; where the records are right, delete the study "
+                f"{name_in_storage(self._identity)!r} in the storage, and it is built anew.",
+                code="storage-knows-more",
             )
         return 0, 0
 

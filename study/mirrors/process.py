@@ -5,7 +5,8 @@ hang or be killed without harm to the driver: the records hold all that is to be
 
 `python -m study.mirrors.process FOLDER --mirror KEY --parent-pid PID --report-fd FD`. Standard input carries the
 address as a line and later `{"finish_s": SECONDS}`; its end means that the driver is gone. JSON lines go back through
-FD: `{"ready": true}`, `{"reason": …, "final": …}` when the place is away, at last `{"behind": N, "reason": …}`.
+FD: `{"ready": true}`, `{"reason": …, "final": …, "whole": …}` when the place is away, at last
+`{"behind": N, "reason": …}`.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from study.errors import RecordError, TrackingError
+from study.errors import RecordError, StudyError, TrackingError
 from study.harmless import mask_credentials, printable
 from study.mirrors.base import Follower, Mirror, MirrorReport
 from study.mirrors.mlflow_mirror import MlflowMirror
@@ -94,18 +95,21 @@ class MirrorProcess:
         Raises:
             TrackingError: They do not exist after `timeout_s` seconds; says what the process ran into.
         """
-        deadline, reason = time.monotonic() + timeout_s, f"no answer within {timeout_s:g} s"
+        deadline, reason, whole = time.monotonic() + timeout_s, f"no answer within {timeout_s:g} s", False
         while self._child is not None and (message := self._child.next_message(lambda: deadline)) is not None:
             if message.get("ready"):
                 return
-            reason = message.get("reason") or reason
+            reason, whole = message.get("reason") or reason, message.get("whole", False)
             if message.get("final"):
                 break
-        if "Fix:" in reason:  # a message of ours, whole
-            raise TrackingError(reason)
+        if whole:  # an error of this project in the other process
+            raise TrackingError(reason, code="place-refused")
         raise TrackingError(
-            f"{self._kind.place} {mask_credentials(self._uri)}: {self._kind.name} must accept the study, got "
-            f"{reason}. Fix: start or correct it, or give another {self._kind.option}."
+            where=f"{self._kind.place} {mask_credentials(self._uri)}",
+            rule=f"{self._kind.name} must accept the study",
+            got=reason,
+            fix=f"Start or correct it, or give another {self._kind.option}.",
+            code="place-away",
         )
 
     def ask_to_finish(self, timeout_s: float) -> None:
@@ -219,8 +223,10 @@ def _open_log(path: Path) -> IO[bytes]:
         return path.open("ab")
     except OSError as error:
         raise RecordError(
-            f"{path}: must be a file that can be written ({error.strerror}). "
-            "Fix: check its permissions, or remove what is in its place."
+            where=str(path),
+            rule=f"must be a file that can be written ({error.strerror})",
+            fix="Check its permissions, or remove what is in its place.",
+            code="log-not-writable",
         ) from error
 
 
@@ -321,7 +327,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         kinds[options.mirror](StudyFolder(options.folder), uri),
         Driver(options.parent_pid),
         on_ready=lambda: tell(ready=True),
-        on_away=lambda reason, error: tell(reason=reason, final=_is_final(error, uri)),
+        on_away=lambda reason, error: tell(
+            reason=reason, final=_is_final(error, uri), whole=isinstance(error, StudyError)
+        ),
     )
     report = follower.run()
     tell(behind=report.behind, reason=report.reason)
