@@ -186,10 +186,10 @@ FAULTS = (
     ),
     Fault(
         subject="TensorBoard mirror",
-        what="every first attempt restarts TensorBoard's run",
-        old="if record.attempt > 1 else []",
-        new="if record.attempt >= 1 else []",
-        tests=("unit/test_tensorboard.py",),
+        what="records of an attempt that is over are written to the file of the next one",
+        old="if run is None or run.attempt != record.attempt:",
+        new="if run is None:",
+        tests=("unit/test_tensorboard.py", "contract/test_mirrors.py"),
     ),
     Fault(
         subject="Optuna mirror",
