@@ -68,8 +68,10 @@ def test_spaces_lists_the_shipped_and_the_local_ones(tmp_path, monkeypatch):
         *("holdup", "throughput", "search")
     }
     assert (found["wrong.yaml"]["kind"], found["wrong.yaml"]["about"][:6]) == (None, "wrong:")
+    monkeypatch.chdir(ROOT)
+    assert len(as_json("spaces")) == len(list(SHIPPED.glob("*.yaml")))
     text = CliRunner().invoke(cli.app, ["spaces"]).output
-    assert all(name in text for name in found)
+    assert all(file.name in text for file in SHIPPED.glob("*.yaml"))
 
 
 def test_studies_lists_kind_state_trials_and_best(tmp_path):

@@ -1,5 +1,6 @@
 """What a person sees of plans and results, on narrow and wide terminals."""
 
+import io
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from study.cli.display import headline, live_view
+from study.cli.display import PlainDisplay, headline, live_view
 from study.cli.tables import print_plan, print_result
 from study.console import say
 from study.designs.registry import design_of, make_plan
@@ -154,6 +155,18 @@ def test_a_terminal_echoes_control_c_on_a_line_of_its_own(width):
     with console.capture() as capture:
         console.print(view)
     assert capture.get().split("\n")[-2].strip() == ""
+
+
+def test_lines_say_each_change_of_a_trial_once():
+    console, session = Console(width=140, record=True, file=io.StringIO()), course(started(0, 2))
+    display = PlainDisplay(console)
+    with display.live(session):
+        display.update()
+        for record in [*synthetic.whole_trial(0)][1:]:
+            session.ledger.apply(record, 60.0)
+            display.update()
+    lines = [line for line in console.export_text().splitlines() if "trial 0: " in line]
+    assert [line.count("of training") for line in lines] == [1]
 
 
 def never_ending(trial=0, final=100.0, iterations=None):
