@@ -246,14 +246,14 @@ FAULTS = (
         what="SLURM's nodes with equal CPUs count once",
         old="counts += [int(match[1])] * int(match[2] or 1)",
         new="counts += [int(match[1])]",
-        tests=("unit/test_launch*.py",),
+        tests=("test_launch_schedulers.py", "test_launchers.py"),
     ),
     Fault(
         subject="launch",
         what="the minutes of a walltime run past sixty",
         old="{seconds // 60 % 60:02d}:{seconds % 60:02d}",
         new="{seconds // 60:02d}:{seconds % 60:02d}",
-        tests=("test_launch_command.py", "test_launch_jobs.py"),
+        tests=("test_launch_schedulers.py",),
     ),
     Fault(
         subject="doctor",
