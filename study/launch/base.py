@@ -88,7 +88,7 @@ class Launcher(abc.ABC):
         """
         if found:
             return found
-        rule, fix = "must run inside a job of this scheduler", f"submit the study with `launch {self.name}`."
+        rule, fix = "must run inside a job of this scheduler", f"Submit the study with `launch {self.name}`."
         raise LaunchError(where=self.name, rule=rule, fix=fix, code="not-inside-a-job")
 
 
@@ -160,7 +160,7 @@ class BatchScheduler(Launcher):
                 where="after --",
                 rule="must be options of the scheduler",
                 got=options[0][0],
-                fix="begin each with a dash.",
+                fix="Begin each with a dash.",
                 code="scheduler-option",
             )
         return options
@@ -179,7 +179,7 @@ class BatchScheduler(Launcher):
                 where=self.submit_command[0],
                 rule="must answer with a job id",
                 got=said.strip()[:200],
-                fix="look whether the job is queued before you launch it again.",
+                fix="Look whether the job is queued before you launch it again.",
                 code="no-job-id",
             )
         return match[1]
@@ -203,14 +203,14 @@ def ask(*command: str, both: bool = False) -> str:
             where=command[0],
             rule="must be on this machine's PATH",
             got=error.strerror or "",
-            fix="launch on the front-end, or see the job with --print.",
+            fix="Launch on the front-end, or see the job with --print.",
             code="no-scheduler",
         ) from error
     except subprocess.TimeoutExpired as error:
         raise NoAnswerError(
             where=command[0],
             rule=f"must answer within {ASK_TIMEOUT_S:.0f} s",
-            fix="look whether the job is queued, and try again later.",
+            fix="Look whether the job is queued, and try again later.",
             code="scheduler-does-not-answer",
         ) from error
     if done.returncode != 0:
@@ -218,7 +218,7 @@ def ask(*command: str, both: bool = False) -> str:
             where=command[0],
             rule="must accept the request",
             got=" ".join((done.stderr or done.stdout).split())[-500:] or f"exit code {done.returncode}",
-            fix="change the options after --, or ask the site's administrators.",
+            fix="Change the options after --, or ask the site's administrators.",
             code="scheduler-refuses",
         )
     return done.stdout + (done.stderr if both else "")

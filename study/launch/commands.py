@@ -30,6 +30,7 @@ from study.text import cpu_hours
 app = typer.Typer(
     help="Run a study as a job: start Ray on several nodes, resume when requeued, leave nothing behind.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 

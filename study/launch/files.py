@@ -44,7 +44,7 @@ class WrittenFiles:
                 where=str(folder),
                 rule="must be writable",
                 got=reason,
-                fix="choose another --out.",
+                fix="Choose another --out.",
                 code="launch-folder",
             ) from error
 

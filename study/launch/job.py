@@ -123,7 +123,7 @@ class LaunchJob(pydantic.BaseModel):
         Raises:
             LaunchError: It is missing, damaged, or another user could have written it.
         """
-        again = "launch the study again."
+        again = "Launch the study again."
         try:
             status = file.stat()
             if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):

@@ -48,7 +48,7 @@ Step = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class RayUpOptions(HostOptions):
-    """Write `cluster.yaml` for `ray up` on machines of your own, and say what to type."""
+    """Write the files for `ray up` on machines of your own, and say what to type."""
 
     hosts: Hosts
     ssh_key: Annotated[str, typer.Option(help="Private key for the hosts; Ray copies it to the first.")] = ""
@@ -69,7 +69,7 @@ class RayUpOptions(HostOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class KubeRayOptions(LaunchOptions):
-    """Write a RayJob for KubeRay and the recipes of its container, and say what to type."""
+    """Write a RayJob for KubeRay and container recipes, and say what to type."""
 
     image: Annotated[str, typer.Option(help="Container image with this project, e.g. registry.example.org/me/study:1.")]
     cpus_per_node: Annotated[int, typer.Option(min=1, help="CPUs of each node.")]

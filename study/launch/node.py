@@ -200,7 +200,7 @@ def own_address(task: RayTask) -> str:
                 where=f"--interface {task.interface}",
                 rule="must have an IPv4 address here",
                 got=f"interfaces {there}",
-                fix="name one of these.",
+                fix="Name one of these.",
                 code="no-interface",
             )
         return found[0].address
@@ -217,7 +217,7 @@ def own_address(task: RayTask) -> str:
     raise LaunchError(
         where="network",
         rule=f"must have a route to {task.peer}",
-        fix="give --interface with the network that the hosts share.",
+        fix="Give --interface with the network that the hosts share.",
         code="no-route",
     )
 
@@ -250,7 +250,7 @@ def _folder(temp_root: str, base: int) -> Path:
             where=str(folder),
             rule="must be a folder that a launch made for you on this host",
             got="something else",
-            fix="choose another --temp-root.",
+            fix="Choose another --temp-root.",
             code="foreign-folder",
         ) from error
     except OSError as error:
@@ -258,7 +258,7 @@ def _folder(temp_root: str, base: int) -> Path:
             where="--temp-root",
             rule="must be a folder in which you can write",
             got=f"{temp_root} ({error.strerror})",
-            fix="choose a --temp-root on this host's own disk.",
+            fix="Choose a --temp-root on this host's own disk.",
             code="temp-root",
         ) from error
     return folder
@@ -376,7 +376,7 @@ def take_block(job: str, *, num_cpus: int, port_base: int | None = None) -> Port
         where="ports",
         rule=f"{size} in a row must be free between {lowest} and {highest}",
         got="none",
-        fix="give --port-base, or use another host.",
+        fix="Give --port-base, or use another host.",
         code="no-ports",
     )
 

@@ -57,7 +57,7 @@ class Oar(BatchScheduler):
                 where="--out",
                 rule="must have no blanks, quotes or other signs of a shell, which OAR does not quote",
                 got=self.folder,
-                fix="choose another --out, --workdir or --name.",
+                fix="Choose another --out, --workdir or --name.",
                 code="oar-folder",
             )
         cores = f"/core={job.cpus_per_node}" if job.cpus_per_node else ""

@@ -74,7 +74,7 @@ class RayCluster:
                 where="--min-nodes",
                 rule=f"must be at most the {len(allocation.hosts)} hosts of the job",
                 got=self._at_least(),
-                fix="lower it, or ask for more nodes.",
+                fix="Lower it, or ask for more nodes.",
                 code="too-few-hosts",
             )
         self._deadline = time.monotonic() + self._job.wait_s
@@ -201,7 +201,7 @@ class RayCluster:
                 where=host.name,
                 rule="a remote shell must start there",
                 got=error,
-                fix="put its command on this host's PATH.",
+                fix="Put its command on this host's PATH.",
                 code="no-remote-shell",
             ) from error
 
@@ -242,7 +242,7 @@ class RayCluster:
                 raise LaunchError(
                     where=missing,
                     rule=f"Ray must start there within {self._job.wait_s:.0f} s",
-                    fix="raise --wait where file systems are slow, or copy the environment to the hosts with --stage.",
+                    fix="Raise --wait where file systems are slow, or copy the environment to the hosts with --stage.",
                     code="ray-starts-too-slowly",
                 )
             if said.event["event"] == "again":
@@ -288,7 +288,7 @@ class RayCluster:
         raise LaunchError(
             where=missing,
             rule=f"must register with Ray's head {self.address} within --wait",
-            fix="check that these hosts reach each other (--interface), or raise --wait.",
+            fix="Check that these hosts reach each other (--interface), or raise --wait.",
             code="node-not-registered",
         )
 

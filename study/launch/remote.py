@@ -23,7 +23,7 @@ import pydantic
 from study.errors import LaunchError
 
 LOOK_AT_LINES = (
-    "look in its last lines above for what it lacked, such as memory, disk, time or a port, and launch again."
+    "Look in its last lines above for what it lacked, such as memory, disk, time or a port, and launch again."
 )
 
 

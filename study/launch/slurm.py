@@ -45,7 +45,7 @@ class Slurm(BatchScheduler):
                 where="SLURM_JOB_CPUS_PER_NODE",
                 rule=f"must have a count for each of {len(names)} nodes",
                 got=len(counts),
-                fix="report this with the job's script.",
+                fix="Report this with the job's script.",
                 code="slurm-counts",
             )
         hosts = tuple(Host(name=name, num_cpus=count) for name, count in zip(names, counts, strict=True))
@@ -105,7 +105,7 @@ def expand_counts(text: str) -> list[int]:
                 where="SLURM_JOB_CPUS_PER_NODE",
                 rule="must read like 36(x2),18",
                 got=text,
-                fix="submit with `python -m study launch slurm`.",
+                fix="Submit with `python -m study launch slurm`.",
                 code="slurm-counts",
             )
         counts += [int(match[1])] * int(match[2] or 1)

@@ -111,7 +111,7 @@ def dashboard_line(head: str, port: int, *, jump: str = "", user: str = "") -> s
     target, way_in = (host if not user or "@" in host else f"{user}@{host}" for host in (head, jump))
     for name in (target, way_in) if jump else (target,):
         if not re.fullmatch(TARGET, name, flags=re.ASCII):
-            fix = "for instance me@front-end."
+            fix = "For instance me@front-end."
             raise LaunchError(where="ssh", rule="must be [user@]name", got=repr(name), fix=fix, code="ssh-host")
     way = ["-J", way_in] if jump else []
     line = shlex.join(["ssh", "-N", "-L", f"{DASHBOARD_PORT}:127.0.0.1:{port}", *way, target])

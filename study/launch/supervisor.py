@@ -159,7 +159,7 @@ class Supervisor:
             case "gone" if self._signal:
                 return ExitCode.STOPPED
             case "gone":
-                rule, fix = "the connection to the study's driver must last", "launch it again; no record is lost."
+                rule, fix = "the connection to the study's driver must last", "Launch it again; no record is lost."
                 raise said.error(rule, code="driver-connection-lost", fix=fix)
         return None
 
@@ -196,7 +196,7 @@ class Supervisor:
                 where=self._job.study,
                 rule="a job must be long enough for one trial",
                 got="one in which no trial ended, so that it is not submitted again",
-                fix="raise --walltime, or lower the space's budget.",
+                fix="Raise --walltime, or lower the space's budget.",
                 code="walltime-too-short",
             )
         if not (self._signal or self._out_of_time or (self._head_is_lost and has_ended_some)):
