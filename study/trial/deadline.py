@@ -1,4 +1,4 @@
-"""Runs something that might hang, for so long and no longer. Imports the standard library only."""
+"""Runs a function that might hang, with a time limit. Imports the standard library only."""
 
 import queue
 import threading
@@ -16,10 +16,10 @@ class _Outcome(Generic[Result]):
 
 
 class SteadyThread:
-    """A daemon thread that runs what it is given, one call after another.
+    """A daemon thread that runs functions one after another.
 
-    Some environments may be used only in the thread that made them. When a call hangs, the thread is left behind with
-    it: a process that ends does not wait for it. Code that never releases the interpreter lock cannot be timed out.
+    Some environments may be used only in the thread that made them. When a call hangs, the thread is abandoned; the end
+    of the process does not wait for it. Code that never releases the interpreter lock cannot be timed out.
 
     Attributes:
         stuck: Whether a call did not end in time; from then on nothing more is run.

@@ -1,4 +1,4 @@
-"""Reads back from a built algorithm what will run, and compares it with what was asked. Imports RLlib."""
+"""Reads the effective configuration back from a built algorithm. Imports RLlib."""
 
 import math
 import os

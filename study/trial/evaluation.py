@@ -1,10 +1,10 @@
 """Greedy evaluation in the main process, outside every training time. Imports RLlib's module API and torch.
 
-Episode e always plays evaluation seed e, side by side with others; a trial plays episodes from 0 on, one of a
-hold-up study's confirmation from a number of its own. Actions are chosen and scaled as RLlib's
-own connectors do with `explore=False`; nothing here draws from a random generator of the training. Asked to, a policy
-draws its actions instead, as in the training; the noise then belongs to the episode and its step alone. So do the
-actions of a random policy, which learnt nothing and needs no module.
+Episode number e always has evaluation seed e. Several episodes are played side by side. A trial plays episodes from 0
+on; in the confirmation of a hold-up study each trial begins at a number of its own. Actions are chosen and scaled as by
+RLlib's connectors with `explore=False`, and no random generator of the training is used. With `evaluation.stochastic`
+the policy draws its actions, as in training; the noise depends on the episode and its step alone. The same holds for
+the actions of a random policy, which needs no module.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ Policy = Callable[[Floats, Sequence[tuple[int, int]]], npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationResult:
-    """What a policy got.
+    """The outcome of an evaluation.
 
     Attributes:
         returns: Undiscounted return of each episode, shape (episodes,), in the order of the seeds.
@@ -60,7 +60,7 @@ class EvaluationResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """What an episode came to."""
+    """The outcome of one episode."""
 
     total: float
     cut: bool
@@ -274,7 +274,7 @@ def _drawing(
 
 
 def _random(space: gymnasium.Space, seed: int) -> Policy:
-    """Return a policy that looks at nothing."""
+    """Return a policy that ignores observations."""
     own = copy.deepcopy(space)  # an environment may draw from its space too
 
     def draw(episode: int, step: int) -> Any:

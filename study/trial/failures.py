@@ -1,4 +1,4 @@
-"""What really went wrong, in one line: RLlib and Ray wrap what an environment raises. Pure."""
+"""The cause of an error in one line: RLlib and Ray wrap what an environment raises. Pure."""
 
 from study.seams.ray import LOST
 

@@ -1,7 +1,7 @@
-"""What every algorithm of a study has: raw measurements, no loss in silence, an end that does not hang. Imports RLlib.
+"""What all algorithms of a study share: raw measurements, errors for lost processes, a stop that cannot hang.
 
-RLlib smooths its timers, and goes on with fewer samples when a runner dies or is late. The mixins here go before one of
-RLlib's algorithms and its configuration: see `measured_ppo` and `measured_async`.
+RLlib smooths its timers, and continues with fewer samples when a runner dies or is late. The classes here are mixins
+for RLlib's algorithms and their configurations: see `measured_ppo` and `measured_async`. Imports RLlib.
 """
 
 import contextlib
@@ -65,12 +65,12 @@ class MeasuredAlgorithm(Algorithm):
     last_step: StepMeasurement | None = None
     _learners_cpu_s = 0.0
     thread: SteadyThread
-    """Made the environments of the main process, and steps and closes them."""
+    """The thread in which the environments of the main process are made, stepped and closed."""
     places: Sequence[Place] = ()
     """Where the processes of the trial are, once they are up."""
 
     def pause(self) -> None:
-        """Let what goes on between two iterations come to its end, as part of the one that has just ended."""
+        """Finish the work between two iterations; its time belongs to the iteration that has just ended."""
 
     def policy(self) -> RLModule:
         """Return the policy without its value function, as the runners have it."""
@@ -101,7 +101,7 @@ class MeasuredAlgorithm(Algorithm):
             )
 
     def _dead(self, error: ray.exceptions.RayError, who: str) -> TrialError:
-        """Return what to say of a runner or learner that died: by itself, or with its node."""
+        """Return the error for a runner or learner that died, alone or with its node."""
         # A process that crashed is reported by its node; where nobody reports, the node may be gone.
         silent = isinstance(error, (ray.exceptions.ActorUnavailableError, ray.exceptions.NodeDiedError))
         gone = lost(self.places, wait_s=NODE_DEATH_S if silent else 1.0)

@@ -1,7 +1,7 @@
-"""Where the processes of a trial are, which of them are gone, and what else their nodes do. Imports Ray, no RLlib.
+"""Where the processes of a trial run, which of them are lost, and the other load of their nodes. Imports Ray, no RLlib.
 
-One process on each host looks at it: the main process at its own, elsewhere a runner or a learner of the trial. Nobody
-looks while an iteration is timed.
+One process on each host reads its load: the main process on its own host, elsewhere a runner or a learner of the trial.
+Nothing is read while an iteration is timed.
 """
 
 import os
@@ -72,7 +72,7 @@ def places_of(reports: Sequence["RunnerReport"], learners: Sequence[Place], reso
     """Return where the processes of a trial are, the main one first.
 
     Args:
-        reports: What the processes that step lanes say of themselves.
+        reports: Of the processes that step lanes.
         learners: Where the learner processes are.
         resources: What each process reserves.
     """
@@ -117,7 +117,7 @@ def lost(places: Iterable[Place], *, wait_s: float) -> str:
 
 
 class NodeWatch:
-    """Looks at every host of a trial when its timed part begins and when it ends."""
+    """Reads the load of every host of a trial when its timed part begins and when it ends."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class NodeWatch:
         driver: tuple[str, int] | None,
         alone: bool,
     ) -> None:
-        """Choose who looks where.
+        """Choose the process that reads the load of each host.
 
         Args:
             places: The trial's processes, the main one first.
@@ -144,11 +144,11 @@ class NodeWatch:
         self._first: list[LoadSnapshot | None] = []
 
     def begin(self) -> None:
-        """Look for the first time."""
+        """Read the loads for the first time."""
         self._first = self._look(last=False)
 
     def end(self) -> list[NodeLoad]:
-        """Look again; return the load of every host in between, as far as it is known."""
+        """Read the loads again; return those of the time between, as far as they are known."""
         if not self._first:
             return []
         loads = [load_between(*pair) for pair in zip(self._first, self._look(last=True), strict=True)]
@@ -164,7 +164,7 @@ class NodeWatch:
 
 
 def _look(_: Any, ours: OwnProcesses, last: bool) -> LoadSnapshot | None:
-    """Look, in any process: RLlib ends a process in which something is raised."""
+    """Read the load, in any process; raise nothing, since RLlib ends a process that raises."""
     try:
         return snapshot(ours, last=last)
     except Exception:  # noqa: BLE001 (a load that is not known ends no trial)

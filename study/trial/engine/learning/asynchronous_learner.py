@@ -1,6 +1,6 @@
-"""RLlib's APPO and IMPALA learners, which tell what their thread has done and when it has nothing to do. Imports RLlib.
+"""RLlib's APPO and IMPALA learners with counters of their thread's work, and whole returns. Imports RLlib.
 
-RLlib hands batches to a thread and does not look after it: neither its end nor what it has learnt so far is known.
+RLlib hands batches to a thread and does not watch it: whether it has died, and how much it has learnt, is unknown.
 """
 
 import threading
@@ -31,13 +31,13 @@ _LOSSES = {
 }
 """Our metric -> its key in APPO or IMPALA, which logs its value loss summed too."""
 _LOOK_S = 1.0
-"""How often somebody who waits for the learner's thread looks whether it is still alive."""
+"""How often it is checked, while waiting for the learner's thread, that the thread is alive."""
 _ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """What a learner has done since the start. Replaced as a whole, so that its parts are of one moment."""
+    """Totals of a learner since the start. Replaced as a whole, so that all values are of one moment."""
 
     busy_s: float = 0.0
     """Seconds of updates."""
@@ -75,9 +75,9 @@ class _EndOfUpdate(threading.Event):
 
 
 class Backlog:
-    """RLlib's queue, or circular buffer, of batches between it and the learner's thread, that can tell its end.
+    """Wraps RLlib's queue (or circular buffer) of batches for the learner's thread, and knows when all is learnt from.
 
-    Neither RLlib's buffer nor its queue between threads knows of a batch that was taken and not learnt from yet.
+    Neither RLlib's queue nor its buffer knows of a batch that was taken and not learnt from yet.
     """
 
     def __init__(self, batches: Any) -> None:
@@ -130,7 +130,7 @@ class Backlog:
 
 
 class CountingLearner(Learner):
-    """Adds up raw what its thread does: seconds of updates, their number, and how old the policies of samples were."""
+    """Adds up, raw, the seconds and the number of updates of its thread, and the age of the policies that sampled."""
 
     _learner_thread: Any
     _submitted_updates: int

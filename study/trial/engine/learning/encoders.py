@@ -31,12 +31,12 @@ NATURE_FILTERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of all that was shown so far; state that goes with the weights.
+    """Running mean and variance of the observations so far; saved with the weights.
 
     Attributes:
-        mean: Shape of what is shown, double precision; 0 at first.
+        mean: Shape of one observation, double precision; 0 at first.
         variance: The same; 1 at first.
-        count: How much was shown, shape (1,).
+        count: Number of observations, shape (1,).
     """
 
     mean: Tensor
@@ -51,11 +51,11 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def add(self, count: float, mean: Tensor, squares: Tensor) -> None:
-        """Take in more.
+        """Add a batch.
 
         Args:
-            count: How many.
-            mean: Theirs.
+            count: Number of observations in it.
+            mean: Their mean.
             squares: Sum of their squared deviations from that mean.
 
         Source:
