@@ -16,6 +16,7 @@ from study.records.folder import StudyFolder
 from study.records.ledger import fold
 from study.records.log import RecordLog
 from study.records.records import Evaluation, read_lines
+from study.records.request import TrialRequest, numbered
 from tests.synthetic import append, closed, iteration, opened, started, whole_trial
 
 RECORDS = [opened(), *whole_trial(0), *whole_trial(1, "failed"), closed()]
@@ -216,3 +217,17 @@ def test_threads_do_not_tear_the_numbers_of_the_lines(tmp_path):
         for writer in writers:
             writer.join()
     assert [line.seq for line in read_lines(folder.records)] == list(range(1 + 4 * 299))
+
+
+def test_a_request_is_written_with_the_keys_of_the_first_records():
+    setting = {"lr": 0.001}
+    request = TrialRequest(
+        stage="search", num_env_runners=4, seed=7, setting=setting, name="arm", reported_to_sampler=True
+    )
+    content = {"stage": "search", "num_env_runners": 4, "seed": 7, "setting": setting, "name": "arm", "told": True}
+    assert list(request.to_json().items()) == list(content.items())
+    assert TrialRequest.from_json(content) == request
+    numbered_ones = numbered(
+        [TrialRequest(num_env_runners=2, seed=1), request, TrialRequest(num_env_runners=4, seed=1)]
+    )
+    assert [(each.trial, each.index_at_scale) for each in numbered_ones] == [(0, 0), (1, 0), (2, 0)]

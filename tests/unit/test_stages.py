@@ -172,6 +172,16 @@ def test_the_confirmation_is_on_test_seeds_and_on_scales_that_nothing_else_ran(t
     assert confirmed["naive_growth", 8] == 5
 
 
+def test_a_study_that_is_stopped_behind_its_last_decision_is_complete(tmp_path):
+    drive = Drive(tmp_path, space())
+    while not drive.conductor.exhausted or drive.conductor.part_ended:
+        if drive.conductor.part_ended:
+            drive.conductor.begin_part()
+        drive.finish(drive.conductor.next_trial().trial)
+    drive.conductor.end_early("stopped", "told to")
+    assert drive.conductor.close().reason == "complete"
+
+
 def test_nothing_is_asked_of_a_test_seed_before_the_settings_are_frozen(tmp_path):
     drive = Drive(tmp_path, space())
     drive.run(most=10)
