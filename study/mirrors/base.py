@@ -171,7 +171,7 @@ class Mirror(ABC):
                 raise
             _log.warning("the records changed behind the mirror, all of them are sent again: %s", error)
         self.forget()
-        self._offset, self._seq = self.open()
+        self.open()
         return list(islice(read_lines(records), self._most))
 
 

@@ -73,9 +73,10 @@ class OptunaDatabase:
 
     def trials(self, folder):
         name = name_in_storage(folder.identity())
-        return {
-            each.user_attrs["trial"]: each for each in optuna.load_study(study_name=name, storage=self.storage()).trials
-        }
+        trials = optuna.load_study(study_name=name, storage=self.storage()).trials
+        found = {each.user_attrs["trial"]: each for each in trials}
+        assert len(found) == len(trials), "a trial is there twice"
+        return found
 
     def shown(self, folder):
         return {
