@@ -2,9 +2,13 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+LONG_FOLDERS = ("chaos", "e2e")
+"""Their tests take long; `quick` marks those that the default run has all the same."""
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("any machine", deadline=None)
@@ -29,3 +33,14 @@ def tracking_environment() -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("MLFLOW_") and name not in before]:
         del os.environ[name]
     os.environ.update(before)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave long tests to `pytest -m minutes`, and give all tests that share a local Ray to one process."""
+    for item in items:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        if folder in LONG_FOLDERS and item.get_closest_marker("quick") is None:
+            item.add_marker("minutes")
+        if folder == "integration":
+            item.add_marker(pytest.mark.xdist_group("ray"))

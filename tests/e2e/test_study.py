@@ -92,6 +92,7 @@ def test_a_study_of_emulated_runners(place):
     assert {record.metrics["train_batch_size_actual"] for record in iterations} == {400}
 
 
+@pytest.mark.quick
 def test_a_study_runs_is_extended_and_cannot_be_mistaken_for_another(place):
     done = run(command("--space", "space.yaml"), place)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -183,7 +184,7 @@ def test_signals_end_the_study_cleanly_and_a_resume_finishes_it(place, numbers):
     assert_files_follow(StudyFolder(place / "studies" / "space"))
 
 
-@pytest.mark.minutes
+@pytest.mark.quick
 def test_a_killed_driver_loses_nothing_and_leaves_no_ray(place):
     repeated_kills(place, kills=2, seed=1)
 
