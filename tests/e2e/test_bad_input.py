@@ -20,6 +20,8 @@ from study.cluster.address import resolve_address
 from study.errors import ClusterError, RecordError, SpaceError, StudyError, TrackingError
 from tests.e2e.commands import SPACE, command, environment, run
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
