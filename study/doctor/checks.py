@@ -27,7 +27,8 @@ class DoctorCheck:
 
     def run(self, around: Surroundings) -> CheckResult | None:
         """Return the result; whatever happens becomes one."""
-        slow = StudyError(f"no answer within {TIMEOUT_S:.0f} s")
+        rule, fix = f"no answer within {TIMEOUT_S:.0f} s", "Try again, or look at the machine."
+        slow = StudyError(rule=rule, fix=fix, code="check-too-slow")
         try:
             result = within(TIMEOUT_S, lambda: self.judge(around), otherwise=slow)
         except StudyError as error:

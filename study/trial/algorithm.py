@@ -122,15 +122,36 @@ def build_config(
     changed = [name for name in ours if getattr(config, name) is not ours[name] and getattr(config, name) != ours[name]]
     if changed:
         got = ", ".join(f"{name}={getattr(config, name)}" for name in changed)
-        rule = f"must leave what the study itself sets, got {got}."
-        raise _error("rllib", rule, "Remove it.")
+        raise SpaceError(
+            "space",
+            [
+                Fault(
+                    where="rllib",
+                    rule="must leave what the study itself sets",
+                    got=str(got),
+                    fix="Remove it.",
+                    code="rllib-sets-what-the-study-sets",
+                )
+            ],
+        )
     _choose_runner(config, spec, execution)
     _choose_learner(config, spec)
     try:
         config.validate()
     except Exception as error:
-        rule = f"RLlib must accept the values, got {type(error).__name__}: {' '.join(str(error).split())}"
-        raise _error("rllib" if spec.rllib else "parameters", rule, "Change the value that it names.") from error
+        f"RLlib must accept the values, got {type(error).__name__}: {' '.join(str(error).split())}"
+        raise SpaceError(
+            "space",
+            [
+                Fault(
+                    where="rllib" if spec.rllib else "parameters",
+                    rule="RLlib must accept the values",
+                    got=f"{type(error).__name__}: {' '.join(str(error).split())}",
+                    fix="Change the value that it names.",
+                    code="rllib-refuses-values",
+                )
+            ],
+        ) from error
     return config
 
 
@@ -148,12 +169,42 @@ def _choose_runner(config: StudyConfig, spec: StudySpec, execution: Execution) -
     obstacle = batched_obstacle(config) if spec.runner == "batched" else None
     if obstacle and execution == "emulated":
         fix = "Set execution: real, or remove what it names."
-        raise _error("execution", f"emulation needs the batched runner, and {obstacle}.", fix)
+        raise SpaceError(
+            "space",
+            [
+                Fault(
+                    where="execution",
+                    rule=f"emulation needs the batched runner, and {obstacle}",
+                    fix=fix,
+                    code="emulation-without-batched-runner",
+                )
+            ],
+        )
     if obstacle and spec.environment.backend != "gymnasium":
         fix = "Set environment.backend: gymnasium, or remove what it names."
-        raise _error("environment.backend", f"envpool needs the batched runner, and {obstacle}.", fix)
+        raise SpaceError(
+            "space",
+            [
+                Fault(
+                    where="environment.backend",
+                    rule=f"envpool needs the batched runner, and {obstacle}",
+                    fix=fix,
+                    code="envpool-without-batched-runner",
+                )
+            ],
+        )
     if obstacle and spec.environment.normalize_rewards:
-        raise _error("environment.normalize_rewards", f"needs the batched runner, and {obstacle}.", _WITHOUT)
+        raise SpaceError(
+            "space",
+            [
+                Fault(
+                    where="environment.normalize_rewards",
+                    rule=f"needs the batched runner, and {obstacle}",
+                    fix=_WITHOUT,
+                    code="normalization-without-batched-runner",
+                )
+            ],
+        )
     if obstacle:
         config.fallbacks.append(f"runner: RLlib's stock runner instead of the batched one: {obstacle}")
     batched = spec.runner == "batched" and not obstacle
@@ -168,7 +219,13 @@ def _choose_learner(config: StudyConfig, spec: StudySpec) -> None:
     obstacle = lean_obstacle(config) if spec.learner == "lean" else None
     if obstacle and (places := list(_lean_alone(spec))):
         rule = f"needs the lean learner, and {obstacle}."
-        raise SpaceError("space", [Fault(where=place, rule=f"{what}{rule}", fix=_WITHOUT) for place, what in places])
+        raise SpaceError(
+            "space",
+            [
+                Fault(where=place, rule=f"{what}{rule}", fix=_WITHOUT, code="needs-lean-learner")
+                for place, what in places
+            ],
+        )
     if obstacle:
         config.fallbacks.append(f"learner: RLlib's own learner instead of the lean one: {obstacle}")
     lean = spec.learner == "lean" and not obstacle
@@ -320,16 +377,48 @@ def _registered(spec: EnvironmentSpec, *, waits: bool) -> str:
 def _apply(config: StudyConfig, method: str, arguments: Mapping[str, Any]) -> None:
     place, kind = f"rllib.{method}", _rllib_class(config).__name__
     if method not in _METHODS:
-        raise _error(place, f"must be a method of {kind}, got '{method}'.", _nearest(method, _METHODS))
+        raise SpaceError(
+            "space",
+            [
+                Fault(
+                    where=place,
+                    rule=f"must be a method of {kind}",
+                    got=f"'{method}'",
+                    fix=_nearest(method, _METHODS),
+                    code="unknown-rllib-method",
+                )
+            ],
+        )
     known = _parameters_of(config, method)
     for name in arguments:
         if name not in known:
-            raise _error(f"{place}.{name}", f"unknown argument of {kind}.{method}.", _nearest(name, known))
+            raise SpaceError(
+                "space",
+                [
+                    Fault(
+                        where=f"{place}.{name}",
+                        rule=f"unknown argument of {kind}.{method}",
+                        fix=_nearest(name, known),
+                        code="unknown-rllib-argument",
+                    )
+                ],
+            )
     try:
         getattr(config, method)(**arguments)
     except Exception as error:
-        rule = f"RLlib must accept {dict(arguments)}, got {type(error).__name__}: {' '.join(str(error).split())}"
-        raise _error(place, rule, "Change the value.") from error
+        f"RLlib must accept {dict(arguments)}, got {type(error).__name__}: {' '.join(str(error).split())}"
+        raise SpaceError(
+            "space",
+            [
+                Fault(
+                    where=place,
+                    rule=f"RLlib must accept {dict(arguments)}",
+                    got=f"{type(error).__name__}: {' '.join(str(error).split())}",
+                    fix="Change the value.",
+                    code="rllib-refuses-arguments",
+                )
+            ],
+        ) from error
 
 
 def _parameters_of(config: StudyConfig, method: str) -> tuple[str, ...]:
@@ -348,7 +437,3 @@ def _rllib_class(config: StudyConfig) -> type:
 def _nearest(name: str, known: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f"Did you mean '{near[0]}'?" if near else f"Use one of: {', '.join(known)}."
-
-
-def _error(place: str, rule: str, fix: str) -> SpaceError:
-    return SpaceError("space", [Fault(where=place, rule=rule, fix=fix)])

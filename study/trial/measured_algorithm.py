@@ -35,6 +35,13 @@ Result = TypeVar("Result")
 
 _STOP_GRACE_S = 2.0
 """Runners that have not closed their environments after this long are killed."""
+_SLOW_STOP = TrialError(
+    where="env runner",
+    rule="must stop",
+    got="no answer",
+    fix="Look for an environment that hangs.",
+    code="runner-does-not-stop",
+)
 
 
 class StudyConfig(AlgorithmConfig):
@@ -157,7 +164,7 @@ class MeasuredAlgorithm(Algorithm):
         if runner is None or runner.env is None:
             return
         with contextlib.suppress(Exception):
-            self.thread.within(_STOP_GRACE_S, runner.stop, otherwise=TrialError("the environments hang"))
+            self.thread.within(_STOP_GRACE_S, runner.stop, otherwise=_SLOW_STOP)
         runner.env = None  # RLlib would close them again, here
 
     @overrides(FOLDER)

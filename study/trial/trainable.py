@@ -146,7 +146,7 @@ def results_of(config: dict[str, Any]) -> Iterator[TrialResult]:
             yield result
             done = result.done
     except ray.exceptions.RayError as error:
-        raise TrialError(str(error).strip().splitlines()[-1]) from error
+        raise TrialError(rule=str(error).strip().splitlines()[-1], code="trial-process-fails") from error
     finally:
         with contextlib.suppress(ray.exceptions.RayError):  # it has died
             ray.get(trial.cleanup.remote())

@@ -35,7 +35,7 @@ def fault(rllib: dict[str, Any], **changes: Any) -> tuple[str, str]:
     with pytest.raises(SpaceError) as raised:
         config(rllib, **changes)
     (only,) = raised.value.faults
-    return only.where, f"{only.rule} {only.fix}"
+    return only.where, f"{only.problem} {only.fix}"
 
 
 def test_every_parameter_reaches_rllib() -> None:

@@ -31,7 +31,7 @@ def fault(env_id: str, **content: Any) -> tuple[str, str]:
         probe(environment(env_id, **content), "my.yaml")
     (only,) = raised.value.faults
     assert str(raised.value).startswith("my.yaml: 1 problem")
-    return only.where, f"{only.rule} {only.fix}"
+    return only.where, f"{only.problem} {only.fix}"
 
 
 @pytest.mark.parametrize(

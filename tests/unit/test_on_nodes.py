@@ -3,7 +3,7 @@
 import pytest
 from gymnasium import error as gymnasium_error
 
-from study.errors import SpaceError
+from study.errors import Fault, SpaceError
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.probing import probe, why_not_here
 from study.trial.engine.envs.wrappers import Unusable
@@ -58,7 +58,8 @@ def test_anything_else_keeps_its_words():
     assert reason("my_maze:Maze", OSError("no display")) == (
         "OSError: no display. Fix: make the environment work on every node."
     )
-    assert reason("my_maze:Maze", Unusable("environment.id", "must be.", "Do so.")) == "must be. Fix: Do so."
+    fault = Fault(where="environment.id", rule="must be", fix="Do so.", code="must-be")
+    assert reason("my_maze:Maze", Unusable(fault)) == "must be. Fix: Do so."
 
 
 def test_the_message_of_a_runner_is_found_in_what_ray_made_of_it():

@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from study.errors import Fault
 from study.space.procgen import is_procgen, task_of
 from study.space.spec import EnvironmentSpec
 from study.trial.engine.envs.wrappers import LaneError, PoolObservations, StepLoad, Unusable
@@ -55,16 +56,38 @@ class PoolTask:
             task = self._envpool.make_spec(self._id, **self._kwargs)
         except ImportError as error:  # EnvPool's own words name another package; the linker's name the library
             missing = str(error.__cause__ or error)
-            rule = f"'{spec.id}' needs a library of the system, got: {missing}."
             qt = is_procgen(spec.id) or "libQt5" in missing
             fix = "On Debian: apt install libqt5gui5, on every node." if qt else "Install it on every node."
-            raise Unusable("environment.id", rule, fix) from error
+            raise Unusable(
+                Fault(
+                    where="environment.id",
+                    rule=f"'{spec.id}' needs a library of the system",
+                    got=str(missing),
+                    fix=fix,
+                    code="system-library-missing",
+                )
+            ) from error
         except TypeError as error:  # of C++ types, all signatures follow
-            rule = f"must suit '{spec.id}', got {spec.kwargs}: {str(error).partition(' The following')[0].rstrip('.')}."
-            raise Unusable("environment.kwargs", rule, "Change the arguments.") from error
+            f"must suit '{spec.id}', got {spec.kwargs}: {str(error).partition(' The following')[0].rstrip('.')}."
+            raise Unusable(
+                Fault(
+                    where="environment.kwargs",
+                    rule=f"must suit '{spec.id}'",
+                    got=f"{spec.kwargs}: {str(error).partition(' The following')[0].rstrip('.')}",
+                    fix="Change the arguments.",
+                    code="envpool-refuses-kwargs",
+                )
+            ) from error
         if task.config.max_num_players != 1:
-            rule = f"'{spec.id}' must have one player, got {task.config.max_num_players}."
-            raise Unusable("environment.id", rule, "Use a task for one player.")
+            raise Unusable(
+                Fault(
+                    where="environment.id",
+                    rule=f"'{spec.id}' must have one player",
+                    got=str(task.config.max_num_players),
+                    fix="Use a task for one player.",
+                    code="several-players",
+                )
+            )
         self.observations = PoolObservations(task.gymnasium_observation_space)
         self.action_space: gymnasium.Space = task.gymnasium_action_space
         self.limit: int = spec.max_episode_steps or task.config.max_episode_steps
@@ -89,11 +112,27 @@ class PoolTask:
         if self._id not in known:
             near = difflib.get_close_matches(self._id, known, n=1, cutoff=0.5)
             fix = f"Did you mean '{near[0]}'?" if near else "Use an id of EnvPool, or `backend: gymnasium`."
-            raise Unusable("environment.id", f"EnvPool has no such environment, got '{self._id}'.", fix)
+            raise Unusable(
+                Fault(
+                    where="environment.id",
+                    rule="EnvPool has no such environment",
+                    got=f"'{self._id}'",
+                    fix=fix,
+                    code="no-such-envpool-environment",
+                )
+            )
         taken = sorted(set(self._kwargs) & set(_OURS))
         if taken:
-            rule = f"the study sets {', '.join(taken)} itself, got {self._kwargs}."
-            raise Unusable("environment.kwargs", rule, "Leave them out.")
+            f"the study sets {', '.join(taken)} itself, got {self._kwargs}."
+            raise Unusable(
+                Fault(
+                    where="environment.kwargs",
+                    rule=f"the study sets {', '.join(taken)} itself",
+                    got=str(self._kwargs),
+                    fix="Leave them out.",
+                    code="kwargs-of-the-study",
+                )
+            )
 
 
 def _envpool() -> ModuleType:
@@ -102,7 +141,8 @@ def _envpool() -> ModuleType:
     except ImportError as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == "envpool"
         rule = "envpool is not installed." if absent else f"envpool cannot be imported, got: {error}."
-        raise Unusable("environment.backend", rule, "pip install '.[envpool]'") from error
+        fix, code = "pip install '.[envpool]'", "no-envpool"
+        raise Unusable(Fault(where="environment.backend", rule=rule, fix=fix, code=code)) from error
     module: ModuleType = envpool
     return module
 
@@ -209,7 +249,6 @@ class EnvPoolEnv(gymnasium.Env[Array, Any]):
         self._spec = spec
         self._lane: EnvPoolLanes | None = None
         self._following: Array | None = None
-        """First observation of the next episode, once an episode has ended: lanes reset at once."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Start an episode; without a seed the one that follows in this pool."""

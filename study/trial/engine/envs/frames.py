@@ -28,6 +28,7 @@ DEFAULT_FPS = 30.0
 SMALLEST = 256
 """Pixels: observations that are pictures are enlarged to at least so high, by a whole number."""
 _PLACES: dict[Mode, str] = {"rgb_array": "--video", "human": "--render"}
+_NO_PICTURE = "Leave the option out, or give the environment that render mode."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +64,17 @@ class Scene:
         try:
             return function()
         except Exception as error:
-            raise _error(
-                self.mode, f"`{what}` must not fail where the environment draws, got {_said(error)}."
+            raise SpaceError(
+                "command line",
+                [
+                    Fault(
+                        where=_PLACES[self.mode],
+                        rule=f"`{what}` must not fail where the environment draws",
+                        got=str(_said(error)),
+                        fix=_NO_PICTURE,
+                        code="drawing-fails",
+                    )
+                ],
             ) from error
 
     def _picture(self, observation: Any) -> Frame | None:
@@ -76,7 +86,18 @@ class Scene:
         frame = np.asarray(drawn)
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
             got = f"shape {frame.shape} of {frame.dtype}"
-            raise _error(self.mode, f"a picture must have the shape (height, width, 3) of uint8, got {got}.")
+            raise SpaceError(
+                "command line",
+                [
+                    Fault(
+                        where=_PLACES[self.mode],
+                        rule="a picture must have the shape (height, width, 3) of uint8",
+                        got=str(got),
+                        fix=_NO_PICTURE,
+                        code="bad-picture",
+                    )
+                ],
+            )
         return frame
 
     @property
@@ -116,8 +137,18 @@ def _see_to_display(mode: Mode) -> None:
         if not _has_display():
             os.environ["SDL_VIDEODRIVER"] = "dummy"
     elif not _has_display():
-        rule = "a window needs a display, got none (DISPLAY and WAYLAND_DISPLAY are not set)."
-        raise _error(mode, rule, "Use --video, or work where there is a screen.")
+        raise SpaceError(
+            "command line",
+            [
+                Fault(
+                    where=_PLACES[mode],
+                    rule="a window needs a display",
+                    got="none (DISPLAY and WAYLAND_DISPLAY are not set)",
+                    fix="Use --video, or work where there is a screen.",
+                    code="no-display",
+                )
+            ],
+        )
 
 
 def _drawing(spec: EnvironmentSpec, mode: Mode) -> Scene:
@@ -126,12 +157,34 @@ def _drawing(spec: EnvironmentSpec, mode: Mode) -> Scene:
     except Unusable:
         raise
     except Exception as error:
-        rule = f"'{spec.id}' must take render_mode={mode!r}, got {_said(error)}."
-        raise _error(mode, rule) from error
+        f"'{spec.id}' must take render_mode={mode!r}, got {_said(error)}."
+        raise SpaceError(
+            "command line",
+            [
+                Fault(
+                    where=_PLACES[mode],
+                    rule=f"'{spec.id}' must take render_mode={mode!r}",
+                    got=str(_said(error)),
+                    fix=_NO_PICTURE,
+                    code="render-mode-refused",
+                )
+            ],
+        ) from error
     if env.render_mode != mode or mode not in (env.metadata.get("render_modes") or ()):
         env.close()
         known = ", ".join(env.metadata.get("render_modes") or ()) or "none"
-        raise _error(mode, f"'{spec.id}' must have the render mode {mode}, got {known}.")
+        raise SpaceError(
+            "command line",
+            [
+                Fault(
+                    where=_PLACES[mode],
+                    rule=f"'{spec.id}' must have the render mode {mode}",
+                    got=str(known),
+                    fix=_NO_PICTURE,
+                    code="no-such-render-mode",
+                )
+            ],
+        )
     return Scene(env=env, fps=_fps(env), from_observations=False)
 
 
@@ -152,12 +205,31 @@ def _of_observations(spec: EnvironmentSpec, mode: Mode) -> Scene:
     env = make_env(spec)
     shape = env.observation_space.shape
     if mode == "human":
-        raise _error(
-            mode, "EnvPool opens no window, got backend envpool.", "Use --video where observations are images."
+        raise SpaceError(
+            "command line",
+            [
+                Fault(
+                    where=_PLACES[mode],
+                    rule="EnvPool opens no window",
+                    got="backend envpool",
+                    fix="Use --video where observations are images.",
+                    code="envpool-without-window",
+                )
+            ],
         )
     if len(shape or ()) != 3:
-        rule = f"EnvPool draws nothing, so observations must be images, got shape {shape}."
-        raise _error(mode, rule, "Leave --video out: Gymnasium's environment of that name is another implementation.")
+        raise SpaceError(
+            "command line",
+            [
+                Fault(
+                    where=_PLACES[mode],
+                    rule="EnvPool draws nothing, so observations must be images",
+                    got=f"shape {shape}",
+                    fix="Leave --video out: Gymnasium's environment of that name is another implementation.",
+                    code="envpool-without-pictures",
+                )
+            ],
+        )
     return Scene(env=env, fps=_fps(env), from_observations=True)
 
 
@@ -174,9 +246,3 @@ def _has_display() -> bool:
 
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
-def _error(
-    mode: Mode, rule: str, fix: str = "Leave the option out, or give the environment that render mode."
-) -> SpaceError:
-    return SpaceError("command line", [Fault(where=_PLACES[mode], rule=rule, fix=fix)])

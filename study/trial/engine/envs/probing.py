@@ -51,23 +51,42 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
         SpaceError: The environment cannot be found, made or stepped, or its spaces are not supported.
     """
     try:
-        slow = TrialError(f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s.")
+        slow = TrialError(
+            rule=f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s",
+            fix="Try it in Python: make the environment and reset it.",
+            code="environment-too-slow",
+        )
         return within(PROBE_TIMEOUT_S, lambda: _probe(spec), otherwise=slow)
     except TrialError as error:
-        fault = Fault(where=ID, rule=str(error), fix="Try it in Python: make the environment and reset it.")
+        fault = Fault(where=ID, rule=error.rule, got=error.got, fix=error.fix, code=error.code)
     except Unusable as unusable:
         raise SpaceError(source_name, [unusable.fault]) from unusable
     except gymnasium_error.DependencyNotInstalled as error:
         fault = Fault(
-            where=ID, rule=f"a dependency of '{spec.id}' is missing: {error}.", fix="Install it on every node."
+            where=ID,
+            rule=f"a dependency of '{spec.id}' is missing: {error}",
+            fix="Install it on every node.",
+            code="environment-lacks-dependency",
         )
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and "argument" in str(error):
-            rule = f"must suit the constructor of '{spec.id}', got {spec.kwargs}: {described(error)}."
-            fault = Fault(where=KWARGS, rule=rule, fix="Change the arguments.")
+            f"must suit the constructor of '{spec.id}', got {spec.kwargs}: {described(error)}."
+            fault = Fault(
+                where=KWARGS,
+                rule=f"must suit the constructor of '{spec.id}'",
+                got=f"{spec.kwargs}: {described(error)}",
+                fix="Change the arguments.",
+                code="environment-refuses-kwargs",
+            )
         else:
-            rule = f"'{spec.id}' must be made with {spec.kwargs}, got {described(error)}."
-            fault = Fault(where=ID, rule=rule, fix="Try it in Python: make the environment and reset it.")
+            f"'{spec.id}' must be made with {spec.kwargs}, got {described(error)}."
+            fault = Fault(
+                where=ID,
+                rule=f"'{spec.id}' must be made with {spec.kwargs}",
+                got=str(described(error)),
+                fix="Try it in Python: make the environment and reset it.",
+                code="environment-cannot-be-made",
+            )
         raise SpaceError(source_name, [fault]) from error
     raise SpaceError(source_name, [fault])
 
@@ -89,8 +108,18 @@ def probe_study(spec: StudySpec, source_name: str) -> Spaces:
         raise SpaceError(source_name, [replace(fault, where=place) for fault in error.faults]) from error
     trained_on, judged_on = (f"{each.observation_space.shape} and {each.action_space}" for each in (spaces, judged))
     if trained_on != judged_on:
-        rule = f"must leave observations and actions what they are in training, {trained_on}, got {judged_on}."
-        raise SpaceError(source_name, [Fault(where=place, rule=rule, fix="Change the arguments.")])
+        raise SpaceError(
+            source_name,
+            [
+                Fault(
+                    where=place,
+                    rule=f"must leave observations and actions what they are in training, {trained_on}",
+                    got=str(judged_on),
+                    fix="Change the arguments.",
+                    code="evaluation-changes-spaces",
+                )
+            ],
+        )
     return spaces
 
 
@@ -108,24 +137,43 @@ def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
     """
     shape = spaces.observation_space.shape
     if len(shape) == 3 and spec.conv_filters is None and shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
-        rule = f"images must have their channels last, (height, width, channels), got shape {shape}."
         fix = "Wrap the environment so that it moves them; where these are no channels, give model.conv_filters."
-        raise SpaceError(source_name, [Fault(where=ID, rule=rule, fix=fix)])
+        raise SpaceError(
+            source_name,
+            [
+                Fault(
+                    where=ID,
+                    rule="images must have their channels last, (height, width, channels)",
+                    got=f"shape {shape}",
+                    fix=fix,
+                    code="channels-first",
+                )
+            ],
+        )
     if len(shape) != 3 and spec.conv_net is not None:
-        rule = f"convolutions are for images, got observations of shape {shape}."
-        raise SpaceError(source_name, [Fault(where="model.conv_net", rule=rule, fix="Remove it.")])
+        raise SpaceError(
+            source_name,
+            [
+                Fault(
+                    where="model.conv_net",
+                    rule="convolutions are for images",
+                    got=f"observations of shape {shape}",
+                    fix="Remove it.",
+                    code="convolutions-without-images",
+                )
+            ],
+        )
     square = shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1] if len(shape) == 3 else False
     if len(shape) != 3 and spec.conv_filters is not None:
-        rule, fix = (
-            f"must be left out where observations are no images, got observations of shape {shape}.",
-            "Remove it.",
-        )
+        rule, got = "must be left out where observations are no images", f"observations of shape {shape}"
+        fix, code = "Remove it.", "convolutions-without-images"
     elif len(shape) == 3 and spec.conv_filters is None and spec.conv_net is None and not square:
-        rule = f"must be given for images of shape {shape}: RLlib has its own for squares of 42, 64, 84 and 96 pixels."
+        rule = f"must be given for images of shape {shape}: RLlib has its own for squares of 42, 64, 84 and 96 pixels"
         fix = "Set model.conv_net, or write for instance [[16, 4, 2], [32, 4, 2], [64, 4, 2]]: filters, kernel, stride."
+        got, code = "", "images-without-convolutions"
     else:
         return
-    raise SpaceError(source_name, [Fault(where="model.conv_filters", rule=rule, fix=fix)])
+    raise SpaceError(source_name, [Fault(where="model.conv_filters", rule=rule, got=got, fix=fix, code=code)])
 
 
 def _probe(spec: EnvironmentSpec) -> Spaces:
@@ -145,8 +193,15 @@ def _check_action_space(space: Any) -> None:
         return
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1:
         return
-    rule = f"actions must be Discrete or MultiDiscrete from 0, or a flat float Box, got {space}."
-    raise Unusable(ID, rule, "Wrap the environment so that it takes such actions.")
+    raise Unusable(
+        Fault(
+            where=ID,
+            rule="actions must be Discrete or MultiDiscrete from 0, or a flat float Box",
+            got=str(space),
+            fix="Wrap the environment so that it takes such actions.",
+            code="unsupported-actions",
+        )
+    )
 
 
 def _try_step(env: gymnasium.Env, env_id: str) -> None:
@@ -159,21 +214,59 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
     except (Exception, SystemExit) as error:
         other_api = isinstance(error, (TypeError, ValueError)) and any(word in str(error) for word in _OTHER_API)
         fix = _API[what] if other_api else "Try it in Python: make the environment, reset it and step it."
-        raise Unusable(ID, f"`{what}` of '{env_id}' must work, got {described(error)}.", fix) from error
+        raise Unusable(
+            Fault(
+                where=ID,
+                rule=f"`{what}` of '{env_id}' must work",
+                got=str(described(error)),
+                fix=fix,
+                code="environment-fails",
+            )
+        ) from error
     if np.shape(observation) != env.observation_space.shape:
         shape = env.observation_space.shape
-        rule = f"an observation must have the shape {shape} of its space, got {np.shape(observation)}."
-        raise Unusable(ID, rule, "Correct `observation_space`.")
+        f"an observation must have the shape {shape} of its space, got {np.shape(observation)}."
+        raise Unusable(
+            Fault(
+                where=ID,
+                rule=f"an observation must have the shape {shape} of its space",
+                got=str(np.shape(observation)),
+                fix="Correct `observation_space`.",
+                code="observation-of-another-shape",
+            )
+        )
     if not np.all(np.isfinite(observation)):
-        rule = f"observations of '{env_id}' must be finite, the first one is not."
-        raise Unusable(ID, rule, "Correct the environment.")
+        raise Unusable(
+            Fault(
+                where=ID,
+                rule=f"observations of '{env_id}' must be finite, the first one is not",
+                fix="Correct the environment.",
+                code="observation-not-finite",
+            )
+        )
     try:
         finite = np.isfinite(checked_reward(reward, 0, 1))
     except LaneError as error:
-        rule = f"rewards of '{env_id}' must be numbers, got {reward!r} of shape {np.shape(reward)}."
-        raise Unusable(ID, rule, "Correct the environment.") from error
+        f"rewards of '{env_id}' must be numbers, got {reward!r} of shape {np.shape(reward)}."
+        raise Unusable(
+            Fault(
+                where=ID,
+                rule=f"rewards of '{env_id}' must be numbers",
+                got=f"{reward!r} of shape {np.shape(reward)}",
+                fix="Correct the environment.",
+                code="reward-not-a-number",
+            )
+        ) from error
     if not finite:
-        raise Unusable(ID, f"rewards of '{env_id}' must be finite, got {reward}.", "Correct the environment.")
+        raise Unusable(
+            Fault(
+                where=ID,
+                rule=f"rewards of '{env_id}' must be finite",
+                got=str(reward),
+                fix="Correct the environment.",
+                code="reward-not-finite",
+            )
+        )
 
 
 # --- an environment that works in the driver and not on a node -------------------------------------------------------

@@ -26,9 +26,9 @@ _BRIGHTEST = 255
 class Unusable(Exception):  # noqa: N818 (carries a fault; `probe` turns it into the error that people see)
     """Why an environment cannot be used."""
 
-    def __init__(self, place: str, rule: str, fix: str) -> None:
-        super().__init__(place, rule, fix)  # all three, so that it can be pickled
-        self.fault = Fault(where=place, rule=rule, fix=fix)
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault)
+        self.fault = fault
 
     def __str__(self) -> str:
         return str(self.fault)
@@ -45,8 +45,15 @@ def observed(env: gymnasium.Env) -> gymnasium.Env:
     """
     space = getattr(env, "observation_space", None)
     if not isinstance(space, gymnasium.Space):
-        rule = f"must have an `observation_space` once it is made, got {space}."
-        raise Unusable("environment.id", rule, "Set it in the environment's class or constructor, and `action_space`.")
+        raise Unusable(
+            Fault(
+                where="environment.id",
+                rule="must have an `observation_space` once it is made",
+                got=str(space),
+                fix="Set it in the environment's class or constructor, and `action_space`.",
+                code="no-observation-space",
+            )
+        )
     if is_image(space):
         return _Image(env)
     if not (isinstance(space, Box) and (len(space.shape) == 1 or _is_block(space))):
@@ -75,8 +82,15 @@ def _flattens(space: gymnasium.Space) -> bool:
 
 
 def _no_array(space: gymnasium.Space) -> Unusable:
-    rule = f"observations must be arrays of a fixed size, got {space}."
-    return Unusable("environment.id", rule, "Wrap the environment so that it returns a Box.")
+    return Unusable(
+        Fault(
+            where="environment.id",
+            rule="observations must be arrays of a fixed size",
+            got=str(space),
+            fix="Wrap the environment so that it returns a Box.",
+            code="unsupported-observations",
+        )
+    )
 
 
 def scaled(images: npt.NDArray[np.uint8]) -> Floats:
