@@ -52,7 +52,7 @@ _PROBE = "/api/2.0/mlflow/experiments/search"
 """A route that reads the database; `/health` answers while the database is gone."""
 _LARGEST_ANSWER = 1_000_000
 """Bytes; one experiment has far fewer."""
-_DATABASE_FIX = "Fix: name a database file, such as sqlite:///mlflow.db."
+_DATABASE_FIX = "Name a database file, such as sqlite:///mlflow.db."
 
 
 def set_client_defaults() -> None:
@@ -76,7 +76,9 @@ def check_asked_uri(given: str | None) -> str:
         return check_tracking_uri(asked_uri(given) or DEFAULT_TRACKING_URI)
     except TrackingError as error:
         if given is None and asked_uri(None) is not None:
-            raise TrackingError(f"{VARIABLE} (environment): {error}") from error
+            raise TrackingError(
+                where=f"{VARIABLE} (environment)", rule=str(error), fix="Correct the variable.", code="bad-variable"
+            ) from error
         raise
 
 
@@ -100,13 +102,19 @@ def check_tracking_uri(uri: str, timeout_s: float = 3.0) -> str:
         return uri
     if scheme in ("", "file"):
         raise TrackingError(
-            f"tracking URI: must be a database or a server, got the folder {uri!r}: no file store. "
-            "Fix: use sqlite:///mlflow.db or the http:// address of an MLflow server."
+            where="tracking URI",
+            rule="must be a database or a server",
+            got=f"the folder {uri!r}: no file store",
+            fix="Use sqlite:///mlflow.db or the http:// address of an MLflow server.",
+            code="bad-tracking-uri",
         )
     known = ", ".join(("sqlite", *_SERVERS, *_DATABASES))
     raise TrackingError(
-        f"tracking URI: the scheme must be one of {known}, got {mask_credentials(uri)!r}. "
-        "Fix: use sqlite:///mlflow.db or the http:// address of an MLflow server."
+        where="tracking URI",
+        rule=f"the scheme must be one of {known}",
+        got=f"{mask_credentials(uri)!r}",
+        fix="Use sqlite:///mlflow.db or the http:// address of an MLflow server.",
+        code="tracking-uri-without-scheme",
     )
 
 
@@ -123,7 +131,9 @@ def _scheme(uri: str, place: str = "tracking URI") -> str:
         return urlsplit(uri).scheme.split("+")[0].lower()
     except ValueError as error:
         got = mask_credentials(uri)
-        raise TrackingError(f"{place}: must be a URI, got {got!r} ({error}). Fix: check brackets.") from error
+        raise TrackingError(
+            where=place, rule="must be a URI", got=f"{got!r} ({error})", fix="Check brackets.", code="bad-database-uri"
+        ) from error
 
 
 def is_probed(uri: str) -> bool:
@@ -149,9 +159,12 @@ def check_optuna_storage(uri: str) -> str:
     if scheme in _OPTUNA_DATABASES:
         return uri
     raise TrackingError(
-        f"Optuna storage: must be a database, one of sqlite, {', '.join(_OPTUNA_DATABASES)}, got "
-        f"{mask_credentials(uri)!r}. Fix: use postgresql://user@host/database; without the option the trials "
-        "are in optuna.journal in the study's folder."
+        where="Optuna storage",
+        rule=f"must be a database, one of sqlite, {', '.join(_OPTUNA_DATABASES)}",
+        got=f"{mask_credentials(uri)!r}",
+        fix="Use postgresql://user@host/database; without the option the trials are in optuna.journal in the "
+        "study's folder.",
+        code="optuna-storage-not-a-database",
     )
 
 
@@ -195,20 +208,30 @@ def reach(uri: str, place: str) -> None:
         engine = sqlalchemy.create_engine(with_time_limits(uri), poolclass=sqlalchemy.pool.NullPool)
     except (ImportError, sqlalchemy.exc.NoSuchModuleError) as error:
         raise TrackingError(
-            f"{where}: Python must have the database's driver, got none ({error}). Fix: {_DRIVERS[_dialect(uri)]}."
+            where=where,
+            rule="Python must have the database's driver",
+            got=f"none ({error})",
+            fix=f"{_DRIVERS[_dialect(uri)]}.",
+            code="no-database-driver",
         ) from None
     except (ValueError, sqlalchemy.exc.ArgumentError):  # they may quote the password
         raise TrackingError(
-            f"{where}: must be a URI, got one that cannot be read. "
-            f"Fix: write {_dialect(uri)}://HOST:PORT/NAME, the port as a number."
+            where=where,
+            rule="must be a URI",
+            got="one that cannot be read",
+            fix=f"Write {_dialect(uri)}://HOST:PORT/NAME, the port as a number.",
+            code="bad-database-uri",
         ) from None
     try:
         with engine.connect():
             pass
     except TypeError:  # psycopg gives bytes for the texts of a database whose encoding is SQL_ASCII
         raise TrackingError(
-            f"{where}: the database must be encoded in UTF8, got another one. "
-            "Fix: create it anew with `createdb -E UTF8 -T template0`."
+            where=where,
+            rule="the database must be encoded in UTF8",
+            got="another one",
+            fix="Create it anew with `createdb -E UTF8 -T template0`.",
+            code="database-not-utf8",
         ) from None
 
 
@@ -220,15 +243,39 @@ def _dialect(uri: str) -> str:
 def _check_sqlite(uri: str, place: str = "tracking URI") -> str:
     path = sqlite_path(uri)
     if path is None:
-        raise TrackingError(f"{place}: SQLite must keep its data in a file, got {uri!r}. {_DATABASE_FIX}")
+        raise TrackingError(
+            where=place,
+            rule="SQLite must keep its data in a file",
+            got=f"{uri!r}",
+            fix=_DATABASE_FIX,
+            code="sqlite-in-memory",
+        )
     absolute = path.absolute()
     if absolute.is_dir():
-        raise TrackingError(f"{place}: must name a file, got the folder {absolute}. {_DATABASE_FIX}")
+        raise TrackingError(
+            where=place,
+            rule="must name a file",
+            got=f"the folder {absolute}",
+            fix=_DATABASE_FIX,
+            code="sqlite-names-no-file",
+        )
     if not absolute.parent.is_dir():
-        raise TrackingError(f"{place}: the database's folder must exist, got {absolute.parent}. Fix: create it.")
+        raise TrackingError(
+            where=place,
+            rule="the database's folder must exist",
+            got=absolute.parent,
+            fix="Create it.",
+            code="no-folder-for-database",
+        )
     for each in (absolute.parent, *([absolute] if absolute.exists() else [])):
         if not os.access(each, os.W_OK):  # SQLite writes its journal beside the database
-            raise TrackingError(f"{place}: must be writable, got {each}. Fix: chmod it, or choose another place.")
+            raise TrackingError(
+                where=place,
+                rule="must be writable",
+                got=each,
+                fix="chmod it, or choose another place.",
+                code="database-not-writable",
+            )
     return absolute_uri(uri)
 
 
@@ -257,8 +304,11 @@ def _probe(uri: str, timeout_s: float) -> None:
         if isinstance(reason, ssl.SSLError):
             return
         raise TrackingError(
-            f"{where}: a server must answer within {timeout_s:g} s, got {reason or type(error).__name__}. "
-            "Fix: start it with `mlflow server`, or correct host and port."
+            where=where,
+            rule=f"a server must answer within {timeout_s:g} s",
+            got=reason or type(error).__name__,
+            fix="Start it with `mlflow server`, or correct host and port.",
+            code="server-does-not-answer",
         ) from error
     try:
         is_mlflow = "experiments" in json.loads(body)
@@ -285,32 +335,48 @@ def _refuse_status(where: str, status: int, body: str, location: str | None) -> 
         return
     if 300 <= status < 400:
         raise TrackingError(
-            f"{where}: must be the address of the server itself, got a redirect (HTTP {status}) to "
-            f"{mask_credentials(location or 'nowhere')}, which is not followed with your credentials. "
-            "Fix: name that address, without /api/…, if it is the one that you mean."
+            where=where,
+            rule="must be the address of the server itself",
+            got=f"a redirect (HTTP {status}) to {mask_credentials(location or 'nowhere')}, which is not followed "
+            "with your credentials",
+            fix="Name that address, without /api/…, if it is the one that you mean.",
+            code="server-redirects",
         )
     if status == 403 and "Host header" in body:
         raise TrackingError(
-            f"{where}: the server must accept this host name, got HTTP 403 ({body.strip()[:200]}). "
-            "Fix: start it with `mlflow server --allowed-hosts <host:port>`, or use its IP address."
+            where=where,
+            rule="the server must accept this host name",
+            got=f"HTTP 403 ({body.strip()[:200]})",
+            fix="Start it with `mlflow server --allowed-hosts <host:port>`, or use its IP address.",
+            code="server-refuses-host",
         )
     if status == 403:
         raise TrackingError(
-            f"{where}: you must be allowed to read experiments, got HTTP 403. "
-            "Fix: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
+            where=where,
+            rule="you must be allowed to read experiments",
+            got="HTTP 403",
+            fix="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.",
+            code="server-refuses-you",
         )
     if status >= 500:
         raise TrackingError(
-            f"{where}: the server must be healthy, got HTTP {status}. Fix: look at the server's log; often "
-            "its database is away, or from another MLflow version (`mlflow db upgrade`)."
+            where=where,
+            rule="the server must be healthy",
+            got=f"HTTP {status}",
+            fix="Look at the server's log; often its database is away, or from another MLflow version (`mlflow "
+            "db upgrade`).",
+            code="server-not-healthy",
         )
     _refuse_stranger(where, f"HTTP {status}")
 
 
 def _refuse_stranger(where: str, got: str) -> None:
     raise TrackingError(
-        f"{where}: must be an MLflow server, got {got} from {_PROBE}. "
-        "Fix: correct host and port, and the path prefix if the server has one."
+        where=where,
+        rule="must be an MLflow server",
+        got=f"{got} from {_PROBE}",
+        fix="Correct host and port, and the path prefix if the server has one.",
+        code="not-an-mlflow-server",
     )
 
 

@@ -81,7 +81,7 @@ def test_a_read_only_folder_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("uri", ["mlruns", "./mlruns", "/data/mlruns", "file:///data/mlruns"])
 def test_the_file_store_is_refused(uri):
-    with pytest.raises(TrackingError, match=r"got the folder .*Fix: use sqlite:///mlflow.db"):
+    with pytest.raises(TrackingError, match=r"got the folder .*Fix: Use sqlite:///mlflow.db"):
         check_tracking_uri(uri)
 
 
@@ -110,7 +110,7 @@ def test_a_healthy_server_is_accepted():
             r"this host name.*--allowed-hosts",
         ),
         (403, b"Permission denied", "MLFLOW_TRACKING_USERNAME"),
-        (500, b"oops", r"must be healthy, got HTTP 500\. Fix: look at the server's log"),
+        (500, b"oops", r"must be healthy, got HTTP 500\. Fix: Look at the server's log"),
         (503, b"", "must be healthy, got HTTP 503"),
         (404, b"not here", "must be an MLflow server, got HTTP 404"),
         (200, b"<html>Welcome to nginx</html>", "must be an MLflow server, got an answer that begins"),
@@ -133,7 +133,7 @@ def test_a_server_that_asks_for_credentials_is_left_to_mlflow():
 def test_nobody_listening_is_refused():
     with server(200, b"") as (uri, _):
         pass
-    with pytest.raises(TrackingError, match=r"must answer within 3 s, got .*refused.*Fix: start it"):
+    with pytest.raises(TrackingError, match=r"must answer within 3 s, got .*refused.*Fix: Start it"):
         check_tracking_uri(uri)
 
 
