@@ -133,7 +133,7 @@ def _engine(spec: StudySpec) -> Iterator[Fault]:
         rule, fix = "`envpool` needs runner: batched", "Set runner: batched."
         yield Fault(where="environment.backend", rule=rule, got="stock", fix=fix, code="envpool-needs-batched")
     if spec.algorithm == "PPO" and spec.learner == "rllib" and spec.standardization in ("steps", "none"):
-        rule, got = f"`{spec.standardization}` needs learner: lean", "rllib, which standardises over phantom rows too"
+        rule, got = f"`{spec.standardization}` needs learner: lean", "rllib, which standardises over its extra rows too"
         fix = "Remove it, or set learner: lean."
         yield Fault(where="standardization", rule=rule, got=got, fix=fix, code="standardization-needs-lean")
     gpus = spec.resources.num_gpus_per_learner

@@ -210,9 +210,9 @@ parameters of its own."""
     learner: Literal["lean", "rllib"] = "lean"
     """How a batch is learnt from: `lean`, the same update as RLlib's with less overhead; `rllib`, RLlib's own."""
     standardization: Standardization | None = None
-    """What advantages are standardised over: environment `steps` only, as RLlib (`rllib`) over the phantom row of \
-every fragment too, or not at all (`none`). None is the learner's own: `steps` for `lean`; `learner: rllib` always \
-does as RLlib. Algorithms other than PPO do not standardise."""
+    """What advantages are standardised over: environment `steps` only, as RLlib (`rllib`) over the extra row \
+that it appends to each fragment too, or not at all (`none`). None is the learner's own: `steps` for `lean`; \
+`learner: rllib` always does as RLlib. Algorithms other than PPO do not standardise."""
     execution: Literal["auto", "real", "emulated"] = "auto"
     """`real`: one process for each runner. `emulated`: the lanes of all runners are stepped inside the main process \
 (or `emulation_processes`); learning is the same, the clock is not. `auto`: real where every process gets a core of \
