@@ -1,4 +1,4 @@
-"""The kinds of study by their names. A kind that is registered here is known everywhere."""
+"""The kinds of study by their names: one `register` for each. The schema knows a name from `study.space.kinds`."""
 
 from collections.abc import Sequence
 
