@@ -1,7 +1,8 @@
 """What a kind of study answers, and what steers a session of one. The rest of the program asks and tests no kind.
 
 A new kind of study is a class of its own like `Design`, one `register` (`study.designs.registry`) and its name in
-`study.space.kinds`; its trials are `TrialRequest`s, and what they need is a `Plan`. `tests/unit/test_fourth_kind.py` has a complete one.
+`study.space.kinds`; its trials are `TrialRequest`s, and what they need is a `Plan`. A complete one is in
+`tests/unit/test_fourth_kind.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

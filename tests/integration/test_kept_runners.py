@@ -12,6 +12,7 @@ from study.errors import TrialError
 from study.records.records import Iteration
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS
+from study.trial.messages import RESULT, TrialResult
 from study.trial.throughput import meet
 from study.trial.trainable import StudyTrial
 from tests.integration.test_env_runners import config_of, runner_of
@@ -67,11 +68,11 @@ def timed(*, batch: int, seed: int) -> dict[str, Any]:
     }
 
 
-def run(trial: StudyTrial) -> tuple[list[dict[str, Any]], list[int]]:
+def run(trial: StudyTrial) -> tuple[list[Any], list[int]]:
     """Run a trial to its end; return its records, and the ids of its runner processes."""
     records, pids = [], []
     while True:
-        result = trial.step()
+        result: TrialResult = trial.step()[RESULT]
         records += result.records
         assert result.policy is None
         if result.done:
@@ -81,7 +82,7 @@ def run(trial: StudyTrial) -> tuple[list[dict[str, Any]], list[int]]:
         pids = sorted(report.pid for report in reports)
 
 
-def learnt(records: list[dict[str, Any]]) -> list[list[float]]:
+def learnt(records: list[Any]) -> list[list[float]]:
     return [[each.metrics[name] for name in LEARNT] for each in records if isinstance(each, Iteration)]
 
 
