@@ -35,8 +35,8 @@ def tracking_environment() -> Iterator[None]:
     os.environ.update(before)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before xdist looks at groups, and `-m` at markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Leave long tests to `pytest -m minutes`, and give all tests that share a local Ray to one process."""
     for item in items:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
@@ -44,3 +44,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("minutes")
         if folder == "integration":
             item.add_marker(pytest.mark.xdist_group("ray"))
+    yield

@@ -86,35 +86,35 @@ class MeasuredAlgorithm(Algorithm):
 
     @property
     def _all_learners(self) -> str:
-        return f"learners: all {self.config.num_learners}"
+        return f"all {self.config.num_learners} must stay alive"
 
     def _ask_learners(self, function: Callable[[Learner], Result]) -> list[Result]:
         """Return what `function` returns in each learner; RLlib leaves out those that have died."""
         answers = list(self.learner_group.foreach_learner(function).result_or_errors)
         for answer in answers:
             if not answer.ok and was_lost(answer.get()):
-                raise self._dead(answer.get(), self._all_learners) from answer.get()
+                raise self._dead(answer.get(), "learners", self._all_learners) from answer.get()
         self._check_learners(len(answers))
         return [answer.get() for answer in answers]
 
     def _check_learners(self, num_answers: int) -> None:
         if num_answers < max(self.config.num_learners, 1):
             raise TrialLostError(
-                where=f"{self._all_learners}",
-                rule="must stay alive",
+                where="learners",
+                rule=self._all_learners,
                 got=f"{num_answers} answers",
                 fix="look for memory shortage, or a crash, on their nodes.",
                 code="learner-lost",
             )
 
-    def _dead(self, error: ray.exceptions.RayError, who: str) -> TrialError:
+    def _dead(self, error: ray.exceptions.RayError, where: str, rule: str = "must stay alive") -> TrialError:
         """Return the error for a runner or learner that died, alone or with its node."""
         # A process that crashed is reported by its node; where nobody reports, the node may be gone.
         silent = isinstance(error, (ray.exceptions.ActorUnavailableError, ray.exceptions.NodeDiedError))
         gone = lost(self.places, wait_s=NODE_DEATH_S if silent else 1.0)
         what = f"{gone}: its node has died" if gone else described(original(error))
         fix = "see why that node went" if gone else "look for memory shortage, or a crash, on that node"
-        return TrialError(where=who, rule="must stay alive", got=what, fix=f"{fix}.", code="process-lost")
+        return TrialError(where=where, rule=rule, got=what, fix=f"{fix}.", code="process-lost")
 
     def actor_of(self, place: Place) -> Any:
         """Return RLlib's actor of a runner or learner process."""

@@ -105,7 +105,7 @@ class MeasuredPPO(MeasuredAlgorithm, PPO):
         except ray.exceptions.RayError as error:
             if not was_lost(error):
                 raise
-            raise self._dead(error, self._all_learners) from error
+            raise self._dead(error, "learners", self._all_learners) from error
         self._check_learners(len(results))
         return results
 
@@ -151,7 +151,7 @@ class MeasuredPPO(MeasuredAlgorithm, PPO):
                 "measured_sample", local_env_runner=False, timeout_seconds=timeout_s
             )
         except ray.exceptions.RayError as error:
-            raise self._dead(error, f"env runners: all {self.config.num_env_runners}") from error
+            raise self._dead(error, "env runners", f"all {self.config.num_env_runners} must stay alive") from error
         samples.sort(key=lambda sample: sample[2].runner)
         for _, _, measurement in samples:
             check_runner(measurement)

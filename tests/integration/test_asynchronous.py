@@ -36,7 +36,7 @@ from study.trial.run import TrialRun
 from tests.integration.test_trial import of_kind, play
 from tests.integration.test_trial import running as a_trial
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.minutes, pytest.mark.usefixtures("local_ray")]
 
 
 def running(algorithm: str, **changes: Any) -> AbstractContextManager[TrialRun]:

@@ -459,7 +459,7 @@ def test_an_experiment_of_neither_is_refused(uri):
 
 
 def test_names_are_looked_up_and_suggested(mirrored, uri):
-    with pytest.raises(AnalysisError, match=r"experiment or study 'dmeo', got none. Did you mean 'demo'\?"):
+    with pytest.raises(AnalysisError, match=r"experiment or study 'dmeo', got none. Fix: Did you mean 'demo'\?"):
         load.from_mlflow(uri, "dmeo")
     with pytest.raises(AnalysisError, match=r"'nothing alike', got none. Fix: Give one of 'demo'"):
         load.from_mlflow(uri, study="nothing alike")
