@@ -35,13 +35,10 @@ def tracking_environment() -> Iterator[None]:
     os.environ.update(before)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # before xdist looks at groups, and `-m` at markers
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Leave long tests to `pytest -m minutes`, and give all tests that share a local Ray to one process."""
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave long tests to `pytest -m minutes`."""
     for item in items:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
         if folder in LONG_FOLDERS and item.get_closest_marker("quick") is None:
             item.add_marker("minutes")
-        if folder == "integration":
-            item.add_marker(pytest.mark.xdist_group("ray"))
-    yield

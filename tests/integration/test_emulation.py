@@ -54,6 +54,7 @@ def played(local_ray: None) -> dict[str, dict[str, Any]]:
     return {name: play(*layout, environment__id="Acrobot-v1") for name, layout in LAYOUTS.items()}
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("layout", ["two", "one"])
 def test_the_weights_are_those_of_real_runners(played: dict[str, dict[str, Any]], layout: str) -> None:
     for name, value in played["real"]["weights"].items():
