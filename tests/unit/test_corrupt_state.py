@@ -451,7 +451,7 @@ def test_a_file_that_may_not_be_read_is_named(whole, name):
             for each in (target, *target.rglob("*")):
                 shutil.chown(each, "nobody")
         (target / name).chmod(0)
-        fork = multiprocessing.get_context("fork")
+        fork = multiprocessing.get_context("forkserver")
         answers = fork.SimpleQueue()
         (process := fork.Process(target=said_to_nobody, args=(target, answers))).start()
         process.join(60)

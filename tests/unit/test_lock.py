@@ -20,7 +20,7 @@ from study.records.log import RecordLog
 from study.records.records import read_lines
 from tests.synthetic import append, closed, iteration, opened, started
 
-FORK = multiprocessing.get_context("fork")
+FORK = multiprocessing.get_context("forkserver")  # a fork of this process may wait for a lock of its other threads
 
 
 def no_flock(*_):
