@@ -167,7 +167,7 @@ def _fold(model: Model, fitted: Observations, held: Observations, rng: np.random
     try:
         predicted, reasons = model(fitted, where, rng)
     except AnalysisError as error:
-        predicted, reasons = np.full(first.size, np.nan), [str(error)] * first.size
+        predicted, reasons = np.full(first.size, np.nan), [error.problem.removesuffix(".")] * first.size
     return [
         HeldOut(
             cell={name: float(getattr(where, name)[index]) for name in (*FACTORS, "step_wait_s")},

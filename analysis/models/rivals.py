@@ -92,7 +92,7 @@ def _by_workload(
             answers[rows] = predict(fitted.take(members), where.take(rows))
         except AnalysisError as error:
             for row in rows:
-                reasons[row] = str(error)
+                reasons[row] = error.problem.removesuffix(".")
     return answers, reasons
 
 
