@@ -158,6 +158,6 @@ def test_a_resume_goes_on_while_mlflow_is_away_and_says_how_to_catch_up(place, s
 def test_a_first_start_without_mlflow_is_refused(place):
     done = run(command("--space", "space.yaml", "--tracking-uri", "http://127.0.0.1:9"), place)
     assert done.returncode == 2
-    assert "Fix: start it with `mlflow server`" in done.stderr
+    assert "Fix: Start it with `mlflow server`" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (place / "studies").exists()

@@ -244,11 +244,11 @@ def test_planted_delays_are_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
     ) as trial:
         metrics = of_kind(play(trial), "iteration")[-1].metrics
     assert metrics["train_batch_size_actual"] == 20
-    assert metrics["slowest_runner_time_s"] == pytest.approx(10 * 0.3, rel=0.02)
-    assert metrics["mean_runner_time_s"] == pytest.approx(10 * 0.225, rel=0.02)
-    assert metrics["sampling_time_s"] == pytest.approx(10 * 0.3, rel=0.02)
-    assert metrics["learning_time_s"] == pytest.approx(LEARNING_DELAY_S, rel=0.02)
-    assert metrics["iteration_time_s"] == pytest.approx(10 * 0.3 + LEARNING_DELAY_S, rel=0.02)
+    assert metrics["slowest_runner_time_s"] == pytest.approx(10 * 0.3, rel=0.05)
+    assert metrics["mean_runner_time_s"] == pytest.approx(10 * 0.225, rel=0.05)
+    assert metrics["sampling_time_s"] == pytest.approx(10 * 0.3, rel=0.05)
+    assert metrics["learning_time_s"] == pytest.approx(LEARNING_DELAY_S, rel=0.05)
+    assert metrics["iteration_time_s"] == pytest.approx(10 * 0.3 + LEARNING_DELAY_S, rel=0.05)
     assert metrics["cpu_time_s"] < 0.5  # it slept
     assert metrics["training_return"] is None  # no episode ended
 
