@@ -12,7 +12,7 @@ DATA, HEADERS, SETTINGS = 0, 1, 4
 END_STREAM, END_HEADERS = 1, 4
 UNAUTHENTICATED = "16"
 """gRPC's code of a request without a valid proof of who asks."""
-OK, UNIMPLEMENTED = "0", "12"
+OK, UNIMPLEMENTED, UNAVAILABLE = "0", "12", "14"
 
 
 def answer_of(port: int, method: str, token: str | None, timeout_s: float = 3.0) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from tests.e2e.commands import SPACE, command, environment
-from tests.security.rpc import UNIMPLEMENTED, answer_of, status_of
+from tests.security.rpc import UNAVAILABLE, UNIMPLEMENTED, answer_of, status_of
 
 MARK = "STUDY_UNDER_WATCH"
 """Environment variable by which the processes of one run are told from those of others."""
@@ -68,7 +68,7 @@ def watch(place: Path, *options: str, secret_environment: dict[str, str]) -> Wat
     (place / "space.yaml").write_text(SPACE)
     (place / "home").mkdir()
     few = ["--trials", "1", "--set", "execution=real", "--set", "parameters.num_env_runners=2"]
-    few += ["--set", "budget.env_steps=4000"]
+    few += ["--set", "budget.env_steps=20000"]  # it lasts as long as the questions take
     mark = secrets.token_hex(8)
     surroundings = {**environment(), **secret_environment, "HOME": str(place / "home"), MARK: mark}
     seen = Watched(place=place, study=place / "studies" / "space")
@@ -149,7 +149,7 @@ def _ask(processes: list[psutil.Process], seen: Watched) -> None:
             kinds = [kind for kind, (name, _) in METHODS.items() if process.name().startswith(name)]
             for kind, port, token in itertools.product(kinds, ports, tokens):
                 code = status_of(answer_of(port, METHODS[kind][1], tokens[token]))
-                if code not in (None, UNIMPLEMENTED):  # the port of another kind
+                if code not in (None, UNAVAILABLE, UNIMPLEMENTED):  # the process has ended, the port of another kind
                     seen.answers.setdefault((kind, token), set()).add(code)
 
 
