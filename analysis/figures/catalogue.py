@@ -19,8 +19,8 @@ from study.errors import AnalysisError
 from study.statistics import Estimate
 
 if TYPE_CHECKING:
+    from analysis.estimates.results import Results
     from analysis.load.study_data import StudyData
-    from analysis.tables.results import Results
 
 SEED = 20_261_121
 """Of the resamples behind the bands, so that the same records make the same bytes."""

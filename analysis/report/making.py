@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
+from analysis.estimates.results import Results
 from analysis.figures.catalogue import Importance, all_figures
 from analysis.load.study_data import StudyData
 from analysis.report.clip import Clip
 from analysis.report.content import Report, build
 from analysis.scaling.results import Scaling
 from analysis.tables import all_tables
-from analysis.tables.results import Results
 
 
 def make_report(data: StudyData, *, importance: "Importance | str" = "", clip: Clip | None = None) -> Report:

@@ -4,6 +4,7 @@ for table in all_tables(open_study("studies/quickstart")):
     print(table.to_markdown())
 """
 
+from analysis.estimates.results import Results
 from analysis.tables.advice import recommendation
 from analysis.tables.apart import not_measured
 from analysis.tables.catalogue import TABLES, all_tables
@@ -12,7 +13,6 @@ from analysis.tables.grid import TableColumn
 from analysis.tables.holdup import hold_up
 from analysis.tables.learning import steps_to_target, trials_against_runners
 from analysis.tables.model_tables import model_comparison
-from analysis.tables.results import Results
 from analysis.tables.scaling_tables import strong_scaling, weak_scaling
 from analysis.tables.sheet import study_sheet
 from analysis.tables.table import Table, estimate_columns, make_frame, without_rows

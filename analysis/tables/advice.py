@@ -9,14 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis import models
+from analysis.estimates.fits import ModelResults
+from analysis.estimates.results import Results, attempt
 from analysis.load import StudyData
 from analysis.scaling.results import Goodput, GoodputRow, Scaling, ScalingGroup, ScalingRow
 from analysis.tables import definitions as words
 from analysis.tables.grid import TableColumn
-from analysis.tables.model_results import ModelResults
 from analysis.tables.model_tables import left_out_by_models
 from analysis.tables.numbers import in_words, overlap
-from analysis.tables.results import Results, attempt, of_engine
+from analysis.tables.results import of_engine
 from analysis.tables.scaling_tables import FIRST_COMMAND
 from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
 from study.statistics import Estimate

@@ -2,11 +2,12 @@
 
 import pandas as pd
 
+from analysis.estimates.results import Results
 from analysis.load import StudyData
 from analysis.scaling.selection import at_their_scale
 from analysis.tables import definitions as words
 from analysis.tables.grid import TableColumn
-from analysis.tables.results import FAILED, Results, of_engine
+from analysis.tables.results import FAILED, of_engine
 from analysis.tables.table import Table, make_frame, without_rows
 
 TITLE = "Not measured: no speed-up"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from analysis.estimates.results import Results
 from analysis.load import StudyData
 from analysis.tables.advice import recommendation
 from analysis.tables.apart import not_measured
@@ -9,7 +10,7 @@ from analysis.tables.confound import decomposition
 from analysis.tables.holdup import hold_up
 from analysis.tables.learning import steps_to_target, trials_against_runners
 from analysis.tables.model_tables import model_comparison
-from analysis.tables.results import Maker, Results
+from analysis.tables.results import Maker
 from analysis.tables.scaling_tables import strong_scaling, weak_scaling
 from analysis.tables.sheet import study_sheet
 from analysis.tables.table import Table, without_rows

@@ -1,11 +1,12 @@
 """T7: when the batch changed with the runners, what each of them did. A view of analysis.scaling; no engine."""
 
+from analysis.estimates.results import Results
 from analysis.load import StudyData
 from analysis.scaling.results import Decomposition, Refusal
 from analysis.tables import definitions as words
 from analysis.tables.grid import TableColumn
 from analysis.tables.numbers import in_words
-from analysis.tables.results import Results, left_out, of_engine
+from analysis.tables.results import left_out, of_engine
 from analysis.tables.scaling_tables import FIRST_COMMAND
 from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
 from study.statistics import Estimate

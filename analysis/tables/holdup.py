@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from analysis.estimates.results import Results
 from analysis.load import StudyData
 from analysis.tables import definitions as words
 from analysis.tables.grid import TableColumn
 from analysis.tables.numbers import in_words
-from analysis.tables.results import Results, of_engine
+from analysis.tables.results import of_engine
 from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
 from study.errors import StudyError
 from study.records.folder import StudyFolder

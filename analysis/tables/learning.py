@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from analysis.estimates.results import Results
 from analysis.load import StudyData
 from analysis.scaling.results import AllocationRow, GoodputRow
 from analysis.tables import definitions as words
 from analysis.tables.grid import TableColumn
 from analysis.tables.numbers import in_words, overlap
-from analysis.tables.results import Results, left_out, of_engine
+from analysis.tables.results import left_out, of_engine
 from analysis.tables.scaling_tables import THROUGHPUT_COMMAND
 from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
 from study.statistics import Estimate

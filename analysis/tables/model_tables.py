@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from analysis.estimates.fits import COSTLY, MOST_RUNS, ModelResults
+from analysis.estimates.results import Results, attempt
 from analysis.load import StudyData
 from analysis.models import ModelError
 from analysis.tables import definitions as words
 from analysis.tables.grid import TableColumn
-from analysis.tables.model_results import COSTLY, MOST_RUNS, ModelResults
 from analysis.tables.numbers import in_words
-from analysis.tables.results import Results, attempt, of_engine
+from analysis.tables.results import of_engine
 from analysis.tables.scaling_tables import FIRST_COMMAND
 from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from analysis.estimates.results import Results
 from analysis.load import StudyData
 from analysis.scaling.fingerprint import ABSENT, fields
 from analysis.scaling.selection import at_their_scale
 from analysis.tables import definitions as words
 from analysis.tables.grid import TableColumn
-from analysis.tables.results import Results, of_engine
+from analysis.tables.results import of_engine
 from analysis.tables.table import Table, make_frame
 
 GROUPS: Mapping[str, tuple[str, ...]] = {

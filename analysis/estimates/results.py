@@ -1,0 +1,105 @@
+"""The results that estimates, tables and figures share, each computed once when it is first needed. No engine.
+
+A result that the data do not allow is the sentence that says so.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from analysis.load import StudyData
+from analysis.scaling.results import AllocationRow, Drift, Goodput, Phases, Scaling
+from study.engine import engines_in_words
+from study.errors import AnalysisError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.estimates.fits import ModelResults
+
+T = TypeVar("T")
+
+
+def attempt(compute: Callable[[], T]) -> T | str:
+    """Return what `compute` returns, or the sentence of the `AnalysisError` that it raises."""
+    try:
+        return compute()
+    except AnalysisError as error:
+        return str(error)
+
+
+class Results:
+    """The results behind the tables of one study, each computed when a table first asks for it."""
+
+    def __init__(self, data: StudyData) -> None:
+        """Take the study; nothing is computed yet."""
+        self.data = data
+
+    @cached_property
+    def strong(self) -> Scaling | str:
+        """Strong scaling, batch fixed."""
+        from analysis.scaling.speed_up import strong_scaling
+
+        return attempt(lambda: strong_scaling(self.data.runs, space=self.data.space_file))
+
+    @cached_property
+    def weak(self) -> Scaling | str:
+        """Weak scaling, steps per runner fixed."""
+        from analysis.scaling.speed_up import weak_scaling
+
+        return attempt(lambda: weak_scaling(self.data.runs, space=self.data.space_file))
+
+    @cached_property
+    def drift(self) -> tuple[Drift, ...] | str:
+        """Whether the machine stayed the same, by the cells that were run again and again."""
+        from analysis.scaling.drift import anchors
+
+        return attempt(lambda: anchors(self.data.runs))
+
+    @cached_property
+    def phases(self) -> Phases | str:
+        """Phases and POP tree."""
+        from analysis.scaling.phases import phases
+
+        return attempt(lambda: phases(self.data.runs))
+
+    @cached_property
+    def allocation(self) -> tuple[AllocationRow, ...] | str:
+        """Trials against runners."""
+        from analysis.scaling.allocation import allocation
+
+        return attempt(lambda: allocation(self.data.runs))
+
+    @cached_property
+    def goodput(self) -> Goodput | str:
+        """Steps, time and cost to target, as well as the evaluations know them."""
+        from analysis.scaling.goodput import goodput
+
+        return attempt(lambda: goodput(self.watched))
+
+    @cached_property
+    def watched(self) -> "pd.DataFrame":
+        """The runs, and since when each is known to be at the target; as they are where none got there."""
+        from analysis.scaling.targets import watched
+
+        runs, spec = self.data.runs, self.data.spec
+        if runs["env_steps_to_target"].isna().all():
+            return runs
+        return watched(runs, self.data.evaluations(), target=spec.environment.target if spec else None)
+
+    @cached_property
+    def models(self) -> "ModelResults":
+        """What the models say; its properties raise where the runs do not allow them."""
+        from analysis.estimates.fits import ModelResults
+
+        return ModelResults(self.data.runs)
+
+    @property
+    def engine(self) -> str:
+        """The engine of the runs, or several of them."""
+        return engines_in_words(self.data.runs["engine"].dropna())
+
+    @property
+    def num_failed(self) -> int:
+        """Failed trials of the study."""
+        return int((self.data.runs["status"] == "failed").sum())
