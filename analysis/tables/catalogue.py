@@ -45,6 +45,12 @@ def all_tables(data: StudyData, results: Results | None = None) -> tuple[Table, 
     return tuple(_made(key, title, make, data, results) for key, (title, make) in TABLES.items())
 
 
+def table_of(key: str, data: StudyData, results: Results | None = None) -> Table:
+    """Return one table by its key, such as `T2`."""
+    title, make = TABLES[key]
+    return _made(key, title, make, data, results or Results(data))
+
+
 def _made(key: str, title: str, make: Maker, data: StudyData, results: Results) -> Table:
     try:
         return make(data, results)

@@ -1,0 +1,132 @@
+"""The frame of estimates: one row per estimate of a study, its columns and how to select from it. Imports pandas.
+
+An estimate is computed once, here; tables pivot this frame, figures draw it and sentences read it.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass
+from math import isfinite
+from types import MappingProxyType
+from typing import Any, Literal
+
+import pandas as pd
+
+from analysis.estimates.quantities import QUANTITIES
+from study.errors import AnalysisError
+from study.statistics import Estimate
+
+Basis = Literal["measured", "predicted", "extrapolated", "emulated"]
+"""From runs of these runners; by a model, between measured scales; by a model, beyond them; from emulated runners."""
+DTYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "kind": "string",
+        "engine": "string",
+        "workload": "string",
+        "arm": "string",
+        "num_env_runners": "Int64",
+        "num_cpus": "Int64",
+        "train_batch_size": "Int64",
+        "quantity": "string",
+        "value": "Float64",
+        "low": "Float64",
+        "high": "Float64",
+        "level": "Float64",
+        "n": "Int64",
+        "method": "string",
+        "basis": "string",
+    }
+)
+"""Columns and types, in order.
+
+`workload`: what tells the comparable runs from others; equal workloads have equal texts. `arm`: the setting in plain
+words, where the quantity is of one. `low`, `high`: ends of the interval; both NA where there is none, and infinite
+where one end is open. `n`: runs (or blocks, where ratios are paired) behind it; NA for what holds by definition.
+"""
+BY_DEFINITION = "by definition"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What an estimate is about."""
+
+    workload: str = ""
+    arm: str = ""
+    num_env_runners: int | None = None
+    num_cpus: int | None = None
+    train_batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One estimate."""
+
+    cell: Cell
+    quantity: str
+    estimate: Estimate
+    basis: Basis = "measured"
+    engine: str = ""
+    """Of its runs; empty: that of the study."""
+
+    def values(self, kind: str, engine: str) -> tuple[Any, ...]:
+        """Return the row in the order of `DTYPES`."""
+        estimate = self.estimate
+        exact = estimate.method == BY_DEFINITION
+        known = not exact and (isfinite(estimate.low) or isfinite(estimate.high))
+        ends = (estimate.low, estimate.high) if known else (None, None)
+        n = None if exact else estimate.n
+        numbers = (estimate.value, *ends, estimate.level, n, estimate.method, self.basis)
+        return kind, self.engine or engine, *astuple(self.cell), self.quantity, *numbers
+
+
+def rows_of(cell: Cell, estimates: Mapping[str, Estimate | None], **more: Any) -> Iterator[Row]:
+    """Yield a row for each estimate of a cell that exists."""
+    for quantity, estimate in estimates.items():
+        if estimate is not None:
+            yield Row(cell=cell, quantity=quantity, estimate=estimate, **more)
+
+
+def frame_of(rows: Iterable[Row], *, kind: str, engine: str) -> pd.DataFrame:
+    """Return the frame of all estimates: quantities in the order of `QUANTITIES`, each in the order of its rows.
+
+    Args:
+        rows: The estimates.
+        kind: Of the study.
+        engine: Of the study, for rows that name none.
+    """
+    place = {name: number for number, name in enumerate(QUANTITIES)}
+    ordered = sorted(rows, key=lambda row: place[row.quantity])
+    frame = pd.DataFrame([row.values(kind, engine) for row in ordered], columns=list(DTYPES), dtype=object)
+    return frame.astype(dict(DTYPES))
+
+
+def select(frame: pd.DataFrame, quantity: str | Iterable[str] | None = None, **selection: Any) -> pd.DataFrame:
+    """Return some rows of a frame of estimates.
+
+    Args:
+        frame: As `frame_of` returns it.
+        quantity: One quantity or several; None: all.
+        selection: Column -> value, or values, such as `num_env_runners=46` or `basis=["measured", "predicted"]`.
+
+    Raises:
+        AnalysisError: There is no such quantity or column.
+    """
+    names = [quantity] if isinstance(quantity, str) else [*(quantity or ())]
+    for name in names:
+        if name not in QUANTITIES:
+            raise unknown("quantity", name, QUANTITIES, code="unknown-quantity")
+    kept = frame[frame["quantity"].isin(names)] if names else frame
+    for column, wanted in selection.items():
+        if column not in DTYPES:
+            raise unknown("column", column, DTYPES, code="unknown-column-of-estimates")
+        several = isinstance(wanted, Iterable) and not isinstance(wanted, str)
+        kept = kept[kept[column].isin([*wanted] if several else [wanted])]
+    return kept.reset_index(drop=True)
+
+
+def unknown(what: str, name: object, known: Iterable[str], *, code: str) -> AnalysisError:
+    """Return the error for a name that does not exist, with what was probably meant."""
+    choices = list(known)
+    near = difflib.get_close_matches(str(name), choices, n=1)
+    fix = f"Did you mean '{near[0]}'?" if near else f"Choose one of {', '.join(choices)}."
+    return AnalysisError(where=what, rule="must be one that exists", got=f"{name!r}", fix=fix, code=code)

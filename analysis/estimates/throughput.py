@@ -1,0 +1,160 @@
+"""Estimates of time and throughput: rates, speed-ups, efficiencies, phases, steps to the target. Imports pandas.
+
+The statistics are those of `analysis.scaling`; this names them by cell and quantity.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+import pandas as pd
+
+from analysis.estimates.frame import Basis, Cell, Row, rows_of
+from analysis.estimates.results import Results
+from analysis.scaling.blocks import ratio_of_totals
+from analysis.scaling.fingerprint import BATCH, ENGINE, fields, labels
+from analysis.scaling.phases import MOST_CELLS
+from analysis.scaling.results import Goodput, Phases, Scaling
+from analysis.scaling.selection import as_int, select
+from study.statistics import Estimate
+
+LEVEL = 0.95
+_PLACE = ("fingerprint", "num_env_runners", "num_cpus", "num_nodes")
+_SHARES = {
+    "share_runners": "runners",
+    "share_imbalance": "imbalance",
+    "share_transfer": "transfer",
+    "share_learn": "learning",
+    "share_sync": "sync",
+    "share_rest": "rest",
+}
+
+
+class Names:
+    """The workloads of a study and what they are called: equal workloads have equal names in every quantity."""
+
+    def __init__(self, runs: pd.DataFrame) -> None:
+        """Take one row per measured run."""
+        known = sorted({str(each) for each in runs["fingerprint"].dropna().unique()})
+        self._names = dict(zip(known, labels(known), strict=True)) if known else {}
+
+    def __getitem__(self, fingerprint: str) -> str:
+        """Return the name of a workload."""
+        return self._names.get(fingerprint) or labels([fingerprint])[0]
+
+
+@cache
+def engine_in(fingerprint: str) -> str:
+    """Return the engine that a fingerprint names; empty where it names none."""
+    return str(fields(fingerprint).get(ENGINE) or "")
+
+
+def throughput_rows(results: Results) -> Iterator[Row]:
+    """Yield every estimate that rests on a measured clock, and steps to the target."""
+    measured = select(results.data.runs).runs
+    names = Names(measured)
+    yield from _rates(measured, names)
+    yield from _strong(results.strong, names)
+    yield from _weak(results.weak)
+    yield from _phases(results.phases, names)
+    yield from _targets(results.goodput)
+
+
+def _rates(measured: pd.DataFrame, names: Names) -> Iterator[Row]:
+    """Yield throughput and iteration time of the cells with the most measured runs."""
+    by = [name for name in _PLACE if name in measured.columns]
+    if measured.empty:
+        return
+    measured = measured.assign(fingerprint=measured["fingerprint"].astype(object))
+    cells = sorted(measured.groupby(by, dropna=False, sort=True), key=lambda cell: -len(cell[1]))[:MOST_CELLS]
+    for _, runs in sorted(cells, key=lambda cell: (names[str(cell[0][0])], *map(str, cell[0][1:]))):
+        text = str(runs["fingerprint"].iloc[0])
+        cell = Cell(
+            workload=names[text],
+            num_env_runners=int(runs["num_env_runners"].iloc[0]),
+            num_cpus=as_int(runs, "num_cpus"),
+            train_batch_size=as_int(runs, BATCH),
+        )
+        steps, seconds = runs["timed_env_steps"].astype(float), runs["timed_s"].astype(float)
+        iterations, blocks = runs["timed_iterations"].astype(float), runs["block"].tolist()
+        estimates: dict[str, Estimate | None] = {
+            "env_steps_per_s": ratio_of_totals(steps, seconds, blocks, level=LEVEL),
+            "iteration_time_s": ratio_of_totals(seconds, iterations, blocks, level=LEVEL),
+        }
+        yield from rows_of(cell, estimates, engine=engine_in(text))
+
+
+def _strong(found: Scaling | str, names: Names) -> Iterator[Row]:
+    for group in found.groups if isinstance(found, Scaling) else ():
+        for row in group.rows:
+            cell = Cell(
+                workload=names[group.fingerprint],
+                num_env_runners=row.num_env_runners,
+                num_cpus=row.num_cpus,
+                train_batch_size=row.train_batch_size,
+            )
+            estimates = {
+                "speed_up": row.speed_up,
+                "efficiency_per_runner": row.efficiency_n,
+                "efficiency_per_cpu": row.efficiency_p,
+                "marginal_efficiency": row.marginal,
+                "karp_flatt": row.karp_flatt,
+            }
+            yield from rows_of(cell, estimates, engine=engine_in(group.fingerprint))
+
+
+def _weak(found: Scaling | str) -> Iterator[Row]:
+    for group in found.groups if isinstance(found, Scaling) else ():
+        for row in group.rows:
+            cell = Cell(
+                workload=group.label,
+                num_env_runners=row.num_env_runners,
+                num_cpus=row.num_cpus,
+                train_batch_size=row.train_batch_size,
+            )
+            estimates = {
+                "weak_speed_up": row.speed_up,
+                "weak_efficiency": row.efficiency_n,
+                "weak_efficiency_per_cpu": row.efficiency_p,
+                "weak_marginal_efficiency": row.marginal,
+            }
+            yield from rows_of(cell, estimates, engine=engine_in(group.fingerprint))
+
+
+def _phases(found: Phases | str, names: Names) -> Iterator[Row]:
+    for row in found.rows if isinstance(found, Phases) else ():
+        cell = Cell(
+            workload=names[row.fingerprint],
+            num_env_runners=row.num_env_runners,
+            num_cpus=row.num_cpus,
+            train_batch_size=row.train_batch_size,
+        )
+        estimates: dict[str, Estimate | None] = {
+            **{f"seconds_{name}": value for name, value in row.seconds.items() if name != "iteration"},
+            **{quantity: row.shares[name] for quantity, name in _SHARES.items()},
+            "share_sample": row.phase,
+            "share_unexplained": row.unexplained,
+            "load_balance": row.load_balance,
+            "transfer": row.transfer,
+            "useful_share": row.useful,
+        }
+        yield from rows_of(cell, estimates, engine=engine_in(row.fingerprint))
+
+
+def _targets(found: Goodput | str) -> Iterator[Row]:
+    for group in found.groups if isinstance(found, Goodput) else ():
+        for row in group.rows:
+            cell = Cell(
+                workload=group.label,
+                num_env_runners=row.num_env_runners,
+                num_cpus=row.num_cpus,
+                train_batch_size=row.train_batch_size,
+            )
+            basis: Basis = "measured" if row.n_timed else "emulated"
+            estimates = {
+                "steps_to_target": row.steps_to_target,
+                "statistical_efficiency": row.statistical_efficiency,
+                "goodput": row.goodput,
+                "time_to_target_s": row.time_to_target_s,
+                "cpu_hours_to_target": row.cpu_h_to_target,
+            }
+            yield from rows_of(cell, estimates, basis=basis)

@@ -1,0 +1,182 @@
+"""A study for Python and notebooks: frames, estimates, answer, tables, figures, report. Imports no engine."""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from analysis.estimates import Results, estimates_of, select
+from analysis.estimates.frame import unknown
+from analysis.load import StudyData
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from analysis.answers import Answer
+    from analysis.figures.figure import Figure
+    from analysis.tables import Table
+
+TABLES: Mapping[str, str] = MappingProxyType(
+    {
+        "study_sheet": "T1",
+        "strong_scaling": "T2",
+        "not_measured": "T2b",
+        "weak_scaling": "T3",
+        "trials_against_runners": "T4",
+        "phases": "T5",
+        "pop_tree": "T6",
+        "runners_and_batch": "T7",
+        "steps_to_target": "T8",
+        "models": "T9",
+        "recommendation": "T10",
+        "certificate": "T11",
+    }
+)
+"""Name of a table -> its key in the report; both are understood."""
+
+
+class Study:
+    """One study, wherever it was read. What is asked for is computed once and kept.
+
+    Every frame that it returns is the caller's own copy.
+
+    Attributes:
+        data: What was read.
+        results: The results that estimates and tables rest on.
+    """
+
+    def __init__(self, data: StudyData) -> None:
+        """Take what was read; nothing is computed yet."""
+        self.data = data
+        self.results = Results(data)
+
+    @property
+    def name(self) -> str:
+        """Of the study, or of the MLflow experiment."""
+        return self.data.name
+
+    @property
+    def kind(self) -> str:
+        """The kind: search, holdup, throughput, or foreign for other people's experiments."""
+        return self.data.kind
+
+    @property
+    def engine(self) -> str:
+        """Runner and learner that ran, such as `batched+lean`."""
+        return self.results.engine
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Plain sentences: what is missing or unfinished."""
+        return self.data.problems
+
+    @property
+    def trials(self) -> pd.DataFrame:
+        """One row per trial; columns and units: `analysis.load.RUN_COLUMNS`."""
+        return self.data.runs.copy()
+
+    @property
+    def curves(self) -> pd.DataFrame:
+        """One row per training iteration; columns and units: `analysis.load.ITERATION_COLUMNS`."""
+        return self.data.iterations()
+
+    @property
+    def evaluations(self) -> pd.DataFrame:
+        """One row per greedy evaluation; columns and units: `analysis.load.EVALUATION_COLUMNS`."""
+        return self.data.evaluations()
+
+    def estimates(self, quantity: str | Iterable[str] | None = None, **selection: Any) -> pd.DataFrame:
+        """Return estimates, one row each, with interval, n, method and basis.
+
+        Args:
+            quantity: Name of a quantity, or several (`analysis.estimates.QUANTITIES`); None: all.
+            selection: Column -> value or values, such as `num_env_runners=46`.
+
+        Raises:
+            AnalysisError: There is no such quantity or column.
+        """
+        return select(self._estimates, quantity, **selection)
+
+    @cached_property
+    def _estimates(self) -> pd.DataFrame:
+        return estimates_of(self.results)
+
+    def answer(self, price_per_cpu_hour: float | None = None) -> "Answer":
+        """Return what the study says: a sentence, the setting, the prices, and what is not known.
+
+        Args:
+            price_per_cpu_hour: What a CPU costs in an hour, in any currency; None: no costs.
+        """
+        from analysis.answers import answer_of
+
+        return answer_of(self, price_per_cpu_hour=price_per_cpu_hour)
+
+    def table(self, name: str) -> "Table":
+        """Return a table of the report by name, such as `strong_scaling`; it prints, and knows Markdown, LaTeX, HTML.
+
+        Raises:
+            AnalysisError: There is no table of that name.
+        """
+        from analysis.tables.catalogue import table_of
+
+        key = TABLES.get(name, name)
+        if key not in TABLES.values():
+            raise unknown("table", name, TABLES, code="unknown-table")
+        return table_of(key, self.data, self.results)
+
+    def plot(self, name: str, ax: "Axes | None" = None) -> "Figure":
+        """Return a figure of the report by name, such as `efficiency`, and draw it on `ax` where that is given.
+
+        Raises:
+            AnalysisError: There is no figure of that name, or nothing to draw.
+        """
+        known = {figure.key: figure for figure in self.figures}
+        if name not in known:
+            raise unknown("figure", name, known, code="unknown-figure")
+        if ax is not None:
+            known[name].draw(ax)
+        return known[name]
+
+    @cached_property
+    def figures(self) -> "tuple[Figure, ...]":
+        """Every figure of the report; one that cannot be drawn says why."""
+        from analysis.figures.catalogue import all_figures
+
+        return all_figures(self.data, self.results)
+
+    @cached_property
+    def tables(self) -> "tuple[Table, ...]":
+        """Every table of the report; one without rows says why."""
+        from analysis.tables.catalogue import all_tables
+
+        return all_tables(self.data, self.results)
+
+    def report(self, out: str | Path) -> Path:
+        """Write the report, with every table and figure as files, and return its page.
+
+        Args:
+            out: Folder; it is made if needed.
+
+        Raises:
+            AnalysisError: The folder cannot be written.
+        """
+        from analysis.report import make_report, write
+
+        return write(make_report(self.data), Path(out))[0]
+
+    def __repr__(self) -> str:
+        counts = self.data.runs["status"].value_counts()
+        trials = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+        lines = [
+            f"Study {self.name!r}: {self.kind}, engine {self.engine or 'not known'}; trials: {trials}",
+            "frames: .trials .curves .evaluations .estimates(); .answer(); "
+            '.table("strong_scaling"); .plot("efficiency"); .report("folder")',
+        ]
+        return "\n".join([*lines, *(f"! {problem}" for problem in self.problems)])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
