@@ -53,7 +53,7 @@ PASSED = {True: "kept", False: "BROKEN", None: "not judged"}
 def hold_up(data: StudyData, results: Results) -> Table:
     """T11: the arms of the confirmation, the laws of the verdict as notes, or what is missing."""
     failed = results.num_failed
-    content = _certificate(data)
+    content = certificate_of(data)
     if isinstance(content, str):
         return without_rows("T11", TITLE, content, definitions=SAID, n_failed=failed)
     try:
@@ -97,7 +97,7 @@ def _table(content: Mapping[str, Any], data: StudyData, failed: int) -> Table:
     )
 
 
-def _certificate(data: StudyData) -> dict[str, Any] | str:
+def certificate_of(data: StudyData) -> dict[str, Any] | str:
     """Return the certificate as JSON values: the written one, else one made from the records; or why there is none."""
     if data.kind != "holdup":
         return (

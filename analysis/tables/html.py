@@ -18,7 +18,7 @@ def to_html(table: Grid) -> str:
         parts.append(f'<h3 id="{escape(label)}">{escape(_caption(table))}</h3>')
     parts.append(f'<p class="conclusion">{prose(table.conclusion)}</p>')
     if not table.empty:
-        parts += _grid(table, label)
+        parts += scrolling_table(table, label)
     parts.append(f'<p class="counts">{escape(f"{table.more_rows} {table.counts}".strip())}</p>')
     if table.notes:
         parts.append(f'<ul class="notes">{"".join(f"<li>{prose(note)}</li>" for note in table.notes)}</ul>')
@@ -32,7 +32,8 @@ def prose(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def _grid(table: Grid, label: str) -> list[str]:
+def scrolling_table(table: Grid, label: str) -> list[str]:
+    """Return the lines of the table itself, in a region that scrolls by itself."""
     rows = table.cells()
     numeric = numeric_columns(rows)
     heads = "".join(_head(column, number) for column, number in zip(table.columns, numeric, strict=True))

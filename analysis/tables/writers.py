@@ -41,7 +41,7 @@ def to_markdown(table: Grid) -> str:
     """Return title, conclusion, the table in pipes, counts, notes, columns and definitions."""
     parts = [f"### {table.key}. {_escaped(table.title)}", one_line(table.conclusion)]
     if not table.empty:
-        parts.append(_pipes([column.heading for column in table.columns], table.cells()))
+        parts.append(pipes([column.heading for column in table.columns], table.cells()))
     parts.append(one_line(f"{table.more_rows} {table.counts}"))
     parts += [_bullets("Notes", table.notes), _bullets("Definitions", table.definitions)]
     if not table.empty:
@@ -50,7 +50,8 @@ def to_markdown(table: Grid) -> str:
     return markdown("\n\n".join(part for part in parts if part)) + "\n"
 
 
-def _pipes(headings: list[str], rows: list[list[Cell]]) -> str:
+def pipes(headings: list[str], rows: list[list[Cell]]) -> str:
+    """Return a table in pipes."""
     numeric = numeric_columns(rows)
     rule = ["---:" if number else ":---" for number in numeric]
     lines = [[_escaped(heading) for heading in headings], rule]

@@ -1,0 +1,208 @@
+"""The answer of a hold-up study: the setting by its values, whether it holds up, by which rule, at what cost."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from analysis.answers.answer import Answer, Number, Unknown
+from analysis.answers.progress import complete, progress, resume
+from analysis.answers.search import candidates
+from analysis.answers.words import interval, listed, run_again, runners, said, to_copy
+from analysis.estimates.results import Results
+from analysis.load.study_data import StudyData
+from analysis.tables.grid import TableColumn
+from analysis.tables.holdup import certificate_of
+from analysis.tables.table import Table, estimate_columns, make_frame
+from study.space.parameters import SCALE
+from study.statistics import Estimate
+
+VERDICTS = {True: "Yes", False: "No"}
+BASELINES = {
+    "best_small": "best setting of {small} runners",
+    "best_small_unchanged": "best setting of {small} runners, unchanged",
+    "best_small_batch_grown": "best setting of {small} runners, batch grown with the runners",
+    "best_small_minibatch_grown": "best setting of {small} runners, batch and minibatch grown",
+    "rllib_defaults": "RLlib's defaults",
+    "naive_growth": "RLlib's defaults, batch grown with the runners",
+    "published": "the published setting",
+    "winner": "this setting",
+    "winner_stock": "this setting on RLlib's own runners and learner",
+}
+"""Arm -> what it is called."""
+
+
+def holdup_answer(data: StudyData, results: Results, price_per_cpu_hour: float | None) -> Answer:
+    """Return what a hold-up study says: whether its setting learns as well with many runners as the best with few."""
+    content = certificate_of(data)
+    if isinstance(content, str):
+        return _not_yet(data, content)
+    try:
+        return _answer(content, data)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return _not_yet(data, "certificate.json is damaged")
+
+
+def arm_in_words(name: str, small: int) -> str:
+    """Return what an arm is called, without its scale.
+
+    Args:
+        name: In the certificate, such as `best_small_batch_grown`.
+        small: The small scale.
+    """
+    return BASELINES.get(name, name.replace("_", " ")).format(small=small)
+
+
+def _answer(content: Mapping[str, Any], data: StudyData) -> Answer:
+    target, small = content["scales"]["target"], content["scales"]["small"]
+    arm = content["arms"][f"winner@{target}"]
+    return Answer(
+        kind=data.kind,
+        sentence=_sentence(content, target, small),
+        setting=to_copy(_tuned(content, data)),
+        facts=tuple(_facts(content, arm, target))[:3],
+        numbers=tuple(_numbers(content, arm, target)),
+        rows=_rows(content["arms"], small),
+        unknown=tuple(_unknown(content, data, target)),
+        figure="score",
+    )
+
+
+def _sentence(content: Mapping[str, Any], target: int, small: int) -> str:
+    learning = content["verdict"]["learning"]
+    if learning:
+        return f"Yes: this setting learns as well with {runners(target)} as the best one does with {small}."
+    broken = [check for check in content["verdict"]["checks"].values() if check["passed"] is False]
+    why = f" It misses {len(broken)} of {len(content['verdict']['checks'])} rules." if broken else ""
+    return f"No: it is not shown that this setting learns as well with {runners(target)} as the best with {small}.{why}"
+
+
+def _tuned(content: Mapping[str, Any], data: StudyData) -> dict[str, Any]:
+    """Return the values that were searched, in the order of the space; all of them where the space is not known."""
+    rule = dict(content["winner"]["rule"])
+    tuned = [name for name in (data.spec.tuned if data.spec is not None else rule) if name in rule]
+    return {name: rule[name] for name in tuned or rule}
+
+
+def _facts(content: Mapping[str, Any], arm: Mapping[str, Any], target: int) -> Iterator[str]:
+    unseen = [
+        (scale, other)
+        for scale in content["scales"]["unseen"]
+        if (other := content["arms"].get(f"winner@{scale}")) is not None
+    ]
+    text = f"{arm['solved']} of {arm['n']} test runs were solved"
+    if unseen:
+        each = listed(f"{other['solved']} of {other['n']} with {scale}" for scale, other in unseen)
+        text += f", and so were {each} runners, for which nothing was tuned"
+    yield f"{text}."
+    yield f"The rule that decided: {_rule(content, target)}."
+    batch = content["winner"]["resolved"].get(str(target), {}).get("train_batch_size")
+    if batch:
+        hours = content["cpu_hours"]["all"]
+        yield f"With {runners(target)} its batch is {batch:,}. The study took {said(hours, 2)} CPU-hours."
+
+
+def _rule(content: Mapping[str, Any], target: int) -> str:
+    check = content["verdict"]["checks"].get(f"score_kept@{target}", {})
+    kept = _estimate(check.get("value"))
+    tolerance = content["laws"]["tolerance"]
+    if kept is None:
+        return "no comparison of mean scores was possible"
+    word = "lower" if kept.value < 0 else "higher"
+    return (
+        f"the mean score may be at most {tolerance:g} lower than that of the best at {content['scales']['small']}; "
+        f"it is {abs(kept.value):.3f} {word}, with 95 % confidence {_bound(kept.low)}"
+    )
+
+
+def _bound(low: float) -> str:
+    return f"at least {low:.3f} higher" if low >= 0 else f"at most {-low:.3f} lower"
+
+
+def _numbers(content: Mapping[str, Any], arm: Mapping[str, Any], target: int) -> Iterator[Number]:
+    final = _estimate(arm["iqm_final_return"])
+    if final is not None:
+        yield Number(label=f"return with {target} runners", text=said(final.value), note=interval(final))
+    yield Number(
+        label="test runs solved", text=f"{arm['solved']} of {arm['n']}", note="seeds that nothing was tuned on"
+    )
+    if (steps := arm["env_steps_to_target"]) is not None:
+        grain = arm.get("resolution_env_steps")
+        note = f"looked at every {grain:,.0f}" if grain else ""
+        yield Number(label="steps to the target", text=f"{steps:,.0f}{' or fewer' if grain else ''}", note=note)
+
+
+def _rows(arms: Mapping[str, Mapping[str, Any]], small: int) -> Table:
+    values = list(arms.values())
+    columns = (
+        TableColumn(name="arm", unit="", label="setting", meaning="What was run."),
+        TableColumn(name="num_env_runners", unit="1", label="runners", meaning="Environment runners."),
+        TableColumn(name="final_return", unit="1", label="return", meaning="Interquartile mean.", estimate=True),
+        TableColumn(name="solved", unit="", meaning="Test runs that end at the target."),
+        TableColumn(name="steps", unit="1", label="steps to the target", meaning="Mean; up to the horizon."),
+    )
+    frame = {
+        "arm": [arm_in_words(each["name"], small) for each in values],
+        "num_env_runners": [each["scale"] for each in values],
+        **estimate_columns("final_return", [_estimate(each["iqm_final_return"]) for each in values]),
+        "solved": [f"{each['solved']} of {each['n']}" for each in values],
+        "steps": [_steps(each) for each in values],
+    }
+    return Table(
+        key="answer",
+        title="This setting and the others, on test seeds",
+        frame=make_frame(frame),
+        columns=columns,
+        n=sum(each["n"] for each in values),
+        n_failed=sum(each["n_failed"] for each in values),
+        conclusion="The arms of the confirmation.",
+    )
+
+
+def _steps(arm: Mapping[str, Any]) -> str:
+    if arm["env_steps_to_target"] is None:
+        return "never"
+    never = f", {arm['n_censored']} never" if arm["n_censored"] else ""
+    return f"{arm['env_steps_to_target']:,.0f}{never}"
+
+
+def _unknown(content: Mapping[str, Any], data: StudyData, target: int) -> Iterator[Unknown]:
+    if content["verdict"]["clock"] is None:
+        text = f"whether {runners(target)} are faster in hours: their clocks were not measured."
+        command = run_again(data, "real", ["execution=real"])
+        yield Unknown(text=f"{text} That needs {target + 1} CPUs." if command else text, command=command)
+    rows = [row for row in content["comparisons"]["rows"].values() if row["better"] is False]
+    for row in rows:
+        difference = _estimate(row["difference"])
+        if difference is not None:
+            name = arm_in_words(row["baseline"], content["scales"]["small"])
+            yield Unknown(
+                text=f"whether it is better than the {name.removeprefix('the ')}: it scores {difference.value:+.3f}, "
+                f"{interval(difference, digits=1)}."
+            )
+    n = content["arms"][f"winner@{target}"]["n"]
+    yield Unknown(text=f"failures in fewer than about 1 of {max(n // 3, 1)} runs: {n} test runs cannot exclude them.")
+
+
+def _not_yet(data: StudyData, why: str) -> Answer:
+    """Return what a study without a certificate says: how far it is, and its best setting so far."""
+    found = candidates(data)
+    done = progress(data)
+    missing = why if complete(data) else "whether a setting holds up: the study is not complete."
+    unknown = (Unknown(text=missing, command=resume(data)),)
+    if not found:
+        return Answer(kind=data.kind, sentence=f"No answer yet: {done}.", unknown=unknown)
+    best = found[0]
+    return Answer(
+        kind=data.kind,
+        sentence=f"No answer yet: {done}. So far a return of {said(best.mean.value)} with "
+        f"{runners(best.num_env_runners)} is best, on seeds that settings are chosen by.",
+        setting=to_copy({SCALE: best.num_env_runners, **best.setting}),
+        unknown=unknown,
+        figure="score",
+    )
+
+
+def _estimate(content: Mapping[str, Any] | None) -> Estimate | None:
+    if content is None:
+        return None
+    ends = {"low": float("-inf"), "high": float("inf")} | {k: v for k, v in content.items() if v is not None}
+    return Estimate(**ends)

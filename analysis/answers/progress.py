@@ -1,0 +1,61 @@
+"""What can be said of a study that has no answer yet: how far it is, and what to do. Pure."""
+
+import shlex
+
+from analysis.answers.answer import Answer, Unknown
+from analysis.load.study_data import StudyData
+
+
+def progress(data: StudyData) -> str:
+    """Return `12 of 40 trials have ended`, with the failed ones."""
+    runs = data.runs
+    ended, failed = int(runs["status"].isin(["finished", "failed"]).sum()), int((runs["status"] == "failed").sum())
+    planned = data.sheet.get("num_trials")
+    of = f" of {int(planned):,}" if planned else ""
+    lost = f" ({failed:,} failed)" if failed else ""
+    return f"{ended:,}{of} trial{'' if (planned or ended) == 1 else 's'} {'has' if ended == 1 else 'have'} ended{lost}"
+
+
+def complete(data: StudyData) -> bool:
+    """Return whether every planned trial ended."""
+    planned = data.sheet.get("num_trials") or 0
+    return bool(data.runs["status"].isin(["finished", "failed"]).sum() >= planned)
+
+
+def resume(data: StudyData) -> str:
+    """Return the command that goes on with a study; empty where its space is not known."""
+    words = ["python", "run_study.py", "--space", str(data.space_file), "--name", data.name, "--resume"]
+    return shlex.join(words) if data.space_file else ""
+
+
+def unfinished(data: StudyData) -> tuple[Unknown, ...]:
+    """Return that the rest of a study is missing, with the command that goes on; nothing where it is complete."""
+    if complete(data):
+        return ()
+    text = f"what the rest of the study says: {progress(data)}. An answer may change until its end."
+    return (Unknown(text=text, command=resume(data)),)
+
+
+def nothing_yet(data: StudyData, missing: str) -> Answer:
+    """Return the answer of a study from which nothing can be said.
+
+    Args:
+        data: The study.
+        missing: What is missing, as a clause.
+    """
+    runs = data.runs
+    if len(runs) and bool((runs["status"] == "failed").all()):
+        reasons = runs["reason"].dropna()
+        first = str(reasons.iloc[0]).splitlines()[0][:160] if len(reasons) else "no reason was recorded"
+        count = f"All {len(runs):,} trials failed" if len(runs) > 1 else "The only trial failed"
+        return Answer(
+            kind=data.kind,
+            sentence=f"{count}, so that nothing was learnt from this study.",
+            facts=(f"First reason: {first}",),
+            unknown=(Unknown(text=missing, command=resume(data)),),
+        )
+    return Answer(
+        kind=data.kind,
+        sentence=f"No answer yet: {progress(data)}.",
+        unknown=(Unknown(text=missing, command=resume(data)),),
+    )

@@ -1,0 +1,264 @@
+"""The answer of a search: the best setting of each scale, how sure that is, what to run next. Imports pandas."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pandas as pd
+
+from analysis.answers.answer import Answer, Number, Unknown
+from analysis.answers.prices import main_group, price_list, prices_table
+from analysis.answers.progress import nothing_yet, unfinished
+from analysis.answers.words import (
+    clocks_in_words,
+    in_words,
+    interval,
+    listed,
+    minutes,
+    run_again,
+    runners,
+    said,
+    to_copy,
+)
+from analysis.estimates.results import Results
+from analysis.figures.settings import identities, judged_runs
+from analysis.load.study_data import StudyData
+from analysis.tables.grid import TableColumn
+from analysis.tables.numbers import overlap
+from analysis.tables.table import Table, estimate_columns, make_frame
+from study.space.domains import Range
+from study.space.parameters import PARAMETERS, SCALE
+from study.statistics import Estimate, mean_interval
+
+NEW_SEEDS = 5
+"""Runs of the best setting that the recommended command starts: the fewest of which a mean has a useful interval."""
+EDGE = 0.02
+"""Share of a range, on its own scale, within which a value counts as lying at its edge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One setting at one scale, with its runs."""
+
+    num_env_runners: int
+    setting: Mapping[str, Any]
+    """Values of the parameters that differ in the study; the rest is the same for all."""
+    returns: tuple[float, ...]
+    num_failed: int
+    score: float
+    """Mean over the runs, a failed one being 0."""
+    solved: bool | None
+    """Whether the mean return is at the target; None where no target is known."""
+    steps: float
+    """Env steps to the target, mean; infinite where a run never got there."""
+    trials: tuple[int, ...]
+
+    @property
+    def mean(self) -> Estimate:
+        """Mean of the final returns with Student's interval."""
+        return mean_interval(self.returns)
+
+    @property
+    def order(self) -> tuple[float, float, float, int]:
+        """Best first: score, return, then fewer steps to the target, then fewer runners."""
+        return -self.score, -self.mean.value, self.steps, self.num_env_runners
+
+
+def search_answer(data: StudyData, results: Results, price_per_cpu_hour: float | None) -> Answer:
+    """Return what a search says: which setting learnt best at each scale."""
+    found = candidates(data)
+    if not found:
+        learns = "which setting learns best: no trial has ended with a return."
+        return nothing_yet(data, learns)
+    best = found[0]
+    by_scale = {each.num_env_runners: each for each in reversed(found)}
+    target = data.spec.target if data.spec is not None else None
+    group = main_group(results)
+    prices = None
+    if group is not None:
+        prices = prices_table(price_list(results, group), price_per_cpu_hour=price_per_cpu_hour)
+    return Answer(
+        kind=data.kind,
+        sentence=_sentence(found, target),
+        setting=to_copy({SCALE: best.num_env_runners, **best.setting}),
+        facts=tuple(_facts(found, data, results.engine)),
+        numbers=tuple(_numbers(best, found, target)),
+        rows=_rows([by_scale[scale] for scale in sorted(by_scale)], found),
+        prices=prices,
+        unknown=(*unfinished(data), *_unknown(best, found, data)),
+        figure="score" if len(by_scale) > 1 else "return_steps",
+    )
+
+
+def candidates(data: StudyData) -> list[Candidate]:
+    """Return every setting at every scale that ended with a return, the best first."""
+    runs = judged_runs(data.runs)
+    runs = runs[runs[SCALE].notna()]
+    if runs.empty or runs["final_return"].isna().all():
+        return []
+    varying = [name for name in PARAMETERS if name != SCALE and name in runs and runs[name].nunique() > 1]
+    known = varying or [name for name in ("train_batch_size", "lr") if name in runs and runs[name].notna().any()]
+    target = data.spec.target if data.spec is not None else None
+    found = []
+    for _, some in runs.assign(_setting=identities(runs)).groupby([SCALE, "_setting"], sort=True):
+        returns = some["final_return"].dropna().astype(float)
+        if returns.empty:
+            continue
+        steps = some["env_steps_to_target"]
+        failed = some["status"].eq("failed").fillna(False)
+        scores = some["score"].astype("Float64").where(~failed, 0.0).fillna(0.0)
+        found.append(
+            Candidate(
+                num_env_runners=int(some[SCALE].iloc[0]),
+                setting={name: some[name].iloc[0] for name in known if pd.notna(some[name].iloc[0])},
+                returns=tuple(returns),
+                num_failed=int(failed.sum()),
+                score=float(scores.mean()),
+                solved=None if target is None else bool(returns.mean() >= target and not failed.any()),
+                steps=float(steps.mean()) if steps.notna().all() else float("inf"),
+                trials=tuple(int(each) for each in some["trial"]),
+            )
+        )
+    return sorted(found, key=lambda each: each.order)
+
+
+def _sentence(found: list[Candidate], target: float | None) -> str:
+    best = found[0]
+    solved = "" if target is None else f" (solved is {target:g})"
+    values = in_words(best.setting)
+    where = f"{runners(best.num_env_runners)}{', ' + values if values else ''}"
+    if len(found) == 1:
+        return f"With {where} this study reached a return of {said(best.mean.value)}{solved}."
+    return f"With {where} learnt best: return {said(best.mean.value)}{solved}."
+
+
+def _facts(found: list[Candidate], data: StudyData, engine: str) -> Iterator[str]:
+    best, several = found[0], len(found) > 1
+    seeds = "one run" if len(best.trials) == 1 else f"{len(best.trials)} runs"
+    sure = f", {interval(best.mean)}" if len(best.trials) > 1 else ""
+    if several:
+        yield f"It is the best of {len(found):,} that were tried, by {seeds}{sure}."
+    else:
+        yield f"It rests on {seeds}{sure}."
+    if len(best.trials) > 1:
+        equal = [each for each in found[1:] if overlap(each.mean, best.mean)]
+        if equal:
+            yield f"{_others(equal)} cannot be told from it: their intervals overlap."
+    elif equal := [each for each in found[1:] if each.order[:2] == best.order[:2]]:
+        faster = "; this one got to the target in the fewest steps" if best.steps < equal[0].steps else ""
+        yield f"{_others(equal)} reached the same return{faster}."
+    spent = data.runs["cpu_s_reserved"].dropna().sum() / 3600
+    if spent:
+        yield f"The study took {said(spent, 2)} CPU-hours; engine: {engine}."
+
+
+def _others(found: list[Candidate]) -> str:
+    return f"{len(found):,} others" if len(found) > 1 else "One other"
+
+
+def _numbers(best: Candidate, found: list[Candidate], target: float | None) -> Iterator[Number]:
+    many = len(best.trials) > 1
+    note = interval(best.mean) if many else "one run, no interval"
+    yield Number(label="return", text=said(best.mean.value), note=note)
+    if target is not None:
+        solved = sum(bool(each.solved) for each in found)
+        yield Number(label="settings that solve it", text=f"{solved} of {len(found)}", note=f"return {target:g}")
+    runs = sum(len(each.trials) for each in found)
+    yield Number(label="runs behind this", text=f"{runs:,}", note=f"{sum(each.num_failed for each in found)} failed")
+
+
+def _rows(best: list[Candidate], found: list[Candidate]) -> Table:
+    many = any(len(each.returns) > 1 for each in best)
+    judged = any(each.solved is not None for each in found)
+    columns = [
+        TableColumn(name="num_env_runners", unit="1", label="runners", meaning="Environment runners."),
+        TableColumn(name="setting", unit="", label="best setting", meaning="The values that differ in this study."),
+        TableColumn(name="final_return", unit="1", label="return", meaning="Mean final return.", estimate=many),
+        TableColumn(name="n", unit="1", label="runs", meaning="Runs of this setting at this scale."),
+    ]
+    frame: dict[str, Any] = {
+        "num_env_runners": [each.num_env_runners for each in best],
+        "setting": [in_words(each.setting, most=4) for each in best],
+        **(
+            estimate_columns("final_return", [each.mean for each in best])
+            if many
+            else {"final_return": [each.mean.value for each in best]}
+        ),
+        "n": [len(each.trials) for each in best],
+    }
+    if judged:
+        columns.append(TableColumn(name="solved", unit="", meaning="Settings at the target, of those tried here."))
+        counts = {
+            scale: [each.solved for each in found if each.num_env_runners == scale]
+            for scale in (each.num_env_runners for each in best)
+        }
+        frame["solved"] = [
+            f"{sum(map(bool, counts[each.num_env_runners]))} of {len(counts[each.num_env_runners])}" for each in best
+        ]
+    return Table(
+        key="answer",
+        title="The best setting with each number of runners",
+        frame=make_frame(frame),
+        columns=tuple(columns),
+        n=sum(len(each.trials) for each in found),
+        n_failed=sum(each.num_failed for each in found),
+        conclusion="The best setting of each scale.",
+    )
+
+
+def _unknown(best: Candidate, found: list[Candidate], data: StudyData) -> Iterator[Unknown]:
+    if len(best.trials) < NEW_SEEDS:
+        runs = "one run per setting" if len(best.trials) == 1 else f"{len(best.trials)} runs of it"
+        order = "whether the order would be the same with other seeds" if len(found) > 1 else "how much seeds matter"
+        took = data.runs.set_index("trial").loc[list(best.trials)]
+        seconds = float((took["ended"] - took["started"]).mean()) * NEW_SEEDS
+        lasts = f"; {NEW_SEEDS} more of the best one take {minutes(seconds)}" if seconds == seconds else ""
+        yield Unknown(text=f"{order} ({runs}{lasts}).", command=_more_seeds(best, data))
+    if edges := _edges(best, data):
+        text = f"whether a better value lies beyond the range: the best {listed(edges)} at its end."
+        yield Unknown(text=text)
+    told = clocks_in_words(judged_runs(data.runs))
+    if told:
+        most = max(each.num_env_runners for each in found)
+        text = f"what any of this takes in hours: {told}, so their times say nothing about real runners."
+        command = run_again(data, "real", ["execution=real"])
+        needed = f" It needs {most + 1} CPUs." if command else ""
+        yield Unknown(text=f"{text}{needed}", command=command)
+
+
+def _more_seeds(best: Candidate, data: StudyData) -> str:
+    spec = data.spec
+    if spec is None or data.kind != "search":
+        return ""
+    used = set(data.runs["seed"].dropna().astype(int))
+    first = max(used, default=0) + 1
+    values = {SCALE: best.num_env_runners, **best.setting}
+    exact = {name: int(each) if PARAMETERS[name].kind is int else float(f"{float(each):.6g}")
+             for name, each in values.items()}  # fmt: skip
+    if set(spec.tuned) <= set(exact):
+        changes = [f"parameters.{name}={each}" for name, each in exact.items() if name in spec.tuned or name == SCALE]
+    else:  # a rule gives some values: all parameters in its place
+        row = data.runs[data.runs["trial"] == best.trials[0]].iloc[0]
+        every = {name: row[name] for name in PARAMETERS if name in row and pd.notna(row[name])}
+        every = {name: int(each) if PARAMETERS[name].kind is int else float(each) for name, each in every.items()}
+        changes = [f"parameters={orjson.dumps(every).decode()}"]
+    if spec.search.sampler != "grid":
+        changes += ["search.sampler=grid", "search.num_trials=null"]
+    changes += ["search.baselines=[]"] if spec.search.baselines else []
+    return run_again(data, "seeds", [*changes, f"search.seeds={list(range(first, first + NEW_SEEDS))}"])
+
+
+def _edges(best: Candidate, data: StudyData) -> list[str]:
+    """Return the searched parameters whose best value lies at an end of its range, in words."""
+    found = []
+    for name, domain in (data.spec.tuned if data.spec is not None else {}).items():
+        if not isinstance(domain, Range) or name not in best.setting:
+            continue
+        low, high, at = float(domain.low), float(domain.high), float(best.setting[name])
+        if domain.log:
+            low, high, at = math.log(low), math.log(high), math.log(at)
+        if high > low and min(at - low, high - at) / (high - low) <= EDGE:
+            found.append(in_words({name: best.setting[name]}) + " lies")
+    return found

@@ -1,0 +1,140 @@
+"""Plain words that answers share: numbers as one says them, settings as one types them, commands. Pure."""
+
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.load.study_data import StudyData
+from analysis.tables.numbers import fixed
+from study.statistics import Estimate
+from study.text import duration
+
+WORDS: Mapping[str, str] = {
+    "train_batch_size": "batch",
+    "lr": "learning rate",
+    "minibatch_size": "minibatch",
+    "num_epochs": "epochs",
+    "num_envs_per_env_runner": "environments per runner",
+    "clip_param": "clip",
+    "entropy_coeff": "entropy coefficient",
+    "grad_clip": "gradient clip",
+    "vf_loss_coeff": "value loss coefficient",
+    "vf_clip_param": "value clip",
+}
+"""Parameter -> what it is called in a sentence; others by their names. The first ones are the first to be named."""
+MOST_NAMED = 3
+"""Values that a sentence names."""
+CLOCKS: Mapping[str, str] = {
+    "emulated": "emulated (few processes did the work of all runners)",
+    "oversubscribed": "run with more processes than cores",
+    "tainted": "disturbed (a failure, a lost runner, or other programs on the CPUs)",
+}
+"""Label of a clock that is not measured -> why its times say nothing about real runners."""
+
+
+def runners(number: int) -> str:
+    """Return `1 runner`, `46 runners`."""
+    return f"{number:,} runner{'' if number == 1 else 's'}"
+
+
+def listed(words: Iterable[object]) -> str:
+    """Return "a, b and c"."""
+    *first, last = map(str, words)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def said(value: float, digits: int = 3) -> str:
+    """Return a number as one says it: so many significant digits, whole digits in full."""
+    if value == 0 or not math.isfinite(value):
+        return fixed(value, 0)
+    decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
+    return fixed(value, decimals)
+
+
+def known(estimate: Estimate, *, digits: int = 3) -> str:
+    """Return the value with no more digits than its interval supports, and at most `digits` of them."""
+    half = (estimate.high - estimate.low) / 2
+    if not (math.isfinite(half) and half > 0) or estimate.value == 0:
+        return said(estimate.value, digits)
+    supported = math.floor(math.log10(abs(estimate.value))) - math.floor(math.log10(half)) + 1
+    return said(estimate.value, max(1, min(digits, supported)))
+
+
+def interval(estimate: Estimate, *, digits: int = 3) -> str:
+    """Return `95 % interval 0.95 to 0.98`, `at least 0.02`, or that there is none."""
+    low, high = said(estimate.low, digits), said(estimate.high, digits)
+    if not estimate.has_interval:
+        return "no interval"
+    if math.isinf(estimate.high):
+        return f"at least {low}"
+    return f"{estimate.level:.0%} interval {low} to {high}".replace("%", " %")
+
+
+def percent(share: float) -> str:
+    """Return a share as `96 %`, small ones with one decimal."""
+    return f"{100 * share:.{0 if share >= 0.0995 else 1}f} %"
+
+
+def value(name: str, number: Any) -> str:
+    """Return a parameter's value as one says it."""
+    return f"{int(number):,}" if float(number).is_integer() and name != "lr" else f"{float(number):.3g}"
+
+
+def in_words(setting: Mapping[str, Any], *, most: int = MOST_NAMED) -> str:
+    """Return `batch 1,376 and learning rate 0.00242` of the most important values."""
+    order = [name for name in (*WORDS, *setting) if name in setting]
+    names = list(dict.fromkeys(order))
+    parts = [f"{WORDS.get(name, name.replace('_', ' '))} {value(name, setting[name])}" for name in names[:most]]
+    if len(names) > most:
+        parts.append(f"{len(names) - most} more values below")
+    return listed(parts) if parts else ""
+
+
+def to_copy(setting: Mapping[str, Any]) -> str:
+    """Return `num_env_runners: 4  train_batch_size: 1376  lr: 2.418e-3`, as a space file takes it."""
+    return "  ".join(f"{name}: {typed(number)}" for name, number in setting.items())
+
+
+def typed(number: Any) -> str:
+    """Return a value as one types it: whole numbers in full, others with four significant digits."""
+    number = float(number)
+    if number.is_integer() and abs(number) < 1e9:
+        return str(int(number))
+    if abs(number) >= 0.01:
+        return f"{number:.4g}"
+    mantissa, exponent = f"{number:.3e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def run_again(data: StudyData, suffix: str, changes: Sequence[str], *, more: Sequence[str] = ()) -> str:
+    """Return the command that runs a study's space with changes; empty where its space is not known.
+
+    Args:
+        data: The study.
+        suffix: What the new study's name ends with.
+        changes: As `--set` takes them.
+        more: Further words.
+    """
+    if data.space_file is None:
+        return ""
+    words = ["python", "run_study.py", "--space", data.space_file, "--name", f"{data.name}_{suffix}"]
+    return shlex.join([*words, *(word for each in changes for word in ("--set", each)), *more])
+
+
+def clocks_in_words(runs: pd.DataFrame) -> str:
+    """Return in a sentence which scales have no measured clock, and why; empty where every run has one."""
+    apart = runs[runs["timing"].notna() & (runs["timing"] != "measured")]
+    parts = []
+    for label, some in apart.groupby("timing", sort=True):
+        scales = sorted({int(each) for each in some["num_env_runners"].dropna()})
+        shown = listed(scales[:6] if len(scales) <= 6 else [*scales[:5], f"{len(scales) - 5} more"])
+        parts.append(f"runs with {shown} runner{'' if scales == [1] else 's'} were {CLOCKS.get(str(label), label)}")
+    return "; ".join(parts)
+
+
+def minutes(seconds: float) -> str:
+    """Return `about 12 min`."""
+    return f"about {duration(max(seconds, 1.0))}"
