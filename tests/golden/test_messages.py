@@ -9,8 +9,6 @@ WITHOUT_FIX = frozenset({"no-result-to-draw", "trial-process-fails"})
 """Codes of messages that quote another one, whose fix they have: of a table, of a process."""
 OPEN = (
     "study/evaluating/",
-    "study/launch/options.py",
-    "study/launch/supervisor.py",
     "study/mirrors/",
     "study/options.py",
     "study/cli/evaluate.py",
