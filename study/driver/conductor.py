@@ -373,12 +373,9 @@ class Conductor:
         try:
             unpack_policy(policy, target)
         except OSError as error:
-            raise RecordError(
-                where=str(target),
-                rule=f"the policy could not be written ({error.strerror})",
-                fix="Free some space, then run the same command with --resume.",
-                code="policy-not-written",
-            ) from error
+            rule = f"the policy could not be written ({error.strerror})"
+            fix = "Free some space, then run the same command with --resume."
+            raise RecordError(where=str(target), rule=rule, fix=fix, code="policy-not-written") from error
         return str(target.relative_to(self.folder.path))
 
     def _label_at_start(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> Label:

@@ -57,7 +57,7 @@ READY_TIMEOUT_S = 60.0
 RESUME_READY_TIMEOUT_S = 5.0
 """How long a resume waits for it, to be able to say that it is down."""
 ABANDON_TIMEOUT_S = 5.0
-"""How long a study that was told to end, or an error on the way out, waits for MLflow."""
+"""How long a study that was stopped, or an error on the way out, waits for MLflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class StudyResult:
 
 
 def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> StudyResult:
-    """Run or resume a study until its plan is complete, it is told to stop, or its time is up.
+    """Run or resume a study until its plan is complete, it is stopped, or its time is up.
 
     Must be called from the main thread: SIGINT, SIGTERM and SIGUSR1 end the study cleanly, within ten seconds.
 
@@ -194,7 +194,7 @@ class _Session:
         self._own_modules = own_modules(spec.environment)
 
     def run(self, stack: contextlib.ExitStack, *, insist_on_mlflow: bool) -> StudyResult:
-        """Run until the plan is complete or the study is told to stop."""
+        """Run until the plan is complete or the study is stopped."""
         self._spec, ledger = take_up(self._spec, self._folder)
         stack.callback(self._abandon_mirrors)  # after a normal end there is nothing left to do
         for kind in MIRRORS:
