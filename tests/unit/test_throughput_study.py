@@ -272,7 +272,7 @@ def test_the_end_says_why_a_cell_has_no_measured_rate(tmp_path):
     drive.run(finish)
     text = printed(tmp_path, drive.spec)
     assert "not measured: environments wait 4 ms a step; 3 CPUs reserved, 2 cores; CPU pressure 30.0%" in text
-    assert "failed: planted fault" in text
+    assert "): planted fault" in text
     failed = next(line for line in text.splitlines() if line.split()[:2] == ["strong", "4"])
     assert failed.split()[-6:] == ["2", "2", "-", "-", "failed", "2"]
 
