@@ -131,7 +131,7 @@ def say_reasons(console: Console, rows: Iterable[TrialRow]) -> None:
         if row.reason and row.status != "finished":
             trials[row.status.upper(), one_line(row.reason)].append(row.trial)
     for (status, reason), numbers in trials.items():
-        say(console, f"{status}: {count(len(numbers), 'trial')} ({spans(numbers)}): {reason}")
+        say(console, f"{status}, trial{'s' if len(numbers) > 1 else ''} {spans(numbers)}: {reason}")
 
 
 def print_result(console: Console, rows: Iterable[TrialRow], best: Mapping[int, TrialRow], *, table_file: str) -> None:
