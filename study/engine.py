@@ -20,6 +20,7 @@ _RUNNERS: Mapping[str, str] = MappingProxyType({"BatchedEnvRunner": "batched", "
 _LEARNERS: Mapping[str, str] = MappingProxyType(
     {
         "LeanPPOLearner": "lean",
+        "FusedPPOLearner": "fused",
         "PPOTorchLearner": _RLLIB,
         # RLlib's learners with a counter of their updates.
         "CountingAPPOLearner": _RLLIB,
@@ -38,7 +39,8 @@ def engine_of(effective: Mapping[str, Any]) -> str | None:
 
 def engine_of_space(spec: "StudySpec") -> str:
     """Return the engine that a space asks for; a trial falls back to RLlib's own parts where ours cannot serve it."""
-    return _joined("batched" if spec.runner == "batched" else _RLLIB, "lean" if spec.learner == "lean" else _RLLIB)
+    learner = _RLLIB if spec.learner == "rllib" else spec.learner
+    return _joined("batched" if spec.runner == "batched" else _RLLIB, learner)
 
 
 def engines_in_words(engines: Iterable[str | None]) -> str:

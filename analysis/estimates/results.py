@@ -75,8 +75,7 @@ class Results:
         """Steps, time and cost to target, as well as the evaluations know them."""
         from analysis.scaling.goodput import goodput
 
-        spec = self.data.spec
-        return attempt(lambda: goodput(self.watched, budget=spec.budget.env_steps if spec else None))
+        return attempt(lambda: goodput(self.watched))
 
     @cached_property
     def watched(self) -> "pd.DataFrame":

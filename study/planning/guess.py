@@ -42,8 +42,12 @@ class _Network:
 
 _SAMPLING = {"stock": _Sampling(step_s=41e-6, call_s=460e-6), "batched": _Sampling(step_s=33e-6, call_s=16e-6)}
 """Stock: 500 us a step with one environment and 100 us with eight per runner; batched: 49 us and 35 us."""
-_LEARNING = {"rllib": _Learning(update_s=2e-3, row_s=8e-6), "lean": _Learning(update_s=0.5e-3, row_s=4e-6)}
-"""For 128 rows: 3 ms and 1 ms."""
+_LEARNING = {
+    "rllib": _Learning(update_s=2e-3, row_s=8e-6),
+    "lean": _Learning(update_s=0.5e-3, row_s=4e-6),
+    "fused": _Learning(update_s=0.05e-3, row_s=1e-6),
+}
+"""For 128 rows: 3 ms, 1 ms and 0.2 ms."""
 _CONVOLUTIONS = {
     "nature": _Network(forward_s=0.2e-3, update_s=0.65e-3),
     "impala": _Network(forward_s=1.9e-3, update_s=3.7e-3),

@@ -70,7 +70,7 @@ def _algorithm(spec: StudySpec) -> Iterator[Fault]:
     if spec.holdup is not None and name != "PPO":
         rule, fix = "a hold-up study needs PPO", "Remove holdup:, or set algorithm: PPO."
         yield Fault(where="holdup", rule=rule, got=f"algorithm: {name}", fix=fix, code="holdup-without-ppo")
-    if name == "A2C" and spec.learner != "lean":
+    if name == "A2C" and spec.learner == "rllib":
         rule, got = "A2C needs learner: lean", f"{spec.learner}, which always uses Adam"
         yield Fault(where="learner", rule=rule, got=got, fix="Set learner: lean.", code="a2c-needs-lean")
     if name != "PPO" and spec.standardization not in (None, "none"):
@@ -150,7 +150,7 @@ def _layers(spec: StudySpec) -> Iterator[Fault]:
             rule = f"needs the lean learner, which {spec.algorithm} has not"
             fix = "Remove it, or set algorithm: PPO or A2C."
             yield Fault(where=f"environment.{name}", rule=rule, fix=fix, code="normalization-asynchronous")
-        elif getattr(environment, name) and spec.learner != "lean":
+        elif getattr(environment, name) and spec.learner == "rllib":
             fix = "Set learner: lean with PPO or A2C, or remove it."
             rule, code = "needs learner: lean", "normalization-needs-lean"
             yield Fault(where=f"environment.{name}", rule=rule, got=spec.learner, fix=fix, code=code)
@@ -219,9 +219,13 @@ def _sizes(spec: StudySpec) -> Iterator[Fault]:
     steps = largest(batch) if isinstance(batch, Range) else smallest(batch)
     if lanes > steps:
         least = lanes if key == "train_batch_size" else lanes // last
-        rule = "`num_env_runners * num_envs_per_env_runner <= train_batch_size` must hold at every scale"
-        got, fix = f"{lanes} lanes and {steps} steps", f"Raise it to {least} or more, or use fewer lanes."
-        yield Fault(where=f"parameters.{key}", rule=rule, got=got, fix=fix, code="batch-below-lanes")
+        yield Fault(
+            where=f"parameters.{key}",
+            rule="`num_env_runners * num_envs_per_env_runner <= train_batch_size` must hold at every scale",
+            got=f"{lanes} lanes and {steps} steps",
+            fix=f"Raise it to {least} or more, or use fewer lanes.",
+            code="batch-below-lanes",
+        )
         return
     for scale in spec.scales:
         batch = batch_domain(spec, scale)

@@ -207,8 +207,9 @@ parameters of its own."""
     """The network."""
     runner: Literal["batched", "stock"] = "batched"
     """How a runner samples: `batched`, one forward pass per vector step over all its lanes; `stock`, RLlib's own."""
-    learner: Literal["lean", "rllib"] = "lean"
-    """How a batch is learnt from: `lean`, the same update as RLlib's with less overhead; `rllib`, RLlib's own."""
+    learner: Literal["fused", "lean", "rllib"] = "lean"
+    """How a batch is learnt from: `lean`, the same update as RLlib's with less overhead; `fused`, the lean one \
+compiled by JAX (`pip install -e '.[fused]'`), for dense networks; `rllib`, RLlib's own."""
     standardization: Standardization | None = None
     """What advantages are standardised over: environment `steps` only, as RLlib (`rllib`) over the extra row \
 that it appends to each fragment too, or not at all (`none`). None is the learner's own: `steps` for `lean`; \
@@ -321,7 +322,7 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         """What advantages are standardised over, the learner's own choice included."""
         if self.algorithm != "PPO":
             return "none"
-        return self.standardization or ("steps" if self.learner == "lean" else "rllib")
+        return self.standardization or ("rllib" if self.learner == "rllib" else "steps")
 
     @property
     def evaluated_environment(self) -> EnvironmentSpec:

@@ -27,6 +27,7 @@ from study.trial.engine.envs.environments import env_factory
 from study.trial.engine.envs.probing import Spaces
 from study.trial.engine.learning.asynchronous_learner import CountingAPPOLearner, CountingIMPALALearner
 from study.trial.engine.learning.encoders import CONV_NET, NATURE_FILTERS, NORMALIZE, StudyCatalog
+from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle
 from study.trial.engine.learning.lean_learner import LeanPPOLearner, lean_obstacle
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.engine.sampling.lanes import LaneLayout
@@ -122,16 +123,36 @@ def build_config(
     changed = [name for name in ours if getattr(config, name) is not ours[name] and getattr(config, name) != ours[name]]
     if changed:
         got = ", ".join(f"{name}={getattr(config, name)}" for name in changed)
-        rule, code = "must leave what the study itself sets", "rllib-sets-what-the-study-sets"
-        raise SpaceError.of("space", where="rllib", rule=rule, got=str(got), fix="Remove it.", code=code)
+        raise SpaceError(
+            "space",
+            [
+                Fault(
+                    where="rllib",
+                    rule="must leave what the study itself sets",
+                    got=str(got),
+                    fix="Remove it.",
+                    code="rllib-sets-what-the-study-sets",
+                )
+            ],
+        )
     _choose_runner(config, spec, execution)
     _choose_learner(config, spec)
     try:
         config.validate()
     except Exception as error:
-        where, rule = "rllib" if spec.rllib else "parameters", "RLlib must accept the values"
-        got, fix = f"{type(error).__name__}: {' '.join(str(error).split())}", "Change the value that it names."
-        raise SpaceError.of("space", where=where, rule=rule, got=got, fix=fix, code="rllib-refuses-values") from error
+        f"RLlib must accept the values, got {type(error).__name__}: {' '.join(str(error).split())}"
+        raise SpaceError(
+            "space",
+            [
+                Fault(
+                    where="rllib" if spec.rllib else "parameters",
+                    rule="RLlib must accept the values",
+                    got=f"{type(error).__name__}: {' '.join(str(error).split())}",
+                    fix="Change the value that it names.",
+                    code="rllib-refuses-values",
+                )
+            ],
+        ) from error
     return config
 
 
@@ -149,15 +170,42 @@ def _choose_runner(config: StudyConfig, spec: StudySpec, execution: Execution) -
     obstacle = batched_obstacle(config) if spec.runner == "batched" else None
     if obstacle and execution == "emulated":
         fix = "Set execution: real, or remove what it names."
-        rule = f"emulation needs the batched runner, and {obstacle}"
-        raise SpaceError.of("space", where="execution", rule=rule, fix=fix, code="emulation-without-batched-runner")
+        raise SpaceError(
+            "space",
+            [
+                Fault(
+                    where="execution",
+                    rule=f"emulation needs the batched runner, and {obstacle}",
+                    fix=fix,
+                    code="emulation-without-batched-runner",
+                )
+            ],
+        )
     if obstacle and spec.environment.backend != "gymnasium":
         fix = "Set environment.backend: gymnasium, or remove what it names."
-        where, rule = "environment.backend", f"envpool needs the batched runner, and {obstacle}"
-        raise SpaceError.of("space", where=where, rule=rule, fix=fix, code="envpool-without-batched-runner")
+        raise SpaceError(
+            "space",
+            [
+                Fault(
+                    where="environment.backend",
+                    rule=f"envpool needs the batched runner, and {obstacle}",
+                    fix=fix,
+                    code="envpool-without-batched-runner",
+                )
+            ],
+        )
     if obstacle and spec.environment.normalize_rewards:
-        where, rule = "environment.normalize_rewards", f"needs the batched runner, and {obstacle}"
-        raise SpaceError.of("space", where=where, rule=rule, fix=_WITHOUT, code="normalization-without-batched-runner")
+        raise SpaceError(
+            "space",
+            [
+                Fault(
+                    where="environment.normalize_rewards",
+                    rule=f"needs the batched runner, and {obstacle}",
+                    fix=_WITHOUT,
+                    code="normalization-without-batched-runner",
+                )
+            ],
+        )
     if obstacle:
         config.fallbacks.append(f"runner: RLlib's stock runner instead of the batched one: {obstacle}")
     batched = spec.runner == "batched" and not obstacle
@@ -169,7 +217,8 @@ def _choose_learner(config: StudyConfig, spec: StudySpec) -> None:
     if not isinstance(config, StudyPPOConfig):
         config.learners(learner_class=CountingAPPOLearner if spec.algorithm == "APPO" else CountingIMPALALearner)
         return
-    obstacle = lean_obstacle(config) if spec.learner == "lean" else None
+    ours = spec.learner != "rllib"
+    obstacle = lean_obstacle(config) if ours else None
     if obstacle and (places := list(_lean_alone(spec))):
         rule = f"needs the lean learner, and {obstacle}."
         raise SpaceError(
@@ -181,9 +230,14 @@ def _choose_learner(config: StudyConfig, spec: StudySpec) -> None:
         )
     if obstacle:
         config.fallbacks.append(f"learner: RLlib's own learner instead of the lean one: {obstacle}")
-    lean = spec.learner == "lean" and not obstacle
-    config.standardization = spec.standardization_in_use if lean else "rllib"
-    config.learners(learner_class=LeanPPOLearner if lean else PPOTorchLearner)
+    learner: type[PPOTorchLearner] = LeanPPOLearner if ours and not obstacle else PPOTorchLearner
+    if spec.learner == "fused" and not obstacle:
+        if without := fused_obstacle(config):
+            config.fallbacks.append(f"learner: the lean learner instead of the fused one: {without}")
+        else:
+            learner = FusedPPOLearner
+    config.standardization = "rllib" if learner is PPOTorchLearner else spec.standardization_in_use
+    config.learners(learner_class=learner)
 
 
 def _lean_alone(spec: StudySpec) -> Iterator[tuple[str, str]]:
@@ -330,19 +384,48 @@ def _registered(spec: EnvironmentSpec, *, waits: bool) -> str:
 def _apply(config: StudyConfig, method: str, arguments: Mapping[str, Any]) -> None:
     place, kind = f"rllib.{method}", _rllib_class(config).__name__
     if method not in _METHODS:
-        rule, fix = f"must be a method of {kind}", _nearest(method, _METHODS)
-        raise SpaceError.of("space", where=place, rule=rule, got=f"'{method}'", fix=fix, code="unknown-rllib-method")
+        raise SpaceError(
+            "space",
+            [
+                Fault(
+                    where=place,
+                    rule=f"must be a method of {kind}",
+                    got=f"'{method}'",
+                    fix=_nearest(method, _METHODS),
+                    code="unknown-rllib-method",
+                )
+            ],
+        )
     known = _parameters_of(config, method)
     for name in arguments:
         if name not in known:
-            rule, fix = f"unknown argument of {kind}.{method}", _nearest(name, known)
-            raise SpaceError.of("space", where=f"{place}.{name}", rule=rule, fix=fix, code="unknown-rllib-argument")
+            raise SpaceError(
+                "space",
+                [
+                    Fault(
+                        where=f"{place}.{name}",
+                        rule=f"unknown argument of {kind}.{method}",
+                        fix=_nearest(name, known),
+                        code="unknown-rllib-argument",
+                    )
+                ],
+            )
     try:
         getattr(config, method)(**arguments)
     except Exception as error:
-        rule = f"RLlib must accept {dict(arguments)}"
-        got, code = f"{type(error).__name__}: {' '.join(str(error).split())}", "rllib-refuses-arguments"
-        raise SpaceError.of("space", where=place, rule=rule, got=got, fix="Change the value.", code=code) from error
+        f"RLlib must accept {dict(arguments)}, got {type(error).__name__}: {' '.join(str(error).split())}"
+        raise SpaceError(
+            "space",
+            [
+                Fault(
+                    where=place,
+                    rule=f"RLlib must accept {dict(arguments)}",
+                    got=f"{type(error).__name__}: {' '.join(str(error).split())}",
+                    fix="Change the value.",
+                    code="rllib-refuses-arguments",
+                )
+            ],
+        ) from error
 
 
 def _parameters_of(config: StudyConfig, method: str) -> tuple[str, ...]:

@@ -67,8 +67,7 @@ class StudyTrial(Trainable):
         """
         try:
             if self._ended:
-                rule, fix = "has ended, and must not be stepped again", "Report this as a fault of the program."
-                raise TrialError(where="trial", rule=rule, fix=fix, code="trial-has-ended")
+                raise TrialError(where="trial", rule="has ended, and must not be stepped again", code="trial-has-ended")
             if self._run is None:
                 from study.trial.run import TrialRun
 
@@ -92,7 +91,7 @@ class StudyTrial(Trainable):
                 where="trial",
                 rule="must not fail",
                 got=f"{described(original(error))}",
-                fix="See the traceback.",
+                fix="see the traceback.",
                 code="trial-failed",
             ) from error
 

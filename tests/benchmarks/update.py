@@ -1,16 +1,19 @@
-"""What one PPO update takes: our learner against a plain PyTorch loop, and against RLlib's own learner.
+"""What one PPO update takes: our learners against a plain PyTorch loop, and against RLlib's own learner.
 
 The update is LunarLander's: 4000 steps from 32 lanes, 8 observed numbers, 4 actions, two networks of 256 x 256 tanh
-units, minibatches of 128, 10 epochs. The plain loop is what one would write for the same mathematics by hand; all three
-get the same episodes and alternate in one run, and every repetition is one sample. Minibatches: 313 of ours, 320 of the
-plain loop, whose last one of each epoch is short, and 315 of RLlib, which appends a row behind each fragment.
+units, minibatches of 128, 10 epochs. The plain loop is what one would write for the same mathematics by hand; all
+get the same episodes and alternate in one run. Minibatches: 313 of ours, 320 of the
+plain loop, whose last one of each epoch is short, and 315 of RLlib, which appends a row behind each fragment. `limit` is
+the matrix products of these minibatches alone, forwards and backwards: no update can be faster with this arithmetic.
 
     python -m tests.benchmarks.update [--repetitions 7] [--threads 1]
+    python -m tests.benchmarks.update --hidden 64 --steps 5888 --lanes 46 --minibatch 256    # the winner of the example
 """
 
 import argparse
 import copy
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -29,11 +32,11 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from torch import nn
 from torch.distributions import Categorical, kl_divergence
 
+from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.learning.lean_learner import LeanPPOLearner
 
-LANES, STEPS = 32, 4000
-OBSERVATIONS, ACTIONS, HIDDEN = Box(-1.0, 1.0, (8,), np.float32), Discrete(4), 256
-LOOP = {"num_epochs": 10, "minibatch_size": 128, "shuffle_batch_per_epoch": True}
+OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (8,), np.float32), Discrete(4)
+LOOP = {"num_epochs": 10, "shuffle_batch_per_epoch": True}
 LOSS = {
     "lr": 3e-4,
     "gamma": 0.99,
@@ -51,18 +54,19 @@ LOSS = {
 class Plain:
     """PPO's update written by hand, in the plainest PyTorch."""
 
-    def __init__(self) -> None:
-        self.policy, self.value = self.network(ACTIONS.n), self.network(1)
+    def __init__(self, hidden: int, minibatch: int) -> None:
+        self.minibatch = minibatch
+        self.policy, self.value = self.network(hidden, ACTIONS.n), self.network(hidden, 1)
         self.parameters = [*self.policy.parameters(), *self.value.parameters()]
         self.optimizer = torch.optim.Adam(self.parameters, lr=LOSS["lr"])
         self.kl_coeff = LOSS["kl_coeff"]
 
     @staticmethod
-    def network(outputs: Any) -> nn.Sequential:
+    def network(hidden: int, outputs: Any) -> nn.Sequential:
         return nn.Sequential(
-            *(nn.Linear(OBSERVATIONS.shape[0], HIDDEN), nn.Tanh()),
-            *(nn.Linear(HIDDEN, HIDDEN), nn.Tanh()),
-            nn.Linear(HIDDEN, int(outputs)),
+            *(nn.Linear(OBSERVATIONS.shape[0], hidden), nn.Tanh()),
+            *(nn.Linear(hidden, hidden), nn.Tanh()),
+            nn.Linear(hidden, int(outputs)),
         )
 
     def update(self, episodes: list[SingleAgentEpisode]) -> None:
@@ -73,7 +77,7 @@ class Plain:
             advantages, targets = self.advantages(episodes, self.value(observations).squeeze(-1))
             log_probs = Categorical(logits=logits).log_prob(actions)
         for _ in range(LOOP["num_epochs"]):
-            for rows in torch.randperm(len(actions)).split(LOOP["minibatch_size"]):
+            for rows in torch.randperm(len(actions)).split(self.minibatch):
                 new, old = Categorical(logits=self.policy(observations[rows])), Categorical(logits=logits[rows])
                 ratio = torch.exp(new.log_prob(actions[rows]) - log_probs[rows])
                 clipped = torch.clamp(ratio, 1 - LOSS["clip_param"], 1 + LOSS["clip_param"])
@@ -108,11 +112,11 @@ class Plain:
         return (result - result.mean()) / max(1e-4, result.std(correction=0).item()), result + values
 
 
-def learner(kind: type) -> Any:
+def learner(kind: type, hidden: int) -> Any:
     """Return a built learner of RLlib's kind, or of ours."""
     config = PPOConfig().environment(observation_space=OBSERVATIONS, action_space=ACTIONS)
     config.learners(learner_class=kind).training(**LOSS).debugging(seed=0)
-    network = DefaultModelConfig(fcnet_hiddens=[HIDDEN, HIDDEN], fcnet_activation="tanh", vf_share_layers=False)
+    network = DefaultModelConfig(fcnet_hiddens=[hidden, hidden], fcnet_activation="tanh", vf_share_layers=False)
     config.rl_module(model_config=network)
     spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: (OBSERVATIONS, ACTIONS)})
     built = kind(config=config, module_spec=spec)
@@ -120,12 +124,12 @@ def learner(kind: type) -> Any:
     return built
 
 
-def fragments(module: Any) -> list[SingleAgentEpisode]:
+def fragments(module: Any, lanes: int, steps: int) -> list[SingleAgentEpisode]:
     """Return one fragment for each lane, with what RLlib's runner adds: outputs and log-probabilities of the policy."""
     random = np.random.default_rng(0)
     episodes = []
-    for lane in range(LANES):
-        observations = random.uniform(-1, 1, (STEPS // LANES + 1, *OBSERVATIONS.shape)).astype(np.float32)
+    for lane in range(lanes):
+        observations = random.uniform(-1, 1, (steps // lanes + 1, *OBSERVATIONS.shape)).astype(np.float32)
         with torch.no_grad():
             logits = module.forward_exploration({Columns.OBS: torch.from_numpy(observations[:-1])})
             policy = Categorical(logits=logits[Columns.ACTION_DIST_INPUTS])
@@ -152,8 +156,26 @@ def milliseconds(update: Callable[[], object]) -> tuple[float, float]:
     return 1e3 * (time.perf_counter() - wall), 1e3 * (time.process_time() - cpu)
 
 
+def products(hidden: int, rows: int, count: int) -> Callable[[], None]:
+    """Return the products of `count` minibatches: each layer's outputs, and the gradients of weights and inputs."""
+    shapes = [(OBSERVATIONS.shape[0], hidden), (hidden, hidden)] * 2 + [(hidden, int(ACTIONS.n)), (hidden, 1)]
+    layers = [(torch.randn(rows, i), torch.randn(o, i), torch.randn(rows, o), i) for i, o in shapes]
+
+    def run() -> None:
+        for _ in range(count):
+            for inputs, weight, gradient, size in layers:
+                torch.mm(inputs, weight.T)
+                torch.mm(gradient.T, inputs)
+                if size == hidden:  # nobody needs the gradient of an observation
+                    torch.mm(gradient, weight)
+
+    return run
+
+
 def ratios(medians: dict[str, float]) -> dict[str, float]:
     return {
+        "lean_over_fused": round(medians["lean"] / medians["fused"], 3),
+        "limit_over_fused": round(medians["limit"] / medians["fused"], 3),
         "lean_over_plain": round(medians["lean"] / medians["plain"], 3),
         "rllib_over_lean": round(medians["rllib"] / medians["lean"], 3),
     }
@@ -163,22 +185,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--lanes", type=int, default=32)
+    parser.add_argument("--minibatch", type=int, default=128)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    lean, rllib, plain = learner(LeanPPOLearner), learner(PPOTorchLearner), Plain()
-    episodes = fragments(rllib.module[DEFAULT_MODULE_ID])
+    kinds = {"fused": FusedPPOLearner, "lean": LeanPPOLearner, "rllib": PPOTorchLearner}
+    learners = {name: learner(kind, options.hidden) for name, kind in kinds.items()}
+    plain = Plain(options.hidden, options.minibatch)
+    episodes = fragments(learners["rllib"].module[DEFAULT_MODULE_ID], options.lanes, options.steps)
+    loop = {**LOOP, "minibatch_size": options.minibatch}
+    limit = products(
+        options.hidden, options.minibatch, math.ceil(LOOP["num_epochs"] * options.steps / options.minibatch)
+    )
     timesteps = {"num_env_steps_sampled_lifetime": 0}
 
     def once(name: str) -> tuple[float, float]:
         own = copy.deepcopy(episodes)  # RLlib appends to them
-        updates = {
-            "lean": lambda: lean.update(episodes=own, timesteps=timesteps, **LOOP),
-            "plain": lambda: plain.update(own),
-            "rllib": lambda: rllib.update(episodes=own, timesteps=timesteps, **LOOP),
-        }
-        return milliseconds(updates[name])
+        if name in learners:
+            return milliseconds(lambda: learners[name].update(episodes=own, timesteps=timesteps, **loop))
+        return milliseconds(limit if name == "limit" else lambda: plain.update(own))
 
-    samples: dict[str, list[tuple[float, float]]] = {"lean": [], "plain": [], "rllib": []}
+    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in (*learners, "plain", "limit")}
     for repetition in range(-1, options.repetitions):  # the first one warms up
         order = list(samples) if repetition % 2 else list(samples)[::-1]
         for name in order:
@@ -194,10 +223,11 @@ def main() -> None:
     result = {
         "benchmark": "update",
         "repetitions": options.repetitions,
-        "threads": options.threads,
+        **{name: getattr(options, name) for name in ("threads", "hidden", "steps", "lanes", "minibatch")},
         "median_ms": {name: round(median, 1) for name, median in wall.items()},
         **ratios(wall),
         "cpu_time": ratios(cpu),
+        "target_lean_over_fused": 6 if options.hidden <= 64 else 2.2,
         "target_lean_over_plain": 1.15,
         "target_rllib_over_lean": 1.4,
     }

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from study.errors import SpaceError, StudyError
+from study.errors import Fault, SpaceError, StudyError
 from study.space.spec import EnvironmentSpec
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.wrappers import Unusable
@@ -64,9 +64,18 @@ class Scene:
         try:
             return function()
         except Exception as error:
-            where = _PLACES[self.mode]
-            rule, got, code = f"`{what}` must not fail where the environment draws", str(_said(error)), "drawing-fails"
-            raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE, code=code) from error
+            raise SpaceError(
+                "command line",
+                [
+                    Fault(
+                        where=_PLACES[self.mode],
+                        rule=f"`{what}` must not fail where the environment draws",
+                        got=str(_said(error)),
+                        fix=_NO_PICTURE,
+                        code="drawing-fails",
+                    )
+                ],
+            ) from error
 
     def _picture(self, observation: Any) -> Frame | None:
         if self.from_observations:
@@ -77,8 +86,18 @@ class Scene:
         frame = np.asarray(drawn)
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
             got = f"shape {frame.shape} of {frame.dtype}"
-            where, rule, got = _PLACES[self.mode], "a picture must have the shape (height, width, 3) of uint8", str(got)
-            raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE, code="bad-picture")
+            raise SpaceError(
+                "command line",
+                [
+                    Fault(
+                        where=_PLACES[self.mode],
+                        rule="a picture must have the shape (height, width, 3) of uint8",
+                        got=str(got),
+                        fix=_NO_PICTURE,
+                        code="bad-picture",
+                    )
+                ],
+            )
         return frame
 
     @property
@@ -118,9 +137,18 @@ def _see_to_display(mode: Mode) -> None:
         if not _has_display():
             os.environ["SDL_VIDEODRIVER"] = "dummy"
     elif not _has_display():
-        rule = "a window needs a display"
-        got, fix = "none (DISPLAY and WAYLAND_DISPLAY are not set)", "Use --video, or work where there is a screen."
-        raise SpaceError.of("command line", where=_PLACES[mode], rule=rule, got=got, fix=fix, code="no-display")
+        raise SpaceError(
+            "command line",
+            [
+                Fault(
+                    where=_PLACES[mode],
+                    rule="a window needs a display",
+                    got="none (DISPLAY and WAYLAND_DISPLAY are not set)",
+                    fix="Use --video, or work where there is a screen.",
+                    code="no-display",
+                )
+            ],
+        )
 
 
 def _drawing(spec: EnvironmentSpec, mode: Mode) -> Scene:
@@ -129,14 +157,34 @@ def _drawing(spec: EnvironmentSpec, mode: Mode) -> Scene:
     except Unusable:
         raise
     except Exception as error:
-        where = _PLACES[mode]
-        rule, got, code = f"'{spec.id}' must take render_mode={mode!r}", str(_said(error)), "render-mode-refused"
-        raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE, code=code) from error
+        f"'{spec.id}' must take render_mode={mode!r}, got {_said(error)}."
+        raise SpaceError(
+            "command line",
+            [
+                Fault(
+                    where=_PLACES[mode],
+                    rule=f"'{spec.id}' must take render_mode={mode!r}",
+                    got=str(_said(error)),
+                    fix=_NO_PICTURE,
+                    code="render-mode-refused",
+                )
+            ],
+        ) from error
     if env.render_mode != mode or mode not in (env.metadata.get("render_modes") or ()):
         env.close()
         known = ", ".join(env.metadata.get("render_modes") or ()) or "none"
-        rule, code = f"'{spec.id}' must have the render mode {mode}", "no-such-render-mode"
-        raise SpaceError.of("command line", where=_PLACES[mode], rule=rule, got=str(known), fix=_NO_PICTURE, code=code)
+        raise SpaceError(
+            "command line",
+            [
+                Fault(
+                    where=_PLACES[mode],
+                    rule=f"'{spec.id}' must have the render mode {mode}",
+                    got=str(known),
+                    fix=_NO_PICTURE,
+                    code="no-such-render-mode",
+                )
+            ],
+        )
     return Scene(env=env, fps=_fps(env), from_observations=False)
 
 
@@ -157,13 +205,31 @@ def _of_observations(spec: EnvironmentSpec, mode: Mode) -> Scene:
     env = make_env(spec)
     shape = env.observation_space.shape
     if mode == "human":
-        rule = "EnvPool opens no window"
-        fix, code = "Use --video where observations are images.", "envpool-without-window"
-        raise SpaceError.of("command line", where=_PLACES[mode], rule=rule, got="backend envpool", fix=fix, code=code)
+        raise SpaceError(
+            "command line",
+            [
+                Fault(
+                    where=_PLACES[mode],
+                    rule="EnvPool opens no window",
+                    got="backend envpool",
+                    fix="Use --video where observations are images.",
+                    code="envpool-without-window",
+                )
+            ],
+        )
     if len(shape or ()) != 3:
-        where, rule, got = _PLACES[mode], "EnvPool draws nothing, so observations must be images", f"shape {shape}"
-        fix = "Leave --video out: Gymnasium's environment of that name is another implementation."
-        raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=fix, code="envpool-without-pictures")
+        raise SpaceError(
+            "command line",
+            [
+                Fault(
+                    where=_PLACES[mode],
+                    rule="EnvPool draws nothing, so observations must be images",
+                    got=f"shape {shape}",
+                    fix="Leave --video out: Gymnasium's environment of that name is another implementation.",
+                    code="envpool-without-pictures",
+                )
+            ],
+        )
     return Scene(env=env, fps=_fps(env), from_observations=True)
 
 

@@ -47,19 +47,19 @@ class Categoricals:
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        self._sizes = tuple(int(size) for size in sizes)
-        self._offsets = np.cumsum((0, *self._sizes[:-1]))
+        self.sizes = tuple(int(size) for size in sizes)
+        self._offsets = np.cumsum((0, *self.sizes[:-1]))
 
     def normalised(self, inputs: Tensor) -> Tensor:
         """Return log-probabilities for logits."""
-        if len(self._sizes) == 1:
+        if len(self.sizes) == 1:
             return torch.log_softmax(inputs, -1)
-        return torch.cat([torch.log_softmax(part, -1) for part in inputs.split(self._sizes, -1)], -1)
+        return torch.cat([torch.log_softmax(part, -1) for part in inputs.split(self.sizes, -1)], -1)
 
     def actions(self, actions: Any) -> Tensor:
         """Return the positions of the actions among the parameters, shape (rows, components)."""
         array = np.asarray(actions, dtype=np.int64)
-        return torch.from_numpy(array.reshape(len(array), len(self._sizes)) + self._offsets)
+        return torch.from_numpy(array.reshape(len(array), len(self.sizes)) + self._offsets)
 
     def log_prob(self, parameters: Tensor, actions: Tensor) -> Tensor:
         """Return the log-probability of all components together."""

@@ -69,8 +69,8 @@ def lean_obstacle(config: PPOConfig) -> str | None:
     Needs no more than a configuration with its spaces set. A custom module is looked at when the learner is built.
     """
     obstacles = {
-        f"learner_class is {config.learner_class.__name__}": config.learner_class
-        not in (PPOTorchLearner, LeanPPOLearner),
+        f"learner_class is {config.learner_class.__name__}": config.learner_class is not PPOTorchLearner
+        and not issubclass(config.learner_class, LeanPPOLearner),
         "there is more than one module": config.is_multi_agent,
         "policies_to_train is set": config.policies_to_train is not None,
         "learner_connector is set": option(config, "learner_connector") is not None,
@@ -87,7 +87,7 @@ def lean_obstacle(config: PPOConfig) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Loss:
+class MinibatchLoss:
     """Loss of one minibatch and what its statistics are made of, each of shape (rows,) or (rows, inputs)."""
 
     total: Tensor
@@ -99,7 +99,7 @@ class _Loss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Settings:
+class UpdateSettings:
     """What stays the same during one update."""
 
     share: float
@@ -115,10 +115,10 @@ class _Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
+class UpdateOutcome:
     """What one update did."""
 
-    loss: _Loss
+    loss: MinibatchLoss
     """Of the last minibatch, or of the first one whose loss is not finite."""
     total_loss: float
     gradient_norm: float
@@ -284,8 +284,8 @@ class LeanPPOLearner(PPOTorchLearner):
     def _entropy_schedule(self) -> Any:
         return self.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID]
 
-    def _settings(self, config: PPOConfig, share: float) -> _Settings:
-        return _Settings(
+    def _settings(self, config: PPOConfig, share: float) -> UpdateSettings:
+        return UpdateSettings(
             share=share,
             grad_clip=config.grad_clip,
             grad_clip_by=config.grad_clip_by,
@@ -384,7 +384,7 @@ class LeanPPOLearner(PPOTorchLearner):
         (squares,) = self._over_learners([np.square(reference - mean).sum()])
         return (advantages - mean) / max(_MIN_STD, math.sqrt(squares / rows)), advantages + before
 
-    def _learn(self, batch: Batch, minibatches: Iterator[Tensor], settings: _Settings) -> _Outcome:
+    def _learn(self, batch: Batch, minibatches: Iterator[Tensor], settings: UpdateSettings) -> UpdateOutcome:
         """Take one step for each minibatch, given by its rows."""
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -406,9 +406,11 @@ class LeanPPOLearner(PPOTorchLearner):
                     break
         if skipped:
             _LOGGER.warning("%d of %d minibatches had a gradient that is not finite; none was applied.", skipped, count)
-        return _Outcome(loss=loss, total_loss=float(total), gradient_norm=norm, num_minibatches=count, num_rows=rows)
+        return UpdateOutcome(
+            loss=loss, total_loss=float(total), gradient_norm=norm, num_minibatches=count, num_rows=rows
+        )
 
-    def _loss(self, rows: Batch, settings: _Settings) -> _Loss:
+    def _loss(self, rows: Batch, settings: UpdateSettings) -> MinibatchLoss:
         inputs, values = self._forward(rows.observations)
         distribution = self._distribution
         new = distribution.normalised(inputs)
@@ -421,7 +423,7 @@ class LeanPPOLearner(PPOTorchLearner):
             losses = losses - settings.entropy_coeff * distribution.entropy(new)
         if settings.kl_coeff is not None:
             losses = losses + settings.kl_coeff * distribution.kl(rows.old, new)
-        return _Loss(
+        return MinibatchLoss(
             total=losses.mean(), rows=rows, new=new, values=values, surrogate=surrogate, squared_error=squared_error
         )
 
@@ -456,7 +458,7 @@ class LeanPPOLearner(PPOTorchLearner):
         return int(largest)
 
     @torch.no_grad()
-    def _statistics(self, loss: _Loss, settings: _Settings) -> dict[str, float]:
+    def _statistics(self, loss: MinibatchLoss, settings: UpdateSettings) -> dict[str, float]:
         """Return RLlib's statistics of one minibatch, averaged over all learners."""
         # RLlib reports no divergence either where the loss has none.
         kl = loss.new.new_zeros(1) if settings.kl_coeff is None else self._distribution.kl(loss.rows.old, loss.new)
@@ -478,7 +480,7 @@ class LeanPPOLearner(PPOTorchLearner):
             LEARNER_RESULTS_KL_KEY: mean_kl,
         }
 
-    def _explained_variance(self, loss: _Loss) -> float:
+    def _explained_variance(self, loss: MinibatchLoss) -> float:
         """Return max(-1, 1 - Var(target - value) / Var(target)) over the rows of all learners."""
         targets = loss.rows.targets.double()
         errors = targets - loss.values.double()
@@ -495,14 +497,14 @@ class LeanPPOLearner(PPOTorchLearner):
         explained = 1 - error_squares / (target_squares + SMALL_NUMBER * (rows - 1))
         return -1.0 if explained < -1.0 else explained
 
-    def _log_losses(self, outcome: _Outcome, settings: _Settings, *, log_gradients: bool) -> None:
+    def _log_losses(self, outcome: UpdateOutcome, settings: UpdateSettings, *, log_gradients: bool) -> None:
         values = self._statistics(outcome.loss, settings)
         values |= {self.TOTAL_LOSS_KEY: outcome.total_loss, WEIGHTS_SEQ_NO: self._weights_seq_no}
         if log_gradients or (settings.grad_clip and settings.grad_clip_by == "global_norm"):
             values[f"gradients_{DEFAULT_OPTIMIZER}_global_norm"] = outcome.gradient_norm
         self.metrics.log_dict(values, key=DEFAULT_MODULE_ID, window=1)
 
-    def _log_counts(self, outcome: _Outcome, steps: int) -> None:
+    def _log_counts(self, outcome: UpdateOutcome, steps: int) -> None:
         log = self.metrics.log_value
         log(
             (DEFAULT_MODULE_ID, MODULE_TRAIN_BATCH_SIZE_MEAN), outcome.num_rows / outcome.num_minibatches, reduce="mean"

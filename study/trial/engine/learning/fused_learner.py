@@ -1,0 +1,204 @@
+"""The lean learner with its minibatches in one compiled program. Imports RLlib and torch, and JAX when one is built."""
+
+import importlib.util
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead
+from torch import Tensor, nn
+
+from study.seams.rllib import option
+from study.trial.engine.learning.batches import Batch
+from study.trial.engine.learning.distributions import Categoricals
+from study.trial.engine.learning.encoders import NormalizedEncoder, normalizers_of
+from study.trial.engine.learning.lean_learner import (
+    LeanPPOLearner,
+    MinibatchLoss,
+    UpdateOutcome,
+    UpdateSettings,
+    lean_obstacle,
+)
+
+_LOGGER = logging.getLogger(__name__)
+_ACTIVATIONS = ("relu", "tanh", "elu", "silu", "swish", "sigmoid", "gelu", "linear")
+
+
+def fused_obstacle(config: PPOConfig) -> str | None:
+    """Return one line saying why `FusedPPOLearner` cannot serve this configuration, or None where it can."""
+    model, spec = config.model_config, option(config, "rl_module_spec")
+    default = config.get_default_rl_module_spec().module_class
+    activations = {str(model.get(name, "linear")).lower() for name in ("fcnet_activation", "head_fcnet_activation")}
+    obstacles = {
+        "JAX is not installed": importlib.util.find_spec("jax") is None,
+        "there are several learners": config.num_learners > 1,
+        "the learner has a GPU": config.num_gpus_per_learner > 0,
+        "observations are no vectors": len(config.observation_space.shape or ()) != 1,
+        "the module is not RLlib's default one": spec is not None and spec.module_class not in (None, default),
+        "the network has layer normalisation": bool(model.get("fcnet_use_layernorm")),
+        f"an activation is none of {', '.join(_ACTIVATIONS)}": not activations <= set(_ACTIVATIONS),
+        f"grad_clip_by is {config.grad_clip_by}": bool(config.grad_clip) and config.grad_clip_by != "global_norm",
+        "the optimizer is not Adam": getattr(config, "optimizer", None) == "rmsprop",
+    }
+    return lean_obstacle(config) or next((reason for reason, holds in obstacles.items() if holds), None)
+
+
+class FusedPPOLearner(LeanPPOLearner):
+    """The lean learner, whose minibatches are one compiled program: `fused_program`.
+
+    It takes the same steps on the same rows in the same order, and differs in the last bits of the weights. Weights
+    and Adam's state stay in the module and its optimizer, so that checkpoints are those of RLlib's learner.
+    `fused_obstacle` says which configurations it can serve.
+    """
+
+    def build(self) -> None:
+        """Build module and optimizer, and read the networks' layout.
+
+        Raises:
+            ValueError: The configuration or the module is one that this learner cannot serve.
+        """
+        super().build()
+        from study.trial.engine.learning import fused_program
+
+        fused_program.use_cache(_cache_folder())
+        self._program = fused_program
+
+    def _learn(self, batch: Batch, minibatches: Iterator[Tensor], settings: UpdateSettings) -> UpdateOutcome:
+        """Take one step for each minibatch, given by its rows."""
+        program = self._program
+        optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
+        (group,) = optimizer.param_groups
+        parameters: list[Tensor] = group["params"]
+        index = torch.stack(list(minibatches)).numpy().astype(np.int32)
+        new, result = program.update(
+            self._architecture(parameters, settings),
+            _weights(program, optimizer, parameters),
+            self._columns(batch),
+            index,
+            program.Coefficients(
+                lr=float(group["lr"]),
+                grad_clip=settings.grad_clip or float("inf"),
+                clip_param=settings.clip_param,
+                vf_clip_param=settings.vf_clip_param,
+                vf_loss_coeff=settings.vf_loss_coeff,
+                entropy_coeff=settings.entropy_coeff,
+                kl_coeff=settings.kl_coeff or 0.0,
+            ),
+        )
+        _put_back(new, optimizer, parameters)
+        count, skipped = int(result.count), int(result.skipped)
+        if skipped:
+            _LOGGER.warning("%d of %d minibatches had a gradient that is not finite; none was applied.", skipped, count)
+        return UpdateOutcome(
+            loss=self._last_loss(batch.rows(torch.from_numpy(index[count - 1].astype(np.int64))), result, settings),
+            total_loss=float(result.loss),
+            gradient_norm=float(result.norm),
+            num_minibatches=count,
+            num_rows=count * index.shape[1],
+        )
+
+    def _last_loss(self, rows: Batch, result: Any, settings: UpdateSettings) -> MinibatchLoss:
+        """Return what the statistics of the last minibatch are made of."""
+        new, values = torch.from_numpy(np.array(result.new)), torch.from_numpy(np.array(result.values))
+        ratio = torch.exp(self._distribution.log_prob(new, rows.actions) - rows.old_log_probs)
+        clipped = ratio.clamp(1 - settings.clip_param, 1 + settings.clip_param)
+        return MinibatchLoss(
+            total=torch.tensor(float(result.loss)),
+            rows=rows,
+            new=new,
+            values=values,
+            surrogate=torch.minimum(rows.advantages * ratio, rows.advantages * clipped),
+            squared_error=(values - rows.targets).square(),
+        )
+
+    def _columns(self, batch: Batch) -> Any:
+        observations = batch.observations
+        normalizer = next(normalizers_of(self._network), None)
+        with torch.no_grad():
+            seen = observations if normalizer is None else normalizer(observations)
+            rest = torch.stack([batch.old_log_probs, batch.advantages, batch.targets], dim=1)
+        return self._program.Columns(
+            *(part.float().numpy() for part in (seen, batch.actions, batch.old, rest)),
+        )
+
+    def _architecture(self, parameters: list[Tensor], settings: UpdateSettings) -> Any:
+        """Return where each tensor stands in the networks; the optimizer's order of the parameters is the program's."""
+        position = {id(parameter): index for index, parameter in enumerate(parameters)}
+        encoder, network = self._network.encoder, self._network
+        shared = bool(getattr(encoder.config, "shared", False))
+        policy = encoder.encoder if shared else encoder.actor_encoder
+
+        def layers(part: nn.Module) -> tuple[Any, ...]:
+            return _layers(self._program, part, position)
+
+        head = network.pi
+        free = isinstance(head, TorchFreeLogStdMLPHead)
+        return self._program.Architecture(
+            policy=layers(_inner(policy)),
+            value=None if shared else layers(_inner(encoder.critic_encoder)),
+            policy_head=layers(head.net),
+            value_head=layers(network.vf.net),
+            log_std=position[id(head.log_std)] if free else None,
+            log_std_limit=float(head.log_std_clip_param_const) if head.clip_log_std else None,
+            sizes=self._distribution.sizes if isinstance(self._distribution, Categoricals) else None,
+            entropy=bool(settings.entropy_coeff),
+            divergence=settings.kl_coeff is not None,
+        )
+
+
+def _cache_folder() -> Path:
+    """Return the user's own folder of compiled programs: machine code, which no study that one receives may bring."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "runner-scaling-study" / "compiled"
+
+
+def _inner(encoder: nn.Module) -> nn.Module:
+    """Return an encoder's network, without the normaliser before it."""
+    inner: Any = encoder.inner if isinstance(encoder, NormalizedEncoder) else encoder
+    net: nn.Module = inner.net
+    return net
+
+
+def _layers(program: Any, part: nn.Module, position: dict[int, int]) -> tuple[Any, ...]:
+    """Return the dense layers of a network of RLlib's catalog, each with the activation behind it."""
+    found: list[Any] = []
+    for module in part.modules():
+        if isinstance(module, nn.Linear):
+            bias = None if module.bias is None else position[id(module.bias)]
+            found.append(program.Dense(position[id(module.weight)], bias))
+        elif type(module).__name__ in program.ACTIVATIONS:
+            found[-1] = program.Dense(found[-1].weight, found[-1].bias, type(module).__name__)
+        elif not isinstance(module, nn.Sequential) and [*module.parameters(recurse=False)]:
+            raise ValueError(f"module: must be of dense layers for learner: fused, got {type(module).__name__}.")
+    return tuple(found)
+
+
+def _weights(program: Any, optimizer: torch.optim.Optimizer, parameters: list[Tensor]) -> Any:
+    states = [optimizer.state.get(parameter) or {} for parameter in parameters]
+
+    def moments(name: str) -> tuple[Any, ...]:
+        return tuple(
+            state[name].numpy() if name in state else np.zeros(parameter.shape, np.float32)
+            for state, parameter in zip(states, parameters, strict=True)
+        )
+
+    steps = np.float32(states[0].get("step", 0.0))
+    values = tuple(parameter.detach().numpy() for parameter in parameters)
+    return program.Weights(values, moments("exp_avg"), moments("exp_avg_sq"), steps)
+
+
+@torch.no_grad()
+def _put_back(new: Any, optimizer: torch.optim.Optimizer, parameters: list[Tensor]) -> None:
+    for parameter, value, first, second in zip(parameters, new.parameters, new.first, new.second, strict=True):
+        parameter.copy_(torch.from_numpy(np.array(value)))
+        optimizer.state[parameter] = {
+            "step": torch.tensor(float(new.steps)),
+            "exp_avg": torch.from_numpy(np.array(first)),
+            "exp_avg_sq": torch.from_numpy(np.array(second)),
+        }

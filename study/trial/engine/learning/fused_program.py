@@ -1,0 +1,318 @@
+"""PPO's minibatch loop as one compiled program. Imports JAX and numpy; knows neither RLlib nor torch.
+
+PyTorch dispatches every operation of every minibatch by itself, which for networks of 64 x 64 takes longer than the
+arithmetic. Here forward pass, loss, gradient, clipping and Adam of all minibatches are one loop that XLA compiles. A
+program is compiled once for each shape: rows and minibatches are padded to a few sizes, and coefficients are
+arguments. Compiled programs are kept in the user's cache folder, so that the next process loads them.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# A trial reserves one CPU for its learner. XLA reads these when it starts.
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_cpu_multi_thread_eigen=false",
+        "intra_op_parallelism_threads=1",
+    ]
+).strip()
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax import Array, lax
+
+Floats = npt.NDArray[np.float32]
+_BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
+"""Of Adam, as in PyTorch."""
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+ACTIVATIONS: dict[str, Any] = {
+    "Tanh": jnp.tanh,
+    "ReLU": jax.nn.relu,
+    "ELU": jax.nn.elu,
+    "SiLU": jax.nn.silu,
+    "Sigmoid": jax.nn.sigmoid,
+    "GELU": partial(jax.nn.gelu, approximate=False),
+}
+"""Name of the class in `torch.nn` -> the same function."""
+
+
+def use_cache(folder: Path) -> None:
+    """Keep compiled programs in a folder that only this user may write to."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """One dense layer: positions of its tensors among the parameters, and the activation behind it."""
+
+    weight: int
+    bias: int | None
+    activation: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """What is compiled in: networks, distribution, and which terms the loss has. Hashable.
+
+    Attributes:
+        policy: Layers of the policy's encoder.
+        value: Layers of the value function's encoder; None where both share the policy's.
+        policy_head: Layers behind the policy's encoder.
+        value_head: Layers behind the value function's encoder.
+        log_std: Position of a Gaussian's free logarithms of standard deviations; None where the head gives them.
+        log_std_limit: Their largest absolute value; None without a limit.
+        sizes: Choices of each component of a categorical policy; None for a diagonal Gaussian.
+        entropy: Whether the loss has an entropy bonus.
+        divergence: Whether the loss has a term for the divergence from the old policy.
+    """
+
+    policy: tuple[Dense, ...]
+    value: tuple[Dense, ...] | None
+    policy_head: tuple[Dense, ...]
+    value_head: tuple[Dense, ...]
+    log_std: int | None
+    log_std_limit: float | None
+    sizes: tuple[int, ...] | None
+    entropy: bool
+    divergence: bool
+
+
+class Coefficients(NamedTuple):
+    """What may change from one update to the next without a new compilation."""
+
+    lr: float
+    grad_clip: float
+    """Largest global norm of the gradient; inf without a limit."""
+    clip_param: float
+    vf_clip_param: float
+    vf_loss_coeff: float
+    entropy_coeff: float
+    kl_coeff: float
+
+
+class Columns(NamedTuple):
+    """The train batch, single precision, one row for each environment step.
+
+    Attributes:
+        observations: Shape (steps, numbers).
+        actions: Positions of the chosen actions among the outputs, or the actions, shape (steps, components).
+        old: Parameters of the distributions before the update, shape (steps, outputs).
+        rest: Old log-probability, advantage, value target; shape (steps, 3).
+    """
+
+    observations: Any
+    actions: Any
+    old: Any
+    rest: Any
+
+
+class Weights(NamedTuple):
+    """Parameters with Adam's state; `steps` is the number of its steps so far."""
+
+    parameters: tuple[Any, ...]
+    first: tuple[Any, ...]
+    second: tuple[Any, ...]
+    steps: Any
+
+
+class Result(NamedTuple):
+    """What an update did, beside its weights; the last minibatch is that whose loss is reported.
+
+    Attributes:
+        count: Minibatches that were computed.
+        skipped: Those whose gradient was not finite, which were not applied.
+        loss: Of the last minibatch.
+        norm: Norm of its gradient before it was clipped.
+        new: Parameters of its action distributions, shape (rows, outputs).
+        values: Its values, shape (rows,).
+    """
+
+    count: Any
+    skipped: Any
+    loss: Any
+    norm: Any
+    new: Any
+    values: Any
+
+
+def update(
+    architecture: Architecture,
+    weights: Weights,
+    columns: Columns,
+    minibatches: npt.NDArray[np.int32],
+    coefficients: Coefficients,
+) -> tuple[Weights, Result]:
+    """Take one step of Adam for each minibatch.
+
+    Ends at a minibatch whose loss and gradient are not finite. A gradient that is not finite is not applied.
+
+    Args:
+        architecture: What is compiled in.
+        weights: Where to begin.
+        columns: The train batch.
+        minibatches: Rows of each minibatch, shape (minibatches, rows).
+        coefficients: Of the loss and of the optimizer.
+
+    Returns:
+        The new weights as numpy arrays, and what was done.
+    """
+    steps, count = len(columns.rest), len(minibatches)
+    packed = np.zeros((padded(steps), sum(column.shape[1] for column in columns)), np.float32)
+    np.concatenate(columns, axis=1, out=packed[:steps])
+    order = np.zeros((padded(count), minibatches.shape[1]), np.int32)
+    order[:count] = minibatches
+    widths = tuple(column.shape[1] for column in columns)
+    done = _compiled(
+        architecture, widths, weights, packed, order, np.int32(count), jax.tree.map(np.float32, coefficients)
+    )
+    new, result = jax.device_get(done)
+    return new, result
+
+
+def padded(length: int) -> int:
+    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, …: at most a third of it is padding."""
+    power = 1 << max(length - 1, 0).bit_length()
+    return power // 4 * 3 if power >= 4 and length <= power // 4 * 3 else power
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _compiled(
+    architecture: Architecture,
+    widths: tuple[int, ...],
+    weights: Weights,
+    packed: Array,
+    order: Array,
+    count: Array,
+    coefficients: Coefficients,
+) -> tuple[Weights, Result]:
+    cuts = np.cumsum(widths)[:-1].tolist()
+    gradient_of = jax.value_and_grad(partial(_loss, architecture), has_aux=True)
+    rows, outputs = order.shape[1], widths[2]
+
+    def goes_on(state: tuple[Weights, Result]) -> Array:
+        _, result = state
+        broken = ~jnp.isfinite(result.loss) & ~jnp.isfinite(result.norm)
+        going: Array = (result.count < count) & ~broken
+        return going
+
+    def one(state: tuple[Weights, Result]) -> tuple[Weights, Result]:
+        before, result = state
+        batch = Columns(*jnp.split(packed[order[result.count]], cuts, axis=1))
+        (loss, (new, values)), gradients = gradient_of(before.parameters, batch, coefficients)
+        norm = jnp.sqrt(sum(jnp.vdot(gradient, gradient) for gradient in gradients))
+        after = _adam(before, gradients, norm, coefficients)
+        finite = jnp.isfinite(norm)
+        kept = jax.tree.map(partial(jnp.where, finite), after, before)
+        return kept, Result(
+            count=result.count + 1,
+            skipped=result.skipped + ~finite,
+            loss=loss,
+            norm=norm,
+            new=new,
+            values=values,
+        )
+
+    zero = jnp.zeros((), jnp.int32)
+    nothing = Result(zero, zero, jnp.zeros(()), jnp.zeros(()), jnp.zeros((rows, outputs)), jnp.zeros((rows,)))
+    end: tuple[Weights, Result] = lax.while_loop(goes_on, one, (weights, nothing))
+    return end
+
+
+def _loss(
+    architecture: Architecture, parameters: Sequence[Array], batch: Columns, coefficients: Coefficients
+) -> tuple[Array, tuple[Array, Array]]:
+    """Return RLlib's loss, a mean over the rows; the distributions' parameters and the values beside it."""
+    new, values = _forward(architecture, parameters, batch.observations)
+    old_log_probs, advantages, targets = batch.rest.T
+    ratio = jnp.exp(_log_prob(architecture, new, batch.actions) - old_log_probs)
+    clipped = jnp.clip(ratio, 1 - coefficients.clip_param, 1 + coefficients.clip_param)
+    surrogate = jnp.minimum(advantages * ratio, advantages * clipped)
+    errors = jnp.clip((values - targets) ** 2, 0.0, coefficients.vf_clip_param)
+    losses = coefficients.vf_loss_coeff * errors - surrogate
+    if architecture.entropy:
+        losses = losses - coefficients.entropy_coeff * _entropy(architecture, new)
+    if architecture.divergence:
+        losses = losses + coefficients.kl_coeff * _divergence(architecture, batch.old, new)
+    return losses.mean(), (new, values)
+
+
+def _forward(architecture: Architecture, parameters: Sequence[Array], observations: Array) -> tuple[Array, Array]:
+    features = _dense(architecture.policy, parameters, observations)
+    own = architecture.value
+    value_features = features if own is None else _dense(own, parameters, observations)
+    outputs = _dense(architecture.policy_head, parameters, features)
+    values = _dense(architecture.value_head, parameters, value_features)[:, 0]
+    if architecture.sizes is not None:
+        ends = np.cumsum(architecture.sizes)[:-1].tolist()
+        logits = jnp.split(outputs, ends, axis=1)
+        return jnp.concatenate([jax.nn.log_softmax(part) for part in logits], axis=1), values
+    if architecture.log_std is not None:
+        mean, log_std = outputs, jnp.broadcast_to(parameters[architecture.log_std], outputs.shape)
+    else:
+        mean, log_std = jnp.split(outputs, 2, axis=1)
+    if architecture.log_std_limit is not None:
+        log_std = jnp.clip(log_std, -architecture.log_std_limit, architecture.log_std_limit)
+    return jnp.concatenate([mean, log_std], axis=1), values
+
+
+def _dense(layers: Sequence[Dense], parameters: Sequence[Array], inputs: Array) -> Array:
+    for layer in layers:
+        inputs = inputs @ parameters[layer.weight].T
+        if layer.bias is not None:
+            inputs = inputs + parameters[layer.bias]
+        if layer.activation is not None:
+            inputs = ACTIVATIONS[layer.activation](inputs)
+    return inputs
+
+
+def _log_prob(architecture: Architecture, new: Array, actions: Array) -> Array:
+    if architecture.sizes is not None:
+        # A product with 0 and 1: the gradient of an index would be a scatter, which is slow on CPUs.
+        chosen = (actions[:, :, None] == jnp.arange(new.shape[1], dtype=new.dtype)).any(1)
+        return jnp.where(chosen, new, 0.0).sum(1)
+    mean, log_std = jnp.split(new, 2, axis=1)
+    scaled = (actions - mean) * jnp.exp(-log_std)
+    return -(0.5 * scaled**2 + log_std + _HALF_LOG_2PI).sum(1)
+
+
+def _entropy(architecture: Architecture, new: Array) -> Array:
+    if architecture.sizes is not None:
+        return -(jnp.exp(new) * new).sum(1)
+    return (jnp.split(new, 2, axis=1)[1] + (0.5 + _HALF_LOG_2PI)).sum(1)
+
+
+def _divergence(architecture: Architecture, old: Array, new: Array) -> Array:
+    """Return KL(old || new) of each row, nats."""
+    if architecture.sizes is not None:
+        return (jnp.exp(old) * (old - new)).sum(1)
+    (old_mean, old_log_std), (mean, log_std) = jnp.split(old, 2, axis=1), jnp.split(new, 2, axis=1)
+    log_ratio = old_log_std - log_std
+    shift = (old_mean - mean) * jnp.exp(-log_std)
+    return (0.5 * (jnp.exp(2 * log_ratio) + shift**2 - 1) - log_ratio).sum(1)
+
+
+def _adam(weights: Weights, gradients: Sequence[Array], norm: Array, coefficients: Coefficients) -> Weights:
+    """Take one step with the gradients clipped by their global norm, as RLlib and PyTorch do."""
+    limit = coefficients.grad_clip
+    scale = jnp.where(norm + 1e-6 > limit, limit / (norm + 1e-6), 1.0)
+    steps = weights.steps + 1
+    rate = coefficients.lr / (1 - _BETA1**steps)
+    root = jnp.sqrt(1 - _BETA2**steps)
+    first = tuple(_BETA1 * m + (1 - _BETA1) * (scale * g) for m, g in zip(weights.first, gradients, strict=True))
+    second = tuple(_BETA2 * v + (1 - _BETA2) * (scale * g) ** 2 for v, g in zip(weights.second, gradients, strict=True))
+    parameters = tuple(
+        p - rate * m / (jnp.sqrt(v) / root + _EPS) for p, m, v in zip(weights.parameters, first, second, strict=True)
+    )
+    return Weights(parameters, first, second, steps)

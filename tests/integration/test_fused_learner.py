@@ -1,0 +1,162 @@
+"""The fused learner does what the lean one does, minibatch by minibatch, and what RLlib's does on whole batches."""
+
+import copy
+import logging
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+from study.trial.engine.learning.encoders import NORMALIZE, StudyCatalog
+from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle
+from study.trial.engine.learning.lean_learner import LeanPPOLearner
+from tests.integration.test_lean_learner import (
+    CASES,
+    CHOICE,
+    IMAGES,
+    NESTED,
+    NUMBERS,
+    SAME_METRICS,
+    UNSHARED,
+    Nested,
+    as_rllib_samples,
+    assert_equal,
+    build,
+    configured,
+    episodes,
+    one_thread,
+    update,
+    values,
+    weights,
+)
+
+pytest.importorskip("jax")
+pytestmark = pytest.mark.minutes  # most of it is compiling
+__all__ = ["one_thread"]
+NOT_SERVED = ("images", "another module", "clipped by norm", "clipped by value")
+SERVED = [case for case in CASES if case not in NOT_SERVED]
+MINIBATCHES = {"num_epochs": 4, "minibatch_size": 8, "shuffle_batch_per_epoch": True}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    """Leave the user's cache alone."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def fused(*arguments, **options):
+    return build(configured(FusedPPOLearner, *arguments, **options))
+
+
+def assert_close(first, second, *, atol):
+    for name, value in weights(first).items():
+        torch.testing.assert_close(value, weights(second)[name], rtol=1e-4, atol=atol, msg=name)
+
+
+@pytest.mark.parametrize("case", SERVED)
+def test_updates_with_the_full_batch_equal_rllibs(case):
+    options = {"standardization": "rllib", **CASES[case]}
+    theirs, ours = build(configured(PPOTorchLearner, **options)), fused(**options)
+    for step, epochs in ((0, 1), (40, 3)):
+        fragments = episodes(options.get("actions", CHOICE), options.get("observations", NUMBERS), seed=step)
+        expected = update(theirs, as_rllib_samples(theirs, fragments), step=step, num_epochs=epochs)
+        got = update(ours, fragments, step=step, num_epochs=epochs)
+        assert_close(ours, theirs, atol=1e-5)
+        for name in SAME_METRICS:
+            key = f"{DEFAULT_MODULE_ID}/{name}"
+            if key in expected:
+                assert got[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-5), key
+
+
+@pytest.mark.parametrize("case", SERVED)
+def test_shuffled_minibatches_are_those_of_the_lean_learner(case):
+    options = CASES[case]
+    lean, ours = build(configured(LeanPPOLearner, **options)), fused(**options)
+    start = weights(ours)
+    for seed in range(2):  # differences of last bits grow from one update to the next
+        fragments = episodes(options.get("actions", CHOICE), options.get("observations", NUMBERS), seed=seed)
+        expected = update(lean, copy.deepcopy(fragments), step=30 * seed, **MINIBATCHES)
+        got = update(ours, fragments, step=30 * seed, **MINIBATCHES)
+    assert_close(ours, lean, atol=1e-4)
+    assert got.keys() == expected.keys()
+    for key, value in expected.items():
+        if isinstance(value, float) and "throughput" not in key:
+            assert got[key] == pytest.approx(value, rel=2e-3, abs=1e-4, nan_ok=True), key
+    assert any(not torch.equal(value, start[name]) for name, value in weights(ours).items())
+
+
+def test_normalised_observations_are_what_the_network_sees():
+    options = {"model": {**UNSHARED}}
+    built = []
+    for kind in (LeanPPOLearner, FusedPPOLearner):
+        config = configured(kind, **options)
+        module_class = config.get_default_rl_module_spec().module_class
+        model = {**config.model_config, NORMALIZE: True}
+        config.rl_module(model_config=model)
+        config.rl_module(rl_module_spec=RLModuleSpec(module_class=module_class, catalog_class=StudyCatalog))
+        assert fused_obstacle(config) is None
+        built.append(build(config))
+    for seed in range(3):
+        for learner in built:
+            update(learner, episodes(seed=seed), **MINIBATCHES)
+    assert_close(*built, atol=1e-5)
+
+
+def test_a_restored_learner_goes_on_as_the_first_one_would():
+    first, second = fused(), fused(seed=9)
+    update(first, episodes(), **MINIBATCHES)
+    second.set_state(pickle.loads(pickle.dumps(first.get_state())))
+    for learner in (first, second):
+        update(learner, episodes(seed=1), **MINIBATCHES)
+    assert_equal(first, second)
+
+
+def test_the_lean_learner_goes_on_from_its_state():
+    ours, lean = fused(), build(configured(LeanPPOLearner, seed=9))
+    update(ours, episodes(), **MINIBATCHES)
+    lean.set_state(pickle.loads(pickle.dumps(ours.get_state())))
+    for learner in (ours, lean):
+        update(learner, episodes(seed=1), **MINIBATCHES)
+    assert_close(ours, lean, atol=1e-5)
+
+
+def test_an_update_that_diverges_ends_and_leaves_the_weights(caplog):
+    ours = fused()
+    fragments = episodes()
+    fragments[0].rewards.data[0] = np.inf
+    before = weights(ours)
+    with caplog.at_level(logging.WARNING):
+        got = values(ours.update(episodes=fragments, timesteps={"num_env_steps_sampled_lifetime": 0}, **MINIBATCHES))
+    assert not math.isfinite(got[f"{DEFAULT_MODULE_ID}/total_loss"])
+    assert "1 of 1 minibatches had a gradient that is not finite" in caplog.text
+    for name, value in weights(ours).items():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"observations": IMAGES, "model": {"conv_filters": [[4, 3, 2], [4, 3, 2]]}}, "no vectors"),
+        ({"observations": NESTED, "module": Nested}, "no vectors"),
+        ({"grad_clip": 0.1, "grad_clip_by": "value"}, "grad_clip_by is value"),
+        ({"use_critic": False}, "use_critic is off"),
+    ],
+)
+def test_what_it_cannot_serve_is_said(options, reason):
+    assert reason in fused_obstacle(configured(PPOTorchLearner, **options))
+
+
+def test_rows_and_minibatches_are_padded_to_few_sizes():
+    from study.trial.engine.learning.fused_program import padded
+
+    sizes = [padded(length) for length in range(1, 10_000)]
+    assert all(size >= length for length, size in enumerate(sizes, 1))
+    assert all(size <= 1.5 * length for length, size in enumerate(sizes, 1))
+    assert len(set(sizes)) < 30
