@@ -3,8 +3,8 @@
 The update is LunarLander's: 4000 steps from 32 lanes, 8 observed numbers, 4 actions, two networks of 256 x 256 tanh
 units, minibatches of 128, 10 epochs. The plain loop is what one would write for the same mathematics by hand; all
 get the same episodes and alternate in one run. Minibatches: 313 of ours, 320 of the
-plain loop, whose last one of each epoch is short, and 315 of RLlib, which appends a row behind each fragment. `limit` is
-the matrix products of these minibatches alone, forwards and backwards: no update can be faster with this arithmetic.
+plain loop, whose last one of each epoch is short, and 315 of RLlib, which appends a row behind each fragment. The
+`limit` is the matrix products of these minibatches alone: no update with this arithmetic can be faster.
 
     python -m tests.benchmarks.update [--repetitions 7] [--threads 1]
     python -m tests.benchmarks.update --hidden 64 --steps 5888 --lanes 46 --minibatch 256    # the winner of the example
