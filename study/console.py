@@ -6,10 +6,11 @@ Needs rich. `tests/unit/test_console.py` checks that no other file prints.
 import json
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +23,8 @@ PROGRAMS = ("python ", "mlflow ui", "pip install")
 """What a line with a command holds."""
 NARROW = 100
 """Terminals with fewer columns get tighter tables."""
+LONG_HEADING = 9
+"""Characters of a heading that may take two lines on them."""
 
 
 class SteadyConsole(Console):
@@ -88,25 +91,28 @@ def table(
     *,
     words: Collection[str] = (),
     fold: Collection[str] = (),
+    least: Mapping[str, int] = MappingProxyType({}),
     width: int = FILE_WIDTH,
 ) -> Table:
-    """Return a table without lines, numbers to the right.
+    """Return a table without lines, numbers to the right; a row takes one line unless a column may fold.
 
     Args:
         headings: One for each column.
         rows: Cells, as many as headings. Texts are never markup.
-        words: Columns with words, which stand to the left and are never cut.
+        words: Columns with words, which stand to the left and are never folded.
         fold: Columns with words that may take several lines.
-        width: Columns of the terminal; on a narrow one the columns stand closer.
+        least: Heading -> columns of the terminal that it takes at least: a table that is redrawn stays as it is.
+        width: Columns of the terminal; on a narrow one the columns stand closer and headings take two lines.
     """
-    made = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=width < NARROW)
+    narrow = width < NARROW
+    made = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=narrow)
     for heading in headings:
+        shown = Text(heading.replace(" ", "\n", 1) if narrow and len(heading) > LONG_HEADING else heading)
         if heading in fold:
-            made.add_column(Text(heading), overflow="fold")
-        elif heading in words:
-            made.add_column(Text(heading), no_wrap=True)
+            made.add_column(shown, overflow="fold", vertical="bottom")
         else:
-            made.add_column(Text(heading), justify="right")
+            justify: JustifyMethod = "left" if heading in words else "right"
+            made.add_column(shown, justify=justify, no_wrap=True, min_width=least.get(heading), vertical="bottom")
     for row in rows:
         made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return made

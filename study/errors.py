@@ -18,7 +18,7 @@ at the command line.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Self
 
 
 class ExitCode(IntEnum):
@@ -158,3 +158,10 @@ class SpaceError(StudyError, ValueError):
         super().__init__("\n".join([f"{source}: {count}", *(f"  {fault}" for fault in faults)]), code="space")
         self.source = source
         self.faults = tuple(faults)
+
+    @classmethod
+    def of(
+        cls, source: str, *, where: str, rule: str, got: object = "", fix: str, code: str, line: int | None = None
+    ) -> Self:
+        """Return the error of one fault; arguments as of `Fault`."""
+        return cls(source, [Fault(where=where, rule=rule, got=str(got), fix=fix, code=code, line=line)])

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from study.console import write
-from study.errors import Fault, SpaceError
+from study.errors import SpaceError
 from study.records.folder import NAME
 from study.space.parsing import load_space
 from study.space.space_file import SHIPPED, read_space
@@ -108,7 +108,7 @@ Trials = Annotated[
 
 def wrong_option(option: str, rule: str, *, got: object = "", fix: str, code: str) -> SpaceError:
     """Return the error of one option or argument of a command."""
-    return SpaceError("command line", [Fault(where=option, rule=rule, got=str(got), fix=fix, code=code)])
+    return SpaceError.of("command line", where=option, rule=rule, got=str(got), fix=fix, code=code)
 
 
 def one_space(argument: str | None, option: str | None) -> str:

@@ -28,6 +28,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def clock(seconds: float) -> str:
+    """Return the time since a start, as a clock shows it: `0:07`, `12:34`, `1:02:34`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def cpu_hours(hours: float) -> str:
     """Return CPU-hours with at least two significant digits: `12.3 CPU-hours`, `0.034 CPU-hours`."""
     return f"{hours:,.1f} CPU-hours" if hours >= 0.95 else f"{hours:.2g} CPU-hours"

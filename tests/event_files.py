@@ -10,6 +10,7 @@ from tensorboardX.proto import plugin_hparams_pb2 as hparams
 from tensorboardX.record_writer import masked_crc32c as checksum
 
 from study.metrics import METRICS
+from study.mirrors.tensorboard import tag_of
 from study.records.folder import StudyFolder
 from study.records.records import Evaluation, Iteration, TrialBuilt, TrialEnded, TrialStarted, read_lines
 
@@ -104,7 +105,7 @@ def expected(folder: StudyFolder) -> dict[str, Points]:
         for name, value in values.items():
             if value is not None and math.isfinite(value):
                 points[name].append((step, struct.unpack("<f", struct.pack("<f", value))[0], line.time))
-    return {name: dict(points) for name, _, points in runs.values()}
+    return {name: {tag_of(metric): values for metric, values in points.items()} for name, _, points in runs.values()}
 
 
 def steps_of(points: Points, name: str) -> set[int]:

@@ -130,8 +130,8 @@ FAULTS = (
     Fault(
         subject="certificate",
         what="a run that played other episodes than asked for is not noticed",
-        old='            "first_episode": request.first_episode,\n            "digest"',
-        new='            "digest"',
+        old="_unlike(asdict(wanted), asdict(record), why=",
+        new='_unlike({**asdict(wanted), "first_episode": record.first_episode}, asdict(record), why=',
         tests=("test_certificate.py", "test_record_mutations.py", "test_confirmation_episodes.py"),
     ),
     Fault(

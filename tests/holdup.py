@@ -14,6 +14,7 @@ from study.designs.holdup.calibration import opening
 from study.designs.holdup.machine import decide
 from study.designs.holdup.phases import phases
 from study.designs.holdup.variants import runners_of
+from study.designs.starts import asked_for, start_of
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.planning.needs import execution_of, label_at_start, num_cpus, num_sampling_processes, processes
@@ -38,10 +39,10 @@ from study.records.records import (
     read_lines,
 )
 from study.records.request import TrialRequest, digest_of
-from study.space.parameters import SCALE, Value
-from study.space.settings import resolve, rounded, runnable
+from study.space.parameters import Value
+from study.space.settings import resolve
 from study.space.spec import StudySpec
-from study.space.variants import spec_of, with_lanes_in
+from study.space.variants import spec_of
 from tests.spaces import spec as small_spec
 
 BEGUN = 1_700_000_000.0
@@ -159,47 +160,31 @@ def _trial(
     if request.reported_to_sampler:
         known = request.setting
         proposed = _proposed(spec, number) if known is None else {name: known[name] for name in spec.tuned}
-        rule = rounded(spec, {**proposed, SCALE: scale})
-        rule.pop(SCALE)
-    else:
-        rule = dict(request.setting or {})
-    setting = runnable(spec, {**rule, SCALE: scale}, written=() if request.reported_to_sampler else tuple(rule))
     own, runners = spec_of(spec, request.variant), runners_of(spec, request.variant, scale, cluster)
-    if runners != scale:
-        setting = with_lanes_in(setting, runners)
     execution = execution_of(own, scale, cluster)
     cpus = num_cpus(own, runners, execution)
     start = label_at_start(own, cluster, num_env_runners=runners, execution=execution, beside=(beside - 1) * cpus)
     label: Timing = "emulated" if runners != scale else start.timing
     sampling = num_sampling_processes(own, runners, execution)
-    yield TrialStarted(
-        trial=number,
+    started = start_of(
+        replace(request, trial=number),
+        asked_for(spec, request, proposed, number),
         attempt=1,
-        seed=request.seed,
-        setting=setting,
-        proposed=proposed,
-        iterations=request.iterations,
-        anchor=request.name,
-        optuna_number=number if request.reported_to_sampler else None,
+        num_env_runners=runners,
         num_cpus=cpus,
         execution=execution,
-        stage=request.stage,
-        rule=rule,
-        digest=digest_of(rule),
-        variant=request.variant,
-        scale=scale if runners != scale else None,
-        first_episode=request.first_episode,
     )
+    yield started
     yield TrialBuilt(
         trial=number,
         attempt=1,
         startup_time_s=1.0,
-        effective={**setting, "seed": request.seed, "num_sampling_processes": sampling},
+        effective={**started.setting, "seed": request.seed, "num_sampling_processes": sampling},
         processes_per_node={"n0": len(processes(own, runners, execution))},
         timing=label,
         timing_reason="invented",
     )
-    yield from _training(own, number, request, outcome(request, rule), label)
+    yield from _training(own, number, request, outcome(request, started.rule), label)
 
 
 def _training(

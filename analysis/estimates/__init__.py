@@ -3,6 +3,7 @@
 import pandas as pd
 
 from analysis.estimates.frame import DTYPES, Basis, Cell, Row, frame_of, select
+from analysis.estimates.learning import learning_rows, target_rows
 from analysis.estimates.quantities import QUANTITIES, Quantity
 from analysis.estimates.results import Results
 from analysis.estimates.throughput import throughput_rows
@@ -23,4 +24,5 @@ __all__ = [
 
 def estimates_of(results: Results) -> pd.DataFrame:
     """Return every estimate of a study, one row each, with the columns of `DTYPES`."""
-    return frame_of([*throughput_rows(results)], kind=results.data.kind, engine=results.engine)
+    rows = [*throughput_rows(results), *target_rows(results), *learning_rows(results.data)]
+    return frame_of(rows, kind=results.data.kind, engine=results.engine)

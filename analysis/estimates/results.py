@@ -75,7 +75,8 @@ class Results:
         """Steps, time and cost to target, as well as the evaluations know them."""
         from analysis.scaling.goodput import goodput
 
-        return attempt(lambda: goodput(self.watched))
+        spec = self.data.spec
+        return attempt(lambda: goodput(self.watched, budget=spec.budget.env_steps if spec else None))
 
     @cached_property
     def watched(self) -> "pd.DataFrame":

@@ -1,4 +1,4 @@
-"""Estimates of time and throughput: rates, speed-ups, efficiencies, phases, steps to the target. Imports pandas.
+"""Estimates of time and throughput: rates, speed-ups, efficiencies, phases. Imports pandas.
 
 The statistics are those of `analysis.scaling`; this names them by cell and quantity.
 """
@@ -8,12 +8,12 @@ from functools import cache
 
 import pandas as pd
 
-from analysis.estimates.frame import Basis, Cell, Row, rows_of
+from analysis.estimates.frame import Cell, Row, rows_of
 from analysis.estimates.results import Results
 from analysis.scaling.blocks import ratio_of_totals
 from analysis.scaling.fingerprint import BATCH, ENGINE, fields, labels
 from analysis.scaling.phases import MOST_CELLS
-from analysis.scaling.results import Goodput, Phases, Scaling
+from analysis.scaling.results import Phases, Scaling
 from analysis.scaling.selection import as_int, select
 from study.statistics import Estimate
 
@@ -49,14 +49,13 @@ def engine_in(fingerprint: str) -> str:
 
 
 def throughput_rows(results: Results) -> Iterator[Row]:
-    """Yield every estimate that rests on a measured clock, and steps to the target."""
+    """Yield every estimate that rests on a measured clock alone."""
     measured = select(results.data.runs).runs
     names = Names(measured)
     yield from _rates(measured, names)
     yield from _strong(results.strong, names)
     yield from _weak(results.weak)
     yield from _phases(results.phases, names)
-    yield from _targets(results.goodput)
 
 
 def _rates(measured: pd.DataFrame, names: Names) -> Iterator[Row]:
@@ -138,23 +137,3 @@ def _phases(found: Phases | str, names: Names) -> Iterator[Row]:
             "useful_share": row.useful,
         }
         yield from rows_of(cell, estimates, engine=engine_in(row.fingerprint))
-
-
-def _targets(found: Goodput | str) -> Iterator[Row]:
-    for group in found.groups if isinstance(found, Goodput) else ():
-        for row in group.rows:
-            cell = Cell(
-                workload=group.label,
-                num_env_runners=row.num_env_runners,
-                num_cpus=row.num_cpus,
-                train_batch_size=row.train_batch_size,
-            )
-            basis: Basis = "measured" if row.n_timed else "emulated"
-            estimates = {
-                "steps_to_target": row.steps_to_target,
-                "statistical_efficiency": row.statistical_efficiency,
-                "goodput": row.goodput,
-                "time_to_target_s": row.time_to_target_s,
-                "cpu_hours_to_target": row.cpu_h_to_target,
-            }
-            yield from rows_of(cell, estimates, basis=basis)

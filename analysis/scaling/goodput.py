@@ -41,7 +41,13 @@ UNKNOWN = "no fingerprint, scale or batch"
 SECONDS_PER_HOUR = 3600
 
 
-def goodput(runs: pd.DataFrame, *, reference: tuple[int, int] | None = None, level: float = 0.95) -> Goodput:
+def goodput(
+    runs: pd.DataFrame,
+    *,
+    reference: tuple[int, int] | None = None,
+    level: float = 0.95,
+    budget: float | None = None,
+) -> Goodput:
     """Return steps, time and cost to target per batch and scale.
 
     A group learns by one setting: equal `digest` in a hold-up study, else equal fingerprint apart from the batch and
@@ -58,6 +64,7 @@ def goodput(runs: pd.DataFrame, *, reference: tuple[int, int] | None = None, lev
         runs: One row per trial (`analysis.load`).
         reference: (runners, batch) with statistical efficiency 1; by default the smallest batch at its smallest scale.
         level: Nominal coverage of the intervals, in (0, 1).
+        budget: Env steps that every run was given, where known: no horizon is beyond, although the last batch is.
 
     Returns:
         Groups of several runs of which at least one reached its target, those with the most rows first.
@@ -87,7 +94,8 @@ def goodput(runs: pd.DataFrame, *, reference: tuple[int, int] | None = None, lev
     ended = ended[keys[ended.index].isin(ranked[:MOST_GROUPS])]
     groups: dict[str, GoodputGroup] = {}
     for key, part in ended.groupby(keys[ended.index], sort=True):
-        group = _group(part, measured[keys[measured.index] == key], reference=reference, level=level)
+        timed = measured[keys[measured.index] == key]
+        group = _group(part, timed, reference=reference, level=level, budget=budget)
         if group is None:
             excluded[NO_TARGET] += len(part)
         else:
@@ -155,6 +163,7 @@ def _group(
     *,
     reference: tuple[int, int] | None,
     level: float,
+    budget: float | None,
 ) -> GoodputGroup | None:
     cells = {
         (int(cell[BATCH].iloc[0]), int(cell["num_env_runners"].iloc[0])): cell
@@ -163,6 +172,7 @@ def _group(
     horizon = common_horizon(cells.values())
     if horizon is None or not part["env_steps_to_target"].notna().any():
         return None
+    horizon = min(horizon, budget or horizon)
     targets = {key: to_target(cell, horizon) for key, cell in cells.items()}
     base = next(iter(cells)) if reference is None or reference[::-1] not in cells else reference[::-1]
     rows = []
@@ -176,7 +186,9 @@ def _group(
             else _statistical_efficiency(targets[base], of_cell, horizon, level=level)
         )
         steps = restricted(of_cell, horizon, level=level)
-        rows.append(_row(batch, scale, of_cell, timed, steps=steps, efficiency=efficiency, level=level))
+        trials = tuple(sorted(int(each) for each in cells[batch, scale]["trial"])) if "trial" in part else ()
+        row = _row(batch, scale, of_cell, timed, steps=steps, efficiency=efficiency, level=level)
+        rows.append(replace(row, trials=trials))
     resolution = max(of_cell.resolution for of_cell in targets.values())
     return GoodputGroup(
         label="", horizon=int(horizon), reference=base[::-1], rows=tuple(rows), resolution=int(resolution)

@@ -220,6 +220,8 @@ class GoodputRow:
     """Time to target times CPUs allocated, CPU-seconds."""
     cpu_h_to_target: Estimate | None
     """The same in CPU-hours."""
+    trials: tuple[int, ...] = ()
+    """Numbers of the runs that ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

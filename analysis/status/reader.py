@@ -277,9 +277,13 @@ def time_left(rows: Sequence[TrialRow], under_way: Sequence[TrialRow], planned: 
     ended = [row for row in rows if row.status == "finished" and row.duration_s is not None]
     stage = under_way[-1].stage if under_way else (ended[-1].stage if ended else None)
     like = [row for row in ended if row.stage == stage]
-    durations = [row.duration_s or 0.0 for row in (like if len(like) >= FEWEST_DURATIONS else ended)]
-    if not durations:
+    alike = like if len(like) >= FEWEST_DURATIONS else ended
+    if not alike:
         return None
+    # A trial's own start-up counts; that of the first ones pays for all: imports, Ray's processes, files read first.
+    startups = sorted(row.startup_time_s for row in rows if row.startup_time_s is not None)
+    usual = statistics.median_low(startups) if startups else 0.0
+    durations = [(row.duration_s or 0.0) - max((row.startup_time_s or 0.0) - usual, 0.0) for row in alike]
     waiting = max(planned - sum(row.ended for row in rows) - len(under_way), 0)
     trials = waiting + sum(1 - row.progress for row in under_way)
     # Interrupted attempts of earlier sessions say nothing about the pace of this one.

@@ -3,13 +3,13 @@
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.padding import Padding
 from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from analysis.status.reader import time_left
@@ -17,7 +17,7 @@ from study.cli.tables import trial_table
 from study.console import terminal
 from study.harmless import one_line
 from study.records.ledger import TrialRow
-from study.text import count, duration, number
+from study.text import clock, count, duration, number
 
 if TYPE_CHECKING:
     from study.designs.base import Design
@@ -51,6 +51,12 @@ class PlainDisplay:
         """Print one line, if it can be: a study does not end because its log is full."""
         with contextlib.suppress(OSError):
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    @contextlib.contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Print what is being done."""
+        self.note(f"{what} …")
+        yield
 
     @contextlib.contextmanager
     def live(self, conductor: "Conductor") -> Iterator[None]:
@@ -89,19 +95,36 @@ class LiveDisplay:
     """A table that follows the study."""
 
     def __init__(self, console: Console) -> None:
-        """Draw on `console`."""
+        """Draw on `console`; the time that the person has waited counts from now."""
         self._console = console
+        self._began = time.monotonic()
 
     def note(self, text: str) -> None:
         """Print one line above the table, if it can be."""
         with contextlib.suppress(OSError):
             self._console.print(text, highlight=False, markup=False)
 
+    def busy(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Show what is being done, and for how long, while the context is open."""
+        began = time.monotonic()
+        return self._redrawn(lambda: Group(Text(f"{what} … {clock(time.monotonic() - began)}"), Text("")))
+
+    def live(self, conductor: "Conductor") -> contextlib.AbstractContextManager[None]:
+        """Show the study while the context is open."""
+        return self._redrawn(
+            lambda: live_view(
+                conductor,
+                width=self._console.width,
+                height=self._console.height,
+                elapsed_s=time.monotonic() - self._began,
+            )
+        )
+
     @contextlib.contextmanager
-    def live(self, conductor: "Conductor") -> Iterator[None]:
+    def _redrawn(self, view: Callable[[], Group]) -> Iterator[None]:
         """Redraw twice a second, in a thread of rich's, while the context is open."""
         with Live(
-            get_renderable=lambda: live_view(conductor, width=self._console.width),
+            get_renderable=view,
             console=self._console,
             refresh_per_second=2,
             transient=True,
@@ -114,44 +137,85 @@ class LiveDisplay:
         """Do nothing: the view redraws itself."""
 
 
-def live_view(conductor: "Conductor", *, width: int) -> Group:
-    """Return what a terminal shows of a running study."""
-    rows = list(conductor.ledger.rows.values())
+def live_view(conductor: "Conductor", *, width: int, height: int = 24, elapsed_s: float = 0.0) -> Group:
+    """Return what a terminal shows of a running study.
+
+    Every line has its place and every column its width, so that nothing moves while values change.
+
+    Args:
+        conductor: Of the session.
+        width: Columns of the terminal.
+        height: Lines of the terminal.
+        elapsed_s: Seconds since the person started the session.
+    """
+    now = time.time()
+    rows = list(conductor.ledger.rows.values())  # a copy: the event loop may add a row meanwhile
     running = [row for row in rows if row.status == "running"]
-    ended = sorted((row for row in rows if row.status != "running"), key=lambda row: row.ended_at or 0)
-    shown = running + ended[::-1][: max(MAX_ROWS - len(running), 3)]
-    table = trial_table(shown, width=width, times=conductor.design.times)
     done = sum(row.ended for row in rows) + sum(row.progress for row in running)
+    parts: list[RenderableType] = [
+        one_of_lines(" · ".join(_results(conductor, rows))),
+        progress_bar(
+            done, conductor.plan.num_trials, width, after=f"{clock(elapsed_s)}{_outlook(conductor, rows, now)}"
+        ),
+        one_of_lines(" · ".join(_at_work(running)) or "Ray Tune starts"),
+        trial_table(
+            _shown(rows, max(min(MAX_ROWS, height - 8), 3)), width=width, times=conductor.design.times, now=now
+        ),
+    ]
     # The last line stays empty: a terminal echoes ^C there, which at the end of a full line would begin another.
-    return Group(Text(headline(conductor)), progress_bar(done, conductor.plan.num_trials, width), table, Text(""))
+    return Group(*parts, Text(""))
 
 
-def progress_bar(done: float, total: int, width: int) -> Padding:
-    """Return a bar of at most 60 columns."""
-    return Padding(ProgressBar(total=total, completed=done, width=min(width - 2, 60)), (0, 0))
+def one_of_lines(text: str) -> Text:
+    """Return a text that stays on one line; where that is too short, an ellipsis shows it."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def _shown(rows: Sequence[TrialRow], most: int) -> list[TrialRow]:
+    """Return the trials under way and the last that ended, by number: a line keeps its place until it leaves."""
+    latest = sorted(rows, key=lambda row: (row.status == "running", row.ended_at or 0, row.trial))[-most:]
+    return sorted(latest, key=lambda row: row.trial)
+
+
+def progress_bar(done: float, total: int, width: int, *, after: str = "") -> Table:
+    """Return a bar of at most 60 columns with words behind it; blue while it grows, green at its end."""
+    bar = ProgressBar(
+        total=total, completed=done, width=min(width - 30, 60), complete_style="blue", finished_style="green"
+    )
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(bar, one_of_lines(after))
+    return grid
 
 
 def headline(conductor: "Conductor") -> str:
-    """Return how far the study is, in one line."""
-    counts, total = conductor.ledger.counts(), conductor.plan.num_trials
-    ended = counts["finished"] + counts["failed"]
-    rows = list(conductor.ledger.rows.values())  # a copy: the event loop may add a row meanwhile
-    phase = conductor.phase
-    parts = [f"{phase}: {ended} of about {total} trials ended" if phase else f"{ended} of {total} trials ended"]
+    """Return how far the study is, in one line: what stands in a log."""
+    rows = list(conductor.ledger.rows.values())
     running = [row for row in rows if row.status == "running"]
-    parts += _at_work(running)
+    parts = [*_results(conductor, rows), *_at_work(running)]
+    return " · ".join(parts) + _outlook(conductor, rows, time.time())
+
+
+def _results(conductor: "Conductor", rows: Sequence[TrialRow]) -> Iterator[str]:
+    """Yield how many trials ended, and the best of them."""
+    counts, total, phase = conductor.ledger.counts(), conductor.plan.num_trials, conductor.phase
+    ended = counts["finished"] + counts["failed"]
+    yield f"{phase}: {ended} of about {total} trials ended" if phase else f"{ended} of {total} trials ended"
     if counts["failed"]:
-        parts.append(f"{counts['failed']} failed")
+        yield f"{counts['failed']} failed"
     known = {row.trial: final for row in rows if (final := _final_return(row)) is not None}
     if known:
         best = max(known, key=known.__getitem__)
         cut = " (of episodes that did not end)" if conductor.ledger.rows[best].all_cut else ""
-        parts.append(f"best return {known[best]:.1f}{cut}")
+        yield f"best return {known[best]:.1f}{cut}"
+
+
+def _outlook(conductor: "Conductor", rows: Sequence[TrialRow], now: float) -> str:
+    """Return how long the rest should take, or why the study stops before: then nothing is left."""
     if conductor.stop is not None:
-        parts.append(f"stopping: {conductor.stop.detail}")
-    elif (left := time_left(rows, running, total, time.time())) is not None:
-        parts.append(f"about {duration(left.seconds)} left")
-    return " · ".join(parts)
+        return f" · stopping: {conductor.stop.detail}"
+    running = [row for row in rows if row.status == "running"]
+    left = time_left(rows, running, conductor.plan.num_trials, now)
+    return "" if left is None else f" · about {duration(left.seconds)} left"
 
 
 def _final_return(row: TrialRow) -> float | None:

@@ -3,7 +3,7 @@
 import shlex
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -20,7 +20,7 @@ from study.records.timing import PRESSURE_LIMIT
 from study.space.cells import BASE_CELL, Cell, cells_of
 from study.space.spec import StudySpec
 from study.space.variants import STAGES
-from study.text import MISSING, count, cpu_hours, duration, estimate, gigabytes, number, plain
+from study.text import MISSING, clock, count, cpu_hours, duration, estimate, gigabytes, number, plain, spans
 
 TIMING_NOTES: Mapping[str, str] = {
     "oversubscribed": "more processes than cores; these times and rates say nothing about scaling.",
@@ -36,30 +36,66 @@ CUT = ", every episode cut at the limit"
 # --- trials ---------------------------------------------------------------------------------------------------------
 
 
-def trial_table(rows: Iterable[TrialRow], *, width: int, times: bool = False) -> Table:
-    """Return the table of trials; where each is timed, they are runs of cells in blocks."""
-    what = ("cell", "block") if times else ("lr", "seed")
+def trial_table(rows: Iterable[TrialRow], *, width: int, times: bool = False, now: float | None = None) -> Table:
+    """Return the table of trials, a line for each.
+
+    Args:
+        rows: The trials.
+        width: Columns of the terminal; on a narrow one, one column says the state of a trial or how it was timed.
+        times: Whether the trials are runs of cells in blocks, each for its times.
+        now: Seconds since the epoch while the study runs: columns then have their full width from the start.
+    """
+    narrow = width < _ROOM_FOR_BOTH
+    columns = _OF_CELLS if times else _OF_SETTINGS
+    ends = {"state": 14} if narrow else {"timing": 14, "status": 13}
+    widths = {**columns, **ends}
     return table(
-        ("trial", "runners", "batch", *what, "env steps/s", "wall time s", "return", "timing", "status"),
+        list(widths),
         [
             (
-                str(row.trial),
-                str(row.num_env_runners),
-                str(row.setting["train_batch_size"]),
-                str(row.anchor) if times else f"{row.setting['lr']:.2g}",
-                str(row.seed),
-                number(row.env_steps_per_s(), ",.0f"),
-                number(_wall_time_s(row)),
-                number(_latest_return(row), ".1f"),
-                row.timing or "",
-                _status(row),
+                *(_CELLS[name](row) for name in columns),
+                *([_state(row, now, narrow=True)] if narrow else [row.timing or "", _state(row, now)]),
             )
             for row in rows
         ],
-        words=("timing",),
-        fold=("status",),
+        words=list(ends),
+        least=widths if now is not None else {},
         width=width,
     )
+
+
+_CELLS: Mapping[str, Callable[[TrialRow], str]] = {
+    "trial": lambda row: str(row.trial),
+    "block": lambda row: str(row.seed),
+    "runners": lambda row: str(row.num_env_runners),
+    "envs": lambda row: plain(row.setting.get("num_envs_per_env_runner", MISSING)),
+    "batch": lambda row: str(row.setting["train_batch_size"]),
+    "minibatch": lambda row: plain(row.setting.get("minibatch_size", MISSING)),
+    "epochs": lambda row: plain(row.setting.get("num_epochs", MISSING)),
+    "lr": lambda row: f"{row.setting['lr']:.2g}",
+    "seed": lambda row: str(row.seed),
+    "env steps/s": lambda row: number(row.env_steps_per_s(), ",.0f"),
+    "wall time s": lambda row: number(_wall_time_s(row)),
+    "return": lambda row: number(_latest_return(row), ".1f"),
+}
+"""Heading -> what a column of the table of trials shows."""
+_OF_SETTINGS = {
+    "trial": 5,
+    "runners": 7,
+    "batch": 6,
+    "lr": 7,
+    "seed": 4,
+    "env steps/s": 7,
+    "wall time s": 6,
+    "return": 6,
+}
+_OF_CELLS = {"trial": 5, "block": 5, "runners": 7, "envs": 4, "batch": 6, "minibatch": 9, "epochs": 6} | {
+    "env steps/s": 7,
+    "wall time s": 6,
+}
+"""Columns of a study that learns, and of one that times cells, with the width that their numbers take."""
+_ROOM_FOR_BOTH = 106
+"""Columns of a terminal from which on timing and status have a column each."""
 
 
 def _wall_time_s(row: TrialRow) -> float | None:
@@ -75,18 +111,34 @@ def _latest_return(row: TrialRow) -> float | None:
     return sum(returns) / len(returns) if returns else None
 
 
-def _status(row: TrialRow) -> Text:
-    if row.status == "running":
-        return Text(f"running {row.progress:4.0%}" if row.timing is not None else "starting", style="cyan")
-    if row.status == "finished":
-        return Text("finished", style="green")
-    return Text(f"{row.status.upper()}: {one_line(row.reason)}", style="red" if row.status == "failed" else "yellow")
+def _state(row: TrialRow, now: float | None, *, narrow: bool = False) -> Text:
+    """Return how far a trial is or how it ended; where there is one column for both, a finished one says its timing."""
+    match row.status:
+        case "running" if row.timing is None:
+            return Text("starting" if now is None else f"starting {clock(now - row.started)}", style="cyan")
+        case "running":
+            return Text(f"running {row.progress:4.0%}", style="cyan")
+        case "finished":
+            return Text(row.timing or "finished" if narrow else "finished", style="green")
+        case _:
+            return Text(row.status.upper(), style="red" if row.status == "failed" else "yellow")
+
+
+def say_reasons(console: Console, rows: Iterable[TrialRow]) -> None:
+    """Print why trials failed or were interrupted, a line for each reason."""
+    trials: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row in rows:
+        if row.reason and row.status != "finished":
+            trials[row.status.upper(), one_line(row.reason)].append(row.trial)
+    for (status, reason), numbers in trials.items():
+        say(console, f"{status}, trial{'s' if len(numbers) > 1 else ''} {spans(numbers)}: {reason}")
 
 
 def print_result(console: Console, rows: Iterable[TrialRow], best: Mapping[int, TrialRow], *, table_file: str) -> None:
     """Print the table of trials and the best setting of each scale."""
     rows = list(rows)
     console.print(trial_table(rows, width=console.width))
+    say_reasons(console, rows)
     statuses = Counter(row.status for row in rows)
     also = f", {statuses['interrupted']} interrupted" if statuses["interrupted"] else ""
     engine = engines_in_words(row.engine for row in rows)
@@ -303,8 +355,7 @@ def print_throughput(
     )
     for reason in dict.fromkeys(row.timing_reason for row in rows if row.timing in ("oversubscribed", "tainted")):
         say(console, f"not measured: {reason}")
-    for reason in dict.fromkeys(row.reason for row in rows if row.status == "failed"):
-        say(console, f"failed: {one_line(reason)}")
+    say_reasons(console, rows)
     _print_engine(console, spec, engines_in_words(row.engine for row in rows))
     say(console, f"\nn = {count(len(rows), 'trial')}. All columns: {table_file}")
     say(console, f"Speed-up, efficiency and models: python -m study report {shlex.quote(folder)}")

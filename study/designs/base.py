@@ -96,9 +96,7 @@ class Design(Protocol):
     name: str
     """As `StudySpec.design` gives it."""
     stages: tuple[str, ...] = ()
-    """Parts after which a session can be ended, in their order."""
-    guesses_trials: bool = False
-    """Whether the number of trials is an upper bound, since later trials depend on earlier ones."""
+    """Stages of the study, in their order; a session can be ended after each."""
     proposes: bool = True
     """Whether a sampler proposes settings."""
     times: bool = False

@@ -12,6 +12,7 @@ from typing import Any
 
 from study.designs.registry import design_of
 from study.designs.search.asking import Proposer
+from study.designs.starts import start_of
 from study.driver.losses import TAKEN_BACK, Loss
 from study.driver.neighbours import Neighbours
 from study.driver.trial_queue import TrialQueue
@@ -34,13 +35,12 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
 )
-from study.records.request import TrialRequest, digest_of
+from study.records.request import TrialRequest
 from study.records.table import write_table
 from study.records.timing import Label, label_at_end, label_with_lanes_in
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
-from study.space.throughput import LEARNERS
-from study.space.variants import spec_of, with_lanes_in
+from study.space.variants import spec_of
 from study.trial.messages import BuiltTrial
 
 MOST_DEATHS = 2
@@ -125,11 +125,6 @@ class Conductor:
     # --- dealing out -------------------------------------------------------------------------------------------
 
     @property
-    def num_left(self) -> int:
-        """Trials that this session has not dealt out yet, as far as they are known."""
-        return len(self._queue.waiting)
-
-    @property
     def phase(self) -> str:
         """What the study is at, for people; empty where it has no phases."""
         return self._course.phase_name
@@ -173,31 +168,15 @@ class Conductor:
 
     def _start(self, request: TrialRequest) -> TrialStarted:
         needs, earlier = self.plan.needs(request), self.ledger.rows.get(request.trial)
-        asked = self._proposer.ask(request)
-        setting = asked.setting
-        if needs.num_env_runners != request.num_env_runners:
-            setting = with_lanes_in(setting, needs.num_env_runners)
-        if request.num_learners is not None:
-            setting = {**setting, LEARNERS: request.num_learners}
-        started = TrialStarted(
-            trial=request.trial,
+        started = start_of(
+            request,
+            self._proposer.ask(request),
             attempt=earlier.attempt + 1 if earlier else 1,
-            seed=request.seed,
-            setting=setting,
-            proposed=asked.proposed,
-            iterations=request.iterations,
-            anchor=request.name,
-            optuna_number=asked.optuna_number,
+            num_env_runners=needs.num_env_runners,
             num_cpus=needs.num_cpus,
             execution=needs.execution,
-            stage=request.stage,
-            rule=asked.rule,
-            digest=digest_of(asked.rule) if asked.rule else "",
-            variant=request.variant,
-            scale=request.num_env_runners if needs.num_env_runners != request.num_env_runners else None,
-            predicted_cpu_s=self._course.predicted_cpu_s(request, setting),
-            first_episode=request.first_episode,
         )
+        started = replace(started, predicted_cpu_s=self._course.predicted_cpu_s(request, started.setting))
         self._course.check(started)
         self._append(started)
         self._queue.begin(request)
@@ -394,12 +373,9 @@ class Conductor:
         try:
             unpack_policy(policy, target)
         except OSError as error:
-            raise RecordError(
-                where=str(target),
-                rule=f"the policy could not be written ({error.strerror})",
-                fix="Free some space, then run the same command with --resume.",
-                code="policy-not-written",
-            ) from error
+            rule = f"the policy could not be written ({error.strerror})"
+            fix = "Free some space, then run the same command with --resume."
+            raise RecordError(where=str(target), rule=rule, fix=fix, code="policy-not-written") from error
         return str(target.relative_to(self.folder.path))
 
     def _label_at_start(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> Label:

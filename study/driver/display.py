@@ -13,6 +13,9 @@ class Display(Protocol):
     def note(self, text: str) -> None:
         """Show one line. Never raises because it cannot be written."""
 
+    def busy(self, what: str) -> AbstractContextManager[None]:
+        """Show what is being done while the context is open."""
+
     def live(self, conductor: "Conductor") -> AbstractContextManager[None]:
         """Show the study while the context is open."""
 

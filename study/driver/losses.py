@@ -24,7 +24,7 @@ def reason_of(text: str, *, address: str = "") -> str:
     """Return in one line why a trial failed, as near to the cause as Ray tells.
 
     Ray hands over the tracebacks of every process on the way, the cause last. A `TrialError` was written for people
-    and stands for itself; of any other exception the name is told too. Where a process died, nothing was raised.
+    and stands for itself; of any other exception the name is given too. Where a process died, nothing was raised.
 
     Args:
         text: What Tune wrote about the failure.
@@ -37,12 +37,12 @@ def reason_of(text: str, *, address: str = "") -> str:
         return (message if name in _FOR_PEOPLE else f"{name}: {message}")[:500]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if _GONE.search(text):
-        told = next((line for line in lines if _TOLD.match(line)), lines[0])
+        said = next((line for line in lines if _SAID.match(line)), lines[0])
         where = next((line.removeprefix("ip: ") for line in lines if line.startswith("ip: ")), address)
-        law = "its main process must stay alive"
+        rule = "its main process must stay alive"
         if loss_of(text) == "node":
-            law = "the node of its main process must stay in reach"
-        return f"trial: {law}{f' ({where})' if where else ''}, got: {told}"[:500]
+            rule = "the node of its main process must stay in reach"
+        return f"trial: {rule}{f' ({where})' if where else ''}, got: {said}"[:500]
     return lines[0][:500] if lines else "a process of the trial ended without a word"
 
 
@@ -72,8 +72,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)): ?(.*)$", re.MULTILINE)
 """The line of a traceback that names what was raised."""
 # Ray 2.60's own words (gcs_server, `ray.exceptions`).
-_TOLD = re.compile(r"The actor is dead because|The actor \w+ is unavailable")
+_SAID = re.compile(r"The actor is dead because|The actor \w+ is unavailable")
 _GONE = re.compile(r"^\s*(?:The actor died unexpectedly|The actor \w+ is unavailable|The actor is dead)", re.MULTILINE)
 _NODE = re.compile(r"(?:its|actor's) node (?:has died|was terminated)|is (?:temporarily )?unavailable")
-# A process that dies alone is told of by its node; one of which nobody tells went with its node, or the network did.
+# The node reports a process that dies alone; where nobody reports, the node has died too, or the network.
 _PROCESS = re.compile(r"its worker process has died|was killed by `ray\.kill`|references to the actor were removed")

@@ -81,7 +81,7 @@ def name_taken(folder: StudyFolder, options: RunOptions) -> SpaceError:
     """Return the error of a start where a study is already."""
     rule, got = "a new study needs a new name", f"'{options.name}' ({folder.path} exists)"
     fix = "Continue that study with --resume, or choose another --name."
-    return SpaceError(options.space, [Fault(where="--name", rule=rule, got=got, fix=fix, code="name-taken")])
+    return SpaceError.of(options.space, where="--name", rule=rule, got=got, fix=fix, code="name-taken")
 
 
 def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
@@ -115,13 +115,9 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
     """
     identity = folder.identity()
     if not _is_sound(identity):
-        raise RecordError(
-            where=str(folder.identity_file),
-            rule="`spec` and `digest` must agree",
-            got="a file that was changed",
-            fix="Restore it from a backup, or start a new study with --name.",
-            code="spec-and-digest-differ",
-        )
+        where = str(folder.identity_file)
+        rule, fix = "`spec` and `digest` must agree", "Restore it from a backup, or start a new study with --name."
+        raise RecordError(where=where, rule=rule, got="a file that was changed", fix=fix, code="spec-and-digest-differ")
     if identity.digest != spec.digest():
         different = ", ".join(_differences(identity.spec, spec.to_json())) or "defaults of another version"
         raise RecordError(
@@ -190,12 +186,8 @@ def write_identity(
         try:
             folder.rewrite(identity)
         except OSError as error:
-            raise RecordError(
-                where=str(folder.path),
-                rule=f"must be writable ({error.strerror})",
-                fix="Check its permissions.",
-                code="study-folder-not-writable",
-            ) from error
+            rule, fix = f"must be writable ({error.strerror})", "Check its permissions."
+            raise RecordError(where=str(folder.path), rule=rule, fix=fix, code="study-folder-not-writable") from error
 
 
 def _is_sound(identity: StudyIdentity) -> bool:

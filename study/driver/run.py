@@ -4,6 +4,7 @@ import contextlib
 import json
 import shlex
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -44,6 +45,7 @@ from study.space.settings import runnable
 from study.space.spec import Execution, StudySpec
 from study.space.throughput import LEARNERS
 from study.space.variants import Variant, spec_of
+from study.text import count
 from study.trial.engine.envs.probing import Spaces, probe_study
 from study.trial.messages import packed_config
 
@@ -57,7 +59,7 @@ READY_TIMEOUT_S = 60.0
 RESUME_READY_TIMEOUT_S = 5.0
 """How long a resume waits for it, to be able to say that it is down."""
 ABANDON_TIMEOUT_S = 5.0
-"""How long a study that was told to end, or an error on the way out, waits for MLflow."""
+"""How long a study that was stopped, or an error on the way out, waits for MLflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,7 @@ class StudyResult:
 
 
 def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> StudyResult:
-    """Run or resume a study until its plan is complete, it is told to stop, or its time is up.
+    """Run or resume a study until its plan is complete, it is stopped, or its time is up.
 
     Must be called from the main thread: SIGINT, SIGTERM and SIGUSR1 end the study cleanly, within ten seconds.
 
@@ -103,7 +105,8 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
     """
     folder = StudyFolder(options.out / options.name)
     resumed = is_resumed(folder, options)
-    spaces = probe_study(spec, options.space)
+    with display.busy(f"Trying the environment {spec.environment.id}"):
+        spaces = probe_study(spec, options.space)
     identity = resumed_identity(unpacked(folder), spec, options) if resumed else new_identity(spec, options)
     address = resolve_address(options.address)
     shape = private_shape(spec) if address is None else None
@@ -194,7 +197,7 @@ class _Session:
         self._own_modules = own_modules(spec.environment)
 
     def run(self, stack: contextlib.ExitStack, *, insist_on_mlflow: bool) -> StudyResult:
-        """Run until the plan is complete or the study is told to stop."""
+        """Run until the plan is complete or the study is stopped."""
         self._spec, ledger = take_up(self._spec, self._folder)
         stack.callback(self._abandon_mirrors)  # after a normal end there is nothing left to do
         for kind in MIRRORS:
@@ -205,7 +208,6 @@ class _Session:
         if insist_on_mlflow:
             self._await_mirrors(insist=True)  # before Ray starts: what is wrong with a place is known in seconds
         self._signals.check()
-        self._display.note(f"Starting Ray ({self._address or 'private'}) …")
         with self._ray() as shape, RayWatch(servers_of_ray(), self._signals.lose_ray):
             self._signals.install()
             self._signals.check()
@@ -236,6 +238,11 @@ class _Session:
                 alive = self._tune(conductor)
         self._signals.install()  # Ray's own code has put the default action of SIGTERM back when it shut down
         closed = self._signals.close(conductor)
+        with self._display.busy("Writing the end of the study"):
+            return self._end(conductor, closed)
+
+    def _end(self, conductor: Conductor, closed: StudyClosed) -> StudyResult:
+        """Return the result, once the certificate is written and the mirrors have had their time."""
         certificate = self._certify() if closed.reason == "complete" else None
         rows = tuple(conductor.ledger.rows[number] for number in sorted(conductor.ledger.rows))
         patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
@@ -275,10 +282,20 @@ class _Session:
             self._display.note(str(error))
             return None
 
-    def _ray(self) -> contextlib.AbstractContextManager[ClusterShape]:
-        if self._address is None:
-            return private_ray(num_cpus=private_shape(self._spec).num_cpus, verbose=self._options.verbose)
-        return joined_ray(self._address, runtime_env=runtime_env(self._own_modules), verbose=self._options.verbose)
+    @contextlib.contextmanager
+    def _ray(self) -> Iterator[ClusterShape]:
+        """Start a private Ray or join one, show that while it lasts, and let go of it in the end."""
+        verbose = self._options.verbose
+        with contextlib.ExitStack() as stack:
+            if self._address is None:
+                num_cpus = private_shape(self._spec).num_cpus
+                with self._display.busy(f"Starting a private Ray with {count(num_cpus, 'CPU')}"):
+                    shape = stack.enter_context(private_ray(num_cpus=num_cpus, verbose=verbose))
+            else:
+                with self._display.busy(f"Joining the Ray at {self._address}"):
+                    ray = joined_ray(self._address, runtime_env=runtime_env(self._own_modules), verbose=verbose)
+                    shape = stack.enter_context(ray)
+            yield shape
 
     def _await_mirrors(self, *, insist: bool) -> None:
         """Let the places outside of the folder prove that they work, where a first start has not seen it yet."""
@@ -287,7 +304,8 @@ class _Session:
             if ":" not in address or (insist and is_probed(address)):  # SQLite and servers were probed
                 continue
             try:
-                mirror.wait_ready(READY_TIMEOUT_S if insist else RESUME_READY_TIMEOUT_S)
+                with self._display.busy(f"Waiting for {mirror.name}"):
+                    mirror.wait_ready(READY_TIMEOUT_S if insist else RESUME_READY_TIMEOUT_S)
             except TrackingError as error:
                 if insist:
                     raise

@@ -23,7 +23,7 @@ from study.text import count, spans
 from study.trial.weights import STATE_FILE
 
 _SPACE_SUFFIXES = (".yaml", ".yml")
-_WAY_OUT = "copy the checkpoint into a folder of your own, and evaluate it there with --space."
+_WAY_OUT = "Copy the checkpoint into a folder of your own, and evaluate it there with --space."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ class NodeLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnProcesses:
-    """How the study's processes on a node are told from those of others."""
+    """Which processes on a node are the study's."""
 
     session: str
     """Name of the Ray session, which Ray's own processes have on their command lines; empty without a Ray."""

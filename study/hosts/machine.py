@@ -1,4 +1,4 @@
-"""What this machine can really give a study, and how it is told from others. Standard library and psutil.
+"""What this machine can really give a study, and its identity. Standard library and psutil.
 
 A joined Ray runs this on every node of its cluster.
 """

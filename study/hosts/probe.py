@@ -63,7 +63,7 @@ def read_node(*, sample_s: float, asking: Sequence[int] = (), asking_boot_id: st
     for name, read in readers.items():
         try:
             facts[name] = read()
-        except Exception as error:  # noqa: BLE001 (whatever it is, the person is told, and the rest is still read)
+        except Exception as error:  # noqa: BLE001 (the person sees it, and the rest is still read)
             faults[name] = f"{type(error).__name__}: {error}"
     return {"facts": facts, "faults": faults}
 

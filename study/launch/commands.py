@@ -4,14 +4,16 @@ Shows what a job reserves and what the plan needs, then submits it, or runs it h
 """
 
 import functools
+import inspect
 import math
 import shlex
-import sys
+from collections.abc import Callable
 from pathlib import PurePosixPath
+from typing import Any
 
 import typer
 
-from study.console import SteadyConsole
+from study.console import write
 from study.designs.registry import make_plan
 from study.errors import ExitCode, StudyError
 from study.harmless import mask_credentials
@@ -19,20 +21,16 @@ from study.launch.base import BatchScheduler, Launcher, NoAnswerError, clock
 from study.launch.files import WrittenFiles
 from study.launch.job import JOB_FILE
 from study.launch.launchers import LAUNCHERS
-from study.launch.manifests import KubeRayOptions, RayUpOptions, show_kuberay, show_ray_up
-from study.launch.options import JobOptions, command_of
+from study.launch.manifests import KubeRayOptions, Manifests, RayUpOptions, kuberay, ray_up
+from study.launch.options import BatchOptions, JobOptions, LaunchOptions
 from study.launch.ssh import parse_hosts
+from study.options import Command, command_app, examples
 from study.planning.needs import num_cpus
 from study.planning.shape import UNKNOWN, ClusterShape, NodeShape
 from study.space.spec import StudySpec
-from study.text import cpu_hours
+from study.text import count, cpu_hours
 
-app = typer.Typer(
-    help="Run a study as a job: start Ray on several nodes, resume when requeued, leave nothing behind.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = command_app("Run a study as a job: start Ray on several nodes, resume when requeued, leave nothing behind.")
 
 
 def launch(kind: type[Launcher], options: JobOptions) -> int:
@@ -53,9 +51,8 @@ def launch(kind: type[Launcher], options: JobOptions) -> int:
 def _submit(launcher: BatchScheduler, *, only_print: bool) -> int:
     folder, file, text = launcher.folder, launcher.folder / "job.sh", launcher.script()
     if only_print:
-        _say(f"\n# {file}")
-        sys.stdout.write(text)
-        _say(f"\nSubmit with: {shlex.join([*launcher.submit_command, str(file)])}")
+        _say(f"\n# {file}\n{text}")
+        _say(f"Submit with: {shlex.join([*launcher.submit_command, str(file)])}")
         return 0
     written = WrittenFiles(folder, {**launcher.job.files(), file.name: text})
     title = launcher.name.upper()
@@ -83,7 +80,7 @@ def _run_here(launcher: Launcher, *, only_print: bool) -> int:
 
     job = launcher.job
     if only_print:
-        sys.stdout.write(mask_credentials(job.model_dump_json(indent=1, exclude={"inputs"})) + "\n")
+        _say(mask_credentials(job.model_dump_json(indent=1, exclude={"inputs"})))
         return 0
     written = WrittenFiles(launcher.folder, job.files())
     code = supervise(launcher.folder / JOB_FILE)
@@ -100,11 +97,11 @@ def _run_here(launcher: Launcher, *, only_print: bool) -> int:
 def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
     """Say what is reserved and what the plan needs, and refuse what can never fit."""
     job, sizes = launcher.job, launcher.planned_cpus()
-    where = f"{len(sizes)} node{'s' if len(sizes) != 1 else ''}"
+    where = count(len(sizes), "node")
     if job.walltime_s is not None:
         size = f" x {job.cpus_per_node} CPUs" if job.cpus_per_node else ", whole,"
         where += f"{size} for at most {clock(job.walltime_s)}"
-    _say(f"{job.name} on {where}", style="bold")
+    _say(f"{job.name} on {where}")
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
         _say("How many CPUs that is, and whether the largest trial fits, is known when the job runs there.")
@@ -140,14 +137,54 @@ def _nodes(sizes: list[int], *, use_head: bool) -> tuple[NodeShape, ...]:
     )
 
 
-def _say(text: str, *, style: str | None = None) -> None:
-    """Print a line; names and paths in it are never markup."""
-    console = SteadyConsole(width=None if sys.stdout.isatty() else 140)
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+def write_manifests(make: Callable[[Any], Manifests], options: LaunchOptions) -> int:
+    """Write the files of another program, or only show the first, and say what to type; return the exit code."""
+    made = make(options)
+    if options.print_:
+        write(next(iter(made.files.values())))
+    else:
+        WrittenFiles(options.folder, made.files)
+        _say(f"Wrote {', '.join(str(options.folder / name) for name in made.files)}. Now type:")
+    _say(f"\n{made.commands}")
+    return 0
+
+
+def _say(text: str) -> None:
+    write(f"{text}\n")
+
+
+def _add(name: str, options: type[LaunchOptions], act: Callable[[Any], int]) -> None:
+    """Add a subcommand.
+
+    Args:
+        name: Of the subcommand.
+        options: Its options, the own ones of the class first; the docstring is the help.
+        act: Takes the options and returns the exit code.
+    """
+    takes_more = issubclass(options, BatchOptions)
+
+    def command(context: typer.Context, **values: Any) -> None:
+        if takes_more:
+            values["scheduler_options"] = tuple(context.args)
+            argument = values["space_argument"]
+            if values["space"] is not None and argument is not None and argument.startswith("-"):
+                # With --space, the first word after `--` takes the place of the argument.
+                values |= {"space_argument": None, "scheduler_options": (argument, *values["scheduler_options"])}
+        raise typer.Exit(act(options(**values)))
+
+    own_first = [field for each in options.__mro__ for field in inspect.get_annotations(each)]
+    fields = [each for field, each in inspect.signature(options).parameters.items() if field != "scheduler_options"]
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    parameters = [context, *sorted(fields, key=lambda each: own_first.index(each.name))]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__doc__ = options.__doc__
+    settings = {"allow_extra_args": takes_more}
+    epilog = examples(options.example)
+    app.command(name, cls=Command, context_settings=settings, epilog=epilog)(command)
 
 
 for _name, _kind in LAUNCHERS.items():
-    _settings = {"allow_extra_args": issubclass(_kind, BatchScheduler)}
-    app.command(_name, context_settings=_settings)(command_of(_kind.Options, functools.partial(launch, _kind)))
-app.command("ray-up")(command_of(RayUpOptions, show_ray_up))
-app.command("kuberay")(command_of(KubeRayOptions, show_kuberay))
+    _add(_name, _kind.Options, functools.partial(launch, _kind))
+_add("ray-up", RayUpOptions, functools.partial(write_manifests, ray_up))
+_add("kuberay", KubeRayOptions, functools.partial(write_manifests, kuberay))

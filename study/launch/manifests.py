@@ -1,35 +1,31 @@
 """`launch ray-up` and `launch kuberay`: the files that these programs read, and what to type. Starts nothing.
 
-The files are the templates `cluster.yaml`, `node.sh`, `rayjob.yaml`, `Containerfile` and `apptainer.def` with values.
-Checked against Ray 2.60 (`ray/autoscaler/ray-schema.json`, `_private/local/`, `_private/commands.py` and `updater.py`)
-and KubeRay (its `RayJob` schema, `controllers/ray/common/job.go`, `controllers/ray/utils/validation.go`).
+The files and the commands are templates with values. Checked against Ray 2.60 (`ray/autoscaler/ray-schema.json`,
+`_private/local/`, `_private/commands.py` and `updater.py`) and KubeRay (its `RayJob` schema,
+`controllers/ray/common/job.go`, `controllers/ray/utils/validation.go`).
 """
 
 import dataclasses
 import getpass
 import hashlib
-import json
 import re
 import secrets
 import shlex
 import socket
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, NoReturn
+from typing import Annotated
 from urllib.parse import unquote
 
 import typer
 
-from study.console import write
+from study.cluster.connection import RAY_ENVIRONMENT
 from study.designs.registry import make_plan
-from study.launch.files import WrittenFiles, fill
-from study.launch.job import Host
+from study.launch.files import fill
 from study.launch.node import LOWEST_PORT
-from study.launch.options import HostOptions, Hosts, LaunchOptions, Nodes, refuse
+from study.launch.options import HostOptions, Hosts, LaunchOptions, Nodes
 from study.launch.ssh import dashboard_line, parse_hosts
-from study.options import seconds
+from study.options import seconds, wrong_option
 from study.planning.shape import ClusterShape, NodeShape
 
 RAY_VERSION = "2.60.0"
@@ -42,14 +38,25 @@ _HEAD_CPUS, _HEAD_GB = 2, 8
 _PASSWORD = re.compile(r"://.*:.*@|[?&;]\w*(password|passwd|pwd|token|secret)\w*=", re.IGNORECASE | re.DOTALL)
 """What looks like one in a URI, well-formed or not."""
 
-Step = tuple[str, str]
-"""What a command is for, and the command."""
+
+@dataclass(frozen=True, kw_only=True)
+class Manifests:
+    """What another program reads, and how it is called.
+
+    Attributes:
+        files: Name -> content; the first is the one that `--print` shows.
+        commands: What to type, in its order, each below what it is for.
+    """
+
+    files: dict[str, str]
+    commands: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class RayUpOptions(HostOptions):
     """Write the files for `ray up` on machines of your own, and say what to type."""
 
+    example = "python -m study launch ray-up scaling.yaml --hosts lab-1:8,lab-2:16,lab-3:16"
     hosts: Hosts
     ssh_key: Annotated[str, typer.Option(help="Private key for the hosts; Ray copies it to the first.")] = ""
     head_ip: Annotated[str, typer.Option(help="Address at which the others reach the first host.")] = ""
@@ -59,18 +66,19 @@ class RayUpOptions(HostOptions):
         super().__post_init__()
         _check_no_password(self)
         for option, value, pattern, fix in (
-            ("--interface", self.interface, r"[\w.:-]*", "For instance eth0."),
+            ("--interface", self.interface, r"[\w.:-]*", "Name one like eth0."),
             ("--python", self.python, r"[\w./+-]+", "Give a path, or a name that --activate puts on the PATH."),
             ("--head-ip", self.head_ip, r"(\d+(\.\d+){3})?", "Give the address at which the others reach the head."),
         ):
             if not re.fullmatch(pattern, value, flags=re.ASCII):
-                refuse(option, f"must match {pattern}", value, fix)
+                raise wrong_option(option, rule=f"must match {pattern}", got=value, fix=fix, code="not-a-plain-name")
 
 
 @dataclass(frozen=True, kw_only=True)
 class KubeRayOptions(LaunchOptions):
     """Write a RayJob for KubeRay and container recipes, and say what to type."""
 
+    example = "python -m study launch kuberay scaling.yaml --nodes 3 --cpus-per-node 16 --image example.org/study:1"
     image: Annotated[str, typer.Option(help="Container image with this project, e.g. registry.example.org/me/study:1.")]
     cpus_per_node: Annotated[int, typer.Option(min=1, help="CPUs of each node.")]
     nodes: Nodes = 1
@@ -82,11 +90,14 @@ class KubeRayOptions(LaunchOptions):
         super().__post_init__()
         _check_no_password(self)
         if self.deadline_s is not None and self.deadline_s < _LEAST_DEADLINE_S:
-            refuse("--walltime", f"must be {_LEAST_DEADLINE_S} s or more", self.walltime, "Raise it.")
+            rule = f"must be {_LEAST_DEADLINE_S} s or more"
+            raise wrong_option("--walltime", rule=rule, got=self.walltime, fix="Raise it.", code="walltime")
         for word in self.run_arguments():
             if shlex.quote(word) != word:
                 rule = "must have no signs of a shell, because two shells read it"
-                refuse("argument", rule, word, "Write the value into the space file.")
+                raise wrong_option(
+                    "argument", rule=rule, got=word, fix="Write it into the space file.", code="shell-signs"
+                )
 
     @property
     def deadline_s(self) -> int | None:
@@ -94,34 +105,13 @@ class KubeRayOptions(LaunchOptions):
         return int(seconds(self.walltime, "--walltime")) if self.walltime else None
 
 
-def show_ray_up(options: RayUpOptions) -> int:
-    """Write what `ray up` reads, or only show it; return the exit code."""
-    return _show(options, *ray_up_files(options), shown="cluster.yaml")
-
-
-def show_kuberay(options: KubeRayOptions) -> int:
-    """Write what KubeRay reads, or only show it; return the exit code."""
-    return _show(options, *kuberay_files(options), shown="rayjob.yaml")
-
-
-def _show(options: LaunchOptions, texts: dict[str, str], steps: Sequence[Step], *, shown: str) -> int:
-    if options.print_:
-        sys.stdout.write(texts[shown])
-    else:
-        WrittenFiles(options.folder, texts)
-        write(f"Wrote {', '.join(str(options.folder / name) for name in texts)}. Now type:\n")
-    write("".join(f"\n# {why}\n{command}\n" for why, command in steps))
-    return 0
-
-
-def ray_up_files(options: RayUpOptions) -> tuple[dict[str, str], list[Step]]:
-    """Return the files of a cluster by their names, and the commands in their order.
+def ray_up(options: RayUpOptions) -> Manifests:
+    """Return the files of a cluster on listed hosts, and the commands of `ray`.
 
     Raises:
         SpaceError: The space is wrong, or the head has no address that the workers reach.
+        LaunchError: A host or a user could be read as an option of ssh.
     """
-    from study.cluster.connection import RAY_ENVIRONMENT
-
     listed, me = parse_hosts(options.hosts), getpass.getuser()
     user = listed[0].name.rpartition("@")[0] or me
     name = plain_name(options.study_name, of=f"{me} {user}")  # its folder in /tmp is among those of other people
@@ -129,15 +119,16 @@ def ray_up_files(options: RayUpOptions) -> tuple[dict[str, str], list[Step]]:
         dataclasses.replace(host, name=host.name.rpartition("@")[2], num_cpus=options.cpus_per_node or host.num_cpus)
         for host in listed
     ]
+    if len({host.name for host in hosts}) < len(hosts):
+        fix = "List each once."
+        raise wrong_option("--hosts", rule="must be different hosts", got=options.hosts, fix=fix, code="host-twice")
     head, *workers = hosts
     head_ip = options.head_ip or _address_of(head.name)
-    if len({host.name for host in hosts}) < len(hosts):
-        refuse("--hosts", "must be different hosts", options.hosts, "List each once.")
     if workers and head_ip.startswith("127."):
         rule = "must be an address that the other hosts reach, and not that of every machine itself"
-        refuse("--head-ip", rule, head_ip, "Give --head-ip.")
+        raise wrong_option("--head-ip", rule=rule, got=head_ip, fix="Give --head-ip.", code="head-on-loopback")
     base = options.port_base or LOWEST_PORT
-    folder, yaml = options.folder, options.folder / "cluster.yaml"
+    dashboard = dashboard_line(head.name, base + 7, jump=options.jump, user=user) if options.dashboard else ""
     values = {
         "options": options,
         "name": name,
@@ -150,7 +141,8 @@ def ray_up_files(options: RayUpOptions) -> tuple[dict[str, str], list[Step]]:
         "workers": workers,
         "num_hosts": len(hosts),
         "equal_cpus": len({host.num_cpus for host in workers}) <= 1,
-        "folder": folder,
+        "folder": options.folder,
+        "yaml": options.folder / "cluster.yaml",
         "space_file": options.space_file.resolve(),
         "space": f"{options.study_name}.yaml",
         "python": PurePosixPath(options.python),
@@ -159,116 +151,44 @@ def ray_up_files(options: RayUpOptions) -> tuple[dict[str, str], list[Step]]:
         # Ray starts up to a few processes for each CPU.
         "last_worker_port": base + 10 + 99 + 4 * max(host.num_cpus or 64 for host in hosts),
         "arguments": ["--name", options.study_name, *options.run_arguments()],
+        "dashboard_line": dashboard,
     }
-    texts = {
-        yaml.name: fill("cluster.yaml.j2", **values),
-        "node.sh": fill("node.sh.j2", **values),
-        "ray.token": secrets.token_urlsafe(32),
-    }
-    return texts, _ray_up_steps(options, name=name, head=head, user=user, dashboard_port=base + 7)
+    files = {name: fill(f"{name}.j2", **values) for name in ("cluster.yaml", "node.sh")}
+    files["ray.token"] = secrets.token_urlsafe(32)
+    return Manifests(files=files, commands=fill("ray-up.txt.j2", **values))
 
 
-def _ray_up_steps(options: RayUpOptions, *, name: str, head: Host, user: str, dashboard_port: int) -> list[Step]:
-    yaml, temp = shlex.quote(str(options.folder / "cluster.yaml")), f"/tmp/ru-{name}"
-    node = f"~/study-{name}/node.sh"
-    # The newer autoscaler, Ray's default, counts the head among the workers of this provider, and starts one too few.
-    # Ray keeps the provider's state in RAY_TMPDIR; by default in /tmp/ray, which belongs to its first user.
-    prepare = f"mkdir -p -m 700 {temp} && export RAY_TMPDIR={temp} RAY_UP_enable_autoscaler_v2=0"
-    steps = [
-        ("a folder for the state of `ray up`, on this machine", prepare),
-        ("start Ray on all hosts; needs rsync here and there", f"ray up --yes {yaml}"),
-        (
-            "run the study, or go on with it; with --tmux after `exec` it outlives this terminal",
-            f"ray exec {yaml} '. {node} run'",
-        ),
-        ("fetch the results", f"ray rsync-down {yaml} '~/study-{name}/studies/' studies/"),
-        ("stop this cluster's processes, and no others", f"ray exec {yaml} '. {node} stop-all'"),
-        (
-            "forget the cluster; runs `ray stop` on the head: leave it out where another Ray of yours runs there",
-            f"ray down --yes {yaml}",
-        ),
-    ]
-    if options.dashboard:
-        line = dashboard_line(head.name, dashboard_port, jump=options.jump, user=user)
-        steps.append(("from your own machine, once it runs", line))
-    return steps
-
-
-def kuberay_files(options: KubeRayOptions) -> tuple[dict[str, str], list[Step]]:
-    """Return the RayJob and the recipes of its container by their names, and the commands in their order.
+def kuberay(options: KubeRayOptions) -> Manifests:
+    """Return the RayJob and the recipes of its container, and the commands of podman and kubectl.
 
     Raises:
         SpaceError: The space is wrong.
         ClusterError: A trial of the space can never fit into these pods.
     """
-    from study.cluster.connection import RAY_ENVIRONMENT
-
     memory_gb = options.memory_gb or options.cpus_per_node + 2
     pods = [(f"worker {index}", options.cpus_per_node, memory_gb) for index in range(1, options.nodes + 1)]
     pods += [("head", _HEAD_CPUS, _HEAD_GB)] if options.use_head else []
     nodes = [NodeShape(address=pod, num_cpus=cpus, physical_cpus=cpus, memory_mb=gb * 1024) for pod, cpus, gb in pods]
     make_plan(options.spec, ClusterShape(nodes=tuple(nodes)))
-    name, space = plain_name(options.study_name), f"{options.study_name}.yaml"
+    space = f"{options.study_name}.yaml"
     arguments = ["--name", options.study_name, *options.run_arguments()]
     if "--tracking-uri" not in arguments:
         arguments = ["--tracking-uri", "sqlite:////study/mlflow.db", *arguments]  # else it would go with the pod
-    texts = {
-        "rayjob.yaml": fill(
-            "rayjob.yaml.j2",
-            options=options,
-            name=name,
-            space=space,
-            space_text=options.space_file.read_text(),
-            head={"num_cpus": _HEAD_CPUS, "memory_gb": _HEAD_GB},
-            worker={"num_cpus": options.cpus_per_node, "memory_gb": memory_gb},
-            entrypoint=(
-                f"python run_study.py --space /etc/study/{space} --address auto --resume-or-start --out /study/studies "
-                + shlex.join(arguments)
-            ),
-            environment={key: value for key, value in RAY_ENVIRONMENT.items() if key != "RAY_AUTH_MODE"},
-            ray_version=RAY_VERSION,
-        ),
-        "Containerfile": fill("Containerfile.j2"),
-        "apptainer.def": fill("apptainer.def.j2"),
+    entrypoint = f"python run_study.py --space /etc/study/{space} --address auto --resume-or-start --out /study/studies"
+    values = {
+        "options": options,
+        "name": plain_name(options.study_name),
+        "folder": options.folder,
+        "space": space,
+        "space_text": options.space_file.read_text(),
+        "head": {"num_cpus": _HEAD_CPUS, "memory_gb": _HEAD_GB},
+        "worker": {"num_cpus": options.cpus_per_node, "memory_gb": memory_gb},
+        "entrypoint": f"{entrypoint} {shlex.join(arguments)}",
+        "environment": {key: value for key, value in RAY_ENVIRONMENT.items() if key != "RAY_AUTH_MODE"},
+        "ray_version": RAY_VERSION,
     }
-    return texts, _kuberay_steps(options, name)
-
-
-def _kuberay_steps(options: KubeRayOptions, name: str) -> list[Step]:
-    rayjob, recipe, apptainer = (
-        shlex.quote(str(options.folder / file)) for file in ("rayjob.yaml", "Containerfile", "apptainer.def")
-    )
-    image, sif, pod = shlex.quote(options.image), f"{name}.sif", f"{name}-files"
-    claim = {"name": "study", "persistentVolumeClaim": {"claimName": f"{name}-studies"}}
-    mount = {"name": "study", "mountPath": "/study"}
-    container = {"name": pod, "image": options.image, "command": ["sleep", "3600"], "volumeMounts": [mount]}
-    overrides = shlex.quote(json.dumps({"spec": {"volumes": [claim], "containers": [container]}}))
-    index = "--build-arg PIP_EXTRA_INDEX_URL=…"
-    return [
-        (
-            f"in the project's folder; {index} names an index with PyTorch for CPUs, which is gigabytes smaller",
-            f"podman build -f {recipe} -t {image} .",
-        ),
-        ("to where the cluster gets its images", f"podman push {image}"),
-        ("start, or go on with the study where no such RayJob is left", f"kubectl apply -f {rayjob}"),
-        ("show its state", f"kubectl get rayjob {name} --watch"),
-        ("what the study prints", f"kubectl logs -f job/{name}"),
-        ("the Ray dashboard at http://127.0.0.1:8265", f"kubectl port-forward service/{name}-head-svc 8265"),
-        (
-            "a pod that sees the results",
-            f"kubectl run {pod} --image={image} --restart=Never --overrides={overrides}",
-        ),
-        (
-            "fetch them",
-            f"kubectl wait --for=condition=Ready pod/{pod} && kubectl cp {pod}:/study/studies studies",
-        ),
-        ("end; the claim stays, and the study in it", f"kubectl delete pod/{pod} rayjob/{name}"),
-        (
-            "for a cluster without Docker, instead of all above; in the project's folder",
-            f"apptainer build --fakeroot {sif} {apptainer}",
-        ),
-        ("try it", f"apptainer exec {sif} python -m study run --space quickstart.yaml --dry-run"),
-    ]
+    files = {name: fill(f"{name}.j2", **values) for name in ("rayjob.yaml", "Containerfile", "apptainer.def")}
+    return Manifests(files=files, commands=fill("kuberay.txt.j2", **values))
 
 
 def plain_name(name: str, *, of: str = "") -> str:
@@ -293,19 +213,17 @@ def _check_no_password(options: LaunchOptions) -> None:
     """Refuse a password in what is printed, and in what others read: a RayJob, the command line of `ray exec`."""
     for option, uri in (("--tracking-uri", options.tracking_uri), ("--optuna-storage", options.optuna_storage)):
         if uri is not None and _PASSWORD.search(unquote(uri)):
-            _refuse_password(option)
-
-
-def _refuse_password(option: str) -> NoReturn:
-    fix = (
-        "Leave it out; MLflow reads MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, PostgreSQL PGPASSWORD, "
-        "from the environment of Ray's head (--activate, or a Secret that you add to rayjob.yaml)."
-    )
-    refuse(option, "must be a URI without a password, because others can read what is written", "one with it", fix)
+            fix = (
+                "Leave it out; MLflow reads MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, PostgreSQL "
+                "PGPASSWORD, from the environment of Ray's head (--activate, or a Secret that you add to rayjob.yaml)."
+            )
+            rule = "must be a URI without a password, because others can read what is written"
+            raise wrong_option(option, rule=rule, got="one with it", fix=fix, code="password-in-uri")
 
 
 def _address_of(host: str) -> str:
     try:
         return socket.gethostbyname(host)  # 127.0.1.1 for a Debian machine's own name: refused where others must join
-    except OSError:
-        refuse("--hosts", "must begin with a host whose address is known here", host, "Give --head-ip.")
+    except OSError as error:
+        rule, fix = "must begin with a host whose address is known here", "Give --head-ip."
+        raise wrong_option("--hosts", rule=rule, got=host, fix=fix, code="unknown-host") from error

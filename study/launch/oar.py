@@ -25,8 +25,11 @@ FORESIGHT_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class OarOptions(BatchOptions):
-    """Submit a study to OAR. Options after `--` go to oarsub: `-- -p "cluster='gros'"`."""
+    """Submit a study to OAR. Options after `--` go to oarsub."""
 
+    example = (
+        """python -m study launch oar scaling.yaml --nodes 2 --walltime 4:00:00 --besteffort -- -p "cluster='gros'\""""
+    )
     besteffort: Annotated[
         bool, typer.Option("--besteffort", help="Use idle resources; the job is killed when somebody wants them.")
     ] = False

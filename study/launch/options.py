@@ -6,20 +6,17 @@ engine.
 """
 
 import getpass
-import inspect
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_type_hints
+from typing import Annotated, ClassVar
 
 import typer
 
-from study.errors import Fault, SpaceError
 from study.launch.job import LONGEST_TEMP_ROOT, LaunchJob
 from study.mirrors.tracking_uri import asked_uri
 from study.options import (
@@ -33,13 +30,14 @@ from study.options import (
     load,
     one_space,
     seconds,
+    wrong_option,
 )
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
 from study.space.variants import STAGES
 
 LEAST_WALLTIME_S = 180
-"""A shorter job would be told of its end as it begins: `BatchScheduler.notice_s` and `early_s` before it."""
+"""A shorter job would get the signal of its end as it begins: `BatchScheduler.notice_s` and `early_s` before it."""
 TARGET = r"(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.:-]*"
 """A host as ssh takes it, `[user@]name`: no option and no more than a name. ASCII."""
 
@@ -51,19 +49,12 @@ Nodes = Annotated[int, typer.Option(min=1, help="Number of nodes.")]
 Walltime = Annotated[str, typer.Option(help="Longest duration of one job: 2:00:00, 90m.")]
 
 
-def refuse(option: str, rule: str, got: object, fix: str) -> NoReturn:
-    """Refuse an option of the command line.
-
-    Raises:
-        SpaceError: Always.
-    """
-    code = f"option-{option.strip('-').replace(' ', '-')}"
-    raise SpaceError("command line", [Fault(where=option, rule=rule, got=f"'{got}'", fix=fix, code=code)])
-
-
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
     """Options of every launch: which study, and whether it is only shown."""
+
+    example: ClassVar[str]
+    """How the subcommand may be typed."""
 
     space_argument: SpaceArgument = None
     space: Space = None
@@ -93,8 +84,8 @@ class LaunchOptions:
     def check_one_line(option: str, text: object) -> None:
         """Refuse control characters in a text of one line."""
         if not str(text).isprintable():
-            fix = "Remove them; commands in one line are joined by &&."
-            refuse(option, "must be one line without control characters", repr(str(text)), fix)
+            rule, fix = "must be one line without control characters", "Remove them; join commands by &&."
+            raise wrong_option(option, rule=rule, got=repr(str(text)), fix=fix, code="control-characters")
 
     @cached_property
     def space_file(self) -> Path:
@@ -165,7 +156,8 @@ class HostOptions(LaunchOptions):
         """Refuse a front-end that ssh would read as an option."""
         super().__post_init__()
         if self.jump and not re.fullmatch(TARGET, self.jump, flags=re.ASCII):
-            refuse("--jump", "must be [user@]name", self.jump, "For instance me@front-end.")
+            fix = "Write it like me@front-end."
+            raise wrong_option("--jump", rule="must be [user@]name", got=self.jump, fix=fix, code="front-end")
 
     @property
     def wait_s(self) -> float:
@@ -191,9 +183,11 @@ class JobOptions(HostOptions):
         super().__post_init__()
         if not self.temp_root.startswith("/") or len(os.fsencode(self.temp_root)) > LONGEST_TEMP_ROOT:
             rule = f"must be an absolute path of at most {LONGEST_TEMP_ROOT} bytes (paths of sockets are limited)"
-            refuse("--temp-root", rule, self.temp_root, "For instance /tmp, or a short folder on each node's own disk.")
+            fix = "Name /tmp, or a short folder on each node's own disk."
+            raise wrong_option("--temp-root", rule=rule, got=self.temp_root, fix=fix, code="temp-root-too-long")
         if not self.python_words:
-            refuse("--python", "must be words of a shell", self.python, "Name an interpreter that all nodes see.")
+            rule, fix = "must be words of a shell", "Name an interpreter that all nodes see."
+            raise wrong_option("--python", rule=rule, got=self.python, fix=fix, code="python-of-nodes")
 
     @property
     def python_words(self) -> list[str]:
@@ -223,8 +217,8 @@ class JobOptions(HostOptions):
     def check_min_nodes(self, nodes: int) -> None:
         """Refuse to wait for more nodes than are asked for."""
         if self.min_nodes is not None and self.min_nodes > nodes:
-            rule = f"must be at most the {nodes} nodes that are asked for"
-            refuse("--min-nodes", rule, self.min_nodes, "Lower it, or add nodes.")
+            rule, fix = f"must be at most the {nodes} nodes that are asked for", "Lower it, or add nodes."
+            raise wrong_option("--min-nodes", rule=rule, got=self.min_nodes, fix=fix, code="min-nodes")
 
     def environment_to_copy(self) -> str:
         """Return the folder of the interpreter's environment, all of which is copied: never /usr.
@@ -237,7 +231,8 @@ class JobOptions(HostOptions):
         is_one = any((folder / mark).exists() for mark in ("pyvenv.cfg", "conda-meta"))
         if not (program.is_absolute() and program.parent.name == "bin" and (is_one or not folder.exists())):
             rule = "must be the /…/bin/python of an environment of venv or conda, which --stage copies"
-            refuse("--python", rule, self.python, "Name that of your environment, or drop --stage.")
+            fix = "Name that of your environment, or drop --stage."
+            raise wrong_option("--python", rule=rule, got=self.python, fix=fix, code="environment-to-copy")
         return str(folder)
 
     @property
@@ -278,12 +273,12 @@ class BatchOptions(JobOptions):
         super().__post_init__()
         if self.walltime_s < LEAST_WALLTIME_S:
             rule = f"must be {LEAST_WALLTIME_S} s or more, to start Ray and to end cleanly in"
-            refuse("--walltime", rule, self.walltime, "Raise it.")
+            raise wrong_option("--walltime", rule=rule, got=self.walltime, fix="Raise it.", code="walltime")
         self.check_min_nodes(self.nodes)
         if len(self.python_words) > 1:
             rule = "must be one program: the job calls the scheduler's own commands, which a container does not have"
             fix = "Name an interpreter that all nodes see, with --activate before it, or use `launch ssh`."
-            refuse("--python", rule, self.python, fix)
+            raise wrong_option("--python", rule=rule, got=self.python, fix=fix, code="python-of-nodes")
 
     @property
     def walltime_s(self) -> int:
@@ -294,7 +289,8 @@ class BatchOptions(JobOptions):
         """Return the folder of the interpreter's environment, which must be visible here."""
         folder = super().environment_to_copy()
         if not Path(folder).exists():
-            refuse("--python", "must exist here too, as all nodes see it", self.python, "Correct the path.")
+            rule, fix = "must exist here too, as all nodes see it", "Correct the path."
+            raise wrong_option("--python", rule=rule, got=self.python, fix=fix, code="environment-to-copy")
         return folder
 
     @property
@@ -305,40 +301,6 @@ class BatchOptions(JobOptions):
         except (KeyError, OSError):  # a container may have none
             return ""
         return name if re.fullmatch(r"\w[\w.-]*", name, flags=re.ASCII) else ""
-
-
-def command_of(options: type[LaunchOptions], act: Callable[[Any], int]) -> Callable[..., None]:
-    """Return the function that typer makes a command of; its parameters are the fields of the options.
-
-    Args:
-        options: Their class; its docstring is the help.
-        act: Takes the options and returns the exit code.
-    """
-    hints = get_type_hints(options, include_extras=True)
-    own_first = [name for each in options.__mro__ for name in inspect.get_annotations(each)]
-    known = sorted(
-        (field for field in fields(options) if field.name != "scheduler_options"),
-        key=lambda each: own_first.index(each.name),
-    )
-
-    def command(context: typer.Context, **values: Any) -> None:
-        if issubclass(options, BatchOptions):
-            values["scheduler_options"] = tuple(context.args)
-            argument = values["space_argument"]
-            if values["space"] is not None and argument is not None and argument.startswith("-"):
-                # With --space, the first word after `--` takes the place of the argument.
-                values |= {"space_argument": None, "scheduler_options": (argument, *values["scheduler_options"])}
-        raise typer.Exit(act(options(**values)))
-
-    kind = inspect.Parameter.KEYWORD_ONLY
-    parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
-    for field in known:
-        default = inspect.Parameter.empty if field.default is MISSING else field.default
-        parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=hints[field.name]))
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    command.__doc__ = options.__doc__
-    return command
 
 
 def _option_of(field: str) -> str:

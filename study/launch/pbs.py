@@ -22,8 +22,9 @@ from study.launch.ssh import over_ssh
 
 @dataclass(frozen=True, kw_only=True)
 class PbsOptions(BatchOptions):
-    """Submit a study to PBS. Options after `--` go to qsub: `-- -q workq`."""
+    """Submit a study to PBS. Options after `--` go to qsub."""
 
+    example = "python -m study launch pbs scaling.yaml --nodes 2 --cpus-per-node 24 --walltime 4:00:00 -- -q workq"
     cpus_per_node: Annotated[int, typer.Option(min=1, help="CPUs of each node.")] = field()
     ssh_options: SshOption = None
 

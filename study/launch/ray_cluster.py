@@ -248,7 +248,7 @@ class RayCluster:
             if said.event["event"] == "again":
                 self._note(f"{said.agent.host}: Ray died while it started, and is started again: {said.why}.")
             if said.agent in agents and said.is_end:
-                failed.setdefault(said.agent, said.error("Ray must start there", code="ray-does-not-start"))
+                failed.setdefault(said.agent, said.error(rule="Ray must start there", code="ray-does-not-start"))
                 self._unheard.append(said)
 
     def _ended(self, said: Said, what: str) -> LaunchError:
@@ -277,7 +277,9 @@ class RayCluster:
                         return missing
                     break
                 elif said.agent is waiter and said.is_end:
-                    raise said.error("a program that waits for all nodes must run there", code="ray-does-not-start")
+                    raise said.error(
+                        rule="a program that waits for all nodes must run there", code="ray-does-not-start"
+                    )
                 elif said.is_end:
                     self._unheard.append(said)
                     alive.discard(said.agent)

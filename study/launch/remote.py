@@ -38,7 +38,7 @@ class _Task(pydantic.BaseModel):
 
 
 class RayTask(_Task):
-    """Run one node of Ray until told to stop."""
+    """Run one node of Ray until the supervisor orders its end."""
 
     kind: Literal["ray"] = "ray"
     address: str = ""
@@ -101,7 +101,7 @@ class Said:
         where = f". Its logs are in {self.agent.host}:{self.event['logs']}" if "logs" in self.event else ""
         return f"{(reason + noise).removesuffix('.')}{where}"
 
-    def error(self, rule: str, *, code: str, fix: str = LOOK_AT_LINES) -> LaunchError:
+    def error(self, *, rule: str, code: str, fix: str = LOOK_AT_LINES) -> LaunchError:
         """Return the error that the event is; a fix of the agent's own comes first."""
         fix = self.event.get("fix") or fix
         return LaunchError(where=self.agent.host, rule=rule, got=self.why, fix=fix, code=code)

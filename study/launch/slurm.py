@@ -13,7 +13,11 @@ from study.launch.options import BatchOptions
 
 
 class SlurmOptions(BatchOptions):
-    """Submit a study to SLURM. Options after `--` go to sbatch: `-- --account=rl --partition=cpu`."""
+    """Submit a study to SLURM. Options after `--` go to sbatch."""
+
+    example = (
+        "python -m study launch slurm scaling.yaml --nodes 3 --cpus-per-node 24 --walltime 2:00:00 -- --partition=cpu"
+    )
 
 
 class Slurm(BatchScheduler):
@@ -45,7 +49,7 @@ class Slurm(BatchScheduler):
                 where="SLURM_JOB_CPUS_PER_NODE",
                 rule=f"must have a count for each of {len(names)} nodes",
                 got=len(counts),
-                fix="Report this with the job's script.",
+                fix="Report this, with the job's script.",
                 code="slurm-counts",
             )
         hosts = tuple(Host(name=name, num_cpus=count) for name, count in zip(names, counts, strict=True))

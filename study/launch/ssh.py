@@ -9,7 +9,8 @@ from pathlib import Path
 from study.errors import ExitCode, LaunchError
 from study.launch.base import Launcher
 from study.launch.job import Allocation, Host, LaunchJob
-from study.launch.options import TARGET, Hosts, JobOptions, SshOption, refuse
+from study.launch.options import TARGET, Hosts, JobOptions, SshOption
+from study.options import wrong_option
 
 _ALIVE = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8")
 DASHBOARD_PORT = 8265
@@ -20,6 +21,7 @@ DASHBOARD_PORT = 8265
 class SshOptions(JobOptions):
     """Run a study on a list of hosts, in the foreground."""
 
+    example = "python -m study launch ssh scaling.yaml --hosts lab-1:16,lab-2:16,me@lab-3:8"
     hosts: Hosts
     ssh_options: SshOption = None
 
@@ -88,11 +90,13 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     for each in [part.strip() for part in text.split(",")]:
         match = re.fullmatch(r"((?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.-]*)(?::(\d+))?", each, flags=re.ASCII)
         if match is None or match[2] == "0":
-            refuse("--hosts", "must be [user@]name[:cpus] each", each, "For instance lab-1:16,lab-2:16.")
+            rule, fix = "must be [user@]name[:cpus] each", "Write them like lab-1:16,lab-2:16."
+            raise wrong_option("--hosts", rule=rule, got=each, fix=fix, code="hosts")
         hosts.append(Host(name=match[1], num_cpus=None if match[2] is None else int(match[2])))
     names = [host.name for host in hosts]
     if len(set(names)) < len(names):
-        refuse("--hosts", "must be different hosts", ", ".join(names), "List each once.")
+        rule, fix = "must be different hosts", "List each once."
+        raise wrong_option("--hosts", rule=rule, got=", ".join(names), fix=fix, code="host-twice")
     return tuple(hosts)
 
 
@@ -111,7 +115,7 @@ def dashboard_line(head: str, port: int, *, jump: str = "", user: str = "") -> s
     target, way_in = (host if not user or "@" in host else f"{user}@{host}" for host in (head, jump))
     for name in (target, way_in) if jump else (target,):
         if not re.fullmatch(TARGET, name, flags=re.ASCII):
-            fix = "For instance me@front-end."
+            fix = "Name them like me@front-end."
             raise LaunchError(where="ssh", rule="must be [user@]name", got=repr(name), fix=fix, code="ssh-host")
     way = ["-J", way_in] if jump else []
     line = shlex.join(["ssh", "-N", "-L", f"{DASHBOARD_PORT}:127.0.0.1:{port}", *way, target])

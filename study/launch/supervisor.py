@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from study.console import write
 from study.errors import ExitCode, LaunchError, StudyError
 from study.launch.base import BatchScheduler, Launcher
 from study.launch.job import Allocation
@@ -150,26 +151,25 @@ class Supervisor:
         """Handle an event of the driver's agent; return the exit code once there is one."""
         match said.event["event"]:
             case "line":
-                sys.stdout.write(said.event["text"] + "\n")
-                sys.stdout.flush()
+                write(f"{said.event['text']}\n")
             case "exited":
                 return int(said.event["code"])
             case "failed":
-                raise said.error("the study's driver must start there", code="driver-does-not-start")
+                raise said.error(rule="the study's driver must start there", code="driver-does-not-start")
             case "gone" if self._signal:
                 return ExitCode.STOPPED
             case "gone":
                 rule, fix = "the connection to the study's driver must last", "Launch it again; no record is lost."
-                raise said.error(rule, code="driver-connection-lost", fix=fix)
+                raise said.error(rule=rule, code="driver-connection-lost", fix=fix)
         return None
 
     def _lost(self, said: Said, ray: RayCluster) -> None:
         """Note that a node of Ray is gone; a worker is started again, unless the study ends."""
-        is_head, told = ray.is_head(said.agent), "reason" in said.event
+        is_head, has_reason = ray.is_head(said.agent), "reason" in said.event
         self._head_is_lost |= is_head
-        if told or not said.agent.failed:
+        if has_reason or not said.agent.failed:
             what = "Ray's head" if is_head else "a node of Ray"
-            why = str(said.event["reason"]) if told else said.agent.noise or "its agent ended"
+            why = str(said.event["reason"]) if has_reason else said.agent.noise or "its agent ended"
             note(f"{said.agent.host}: {what} is lost: {why}")
         # An agent whose node failed still takes down what is left of it: before it is gone, nothing may start there.
         if is_head or said.event["event"] != "gone":
@@ -252,8 +252,7 @@ def _survives(number: int) -> bool:
 
 def note(text: str) -> None:
     """Print a line into the job's log."""
-    sys.stdout.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
-    sys.stdout.flush()
+    write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
 
 
 def supervise(file: Path) -> int:

@@ -2,9 +2,11 @@
 
 Event files can be continued and not amended. The file of an attempt that had not ended is therefore written anew by the
 next mirror; its first event lets a TensorBoard that reads meanwhile drop what it has seen. The file `.ended` in a
-trial's folder says which attempt is complete. The metrics, their names and their steps are those of MLflow.
+trial's folder says which attempt is complete. The metrics, their names and their steps are those of MLflow; a tag has
+its group before the name, so that TensorBoard shows few sections of cards that belong together.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,8 +21,23 @@ from study.space.parameters import SCALE
 
 _RESULTS = ("final_return", "score", "env_steps_per_s")
 """Metrics that the HPARAMS tab shows beside the settings."""
+_GROUPS: Mapping[str, str] = {
+    "return": r"(training|eval|final|peak)_return|score",
+    "speed": r"env_steps_per_s|env_steps|wall_time_s",
+    "target": r".*_to_target(_s)?",
+    "machine": r"peak_rss_mb|cpu_.*|foreign_cores|stolen_cores",
+    "time": r".*_time_s",
+    "runners": r"num_(healthy_env_runners|episodes)|train_batch_size_actual|policy_lag",
+    "learner": r"kl|entropy|vf_.*|policy_loss|num_gradient_updates",
+}
+"""Section of TensorBoard -> the names of its metrics; the first that fits counts."""
 _ENDED = ".ended"
 _STATUS = {"finished": "STATUS_SUCCESS", "failed": "STATUS_FAILURE"}
+
+
+def tag_of(name: str) -> str:
+    """Return the tag of a metric: its section and its name, such as `return/final_return`."""
+    return next((f"{group}/{name}" for group, names in _GROUPS.items() if re.fullmatch(names, name)), name)
 
 
 class TensorBoardMirror(Mirror):
@@ -116,7 +133,7 @@ class _Run:
         """Step of each metric's last point."""
         restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self.writer.write_event(event_pb2.Event(wall_time=time, session_log=restart))
-        experiment, start, _ = summary.hparams(values, dict.fromkeys(_RESULTS))
+        experiment, start, _ = summary.hparams(values, dict.fromkeys(map(tag_of, _RESULTS)))
         for each in (experiment, start):
             self._add(each, time)
 
@@ -124,7 +141,7 @@ class _Run:
         """Add the points of one record."""
         self._env_steps = self._env_steps if env_steps is None else env_steps
         for point in points:
-            self._add(self._summary.scalar(point.key, point.value), time, point.step)
+            self._add(self._summary.scalar(tag_of(point.key), point.value), time, point.step)
             self._steps[point.key] = point.step
 
     def add_table(self, tag: str, values: Mapping[str, str], time: float, step: int = 0) -> None:

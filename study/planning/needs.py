@@ -177,32 +177,26 @@ def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> N
         )
     wanted = processes(spec, num_env_runners, execution)
     cpus, memory = sum(each.num_cpus for each in wanted), sum(each.memory_mb for each in wanted)
-    where, gpus = f"parameters.{SCALE}: {num_env_runners} runners", num_gpus(spec)
+    what, gpus = f"parameters.{SCALE}: {num_env_runners} runners", num_gpus(spec)
     shape = ", ".join(f"{node.address}: {_resources(node)}" for node in cluster.nodes)
     emulated = ", or set execution: emulated" if execution == "real" and spec.runner != "stock" else ""
     ways = f"List smaller scales, add nodes, or lower resources.*{emulated} (this trial: {cpus} CPUs, {memory} MB)."
     if gpus > cluster.num_gpus:
-        raise ClusterError(
-            where="resources.num_gpus_per_learner",
-            rule=f"a trial needs {gpus:g} of the cluster's GPUs at once, there are {cluster.num_gpus:g} ({shape})",
-            fix="Lower it, or run where Ray finds GPUs.",
-            code="too-few-gpus",
-        )
+        where = "resources.num_gpus_per_learner"
+        rule = f"a trial needs {gpus:g} of the cluster's GPUs at once, there are {cluster.num_gpus:g} ({shape})"
+        raise ClusterError(where=where, rule=rule, fix="Lower it, or run where Ray finds GPUs.", code="too-few-gpus")
     if cpus > cluster.num_cpus:
-        raise ClusterError(
-            rule=f"{where} need {cpus} CPUs at once, the cluster has {cluster.num_cpus} ({shape})",
-            fix=ways,
-            code="too-few-cpus",
-        )
+        rule = f"{what} need {cpus} CPUs at once, the cluster has {cluster.num_cpus} ({shape})"
+        raise ClusterError(rule=rule, fix=ways, code="too-few-cpus")
     if memory > cluster.memory_mb:
         raise ClusterError(
-            rule=f"{where} need {memory} MB, the cluster has ({shape})", fix=ways, code="too-little-memory"
+            rule=f"{what} need {memory} MB, the cluster has ({shape})", fix=ways, code="too-little-memory"
         )
     rooms = [_Room(node.num_cpus, node.memory_mb, node.num_gpus) for node in cluster.nodes]
     if not _placeable(wanted, rooms, spread=spec.resources.placement == "spread"):
         each = ", ".join(dict.fromkeys(f"{process.num_cpus} CPUs and {process.memory_mb} MB" for process in wanted))
         raise ClusterError(
-            rule=f"{where} do not fit on the nodes ({shape}) as Ray places them, the largest first and with no second "
+            rule=f"{what} do not fit on the nodes ({shape}) as Ray places them, the largest first and with no second "
             f"try: every process must sit on one node, and the main process, the runners and the learners need {each}",
             fix=ways,
             code="no-node-large-enough",

@@ -19,7 +19,7 @@ from study.space.variants import Variant
 from study.text import count, listed
 
 CROWDED = 4
-"""Processes for each core from which on a trial is told to be slow, not only not measured."""
+"""Processes for each core from which on a trial is said to be slow, not only not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +145,9 @@ def check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int
     mixed = objective in ("cpu_s_to_target", "return_and_cpu_s") and 0 < len(emulated) < len(ways)
     if (objective == "time_to_target_s" and emulated) or mixed:
         law = "needs real runners" if not mixed else "needs trials that are all real or all emulated"
-        raise ClusterError(
-            where="search.objective",
-            rule=f"{objective} {law}, and {emulated} runners would be emulated here",
-            fix="Use env_steps_to_target or final_return, set execution, or run where the CPUs are.",
-            code="objective-needs-real-runners",
-        )
+        rule = f"{objective} {law}, and {emulated} runners would be emulated here"
+        fix = "Use env_steps_to_target or final_return, set execution, or run where the CPUs are."
+        raise ClusterError(where="search.objective", rule=rule, fix=fix, code="objective-needs-real-runners")
 
 
 def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:

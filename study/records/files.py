@@ -18,7 +18,7 @@ PRIVATE, SHARED = 0o600, 0o666
 _EDITORS = ".#"
 """How Emacs names the link that it leaves beside a file while somebody edits it; nothing here reads such names."""
 _NO_LINK = "must not be a symbolic link"
-_WAY_OUT = "remove it, or put a copy of what it leads to in its place."
+_WAY_OUT = "Remove it, or put a copy of what it leads to in its place."
 
 
 def check_plain(folder: Path) -> None:
@@ -57,13 +57,8 @@ def check_size(file: Path, largest: int) -> None:
     """
     size = file.stat().st_size if file.exists() else 0
     if size > largest:
-        raise RecordError(
-            where=str(file),
-            rule=f"must have at most {largest:,} bytes",
-            got=f"{size:,}",
-            fix="remove it.",
-            code="file-too-large",
-        )
+        rule = f"must have at most {largest:,} bytes"
+        raise RecordError(where=str(file), rule=rule, got=f"{size:,}", fix="Remove it.", code="file-too-large")
 
 
 def below(root: Path, name: str) -> Path:
@@ -132,12 +127,8 @@ def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
     except FileNotFoundError:  # none, or a driver has just removed it
         return
     except OSError as error:
-        raise RecordError(
-            where=str(folder),
-            rule=f"must be readable ({error.strerror})",
-            fix="check its permissions.",
-            code="folder-unreadable",
-        ) from error
+        where, rule = str(folder), f"must be readable ({error.strerror})"
+        raise RecordError(where=where, rule=rule, fix="Check its permissions.", code="folder-unreadable") from error
 
 
 def _check_entry(entry: "os.DirEntry[str]") -> None:
@@ -150,5 +141,5 @@ def _check_entry(entry: "os.DirEntry[str]") -> None:
         kinds = {"a pipe": stat.S_ISFIFO, "a socket": stat.S_ISSOCK}
         kind = next((name for name, is_kind in kinds.items() if is_kind(mode)), "a device")
         raise RecordError(
-            where=entry.path, rule="must be a file or a folder", got=kind, fix="remove it.", code="not-a-file"
+            where=entry.path, rule="must be a file or a folder", got=kind, fix="Remove it.", code="not-a-file"
         )

@@ -172,7 +172,7 @@ class StudyFolder:
         try:
             return self.identity_file.exists()
         except OSError as error:
-            raise _unusable(self.path, "readable", error, "choose another --name or --out.") from error
+            raise _unusable(self.path, "readable", error, "Choose another --name or --out.") from error
 
     def prepare(self) -> None:
         """Make an empty folder for a new study; only its owner may look inside (a tracking URI can hold a password).
@@ -192,16 +192,14 @@ class StudyFolder:
                 and not (entry == self.tensorboard and entry.is_dir() and not any(entry.iterdir()))
             ]
         except OSError as error:
-            raise _unusable(self.path, "writable", error, "choose another folder with --out.") from error
+            raise _unusable(self.path, "writable", error, "Choose another folder with --out.") from error
         if foreign:
-            lost = "restore study.json from a backup to resume, or " if self.records.name in foreign else ""
-            raise RecordError(
-                where=str(self.path),
-                rule="a new study needs an empty folder",
-                got=f"one with {', '.join(sorted(foreign)[:5])}",
-                fix=f"{lost}choose another --name or --out.",
-                code="folder-not-empty",
+            choose = (
+                "Restore study.json from a backup to resume, or choose" if self.records.name in foreign else "Choose"
             )
+            rule, got = "a new study needs an empty folder", f"one with {', '.join(sorted(foreign)[:5])}"
+            fix = f"{choose} another --name or --out."
+            raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix, code="folder-not-empty")
         if self.path.stat().st_mode & 0o077:  # it was there before
             self.path.chmod(0o700)
 
@@ -214,7 +212,7 @@ class StudyFolder:
         try:
             self.tensorboard.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            fix = "check the permissions, or remove what is in its place."
+            fix = "Check the permissions, or remove what is in its place."
             raise _unusable(self.tensorboard, "a folder that can be written", error, fix) from error
 
     def create(self, identity: StudyIdentity, space_text: str) -> None:
@@ -227,7 +225,7 @@ class StudyFolder:
             write_atomically(self.space_file, space_text)
             self.rewrite(identity)
         except OSError as error:
-            raise _unusable(self.path, "writable", error, "choose another folder with --out.") from error
+            raise _unusable(self.path, "writable", error, "Choose another folder with --out.") from error
 
     def rewrite(self, identity: StudyIdentity) -> None:
         """Write the identity, and the signature that says that this user did.
@@ -258,7 +256,7 @@ class StudyFolder:
         check_plain(self.path)
         for name, largest in _LARGEST.items():
             check_size(self.path / name, largest)
-        fix = "restore it from a backup, or start a new study with --name."
+        fix = "Restore it from a backup, or start a new study with --name."
         try:
             content = json.loads(_small_text(file))
             if not isinstance(content, dict) or (wrong := misfit(StudyIdentity, content)) is not None:
@@ -268,29 +266,19 @@ class StudyFolder:
                 raise ValueError(f"spec: {wrong}")
             _check_names(identity)
         except FileNotFoundError as error:
-            way_out = "restore it from a backup" if self.records.exists() else "check --out and --name"
+            way_out = "Restore it from a backup" if self.records.exists() else "Check --out and --name"
             raise RecordError(
                 where=str(self.path), rule="no study here (study.json is missing)", fix=f"{way_out}.", code="no-study"
             ) from error
         except OSError as error:
-            fix = "check its permissions, or restore it from a backup."
+            fix = "Check its permissions, or restore it from a backup."
             raise _unusable(file, "a file that you can read", error, fix) from error
         except (ValueError, TypeError, RecursionError) as error:
-            raise RecordError(
-                where=str(file),
-                rule="must be a study's identity",
-                got=f"a damaged file ({error})",
-                fix=fix,
-                code="identity-damaged",
-            ) from error
+            rule, got = "must be a study's identity", f"a damaged file ({error})"
+            raise RecordError(where=str(file), rule=rule, got=got, fix=fix, code="identity-damaged") from error
         if identity.format != FORMAT:
-            raise RecordError(
-                where=str(file),
-                rule=f"this version reads format {FORMAT}",
-                got=repr(identity.format),
-                fix=fix,
-                code="identity-format",
-            )
+            rule = f"this version reads format {FORMAT}"
+            raise RecordError(where=str(file), rule=rule, got=repr(identity.format), fix=fix, code="identity-format")
         return identity
 
     def check_owner(self) -> None:

@@ -12,6 +12,7 @@ from study.hosts.load import NodeLoad
 from study.metrics import FINAL_SHARE, METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
 from study.records.node_load import reserved_on
 from study.records.records import (
+    RESTORE,
     Evaluation,
     Iteration,
     Metrics,
@@ -367,12 +368,9 @@ class Ledger:
                 return self.rows[record.trial]
             case TrialBuilt() | Iteration() | Evaluation() | TrialEnded():
                 if (row := self.rows.get(record.trial)) is None:
+                    rule, got = "a trial must have started before", f"{record.kind} of trial {record.trial}"
                     raise RecordError(
-                        where="records",
-                        rule="a trial must have started before",
-                        got=f"{record.kind} of trial {record.trial}",
-                        fix="Restore the file from a backup, or start a new study with --name.",
-                        code="record-of-unstarted-trial",
+                        where="records", rule=rule, got=got, fix=RESTORE, code="record-of-unstarted-trial"
                     )
                 row.apply(record, moment)
                 return row

@@ -1,7 +1,7 @@
 """The records file of a study, open for appending by its one driver. Imports no engine.
 
 Each line is written by one `write` and carries a consecutive number, so that a line torn by a kill, a line lost in the
-middle and a file of somebody else are told apart.
+middle and a file of somebody else can be distinguished.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import orjson
 
 from study.errors import RecordError
 from study.records.chain import heads
-from study.records.records import SCHEMA, Line, Record, StageDecided, StudyClosed, read_lines
+from study.records.records import RESTORE, SCHEMA, Line, Record, StageDecided, StudyClosed, read_lines
 
 _BEGINNING = b'{"schema":'
 """How every line begins."""
@@ -61,12 +61,9 @@ class RecordLog:
             torn = torn.rstrip(b"\0")  # what a power cut leaves of bytes that never reached the disk
         if not _BEGINNING.startswith(torn):
             os.close(self._file)
+            rule = "the last line must be a record or the beginning of one"
             raise RecordError(
-                where=str(self.path),
-                rule="the last line must be a record or the beginning of one",
-                got=f"{torn!r}…",
-                fix="Restore the file from a backup, or start a new study with --name.",
-                code="last-line-not-a-record",
+                where=str(self.path), rule=rule, got=f"{torn!r}…", fix=RESTORE, code="last-line-not-a-record"
             )
 
     def append(self, record: Record) -> Line:
@@ -79,13 +76,8 @@ class RecordLog:
         with self._writing:
             if self._is_closed:
                 rule = "a session that has ended must write no more"
-                raise RecordError(
-                    where=str(self.path),
-                    rule=rule,
-                    got=f"{record.kind}",
-                    fix="Run the same command with --resume.",
-                    code="log-is-closed",
-                )
+                fix = "Run the same command with --resume."
+                raise RecordError(where=str(self.path), rule=rule, got=f"{record.kind}", fix=fix, code="log-is-closed")
             if isinstance(record, StageDecided):
                 record = replace(record, chain=self._head_of_chain())
             line = self._append(record)
@@ -113,12 +105,9 @@ class RecordLog:
         except OSError as error:
             with contextlib.suppress(OSError):  # else the next opening cuts the torn line off
                 os.ftruncate(self._file, self._end)
-            raise RecordError(
-                where=str(self.path),
-                rule=f"the record could not be written ({error.strerror})",
-                fix="Free some space, then run the same command with --resume; nothing recorded so far is lost.",
-                code="record-not-written",
-            ) from error
+            rule = f"the record could not be written ({error.strerror})"
+            fix = "Free some space, then run the same command with --resume; nothing recorded so far is lost."
+            raise RecordError(where=str(self.path), rule=rule, fix=fix, code="record-not-written") from error
         self._end += len(raw)
         line = Line(seq=self._next_seq, time=moment, record=record, end=self._end)
         self._next_seq += 1

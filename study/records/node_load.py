@@ -29,7 +29,7 @@ class Reserved:
     num_cpus: float
     """Of this trial and of others beside it."""
     ended: float = 0.0
-    """Of others that ended meanwhile, whose CPU time can no longer be told from that of strangers."""
+    """Of others that ended meanwhile, whose CPU time cannot be distinguished from that of strangers any more."""
 
 
 def reserved_on(placement: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -41,13 +41,8 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
         RecordError: There is no study, its records cannot be trusted, or the target holds something already.
     """
     if digits not in (None, DIGITS):
-        raise RecordError(
-            where="digits",
-            rule=f"must be {DIGITS}",
-            got=digits,
-            fix=f"--digits {DIGITS}, or none to keep all.",
-            code="digits",
-        )
+        fix = f"Write --digits {DIGITS}, or leave it out to keep all."
+        raise RecordError(where="digits", rule=f"must be {DIGITS}", got=digits, fix=fix, code="digits")
     identity = folder.identity()
     lines, space = list(read_lines(folder.records)), _space_of(folder)
     ledger = fold_lines(lines, folder.records)
@@ -77,13 +72,9 @@ def _space_of(folder: StudyFolder) -> str:
             raise OSError(0, "it is also known by another name, a hard link")
         return folder.space_file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(
-            where=str(folder.space_file),
-            rule="must be the space as it was written",
-            got=f"none that can be read ({error})",
-            fix="put the space file that the study was started with in its place.",
-            code="space-unreadable",
-        ) from error
+        rule, got = "must be the space as it was written", f"none that can be read ({error})"
+        fix = "Put the space file that the study was started with in its place."
+        raise RecordError(where=str(folder.space_file), rule=rule, got=got, fix=fix, code="space-unreadable") from error
 
 
 def unpacked(folder: StudyFolder) -> StudyFolder:
@@ -93,10 +84,6 @@ def unpacked(folder: StudyFolder) -> StudyFolder:
         RecordError: They are compressed.
     """
     if folder.records.suffix == ".xz":
-        raise RecordError(
-            where=str(folder.records),
-            rule="a packed study can be read only",
-            fix=f"copy the folder, run `xz -d {folder.packed_records.name}` in the copy, and use that.",
-            code="packed",
-        )
+        fix = f"Copy the folder, run `xz -d {folder.packed_records.name}` in the copy, and use that."
+        raise RecordError(where=str(folder.records), rule="a packed study can be read only", fix=fix, code="packed")
     return folder

@@ -2,7 +2,7 @@
 
 Everything else (Optuna's journal, MLflow, tables) is derived from this file or reconciled with it. Each line is
 written by one `write` and carries a consecutive `seq`, so that a line torn by a kill, a line lost in the middle and
-a file that is not ours are told apart. One driver writes at a time (`study.records.folder` holds the lock).
+a file that is not ours can be distinguished. One driver writes at a time (`study.records.folder` holds the lock).
 """
 
 import lzma
@@ -24,6 +24,9 @@ SCHEMA = 1
 
 MAX_LINE = 64_000_000
 """Bytes of a line: a decision on a hundred thousand trials has fewer, and a file that never ends a line has more."""
+
+RESTORE = "Restore the file from a backup, or start a new study with --name."
+"""What to do about records that cannot be trusted."""
 
 Status = Literal["finished", "failed", "interrupted"]
 Timing = Literal["measured", "oversubscribed", "emulated", "tainted"]
@@ -74,7 +77,7 @@ class TrialStarted(Record):
     iterations: int | None
     """Limit of training iterations, when the space gives one."""
     anchor: str | None
-    """Name of the anchor, baseline or arm that this trial comes from."""
+    """Name of the baseline, arm or base cell that this trial comes from."""
     optuna_number: int | None
     """None for a trial that Optuna does not know of: it chose nothing there."""
     num_cpus: int
@@ -279,22 +282,13 @@ def open_records(path: Path) -> IO[bytes]:
         RecordError: It may not be read, or is no file, but for instance a pipe that somebody would have to fill.
     """
     if not path.is_file():
-        raise RecordError(
-            where=str(path),
-            rule="must be a file",
-            got="something else",
-            fix="Restore it from a backup.",
-            code="records-not-a-file",
-        )
+        where, fix = str(path), "Restore it from a backup."
+        raise RecordError(where=where, rule="must be a file", got="something else", fix=fix, code="records-not-a-file")
     try:
         return lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb")
     except OSError as error:
-        raise RecordError(
-            where=str(path),
-            rule=f"must be readable ({error.strerror})",
-            fix="Check its permissions.",
-            code="records-not-readable",
-        ) from error
+        where, rule = str(path), f"must be readable ({error.strerror})"
+        raise RecordError(where=where, rule=rule, fix="Check its permissions.", code="records-not-readable") from error
 
 
 def raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
@@ -307,29 +301,17 @@ def raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
     try:
         while raw := file.readline(MAX_LINE):
             if len(raw) == MAX_LINE:
-                raise RecordError(
-                    where=f"{path}: line {number + 1}",
-                    rule=f"a record has fewer than {MAX_LINE} bytes",
-                    fix="Restore the file from a backup, or start a new study with --name.",
-                    code="record-too-long",
-                )
+                rule = f"a record has fewer than {MAX_LINE} bytes"
+                raise RecordError(where=f"{path}: line {number + 1}", rule=rule, fix=RESTORE, code="record-too-long")
             number += 1
             yield raw
     except (EOFError, lzma.LZMAError) as error:
-        raise RecordError(
-            where=str(path),
-            rule="must be a complete compressed file",
-            got=f"one that is cut or damaged after line {number} ({error})",
-            fix="Copy it again.",
-            code="compressed-file-cut",
-        ) from error
+        where = str(path)
+        rule, got = "must be a complete compressed file", f"one that is cut or damaged after line {number} ({error})"
+        raise RecordError(where=where, rule=rule, got=got, fix="Copy it again.", code="compressed-file-cut") from error
     except OSError as error:
-        raise RecordError(
-            where=str(path),
-            rule=f"must be readable ({error.strerror})",
-            fix="Check its permissions.",
-            code="records-not-readable",
-        ) from error
+        where, rule = str(path), f"must be readable ({error.strerror})"
+        raise RecordError(where=where, rule=rule, fix="Check its permissions.", code="records-not-readable") from error
 
 
 def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Iterator[Line]:
@@ -367,12 +349,9 @@ def check_seq(line: Line, expected: int, where: str) -> None:
         RecordError: Its number is another one.
     """
     if line.seq != expected:
+        got = f"{line.seq}: lines are missing or doubled"
         raise RecordError(
-            where=where,
-            rule=f"`seq` must be {expected}",
-            got=f"{line.seq}: lines are missing or doubled",
-            fix="Restore the file from a backup, or start a new study with --name.",
-            code="records-out-of-order",
+            where=where, rule=f"`seq` must be {expected}", got=got, fix=RESTORE, code="records-out-of-order"
         )
 
 
@@ -394,50 +373,29 @@ def parse_line(raw: bytes, where: str, end: int) -> Line:
     Raises:
         RecordError: It is not a record of a known schema.
     """
-    fix = "Restore the file from a backup, or start a new study with --name."
     try:
         content = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise RecordError(where=where, rule=f"must be JSON, {error}", fix=fix, code="line-not-json") from error
+        raise RecordError(where=where, rule=f"must be JSON, {error}", fix=RESTORE, code="line-not-json") from error
     if not isinstance(content, dict) or not {"schema", "seq", "time", "kind"} <= content.keys():
-        raise RecordError(
-            where=where,
-            rule="must be a record with schema, seq, time and kind",
-            got=f"{raw[:60]!r}",
-            fix=fix,
-            code="line-not-a-record",
-        )
+        rule = "must be a record with schema, seq, time and kind"
+        raise RecordError(where=where, rule=rule, got=f"{raw[:60]!r}", fix=RESTORE, code="line-not-a-record")
     schema, seq, moment, kind = (content.pop(key) for key in ("schema", "seq", "time", "kind"))
     if schema != SCHEMA:
-        raise RecordError(
-            where=where,
-            rule=f"this version reads schema {SCHEMA}",
-            got=str(schema)[:60],
-            fix="Use the version of this project that wrote the study.",
-            code="records-of-another-version",
-        )
+        rule, fix = f"this version reads schema {SCHEMA}", "Use the version of this project that wrote the study."
+        raise RecordError(where=where, rule=rule, got=str(schema)[:60], fix=fix, code="records-of-another-version")
     if type(kind) is not str or kind not in KINDS or type(seq) is not int or not is_moment(moment):
         raise RecordError(
-            where=where, rule="unknown record", got=f"kind {str(kind)[:60]!r}", fix=fix, code="unknown-record"
+            where=where, rule="unknown record", got=f"kind {str(kind)[:60]!r}", fix=RESTORE, code="unknown-record"
         )
     try:
         restore_returns(content)
         line = Line(seq=seq, time=moment, record=KINDS[kind](**content), end=end)
     except TypeError as error:
         wanted = ", ".join(item.name for item in fields(KINDS[kind]))
-        raise RecordError(
-            where=where,
-            rule=f"a {kind} record has {wanted}",
-            got=", ".join(content)[:500],
-            fix=fix,
-            code="record-with-other-fields",
-        ) from error
+        rule, got = f"a {kind} record has {wanted}", ", ".join(content)[:500]
+        raise RecordError(where=where, rule=rule, got=got, fix=RESTORE, code="record-with-other-fields") from error
     if wrong := misfit(KINDS[kind], content):
-        raise RecordError(
-            where=where,
-            rule="a record must have the fields of its kind, each of its type",
-            got=f"{kind} with {wrong}",
-            fix=fix,
-            code="malformed-record",
-        )
+        rule = "a record must have the fields of its kind, each of its type"
+        raise RecordError(where=where, rule=rule, got=f"{kind} with {wrong}", fix=RESTORE, code="malformed-record")
     return line

@@ -110,7 +110,7 @@ _MORE: Mapping[str, Check] = {
     "placement": _are_places,
     "node_loads": _are_loads,
 }
-"""Laws of single fields, whatever record has them."""
+"""Rules of single fields, whatever record has them."""
 
 
 def _check(hint: Any) -> Check:

@@ -12,10 +12,9 @@ from pathlib import Path
 from study.errors import RecordError
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger
-from study.records.records import Line, read_lines
+from study.records.records import RESTORE, Line, read_lines
 from study.records.table import read_table
 
-_FIX = "restore the file from a backup, or start a new study with --name."
 _ENDED = ("finished", "failed")
 _SHOWN = 5
 """Most trials in a message."""
@@ -38,7 +37,7 @@ def check_files(folder: StudyFolder) -> None:
             where=str(folder.path),
             rule="a study reads and writes its files",
             got="; ".join(faults),
-            fix="correct the permissions, or move away what is in a file's place and restore the file from a backup "
+            fix="Correct the permissions, or move away what is in a file's place and restore the file from a backup "
             "(study.json, records.jsonl; the others are made anew).",
             code="files-unusable",
         )
@@ -64,12 +63,10 @@ def fold_lines(lines: Iterable[Line], records: Path, ledger: Ledger | None = Non
         try:
             ledger.apply(line.record, line.time)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            where = f"{records}: line {line.seq + 1}"
+            rule = f"a {line.record.kind} record must follow on the lines before it"
             raise RecordError(
-                where=f"{records}: line {line.seq + 1}",
-                rule=f"a {line.record.kind} record must follow on the lines before it",
-                got=f"{type(error).__name__}: {error}",
-                fix=_FIX,
-                code="records-contradict",
+                where=where, rule=rule, got=f"{type(error).__name__}: {error}", fix=RESTORE, code="records-contradict"
             ) from error
     return ledger
 
@@ -87,21 +84,12 @@ def check_not_cut(folder: StudyFolder, ledger: Ledger, *, num_mirrored: int = 0)
     """
     for witness, missing in _witnesses(folder, ledger):
         shown = ", ".join(map(str, missing[:_SHOWN])) + ("…" if len(missing) > _SHOWN else "")
-        raise RecordError(
-            where=str(folder.records),
-            rule="must hold every trial that was recorded",
-            got=f"none of trial {shown}, which {witness}: the records were cut",
-            fix=f"{_FIX} Where the records are right, remove {witness.split()[0]}.",
-            code="records-cut",
-        )
+        where, got = str(folder.records), f"none of trial {shown}, which {witness}: the records were cut"
+        fix, code = f"{RESTORE} Where the records are right, remove {witness.split()[0]}.", "records-cut"
+        raise RecordError(where=where, rule="must hold every trial that was recorded", got=got, fix=fix, code=code)
     if num_mirrored > 0 and ledger.sessions == 0:
-        raise RecordError(
-            where=str(folder.records),
-            rule=f"must hold the {num_mirrored} records that MLflow has (mirror.json)",
-            got="none: the file was emptied",
-            fix=_FIX,
-            code="records-emptied",
-        )
+        where, rule = str(folder.records), f"must hold the {num_mirrored} records that MLflow has (mirror.json)"
+        raise RecordError(where=where, rule=rule, got="none: the file was emptied", fix=RESTORE, code="records-emptied")
 
 
 def _witnesses(folder: StudyFolder, ledger: Ledger) -> Iterator[tuple[str, list[int]]]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from study.errors import RecordError
 from study.records.files import write_atomically
 
-_COPY = "copy the folder and resume the copy with --out."
+_COPY = "Copy the folder and resume the copy with --out."
 SIGNATURE = ".made_here"
 """File of a study's folder."""
 _KEY_BYTES = 32
@@ -81,13 +81,9 @@ def check_modules(identity_file: Path, ids: Iterable[str], way_out: str) -> None
     """
     imported = next((each for each in ids if ":" in each), None)
     if imported is not None and not is_made_here(identity_file):
-        raise RecordError(
-            where=str(identity_file.parent),
-            rule="a module must not be imported because a folder that was received, moved or copied names it",
-            got=repr(imported),
-            fix=f"read that module, then {way_out}.",
-            code="module-of-a-stranger",
-        )
+        rule = "a module must not be imported because a folder that was received, moved or copied names it"
+        got, fix = repr(imported), f"Read that module, then {way_out}."
+        raise RecordError(where=str(identity_file.parent), rule=rule, got=got, fix=fix, code="module-of-a-stranger")
 
 
 def _signature(identity_file: Path) -> str | None:
@@ -130,13 +126,8 @@ def group_may_write(status: os.stat_result) -> bool:
 
 def _check_owner(place: Path, status: os.stat_result, way_out: str) -> None:
     if status.st_uid != os.getuid():
-        raise RecordError(
-            where=str(place),
-            rule=f"must belong to you (uid {os.getuid()})",
-            got=f"uid {status.st_uid}",
-            fix=way_out,
-            code="belongs-to-another-user",
-        )
+        rule, got = f"must belong to you (uid {os.getuid()})", f"uid {status.st_uid}"
+        raise RecordError(where=str(place), rule=rule, got=got, fix=way_out, code="belongs-to-another-user")
 
 
 def _check(place: Path, status: os.stat_result, way_out: str) -> None:
@@ -148,12 +139,8 @@ def _check(place: Path, status: os.stat_result, way_out: str) -> None:
 
 
 def _open_to(whom: str, mode: str, place: Path) -> RecordError:
-    return RecordError(
-        where=str(place),
-        rule=f"must not be writable by {whom}",
-        fix=f"chmod {mode} {shlex.quote(str(place))}.",
-        code="writable-by-others",
-    )
+    fix = f"Run `chmod {mode} {shlex.quote(str(place))}`."
+    return RecordError(where=str(place), rule=f"must not be writable by {whom}", fix=fix, code="writable-by-others")
 
 
 def _is_private(gid: int) -> bool:

@@ -114,7 +114,7 @@ def require(*engines: Engine) -> None:
             where=f"{seam.distribution} {first.version or '(not installed)'}",
             rule=f"must have what this project needs to {seam.does}",
             got=f"{'; '.join(first.missing)}{others}",
-            fix=f"pip install '{seam.distribution}{seam.versions}'",
+            fix=f"Install a tested release: pip install '{seam.distribution}{seam.versions}'.",
             code=seam.name,
         )
 

@@ -219,13 +219,9 @@ def _sizes(spec: StudySpec) -> Iterator[Fault]:
     steps = largest(batch) if isinstance(batch, Range) else smallest(batch)
     if lanes > steps:
         least = lanes if key == "train_batch_size" else lanes // last
-        yield Fault(
-            where=f"parameters.{key}",
-            rule="`num_env_runners * num_envs_per_env_runner <= train_batch_size` must hold at every scale",
-            got=f"{lanes} lanes and {steps} steps",
-            fix=f"Raise it to {least} or more, or use fewer lanes.",
-            code="batch-below-lanes",
-        )
+        rule = "`num_env_runners * num_envs_per_env_runner <= train_batch_size` must hold at every scale"
+        got, fix = f"{lanes} lanes and {steps} steps", f"Raise it to {least} or more, or use fewer lanes."
+        yield Fault(where=f"parameters.{key}", rule=rule, got=got, fix=fix, code="batch-below-lanes")
         return
     for scale in spec.scales:
         batch = batch_domain(spec, scale)

@@ -57,13 +57,9 @@ def faults_of_levels(kwargs: Mapping[str, Any], where: str) -> Iterator[Fault]:
             place, rule = f"{where}.{name}", f"must be a whole number from 0 to {MAX_LEVELS}"
             yield Fault(where=place, rule=rule, got=repr(value), fix="Change the value.", code="procgen-levels")
     if kwargs.get("num_levels") == 0 and kwargs.get("start_level"):
-        yield Fault(
-            where=f"{where}.start_level",
-            rule="has no effect where num_levels is 0, which means all levels",
-            got=str(kwargs["start_level"]),
-            fix="Remove it, or set num_levels.",
-            code="start-level-without-levels",
-        )
+        where = f"{where}.start_level"
+        rule, fix = "has no effect where num_levels is 0, which means all levels", "Remove it, or set num_levels."
+        yield Fault(where=where, rule=rule, got=str(kwargs["start_level"]), fix=fix, code="start-level-without-levels")
 
 
 def task_of(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -308,4 +308,4 @@ def _override(source: Source, overrides: Sequence[str]) -> Source:
 def _error(
     name: str, *, where: str = "file", rule: str, got: str = "", fix: str, code: str, line: int | None = None
 ) -> SpaceError:
-    return SpaceError(name, [Fault(where=where, rule=rule, got=got, fix=fix, code=code, line=line)])
+    return SpaceError.of(name, where=where, rule=rule, got=got, fix=fix, code=code, line=line)

@@ -123,36 +123,16 @@ def build_config(
     changed = [name for name in ours if getattr(config, name) is not ours[name] and getattr(config, name) != ours[name]]
     if changed:
         got = ", ".join(f"{name}={getattr(config, name)}" for name in changed)
-        raise SpaceError(
-            "space",
-            [
-                Fault(
-                    where="rllib",
-                    rule="must leave what the study itself sets",
-                    got=str(got),
-                    fix="Remove it.",
-                    code="rllib-sets-what-the-study-sets",
-                )
-            ],
-        )
+        rule, code = "must leave what the study itself sets", "rllib-sets-what-the-study-sets"
+        raise SpaceError.of("space", where="rllib", rule=rule, got=str(got), fix="Remove it.", code=code)
     _choose_runner(config, spec, execution)
     _choose_learner(config, spec)
     try:
         config.validate()
     except Exception as error:
-        f"RLlib must accept the values, got {type(error).__name__}: {' '.join(str(error).split())}"
-        raise SpaceError(
-            "space",
-            [
-                Fault(
-                    where="rllib" if spec.rllib else "parameters",
-                    rule="RLlib must accept the values",
-                    got=f"{type(error).__name__}: {' '.join(str(error).split())}",
-                    fix="Change the value that it names.",
-                    code="rllib-refuses-values",
-                )
-            ],
-        ) from error
+        where, rule = "rllib" if spec.rllib else "parameters", "RLlib must accept the values"
+        got, fix = f"{type(error).__name__}: {' '.join(str(error).split())}", "Change the value that it names."
+        raise SpaceError.of("space", where=where, rule=rule, got=got, fix=fix, code="rllib-refuses-values") from error
     return config
 
 
@@ -170,42 +150,15 @@ def _choose_runner(config: StudyConfig, spec: StudySpec, execution: Execution) -
     obstacle = batched_obstacle(config) if spec.runner == "batched" else None
     if obstacle and execution == "emulated":
         fix = "Set execution: real, or remove what it names."
-        raise SpaceError(
-            "space",
-            [
-                Fault(
-                    where="execution",
-                    rule=f"emulation needs the batched runner, and {obstacle}",
-                    fix=fix,
-                    code="emulation-without-batched-runner",
-                )
-            ],
-        )
+        rule = f"emulation needs the batched runner, and {obstacle}"
+        raise SpaceError.of("space", where="execution", rule=rule, fix=fix, code="emulation-without-batched-runner")
     if obstacle and spec.environment.backend != "gymnasium":
         fix = "Set environment.backend: gymnasium, or remove what it names."
-        raise SpaceError(
-            "space",
-            [
-                Fault(
-                    where="environment.backend",
-                    rule=f"envpool needs the batched runner, and {obstacle}",
-                    fix=fix,
-                    code="envpool-without-batched-runner",
-                )
-            ],
-        )
+        where, rule = "environment.backend", f"envpool needs the batched runner, and {obstacle}"
+        raise SpaceError.of("space", where=where, rule=rule, fix=fix, code="envpool-without-batched-runner")
     if obstacle and spec.environment.normalize_rewards:
-        raise SpaceError(
-            "space",
-            [
-                Fault(
-                    where="environment.normalize_rewards",
-                    rule=f"needs the batched runner, and {obstacle}",
-                    fix=_WITHOUT,
-                    code="normalization-without-batched-runner",
-                )
-            ],
-        )
+        where, rule = "environment.normalize_rewards", f"needs the batched runner, and {obstacle}"
+        raise SpaceError.of("space", where=where, rule=rule, fix=_WITHOUT, code="normalization-without-batched-runner")
     if obstacle:
         config.fallbacks.append(f"runner: RLlib's stock runner instead of the batched one: {obstacle}")
     batched = spec.runner == "batched" and not obstacle
@@ -384,48 +337,19 @@ def _registered(spec: EnvironmentSpec, *, waits: bool) -> str:
 def _apply(config: StudyConfig, method: str, arguments: Mapping[str, Any]) -> None:
     place, kind = f"rllib.{method}", _rllib_class(config).__name__
     if method not in _METHODS:
-        raise SpaceError(
-            "space",
-            [
-                Fault(
-                    where=place,
-                    rule=f"must be a method of {kind}",
-                    got=f"'{method}'",
-                    fix=_nearest(method, _METHODS),
-                    code="unknown-rllib-method",
-                )
-            ],
-        )
+        rule, fix = f"must be a method of {kind}", _nearest(method, _METHODS)
+        raise SpaceError.of("space", where=place, rule=rule, got=f"'{method}'", fix=fix, code="unknown-rllib-method")
     known = _parameters_of(config, method)
     for name in arguments:
         if name not in known:
-            raise SpaceError(
-                "space",
-                [
-                    Fault(
-                        where=f"{place}.{name}",
-                        rule=f"unknown argument of {kind}.{method}",
-                        fix=_nearest(name, known),
-                        code="unknown-rllib-argument",
-                    )
-                ],
-            )
+            rule, fix = f"unknown argument of {kind}.{method}", _nearest(name, known)
+            raise SpaceError.of("space", where=f"{place}.{name}", rule=rule, fix=fix, code="unknown-rllib-argument")
     try:
         getattr(config, method)(**arguments)
     except Exception as error:
-        f"RLlib must accept {dict(arguments)}, got {type(error).__name__}: {' '.join(str(error).split())}"
-        raise SpaceError(
-            "space",
-            [
-                Fault(
-                    where=place,
-                    rule=f"RLlib must accept {dict(arguments)}",
-                    got=f"{type(error).__name__}: {' '.join(str(error).split())}",
-                    fix="Change the value.",
-                    code="rllib-refuses-arguments",
-                )
-            ],
-        ) from error
+        rule = f"RLlib must accept {dict(arguments)}"
+        got, code = f"{type(error).__name__}: {' '.join(str(error).split())}", "rllib-refuses-arguments"
+        raise SpaceError.of("space", where=place, rule=rule, got=got, fix="Change the value.", code=code) from error
 
 
 def _parameters_of(config: StudyConfig, method: str) -> tuple[str, ...]:

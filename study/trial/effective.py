@@ -31,13 +31,9 @@ def runner_reports(algorithm: MeasuredAlgorithm, *, timeout_s: float) -> tuple[R
         return (group.local_env_runner.report(),)
     reports: list[RunnerReport] = group.foreach_env_runner("report", local_env_runner=False, timeout_seconds=timeout_s)
     if len(reports) != expected:
-        raise TrialError(
-            where="env runners",
-            rule=f"all {expected} must answer within {timeout_s:g} s of start-up",
-            got=f"{len(reports)}",
-            fix="raise resources.startup_timeout_s, or look at the nodes.",
-            code="runners-not-up",
-        )
+        rule = f"all {expected} must answer within {timeout_s:g} s of start-up"
+        fix = "Raise resources.startup_timeout_s, or look at the nodes."
+        raise TrialError(where="env runners", rule=rule, got=f"{len(reports)}", fix=fix, code="runners-not-up")
     return tuple(sorted(reports, key=lambda report: report.process))
 
 

@@ -139,7 +139,7 @@ def _evaluate(
             otherwise=TrialError(
                 where="evaluation",
                 rule=f"{episodes} episodes must end within sample_timeout_s={timeout_s:g} s, they did not",
-                fix="raise resources.sample_timeout_s, lower evaluation.episodes or evaluation.max_episode_steps, or "
+                fix="Raise resources.sample_timeout_s, lower evaluation.episodes or evaluation.max_episode_steps, or "
                 "look for an environment that hangs.",
                 code="evaluation-late",
             ),
@@ -216,25 +216,17 @@ class _Lane:
         self.observation = observation
 
     def _not_finite(self, what: str, got: str) -> TrialError:
-        return TrialError(
-            where="evaluation",
-            rule=f"{what} must be finite",
-            got=f"{got} at step {self.steps} of episode {self.episode}",
-            fix="correct the environment.",
-            code="evaluation-not-finite",
-        )
+        where = "evaluation"
+        rule, got = f"{what} must be finite", f"{got} at step {self.steps} of episode {self.episode}"
+        return TrialError(where=where, rule=rule, got=got, fix="Correct the environment.", code="evaluation-not-finite")
 
     def _call(self, what: str, function: Callable[[], Any]) -> Any:
         try:
             return function()
         except Exception as error:
-            raise TrialError(
-                where="evaluation",
-                rule=f"`{what}` must not fail",
-                got=f"{described(error)} at step {self.steps} of episode {self.episode}",
-                fix="correct the environment.",
-                code="evaluation-environment-failed",
-            ) from error
+            got = f"{described(error)} at step {self.steps} of episode {self.episode}"
+            fix, code = "Correct the environment.", "evaluation-environment-failed"
+            raise TrialError(where="evaluation", rule=f"`{what}` must not fail", got=got, fix=fix, code=code) from error
 
 
 def _greedy(module: RLModule, scale: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Policy:
@@ -288,12 +280,8 @@ def _inputs(forward: Callable[[dict[str, Any]], dict[str, Any]], observations: F
     """Return the inputs of the action distribution, shape (lanes, inputs)."""
     inputs: torch.Tensor = forward({Columns.OBS: torch.from_numpy(observations)})[Columns.ACTION_DIST_INPUTS]
     if not torch.isfinite(inputs).all():
-        raise TrialError(
-            where="evaluation",
-            rule="the policy must answer finite numbers, it does not: the training diverged",
-            fix="lower lr, clip_param or num_epochs.",
-            code="policy-not-finite",
-        )
+        where, rule = "evaluation", "the policy must answer finite numbers, it does not: the training diverged"
+        raise TrialError(where=where, rule=rule, fix="Lower lr, clip_param or num_epochs.", code="policy-not-finite")
     return inputs
 
 

@@ -104,13 +104,9 @@ def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[s
     phases = _sum((step.sampling_time_s, step.learning_time_s, step.sync_time_s))
     # Without phases an iteration may end before the first update of it: RLlib's buffer takes a batch and returns.
     if phases is not None and step.num_gradient_updates == 0:
-        raise TrialError(
-            where="learner",
-            rule="an iteration must change the weights",
-            got="no gradient that is finite: the training diverged",
-            fix="lower lr, clip_param or num_epochs.",
-            code="training-diverged",
-        )
+        rule = "an iteration must change the weights"
+        got, fix = "no gradient that is finite: the training diverged", "Lower lr, clip_param or num_epochs."
+        raise TrialError(where="learner", rule=rule, got=got, fix=fix, code="training-diverged")
     per_runner = _total_time_by_runner(step.rounds)
     last = {sample.runner: sample for runners in (step.latest, *step.rounds) for sample in runners}
     samples = [sample for runners in step.rounds for sample in runners]
@@ -185,13 +181,9 @@ def check_learning(learner: Mapping[str, float]) -> None:
     for name in LEARNER_METRICS:
         value = learner.get(name)
         if name != "vf_explained_var" and value is not None and not math.isfinite(value):
-            raise TrialError(
-                where="learner",
-                rule="losses must be finite",
-                got=f"{name}={value}: the training diverged",
-                fix="lower lr, clip_param or num_epochs, or raise entropy_coeff.",
-                code="training-diverged",
-            )
+            got = f"{name}={value}: the training diverged"
+            fix = "Lower lr, clip_param or num_epochs, or raise entropy_coeff."
+            raise TrialError(where="learner", rule="losses must be finite", got=got, fix=fix, code="training-diverged")
 
 
 def cpu_pressure(samples: Sequence[RunnerMeasurement], main: ProcessMeasurement) -> float | None:

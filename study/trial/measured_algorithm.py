@@ -99,13 +99,8 @@ class MeasuredAlgorithm(Algorithm):
 
     def _check_learners(self, num_answers: int) -> None:
         if num_answers < max(self.config.num_learners, 1):
-            raise TrialLostError(
-                where="learners",
-                rule=self._all_learners,
-                got=f"{num_answers} answers",
-                fix="look for memory shortage, or a crash, on their nodes.",
-                code="learner-lost",
-            )
+            got, fix = f"{num_answers} answers", "Look for memory shortage, or a crash, on their nodes."
+            raise TrialLostError(where="learners", rule=self._all_learners, got=got, fix=fix, code="learner-lost")
 
     def _dead(self, error: ray.exceptions.RayError, where: str, rule: str = "must stay alive") -> TrialError:
         """Return the error for a runner or learner that died, alone or with its node."""
@@ -113,8 +108,8 @@ class MeasuredAlgorithm(Algorithm):
         silent = isinstance(error, (ray.exceptions.ActorUnavailableError, ray.exceptions.NodeDiedError))
         gone = lost(self.places, wait_s=NODE_DEATH_S if silent else 1.0)
         what = f"{gone}: its node has died" if gone else described(original(error))
-        fix = "see why that node went" if gone else "look for memory shortage, or a crash, on that node"
-        return TrialError(where=where, rule=rule, got=what, fix=f"{fix}.", code="process-lost")
+        fix = "See why that node went." if gone else "Look for memory shortage, or a crash, on that node."
+        return TrialError(where=where, rule=rule, got=what, fix=fix, code="process-lost")
 
     def actor_of(self, place: Place) -> Any:
         """Return RLlib's actor of a runner or learner process."""
@@ -181,7 +176,7 @@ def check_runner(measurement: RunnerMeasurement) -> None:
             where=where,
             rule="sampling must not fail",
             got=f"{measurement.error}",
-            fix=f"{measurement.fix}.",
+            fix=measurement.fix,
             code="sampling-failed",
         )
         # Indented: of the lines that begin with an exception, the last one is taken for what ended the trial.

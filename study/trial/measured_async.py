@@ -69,12 +69,9 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
             self._asks = True
         timeout_s = self.config.sample_timeout_s
         if not all(self._ask_learners(lambda learner: learner.finish(timeout_s))):
-            raise TrialError(
-                where="learner",
-                rule=f"all batches must be learnt from within sample_timeout_s={timeout_s:g} s, they are not",
-                fix="raise resources.sample_timeout_s, or give the learner more cores or a GPU.",
-                code="batches-not-learnt",
-            )
+            rule = f"all batches must be learnt from within sample_timeout_s={timeout_s:g} s, they are not"
+            fix = "Raise resources.sample_timeout_s, or give the learner more cores or a GPU."
+            raise TrialError(where="learner", rule=rule, fix=fix, code="batches-not-learnt")
         self.last_step = self._measured()
 
     def _measured(self) -> StepMeasurement:
@@ -82,13 +79,8 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
         self._learnt = self._ask_learners(CountingLearner.learnt_so_far)
         # RLlib drops what a learner process of its own raises.
         if failure := next((learnt.failure for learnt in self._learnt if learnt.failure), ""):
-            raise TrialError(
-                where="learner",
-                rule="an update must not fail",
-                got=failure,
-                fix="see the learner's log.",
-                code="update-failed",
-            )
+            where, rule = "learner", "an update must not fail"
+            raise TrialError(where=where, rule=rule, got=failure, fix="See the learner's log.", code="update-failed")
         pairs = list(zip(self._learnt, self._learnt_before, strict=True))
         updates = self._learnt[0].num_updates - self._learnt_before[0].num_updates
         learners_cpu_time_s, learners_peak_rss_mb = self.learners_used()
@@ -170,13 +162,9 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
     def _check_late(self, waiting: list[tuple[int, float]], timeout_s: float) -> None:
         late = sorted(number for number, moment in waiting if time.monotonic() - moment > timeout_s)
         if late:
-            raise TrialError(
-                where=f"env runner {', '.join(map(str, late))}",
-                rule=f"a sample must come within sample_timeout_s={timeout_s:g} s",
-                got="no answer",
-                fix="raise resources.sample_timeout_s, or look for an environment that hangs.",
-                code="sample-late",
-            )
+            rule, got = f"a sample must come within sample_timeout_s={timeout_s:g} s", "no answer"
+            fix, code = "Raise resources.sample_timeout_s, or look for an environment that hangs.", "sample-late"
+            raise TrialError(where=f"env runner {', '.join(map(str, late))}", rule=rule, got=got, fix=fix, code=code)
 
     # --- the policy --------------------------------------------------------------------------------------------
 

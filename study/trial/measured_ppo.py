@@ -117,13 +117,8 @@ class MeasuredPPO(MeasuredAlgorithm, PPO):
             samples = self._sample_round()
             gained = sum(measurement.env_steps for _, _, measurement in samples)
             if gained == 0:
-                raise TrialError(
-                    where="env runners",
-                    rule="a round of sampling must bring steps",
-                    got="0",
-                    fix="check the environment.",
-                    code="no-steps-sampled",
-                )
+                where, rule = "env runners", "a round of sampling must bring steps"
+                raise TrialError(where=where, rule=rule, got="0", fix="Check the environment.", code="no-steps-sampled")
             env_steps += gained
             rounds.append(samples)
         return rounds
@@ -132,13 +127,9 @@ class MeasuredPPO(MeasuredAlgorithm, PPO):
         timeout_s = self.config.sample_timeout_s
 
         def late(where: str) -> TrialError:
-            return TrialError(
-                where=where,
-                rule=f"a round of sampling must end within sample_timeout_s={timeout_s:g} s",
-                got="no answer",
-                fix="raise resources.sample_timeout_s, or look for an environment that hangs.",
-                code="sample-late",
-            )
+            rule = f"a round of sampling must end within sample_timeout_s={timeout_s:g} s"
+            fix = "Raise resources.sample_timeout_s, or look for an environment that hangs."
+            return TrialError(where=where, rule=rule, got="no answer", fix=fix, code="sample-late")
 
         if not self.config.num_env_runners:
             # The main process steps the lanes itself; RLlib sets no limit to that.

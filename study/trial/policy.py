@@ -79,21 +79,17 @@ def load_policy(
 
 def _check_fit(checkpoint: Path, wanted: Mapping[str, tuple[int, ...]], weights: Weights, spec: StudySpec) -> None:
     """Refuse parameters of other names or shapes than those of the network."""
-    got = {name: value.shape for name, value in weights.items()}
+    shapes = {name: value.shape for name, value in weights.items()}
     differing = [
-        f"{name} is {_shape(got.get(name))}, must be {_shape(wanted.get(name))}"
-        for name in (*wanted, *(name for name in got if name not in wanted))
-        if got.get(name) != wanted.get(name)
+        f"{name} is {_shape(shapes.get(name))}, must be {_shape(wanted.get(name))}"
+        for name in (*wanted, *(name for name in shapes if name not in wanted))
+        if shapes.get(name) != wanted.get(name)
     ]
     if differing:
         more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
-        raise RecordError(
-            where=str(checkpoint),
-            rule=f"the policy must fit {spec.environment.id} and the network of the space",
-            got=f"another one: {'; '.join(differing[:_SHOWN])}{more}",
-            fix="name the space that it was trained in.",
-            code="policy-does-not-fit",
-        )
+        rule = f"the policy must fit {spec.environment.id} and the network of the space"
+        got, fix = f"another one: {'; '.join(differing[:_SHOWN])}{more}", "Name the space that it was trained in."
+        raise RecordError(where=str(checkpoint), rule=rule, got=got, fix=fix, code="policy-does-not-fit")
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

@@ -167,12 +167,8 @@ class TrialRun:
     def _last_step(self) -> StepMeasurement:
         assert self._algorithm is not None
         if self._algorithm.last_step is None:
-            raise TrialError(
-                where="trial",
-                rule="an iteration must train, RLlib did not",
-                fix="look at rllib: in the space.",
-                code="iteration-without-training",
-            )
+            rule, fix = "an iteration must train, RLlib did not", "Look at rllib: in the space."
+            raise TrialError(where="trial", rule=rule, fix=fix, code="iteration-without-training")
         return self._algorithm.last_step
 
     def _progress_now(self) -> float:
@@ -224,13 +220,9 @@ def _probed(environment: EnvironmentSpec) -> Spaces:
         return probe(environment, "space")
     except SpaceError as error:
         place, reason = here("main", num_cpus=0), why_not_here(error, environment.id)
-        raise TrialError(
-            where="start-up",
-            rule="the environment must work on every node",
-            got=f"main process on {place.address} ({place.host}): {reason.rule.rstrip('.')}",
-            fix=reason.fix,
-            code="environment-fails-on-node",
-        ) from error
+        where, rule = "start-up", "the environment must work on every node"
+        got = f"main process on {place.address} ({place.host}): {reason.rule.rstrip('.')}"
+        raise TrialError(where=where, rule=rule, got=got, fix=reason.fix, code="environment-fails-on-node") from error
 
 
 def _build(config: StudyConfig, thread: SteadyThread, *, timeout_s: float) -> MeasuredAlgorithm:
@@ -248,7 +240,7 @@ def _build(config: StudyConfig, thread: SteadyThread, *, timeout_s: float) -> Me
     late = TrialError(
         where="start-up",
         rule=f"{rule} within startup_timeout_s={timeout_s:g} s, they are not",
-        fix="raise resources.startup_timeout_s, or look at the nodes.",
+        fix="Raise resources.startup_timeout_s, or look at the nodes.",
         code="runners-not-up",
     )
     try:
@@ -256,20 +248,16 @@ def _build(config: StudyConfig, thread: SteadyThread, *, timeout_s: float) -> Me
     except TrialError:
         raise
     except Exception as error:
-        what = of_runner(error) or f"{described(original(error))}. Fix: make the environment work on every node"
+        what = of_runner(error) or f"{described(original(error))}. Fix: Make the environment work on every node"
         raise TrialError(where="start-up", rule=rule, got=what.rstrip("."), code="runners-not-built") from error
 
 
 def _check_effective(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> None:
     wrong = differences(asked, effective)
     if wrong:
-        raise TrialError(
-            where="start-up",
-            rule="what was built must be what was asked",
-            got=f"{'; '.join(wrong)}",
-            fix="remove what `rllib:` changes, or set the parameter in the space.",
-            code="built-differs-from-asked",
-        )
+        where, rule = "start-up", "what was built must be what was asked"
+        fix = "Remove what `rllib:` changes, or set the parameter in the space."
+        raise TrialError(where=where, rule=rule, got=f"{'; '.join(wrong)}", fix=fix, code="built-differs-from-asked")
 
 
 def pack_policy(module: RLModule) -> bytes:

@@ -48,13 +48,9 @@ def meet(name: str, size: int, *, trial: int, timeout_s: float) -> Any:
     end = time.monotonic() + timeout_s
     while (there := ray.get(meeting.arrive.remote(trial))) < size:
         if time.monotonic() > end:
-            raise TrialError(
-                where="allocation",
-                rule=f"all {size} trials must be up within startup_timeout_s={timeout_s:g} s to run side by side",
-                got=there,
-                fix="see why the others failed, or raise resources.startup_timeout_s.",
-                code="group-not-up",
-            )
+            rule = f"all {size} trials must be up within startup_timeout_s={timeout_s:g} s to run side by side"
+            fix = "See why the others failed, or raise resources.startup_timeout_s."
+            raise TrialError(where="allocation", rule=rule, got=there, fix=fix, code="group-not-up")
         time.sleep(POLL_S)
     return meeting
 

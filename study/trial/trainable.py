@@ -67,7 +67,8 @@ class StudyTrial(Trainable):
         """
         try:
             if self._ended:
-                raise TrialError(where="trial", rule="has ended, and must not be stepped again", code="trial-has-ended")
+                rule, fix = "has ended, and must not be stepped again", "Report this as a fault of the program."
+                raise TrialError(where="trial", rule=rule, fix=fix, code="trial-has-ended")
             if self._run is None:
                 from study.trial.run import TrialRun
 
@@ -91,7 +92,7 @@ class StudyTrial(Trainable):
                 where="trial",
                 rule="must not fail",
                 got=f"{described(original(error))}",
-                fix="see the traceback.",
+                fix="See the traceback.",
                 code="trial-failed",
             ) from error
 

@@ -25,7 +25,7 @@ Weights = dict[str, npt.NDArray[Any]]
 
 _KINDS = "fiub"
 """Kinds of numbers in NumPy's letters: floats, integers of both kinds, booleans."""
-_FIX = "name a checkpoint that a study or RLlib's `RLModule.save_to_path` wrote."
+_FIX = "Name a checkpoint that a study or RLlib's `RLModule.save_to_path` wrote."
 _DAMAGED = (
     *(pickle.UnpicklingError, AttributeError, EOFError, LookupError, MemoryError, OverflowError, RecursionError),
     *(TypeError, ValueError),
@@ -85,46 +85,22 @@ def read_weights(checkpoint: Path) -> Weights:
     file = checkpoint / STATE_FILE
     try:
         if (size := file.stat().st_size) > MAX_BYTES:
-            raise RecordError(
-                where=str(file),
-                rule=f"must have at most {MAX_BYTES:,} bytes",
-                got=f"{size:,}",
-                fix=_FIX,
-                code="checkpoint-too-large",
-            )
+            rule = f"must have at most {MAX_BYTES:,} bytes"
+            raise RecordError(where=str(file), rule=rule, got=f"{size:,}", fix=_FIX, code="checkpoint-too-large")
         with file.open("rb") as stream:
             state = _Reader(stream).load()
     except OSError as error:
-        raise RecordError(
-            where=str(file),
-            rule=f"must be a file that you can read ({error.strerror})",
-            fix=_FIX,
-            code="checkpoint-unreadable",
-        ) from error
+        rule = f"must be a file that you can read ({error.strerror})"
+        raise RecordError(where=str(file), rule=rule, fix=_FIX, code="checkpoint-unreadable") from error
     except _DAMAGED as error:
         why = " ".join(str(error).split())[:200]
-        raise RecordError(
-            where=str(file),
-            rule="must hold arrays of numbers and nothing else",
-            got=f"another file ({why})",
-            fix=_FIX,
-            code="checkpoint-not-arrays",
-        ) from error
+        rule, got = "must hold arrays of numbers and nothing else", f"another file ({why})"
+        raise RecordError(where=str(file), rule=rule, got=got, fix=_FIX, code="checkpoint-not-arrays") from error
     if not isinstance(state, dict) or not state:
-        raise RecordError(
-            where=str(file),
-            rule="must map parameters to arrays",
-            got=f"{type(state).__name__}",
-            fix=_FIX,
-            code="checkpoint-not-arrays",
-        )
+        where, rule = str(file), "must map parameters to arrays"
+        raise RecordError(where=where, rule=rule, got=f"{type(state).__name__}", fix=_FIX, code="checkpoint-not-arrays")
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, np.ndarray):
-            raise RecordError(
-                where=str(file),
-                rule="must map parameters to arrays",
-                got=f"{type(value).__name__} for {name!r}",
-                fix=_FIX,
-                code="checkpoint-not-arrays",
-            )
+            rule, got = "must map parameters to arrays", f"{type(value).__name__} for {name!r}"
+            raise RecordError(where=str(file), rule=rule, got=got, fix=_FIX, code="checkpoint-not-arrays")
     return dict(state)

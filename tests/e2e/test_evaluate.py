@@ -188,7 +188,7 @@ def test_a_mistake_has_exit_code_2_and_no_traceback(place):
 def test_a_checkpoint_that_others_may_change_is_not_played(folder, place, tmp_path):
     shutil.copytree(StudyFolder(folder).checkpoint(0), tmp_path / "mine")
     (tmp_path / "mine" / "module_state.pkl").chmod(0o666)
-    with pytest.raises(RecordError, match=r"must not be writable by everybody\. Fix: chmod o-w"):
+    with pytest.raises(RecordError, match=r"must not be writable by everybody\. Fix: Run `chmod o-w"):
         CliRunner().invoke(
             cli.app, ["evaluate", str(tmp_path / "mine"), "--space", str(place / "space.yaml")], catch_exceptions=False
         )

@@ -170,5 +170,5 @@ def test_what_is_not_installed_on_a_node_is_named_with_the_node(cluster, mine):
     (ended,) = [record for record in records(folder) if isinstance(record, TrialEnded)]
     assert ended.status == "failed"
     assert "on 127.0.0.2 (node-2): module 'my_maze' needs 'my_planner', which is not installed." in ended.reason
-    assert ended.reason.endswith("Fix: install my_planner on every node.")
+    assert ended.reason.endswith("Fix: Install my_planner on every node.")
     assert "Traceback" not in done.stdout + done.stderr

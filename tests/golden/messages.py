@@ -16,6 +16,8 @@ FILE = Path(__file__).parent / "messages.txt"
 ERRORS = frozenset(
     name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.StudyError)
 )
+FAULTS = frozenset({"Fault", "of", "Unusable"})
+"""What makes a `Fault`: itself, `SpaceError.of`, `Unusable`."""
 PARTS = ("where", "rule", "got", "fix")
 
 
@@ -77,6 +79,7 @@ def _of_file(path: Path) -> Iterator[Message]:
 def _message(call: ast.Call, names: dict[str, str], path: Path) -> Message | None:
     maker = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    maker = "Fault" if maker in FAULTS and "fix" in given else maker
     is_message = maker in ERRORS | {"Fault"} or {"code", "fix"} <= given.keys()
     if not is_message or (maker == "SpaceError" and call.args) or any(each.arg is None for each in call.keywords):
         return None

@@ -123,7 +123,7 @@ def test_a_space_whose_network_cannot_be_is_refused_before_it_is_built(tmp_path:
 
 def test_a_policy_of_another_space_is_refused_by_what_differs(tmp_path: Path) -> None:
     unpack_policy(pack_policy(trained(spec())), tmp_path)
-    law = r"must fit Acrobot-v1 .* encoder\.actor_encoder\.net\.mlp\.0\.weight is 64x4, must be 64x6; .*Fix: name the"
+    law = r"must fit Acrobot-v1 .* encoder\.actor_encoder\.net\.mlp\.0\.weight is 64x4, must be 64x6; .*Fix: Name the"
     with pytest.raises(RecordError, match=law):
         loaded(tmp_path, spec(environment__id="Acrobot-v1"))
     with pytest.raises(RecordError, match=r"encoder\.encoder\.\S+ is absent, must be 64x4; .* and 5 more\."):

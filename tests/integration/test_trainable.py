@@ -99,6 +99,6 @@ def test_a_start_that_hangs_reaches_the_driver_in_one_line(tmp_path: Path) -> No
     assert isinstance(cause, TrialError)
     assert str(cause) == (
         "start-up: all 2 env runners must be up within startup_timeout_s=4 s, they are not. "
-        "Fix: raise resources.startup_timeout_s, or look at the nodes."
+        "Fix: Raise resources.startup_timeout_s, or look at the nodes."
     )
     assert_no_runner_is_left()

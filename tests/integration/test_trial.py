@@ -323,7 +323,7 @@ def test_a_module_that_a_runner_lacks_is_named_with_its_node(runner: str, monkey
     assert re.fullmatch(
         rf"start-up: all 2 env runners must be up, got env runner [12] on [\d.]+ \({re.escape(os.uname().nodename)}\): "
         r"module 'tests\.environments' needs 'no_such_planner', which is not installed\. "
-        r"Fix: install no_such_planner on every node\.",
+        r"Fix: Install no_such_planner on every node\.",
         str(raised.value),
     )
 

@@ -178,7 +178,7 @@ def test_one_s_own_study_is_trusted_wherever_others_cannot_exchange_it(own, tmp_
 )
 def test_a_study_that_others_can_change_or_exchange_is_not_trusted(own, change, law):
     change(own)
-    with pytest.raises(RecordError, match=rf"{law}.*Fix: chmod"):
+    with pytest.raises(RecordError, match=rf"{law}.*Fix: Run `chmod"):
         check_own(own)
 
 
@@ -194,7 +194,7 @@ def test_a_study_that_others_can_change_or_exchange_is_not_trusted(own, change, 
 )
 def test_what_another_user_owns_is_not_trusted(own, change):
     change(own)
-    with pytest.raises(RecordError, match=r"must belong to you.*Fix: copy the folder"):
+    with pytest.raises(RecordError, match=r"must belong to you.*Fix: Copy the"):
         check_own(own)
 
 
@@ -204,7 +204,7 @@ def test_what_a_group_may_write_is_trusted_only_where_the_group_is_the_user_s_ow
     os.chown(own, -1, 0)  # the group `root` of the user `root`
     check_own(own)
     os.chown(own, -1, STRANGER)
-    with pytest.raises(RecordError, match=r"your group.*Fix: chmod g-w"):
+    with pytest.raises(RecordError, match=r"your group.*Fix: Run `chmod g-w"):
         check_own(own)
 
 

@@ -159,7 +159,7 @@ def test_no_command_follows_a_link_that_lies_in_a_study(study, tmp_path, command
     link.parent.mkdir(exist_ok=True)
     link.unlink(missing_ok=True)
     link.symlink_to(outside)
-    with pytest.raises(RecordError, match=r"must not be a symbolic link\. Fix: remove it"):
+    with pytest.raises(RecordError, match=r"must not be a symbolic link\. Fix: Remove it"):
         COMMANDS[command](study)
     assert outside.read_text() == "private"
     assert not (tmp_path / "studies" / "packed").exists()

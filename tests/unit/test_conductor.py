@@ -286,9 +286,9 @@ def test_a_lost_node_does_not_use_up_what_a_lost_process_is_allowed(tmp_path):
 
 def test_a_trial_that_is_lost_last_is_not_the_end(tmp_path):
     session = Session(tmp_path)
-    while session.conductor.num_left:
+    while session.conductor._queue.waiting:
         started = session.conductor.next_trial()
-        if session.conductor.num_left:
+        if session.conductor._queue.waiting:
             session.finish(started.trial)
     assert not session.conductor.exhausted  # Tune would not ask again
     assert session.conductor.next_trial() is None

@@ -362,7 +362,7 @@ def test_an_identity_that_is_gone_starts_nothing_anew(study):
     options = RunOptions(name="demo", out=study.parent, resume=True, or_start=True)
     assert not is_resumed(StudyFolder(study), options)
     _, said = told(StudyFolder(study).prepare)
-    assert "restore study.json from a backup" in said
+    assert "Restore study.json from a backup" in said
     assert "restore it from a backup" in told(status, study)[1]
 
 

@@ -297,9 +297,11 @@ def test_a_missing_envpool_says_how_to_install_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "envpool", None)
     assert fault("CartPole-v1", backend="envpool") == (
         "environment.backend",
-        "envpool is not installed. pip install '.[envpool]'",
+        "envpool is not installed. Run `pip install '.[envpool]'`.",
     )
-    with pytest.raises(Unusable, match=r"environment\.backend: envpool is not installed\. Fix: pip install") as raised:
+    with pytest.raises(
+        Unusable, match=r"environment\.backend: envpool is not installed\. Fix: Run `pip install"
+    ) as raised:
         make_lane_envs(EnvFactory(pooled("CartPole-v1")), [1])
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
@@ -435,7 +437,7 @@ def test_one_environment_of_envpool_can_be_seeded_again() -> None:
 @pytest.mark.parametrize(
     ("shape", "filters", "words"),
     [
-        ((5,), [[16, 4, 2]], r"must be left out where observations are no images, got observations of shape \(5,\)"),
+        ((5,), [[16, 4, 2]], r"convolutions are for images, got observations of shape \(5,\)"),
         ((50, 50, 3), None, r"must be given for images of shape \(50, 50, 3\)"),
         ((96, 42, 3), None, "must be given"),
         ((3, 84, 84), None, r"environment\.id: images must have their channels last, .* got shape \(3, 84, 84\)"),

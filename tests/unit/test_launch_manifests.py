@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -24,7 +25,8 @@ from study.errors import ClusterError, SpaceError
 from study.hosts.machine import machine
 from study.launch import manifests
 from study.launch.files import fill, quoted
-from study.launch.manifests import KubeRayOptions, RayUpOptions, kuberay_files, plain_name, ray_up_files
+from study.launch.manifests import KubeRayOptions, RayUpOptions, plain_name
+from study.mirrors.tracking_uri import asked_uri
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -77,11 +79,16 @@ def test_two_people_and_two_studies_get_two_names(user):
 
 def ray_up(hosts="me@lab-1:8,lab-2:16,lab-3:24", **changes):
     given = {"space": "quickstart.yaml", "name": "lab", "hosts": hosts, "head_ip": "10.0.0.1", "python": "python3"}
-    return RayUpOptions(**{**given, **changes})
+    return manifests.ray_up(RayUpOptions(**{**given, **changes}))
 
 
-def cluster_of(options):
-    return load(ray_up_files(options)[0]["cluster.yaml"])
+def cluster(**changes):
+    return load(ray_up(**changes).files["cluster.yaml"])
+
+
+def commands(made):
+    """Return the words of every command that is to be typed."""
+    return [shlex.split(line) for line in re.findall(r"^# .*\n(.*)$", made.commands, flags=re.MULTILINE)]
 
 
 @pytest.mark.parametrize(
@@ -96,14 +103,13 @@ def cluster_of(options):
 def test_a_cluster_file_follows_rays_schema(changes):
     place = importlib.util.find_spec("ray").submodule_search_locations[0]
     schema = json.loads((Path(place) / "autoscaler" / "ray-schema.json").read_text())
-    content = cluster_of(ray_up(**changes))
+    content = cluster(**changes)
     jsonschema.validate(content, schema)
-    assert content["provider"]["type"] == "local"
     assert content["auth"].get("ssh_private_key", "") == changes.get("ssh_key", "")
 
 
 def test_a_cluster_file_names_its_hosts_and_copies_token_script_and_space(place):
-    content = cluster_of(ray_up())
+    content = cluster()
     assert content["provider"] == {"type": "local", "head_ip": "lab-1", "worker_ips": ["lab-2", "lab-3"]}
     assert content["auth"]["ssh_user"] == "me"
     mounts = {there.rpartition("/")[2]: here for there, here in content["file_mounts"].items()}
@@ -115,7 +121,7 @@ def test_a_cluster_file_names_its_hosts_and_copies_token_script_and_space(place)
 @settings(max_examples=25)
 @given(PRINTABLE)
 def test_a_cluster_file_survives_any_path(key):
-    assert cluster_of(ray_up(ssh_key=key))["auth"]["ssh_private_key"] == str(Path(key).resolve())
+    assert cluster(ssh_key=key)["auth"]["ssh_private_key"] == str(Path(key).resolve())
 
 
 def test_the_files_are_written_for_nobody_else_and_the_token_is_not_shown(place):
@@ -142,8 +148,7 @@ def host(place):
     made = []
 
     def run(action, *, address="", hostname=None, **changes):
-        options = ray_up(**{"python": f"{program.parent}/python3", "name": f"t{os.getpid()}", **changes})
-        text = ray_up_files(options)[0]["node.sh"]
+        text = ray_up(**{"python": f"{program.parent}/python3", "name": f"t{os.getpid()}", **changes}).files["node.sh"]
         made.append(next(line for line in text.splitlines() if line.startswith("temp=")).partition("=")[2])
         (place / "node.sh").write_text(text)
         if hostname:
@@ -187,17 +192,18 @@ def test_the_head_has_cpus_when_asked_or_alone(host, changes):
     assert given_to_ray(host("head", **changes))["num-cpus"] == "8"
 
 
-@pytest.mark.parametrize(("address", "hostname", "cpus"), [("10.0.0.7", "else", "16"), ("10.0.0.8", "lab-3", "24")])
-def test_a_worker_starts_with_its_own_cpus_at_the_address_that_the_head_used(host, address, hostname, cpus):
-    given = given_to_ray(host("worker", hosts="lab-1:8,10.0.0.7:16,lab-3:24", address=address, hostname=hostname))
-    expected = {"address": "10.0.0.1:20000", "num-cpus": cpus, "node-ip-address": address}
-    assert expected.items() <= given.items()
+@pytest.mark.parametrize(
+    ("hosts", "address", "hostname", "interface", "cpus", "ip"),
+    [
+        ("lab-1:8,10.0.0.7:16,lab-3:24", "10.0.0.7", "else", "", "16", "10.0.0.7"),
+        ("lab-1:8,10.0.0.7:16,lab-3:24", "10.0.0.8", "lab-3", "", "24", "10.0.0.8"),
+        ("lab-1:8,alias-1:4,alias-2:4", "", None, "lo", "4", "127.0.0.1"),  # equal ones need no name
+    ],
+)
+def test_a_worker_starts_with_its_own_cpus_and_address(host, hosts, address, hostname, interface, cpus, ip):
+    given = given_to_ray(host("worker", hosts=hosts, address=address, hostname=hostname, interface=interface))
+    assert {"address": "10.0.0.1:20000", "num-cpus": cpus, "node-ip-address": ip}.items() <= given.items()
     assert "port" not in given
-
-
-def test_equal_workers_need_no_name_and_an_interface_gives_the_address(host):
-    given = given_to_ray(host("worker", hosts="lab-1:8,alias-1:4,alias-2:4", interface="lo"))
-    assert (given["num-cpus"], given["node-ip-address"]) == ("4", "127.0.0.1")
 
 
 def test_a_worker_that_is_not_listed_does_not_start(host):
@@ -223,11 +229,10 @@ def test_an_environment_that_is_missing_starts_nothing(host):
 @settings(max_examples=10)
 @given(PRINTABLE)
 def test_the_study_gets_its_arguments_as_they_were_given(text):
-    text = text.replace("\0", "")
-    options = ray_up(tracking_uri=f"sqlite:///{text}.db")
-    script = ray_up_files(options)[0]["node.sh"].partition("run_study() {")[2].partition("\n}")[0]
+    uri = f"sqlite:///{text}.db".replace("\0", "")
+    script = ray_up(tracking_uri=uri).files["node.sh"].partition("run_study() {")[2].partition("\n}")[0]
     words = shlex.split(script)
-    assert words[words.index("--tracking-uri") + 1] == options.run_arguments()[1]
+    assert words[words.index("--tracking-uri") + 1] == asked_uri(uri)
     assert words.index("study.launch.await_nodes") < words.index("run")
     assert words[words.index("run") + 1 :][:2] == ["--space", "lab.yaml"]
     assert "--resume-or-start" in words
@@ -240,7 +245,7 @@ def process(name, mark):
 
 def test_stopping_ends_this_clusters_processes_and_no_others(place):
     name = f"s{os.getpid()}"
-    (place / "node.sh").write_text(ray_up_files(ray_up(name=name))[0]["node.sh"])
+    (place / "node.sh").write_text(ray_up(name=name).files["node.sh"])
     temp = next(
         line.partition("=")[2] for line in (place / "node.sh").read_text().splitlines() if line.startswith("temp=")
     )
@@ -259,13 +264,13 @@ def test_stopping_ends_this_clusters_processes_and_no_others(place):
 
 
 def test_the_commands_name_the_file_and_the_script(place):
-    steps = ray_up_files(ray_up(dashboard=True))[1]
-    words = [shlex.split(command) for _, command in steps]
+    made = ray_up(dashboard=True)
+    words = commands(made)
     actions = [["ray", "up"], ["ray", "exec"], ["ray", "rsync-down"], ["ray", "exec"], ["ray", "down"], ["ssh", "-N"]]
     assert [each[:2] for each in words[1:]] == actions
     assert all(str(place / "studies" / "lab.launch" / "cluster.yaml") in each for each in words[1:-1])
-    scripts = [there for there in cluster_of(ray_up())["file_mounts"] if there.endswith("node.sh")]
-    assert [words[2][-1], words[4][-1]] == [f". {scripts[0]} run", f". {scripts[0]} stop-all"]
+    (script,) = (there for there in cluster()["file_mounts"] if there.endswith("node.sh"))
+    assert [words[2][-1], words[4][-1]] == [f". {script} run", f". {script} stop-all"]
 
 
 @pytest.mark.parametrize(
@@ -279,8 +284,9 @@ def test_the_commands_name_the_file_and_the_script(place):
     ],
 )
 def test_hosts_that_others_would_not_reach_are_refused(changes, option):
-    with pytest.raises(SpaceError, match=option):
-        ray_up_files(ray_up(**changes))
+    with pytest.raises(SpaceError) as error:
+        ray_up(**changes)
+    assert [fault.where for fault in error.value.faults] == [option]
 
 
 # --- KubeRay ----------------------------------------------------------------------------------------------------------
@@ -288,11 +294,11 @@ def test_hosts_that_others_would_not_reach_are_refused(changes, option):
 
 def kuberay(**changes):
     given = {"space": "quickstart.yaml", "name": "lab", "image": "registry.example.org/study:1", "cpus_per_node": 16}
-    return KubeRayOptions(**{**given, "nodes": 3, "memory_gb": 64, **changes})
+    return manifests.kuberay(KubeRayOptions(**{**given, "nodes": 3, "memory_gb": 64, **changes}))
 
 
 def documents(**changes):
-    return list(YAML(typ="safe", pure=True).load_all(kuberay_files(kuberay(**changes))[0]["rayjob.yaml"]))
+    return list(YAML(typ="safe", pure=True).load_all(kuberay(**changes).files["rayjob.yaml"]))
 
 
 def pods(**changes):
@@ -366,20 +372,21 @@ def test_a_manifest_survives_any_name_of_an_image(image):
 
 @pytest.mark.parametrize("changes", [{"set_": ["search.seeds=[1, 2]"]}, {"optuna_storage": "sqlite:///$(id).db"}])
 def test_an_argument_that_a_shell_would_read_is_refused(changes):
-    with pytest.raises(SpaceError, match="two shells"):
+    with pytest.raises(SpaceError) as error:
         kuberay(**changes)
+    assert error.value.faults[0].code == "shell-signs"
 
 
 def test_pods_into_which_no_trial_fits_are_refused():
     changes = ["execution=real", "resources.memory_per_env_runner_mb=2000"]
-    kuberay_files(kuberay(nodes=1, set_=changes))
+    kuberay(nodes=1, set_=changes)
     with pytest.raises(ClusterError):
-        kuberay_files(kuberay(nodes=1, set_=changes, memory_gb=2))
+        kuberay(nodes=1, set_=changes, memory_gb=2)
 
 
 def test_the_reader_pod_mounts_the_claim():
-    (line,) = (command for _, command in kuberay_files(kuberay())[1] if " run lab-files" in command)
-    (overrides,) = (word.partition("=")[2] for word in shlex.split(line) if word.startswith("--overrides="))
+    (words,) = (words for words in commands(kuberay()) if words[:3] == ["kubectl", "run", "lab-files"])
+    (overrides,) = (word.partition("=")[2] for word in words if word.startswith("--overrides="))
     spec = json.loads(overrides)["spec"]
     assert spec["volumes"][0]["persistentVolumeClaim"]["claimName"] == documents()[0]["metadata"]["name"]
     assert spec["containers"][0]["volumeMounts"] == [{"name": "study", "mountPath": "/study"}]
@@ -387,7 +394,7 @@ def test_the_reader_pod_mounts_the_claim():
 
 @pytest.mark.parametrize("name", ["Containerfile", "apptainer.def"])
 def test_a_recipe_copies_what_the_build_needs_and_runs_as_the_user_of_the_manifest(name):
-    text = kuberay_files(kuberay())[0][name]
+    text = kuberay().files[name]
     for file in ("pyproject.toml", "README.md", "LICENSE", "run_study.py", "study", "analysis", "search_spaces"):
         assert file in text
         assert (ROOT / file).exists()

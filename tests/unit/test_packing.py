@@ -85,7 +85,7 @@ def test_results_alone_give_the_same_table(folder, tmp_path):
 
 def test_a_packed_study_is_not_written_to(folder, tmp_path):
     packed = pack(folder, tmp_path / "copy")
-    with pytest.raises(RecordError, match=r"can be read only\. Fix: copy the folder"):
+    with pytest.raises(RecordError, match=r"can be read only\. Fix: Copy the folder"):
         unpacked(packed)
     assert unpacked(folder) is folder
 

@@ -475,7 +475,7 @@ SAID = {
     "lr x 3 in the race": "rule must be",
     "emulated called measured": "timing must be emulated",
     "emulated called measured and real": "execution must be emulated",
-    "the best 10 of 30 returns kept": "must have 30 episodes, got 10",
+    "the best 10 of 30 returns kept": "number of episodes must be 30 in an evaluation, got 10",
     "5 of 10 evaluations dropped": "an evaluation was due",
     "a baseline finished at 200k steps": "must have used up its budget",
     "a stress trial left out for the budget": "may be left out",

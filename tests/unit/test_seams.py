@@ -73,7 +73,7 @@ def test_an_engine_that_has_changed_ends_the_start(engine, change, code, monkeyp
         require(engine)
     assert caught.value.code == code
     assert caught.value.where.startswith("ray 2.")
-    assert caught.value.fix == "pip install 'ray==2.60.*'"
+    assert caught.value.fix == "Install a tested release: pip install 'ray==2.60.*'."
 
 
 def test_needs_name_what_is_missing():

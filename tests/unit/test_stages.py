@@ -320,7 +320,7 @@ def test_where_a_space_has_few_settings_no_look_is_counted_twice(tmp_path):
             seen.add(look)
     known = Evidence(drive.spec, rows, [], protocol=PROTOCOL)
     for scale in (2, 6, 8):
-        for digest, merits in known.looks([scale]).items():
+        for digest, merits in known.searched([scale]).items():
             assert len(merits) == len({seed for each, at, seed in looks if (each, at) == (digest, scale)})
 
 
@@ -472,7 +472,7 @@ def test_a_baseline_takes_no_look_from_a_setting_that_was_proposed(tmp_path):
     drive.run()
     one = next(row for row in drive.conductor.ledger.rows.values() if row.stage == "search" and row.anchor is None)
     rows = {0: replace(one, trial=0, anchor="rllib_defaults"), 1: replace(one, trial=1)}
-    assert list(Evidence(drive.spec, rows, [], protocol=2).looks([one.num_env_runners])) == [one.digest]
+    assert list(Evidence(drive.spec, rows, [], protocol=2).searched([one.num_env_runners])) == [one.digest]
 
 
 def test_a_budget_cuts_the_search_of_a_space_of_few_settings_too(tmp_path):

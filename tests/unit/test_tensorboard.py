@@ -7,7 +7,8 @@ import pytest
 from study.cli.syncing import sync_study
 from study.driver.opening import RunOptions, new_identity
 from study.errors import RecordError
-from study.mirrors.tensorboard import TensorBoardMirror
+from study.metrics import METRICS
+from study.mirrors.tensorboard import TensorBoardMirror, tag_of
 from study.records.folder import StudyFolder
 from study.records.state import check_files
 from tests.event_files import assert_files_follow, event_files, hparams_of, read_events, scalars, texts
@@ -46,18 +47,36 @@ def test_a_trial(folder):
     assert_files_follow(folder)
     points = {tag: [(step, value) for step, value, _ in found] for tag, found in scalars(file).items()}
     assert points == {
-        "startup_time_s": [(0, 3.5)],
-        "iteration_time_s": [(400, 0.5), (800, 0.5), (1200, 0.5)],
-        "train_batch_size_actual": [(400, 400.0), (800, 400.0), (1200, 400.0)],
-        "num_episodes": [(400, 0.0), (800, 1.0), (1200, 2.0)],
-        "kl": [(step, pytest.approx(value)) for step, value in ((400, 0.01), (800, 0.02), (1200, 0.03))],
-        "training_return": [(800, 60.0), (1200, 45.0)],  # no episode, no return
-        "env_steps_per_s": [(400, 800.0), (800, 800.0), (1200, 800.0)],  # said by the iteration, not again at the end
-        "wall_time_s": [(400, 0.5), (800, 1.0), (1200, 1.5)],
-        "env_steps": [(400, 400.0), (800, 800.0), (1200, 1200.0)],
-        "eval_return": [(1200, 30.0)],
-        "final_return": [(1200, 30.0)],
-        "score": [(1200, 0.5)],
+        "time/startup_time_s": [(0, 3.5)],
+        "time/iteration_time_s": [(400, 0.5), (800, 0.5), (1200, 0.5)],
+        "runners/train_batch_size_actual": [(400, 400.0), (800, 400.0), (1200, 400.0)],
+        "runners/num_episodes": [(400, 0.0), (800, 1.0), (1200, 2.0)],
+        "learner/kl": [(step, pytest.approx(value)) for step, value in ((400, 0.01), (800, 0.02), (1200, 0.03))],
+        "return/training_return": [(800, 60.0), (1200, 45.0)],  # no episode, no return
+        "speed/env_steps_per_s": [
+            (400, 800.0),
+            (800, 800.0),
+            (1200, 800.0),
+        ],  # said by the iteration, not again at the end
+        "speed/wall_time_s": [(400, 0.5), (800, 1.0), (1200, 1.5)],
+        "speed/env_steps": [(400, 400.0), (800, 800.0), (1200, 1200.0)],
+        "return/eval_return": [(1200, 30.0)],
+        "return/final_return": [(1200, 30.0)],
+        "return/score": [(1200, 0.5)],
+    }
+
+
+def test_every_metric_has_a_section():
+    tags = [tag_of(name) for name, metric in METRICS.items() if metric.mirrored]
+    assert [tag for tag in tags if "/" not in tag] == []
+    assert {tag.partition("/")[0] for tag in tags} == {
+        "return",
+        "speed",
+        "target",
+        "machine",
+        "time",
+        "runners",
+        "learner",
     }
 
 
@@ -65,7 +84,8 @@ def test_what_is_absent_or_not_finite_is_left_out(folder):
     append(folder, opened(), started(0), iteration(0, 1, kl=math.nan, vf_loss=math.inf, entropy=None))
     follow(folder)
     (file,) = event_files(folder).values()
-    assert not {"kl", "vf_loss", "entropy", "rest_time_s"} & scalars(file).keys()
+    names = {tag.partition("/")[2] for tag in scalars(file)}
+    assert not {"kl", "vf_loss", "entropy", "rest_time_s"} & names
     assert_files_follow(folder)
 
 
@@ -80,7 +100,11 @@ def test_the_hparams_tab_gets_settings_and_results(folder):
     assert (values["seed"].number_value, values["execution"].string_value) == (5, "real")
     columns = found["_hparams_/experiment"].experiment
     assert {each.name for each in columns.hparam_infos} == set(values)
-    assert [each.name.tag for each in columns.metric_infos] == ["final_return", "score", "env_steps_per_s"]
+    assert [each.name.tag for each in columns.metric_infos] == [
+        "return/final_return",
+        "return/score",
+        "speed/env_steps_per_s",
+    ]
     states = {name: hparams_of(file).get("_hparams_/session_end_info") for name, file in files.items()}
     assert [each and each.session_end_info.status for each in states.values()] == [1, 2, 1, None]
     said = texts(files["trial_00001_r46_s5"])["outcome/text_summary"]

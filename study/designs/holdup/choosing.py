@@ -1,4 +1,4 @@
-"""Search, race and stress: who gets a look, who goes on, and who is chosen. Pure; an outcome for every phase."""
+"""Search, race and stress: which settings run, which go on, and which one wins. Pure; an outcome for every phase."""
 
 import itertools
 import math
@@ -10,7 +10,7 @@ from study.designs.holdup import selection
 from study.designs.holdup.baselines import BEST_SMALL, Setting, fixed_baselines, scaled_baselines
 from study.designs.holdup.calibration import cost_model
 from study.designs.holdup.evidence import Evidence, Outcome, Scores, mean
-from study.designs.holdup.phases import SECOND_LOOKS, search_round
+from study.designs.holdup.phases import REPEATED, search_round
 from study.designs.search.worth import merit
 from study.records.ledger import TrialRow
 from study.records.request import TrialRequest
@@ -43,8 +43,8 @@ def search(known: Evidence, number: int) -> Outcome:
     return Outcome(requests=requests, evidence=evidence)
 
 
-def second_looks(known: Evidence, fresh: Sequence[TrialRow]) -> Outcome:
-    """Ask for a second look at the better third of a round, at the small scale and at the large ones.
+def repeats(known: Evidence, fresh: Sequence[TrialRow]) -> Outcome:
+    """Ask for a second run of the better third of a round, at the small scale and at the large ones.
 
     Args:
         known: What is known.
@@ -56,10 +56,10 @@ def second_looks(known: Evidence, fresh: Sequence[TrialRow]) -> Outcome:
     bounds: dict[str, Any] = {}
     for scales in (known.large, [known.holdup.small_scale]):
         rows = {row.digest: row for row in reversed(fresh) if row.anchor is None and row.num_env_runners in scales}
-        looks = {row.digest: [merit(known.spec, row)] for row in fresh if rows.get(row.digest) is row}
-        ranked, found = _ranked(known, looks, scales)
+        scores = {row.digest: [merit(known.spec, row)] for row in fresh if rows.get(row.digest) is row}
+        ranked, found = _ranked(known, scores, scales)
         bounds |= found
-        count = math.ceil(len(ranked) * SECOND_LOOKS)
+        count = math.ceil(len(ranked) * REPEATED)
         kept, dropped = kept + ranked[:count], dropped + ranked[count:]
         for row in (rows[digest] for digest in ranked[:count]):
             seed = _next_seed(known, row)
@@ -77,12 +77,12 @@ def second_looks(known: Evidence, fresh: Sequence[TrialRow]) -> Outcome:
 
 def _next_seed(known: Evidence, row: TrialRow) -> int | None:
     """Return the next seed on which a setting has not run at its scale; None where a space of few settings has none."""
-    look, seeds = (row.digest, row.num_env_runners), known.holdup.tune_seeds.seeds
-    place = seeds.index(row.seed)
+    place, seeds = (row.digest, row.num_env_runners), known.holdup.tune_seeds.seeds
+    first = seeds.index(row.seed)
     if known.protocol == 1:
-        return seeds[(place + 1) % len(seeds)]
-    tried = {each.seed for each in known.whole() if (each.digest, each.num_env_runners) == look}
-    return next((seed for seed in itertools.chain(seeds[place:], seeds[:place]) if seed not in tried), None)
+        return seeds[(first + 1) % len(seeds)]
+    tried = {each.seed for each in known.whole() if (each.digest, each.num_env_runners) == place}
+    return next((seed for seed in itertools.chain(seeds[first:], seeds[:first]) if seed not in tried), None)
 
 
 def race(known: Evidence, number: int) -> Outcome:
@@ -90,7 +90,7 @@ def race(known: Evidence, number: int) -> Outcome:
     sizes, target = known.holdup.race, known.holdup.target_scale
     evidence: dict[str, Any]
     if number == 1:
-        ranked, bounds = _ranked(known, known.looks(known.large), known.large)
+        ranked, bounds = _ranked(known, known.searched(known.large), known.large)
         kept, dropped, evidence = ranked[: sizes.num_settings], ranked[sizes.num_settings :], {"bounds": bounds}
     else:
         kept, dropped, evidence = _survivors(known, sizes.blocks[: number - 1])
@@ -106,7 +106,7 @@ def stress(known: Evidence) -> Outcome:
     survivors, fallen, evidence = _survivors(known, holdup.race.blocks)
     ranked = survivors + fallen
     kept, dropped = ranked[:count], ranked[count:]
-    bounds = selection.bounds_of(known.looks([small_scale]), known.pooled_sd)
+    bounds = selection.bounds_of(known.searched([small_scale]), known.pooled_sd)
     small = selection.best(bounds, known.costs([small_scale]), count)
     wanted = [(digest, scale) for digest in kept for scale in known.spec.scales]
     wanted += [(digest, small_scale) for digest in small if digest not in kept]
@@ -179,10 +179,10 @@ def rivals(known: Evidence, winner: str, best_small: str) -> dict[str, Setting]:
     return different
 
 
-def _ranked(known: Evidence, looks: Scores, scales: Sequence[int]) -> tuple[list[str], dict[str, Any]]:
-    """Return settings by their lower bounds, best first; and the bounds with the looks behind them."""
-    merits = selection.bounds_of(looks, known.pooled_sd)
-    shown = {digest: {"bound": merits[digest], "looks": list(looks[digest])} for digest in merits}
+def _ranked(known: Evidence, scores: Scores, scales: Sequence[int]) -> tuple[list[str], dict[str, Any]]:
+    """Return settings by their lower bounds, best first; and the bounds with the scores behind them."""
+    merits = selection.bounds_of(scores, known.pooled_sd)
+    shown = {digest: {"bound": merits[digest], "looks": list(scores[digest])} for digest in merits}
     return selection.best(merits, known.costs(scales), len(merits)), shown
 
 

@@ -31,7 +31,6 @@ class HoldUp(Design):
 
     name = "holdup"
     stages = STAGES
-    guesses_trials = True
 
     def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:
         """Return the trials that the stages have asked for so far."""
@@ -49,7 +48,7 @@ class HoldUp(Design):
                 counts[scale] += count
         scales = tuple(trial_needs(spec, scale, cluster, num_trials=count) for scale, count in sorted(counts.items()))
         target = next(scale for scale in scales if scale.num_env_runners == holdup.target_scale)
-        least = phases.num_later(spec) + phases.fewest_looks(holdup) + holdup.calibrate.num_seeds
+        least = phases.num_later(spec) + phases.fewest_searched(holdup) + holdup.calibrate.num_seeds
         _check_budget(holdup, least * target.hours * min(target.num_cpus, cluster.capacity))
         variants: dict[tuple[int, Variant], TrialNeeds] = {}
         possible: list[Variant] = ["stock"] if holdup.confirm.num_seeds_stock else []

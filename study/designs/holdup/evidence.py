@@ -1,4 +1,4 @@
-"""What a decision may rest on: the trials that have ended, as looks, means and costs of settings. Pure."""
+"""What a decision may rest on: the trials that have ended, as scores, means and costs of settings. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ class Evidence:
         settings: Digest -> complete setting, of everything that was run.
         protocol: Version of the protocol that decides, see `study.designs.holdup.machine`.
         large: The searched scales above the small one: those at which a setting has to hold up.
-        pooled_sd: Spread between seeds, pooled over settings with several looks; None before there are any.
+        pooled_sd: Spread between seeds, pooled over settings that ran on several seeds; None before there are any.
     """
 
     def __init__(
@@ -75,30 +75,30 @@ class Evidence:
             if row.variant == "study" and row.iterations is None and row.stage in stages:
                 yield row
 
-    def looks(self, scales: Sequence[int]) -> Scores:
+    def searched(self, scales: Sequence[int]) -> Scores:
         """Return the merits of what was calibrated and searched at the given scales, without baselines."""
-        looks: dict[str, list[float]] = defaultdict(list)
-        for row in self._looks(without_baselines=True):
+        scores: dict[str, list[float]] = defaultdict(list)
+        for row in self._searched(without_baselines=True):
             if row.num_env_runners in scales:
-                looks[row.digest].append(merit(self.spec, row))
-        return dict(looks)
+                scores[row.digest].append(merit(self.spec, row))
+        return dict(scores)
 
-    def _looks(self, *, without_baselines: bool = False) -> Iterator[TrialRow]:
+    def _searched(self, *, without_baselines: bool = False) -> Iterator[TrialRow]:
         """Yield what was calibrated and searched.
 
         A setting that was proposed again on a seed on which it had run says nothing new: the first run alone counts.
         """
         seen: set[tuple[str, int, int]] = set()
         for row in self.whole(("calibrate", "search")):
-            look = row.digest, row.num_env_runners, row.seed
-            if (without_baselines and row.anchor not in (None, "default")) or (look in seen and self.protocol > 1):
+            run = row.digest, row.num_env_runners, row.seed
+            if (without_baselines and row.anchor not in (None, "default")) or (run in seen and self.protocol > 1):
                 continue
-            seen.add(look)
+            seen.add(run)
             yield row
 
     def _groups(self) -> Iterator[list[float]]:
         groups: dict[tuple[str, int], list[float]] = defaultdict(list)
-        for row in self._looks():
+        for row in self._searched():
             groups[row.digest, row.num_env_runners].append(merit(self.spec, row))
         return (group for group in groups.values() if len(group) > 1)
 

@@ -122,12 +122,12 @@ def measure(known: Evidence) -> Outcome:
     points = [("strong", strong, n, 1) for n in sizes.scales] + [("weak", weak, n, 1) for n in sizes.scales]
     points += [("reference", reference, n, 1) for n in sizes.scales]
     points += [(SHARED, strong, n, trials) for n, trials in shares(max(sizes.scales))]
-    anchor = ("anchor", strong, min(sizes.scales), 1)
+    base = ("anchor", strong, min(sizes.scales), 1)
     seeds, group = holdup.test_seeds.seeds, itertools.count()
     requests = []
     for block in range(sizes.repeats):
         rng = np.random.default_rng([known.spec.search.sampler_seed, 2, block])
-        for name, setting, scale, trials in in_block(points, anchor, rng):
+        for name, setting, scale, trials in in_block(points, base, rng):
             request = TrialRequest(
                 stage="measure",
                 num_env_runners=scale,

@@ -111,7 +111,7 @@ def _outcome(known: Evidence, following: str) -> Outcome:
         case "second looks":
             first = len(requests_of(known.spec, known.decisions[:-1]))
             fresh = range(first, first + len(known.decisions[-1].requests))
-            return choosing.second_looks(known, known.rows(fresh))
+            return choosing.repeats(known, known.rows(fresh))
         case "race":
             return choosing.race(known, int(number))
         case "stress":

@@ -12,8 +12,8 @@ from study.space.holdup import HoldUpSpec
 from study.space.spec import StudySpec
 from study.space.variants import Stage, Variant
 
-SECOND_LOOKS = 1 / 3
-"""Share of a round's settings that get a second look."""
+REPEATED = 1 / 3
+"""Share of a round's settings that run again, on another seed: the phases `second looks` of the records."""
 _NUM_SCALED = 3
 """Baselines that are made of the small scale's best setting."""
 _NUM_RIVALS = 3
@@ -62,7 +62,7 @@ def expected_trials(spec: StudySpec) -> dict[tuple[Stage, int, Variant], int]:
     count: Counter[tuple[Stage, int, Variant]] = Counter()
     count["calibrate", target, "study"] += holdup.calibrate.num_points + holdup.calibrate.num_seeds
     count["search", target, "study"] += len(holdup.baselines)
-    count.update({("search", scale, "study"): looks for scale, looks in _looks(spec).items()})
+    count.update({("search", scale, "study"): num for scale, num in _searched(spec).items()})
     entering, finalists, seeds = holdup.race.num_settings, holdup.stress.num_settings, holdup.stress.num_seeds
     for block in holdup.race.blocks:
         count["race", target, "study"] += entering * block
@@ -88,16 +88,16 @@ def expected_trials(spec: StudySpec) -> dict[tuple[Stage, int, Variant], int]:
     return dict(count)
 
 
-def _looks(spec: StudySpec) -> Counter[int]:
-    """Return scale -> the most looks at proposals; second ones at several scales count at the target."""
+def _searched(spec: StudySpec) -> Counter[int]:
+    """Return scale -> the most trials of proposals; repeats at several scales count at the target."""
     holdup = holdup_of(spec)
-    looks = Counter(search_scales(spec))
+    trials = Counter(search_scales(spec))
     for number in range(1, holdup.num_rounds + 1):
         scales = [scale for _, scale in search_round(spec, number)]
         small = scales.count(holdup.small_scale)
-        looks[holdup.small_scale] += math.ceil(small * SECOND_LOOKS)
-        looks[holdup.target_scale] += math.ceil((len(scales) - small) * SECOND_LOOKS)
-    return looks
+        trials[holdup.small_scale] += math.ceil(small * REPEATED)
+        trials[holdup.target_scale] += math.ceil((len(scales) - small) * REPEATED)
+    return trials
 
 
 def num_later(spec: StudySpec) -> int:
@@ -106,13 +106,13 @@ def num_later(spec: StudySpec) -> int:
     return sum(count for (stage, _, _), count in expected if stage in ("race", "stress", "confirm"))
 
 
-def fewest_looks(holdup: HoldUpSpec) -> int:
-    """Return the looks of the smallest search that leaves the race and the small scale something to choose from."""
-    large, looks = 0, 0
+def fewest_searched(holdup: HoldUpSpec) -> int:
+    """Return the trials of the smallest search that leaves race and small scale something to choose from."""
+    large, settings = 0, 0
     while large < holdup.race.num_settings:
-        large += holdup.role_of(looks) != "small"
-        looks += 1
-    return len(holdup.baselines) + looks
+        large += holdup.role_of(settings) != "small"
+        settings += 1
+    return len(holdup.baselines) + settings
 
 
 def search_scales(spec: StudySpec) -> list[int]:
@@ -141,5 +141,5 @@ def shares(largest: int) -> list[tuple[int, int]]:
 def holdup_of(spec: StudySpec) -> HoldUpSpec:
     """Return the `holdup` section of a hold-up study."""
     if spec.holdup is None:
-        raise ValueError("a study without `holdup` has no stages")  # a mistake of ours, not of a person's
+        raise ValueError("a study without `holdup` has no stages")
     return spec.holdup

@@ -15,9 +15,9 @@ TIE = 0.002
 """Scores closer than this are a tie, which the lower cost decides: two thousandths of what there is to learn."""
 
 
-def bounds_of(looks: Mapping[str, Sequence[float]], pooled_sd: float | None) -> dict[str, float]:
+def bounds_of(scores: Mapping[str, Sequence[float]], pooled_sd: float | None) -> dict[str, float]:
     """Return for every setting the lower confidence bound of its scores."""
-    return {setting: lower_bound(scores, pooled_sd) for setting, scores in looks.items()}
+    return {setting: lower_bound(each, pooled_sd) for setting, each in scores.items()}
 
 
 def best(merits: Mapping[str, float], costs: Mapping[str, float], count: int) -> list[str]:

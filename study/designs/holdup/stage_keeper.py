@@ -134,14 +134,14 @@ class StageKeeper(Course):
         first = started.first_episode
         others = (row.first_episode for row in self._ledger.rows.values() if row.trial != started.trial)
         if started.stage == "confirm":
-            law = "a run of the confirmation plays episodes that no other trial plays"
+            rule = "a run of the confirmation plays episodes that no other trial plays"
             kept = all(abs(first - each) >= size for each in others)
         else:
-            law, kept = "only runs of the confirmation play other episodes than the first ones", first == 0
+            rule, kept = "only runs of the confirmation play other episodes than the first ones", first == 0
         if not kept:
             raise RecordError(
                 where=f"trial {started.trial} ({started.stage})",
-                rule=law,
+                rule=rule,
                 got=f"{first} to {first + size - 1}",
                 fix="This is a fault of this program; please report it.",
                 code="confirmation-episodes-shared",
@@ -173,7 +173,7 @@ class StageKeeper(Course):
         """
         if request.stage == "measure" and (request.num_env_runners, request.variant) not in self._plan.variants:
             return why_not_measured(self._spec, self._plan.cluster)
-        if request.stage != "search" or not self._enough_looks():
+        if request.stage != "search" or not self._enough_searched():
             return ""
         return self._too_expensive(request, num_running) or self._too_late(request, num_running, left_s)
 
@@ -190,7 +190,7 @@ class StageKeeper(Course):
         if self._holdup.cpu_hours is None or not whole:
             return ""
         each = _mean(row.summary.get("cpu_s_spent") for row in whole)
-        looks = phases.fewest_looks(self._holdup) - sum(row.stage == "search" for row in whole)
+        looks = phases.fewest_searched(self._holdup) - sum(row.stage == "search" for row in whole)
         enough = (self._spent() + (max(looks, 0) + self._num_later_left()) * each) / 3600
         if enough <= self._holdup.cpu_hours:
             return ""
@@ -210,18 +210,18 @@ class StageKeeper(Course):
         done = sum(row.stage in ("race", "stress", "confirm") for row in self._whole())
         return max(phases.num_later(self._spec) - done, 0)
 
-    def _enough_looks(self) -> bool:
+    def _enough_searched(self) -> bool:
         """Return whether the race and the small scale have settings to choose from.
 
-        A setting gets two looks at most: where more than that do not come to enough settings, the space has no more.
+        A setting runs twice at most: where more trials than that do not come to enough settings, the space has no more.
         """
-        looks = [
+        ended = [
             (row.digest, row.num_env_runners == self._holdup.small_scale)
             for row in self._ledger.rows.values()
             if row.stage == "search" and row.anchor is None and row.ended
         ]
-        at_large, wanted = [digest for digest, at_small in looks if not at_small], self._holdup.race.num_settings
-        return len(at_large) < len(looks) and (len(set(at_large)) >= wanted or len(at_large) >= 2 * wanted)
+        at_large, wanted = [digest for digest, at_small in ended if not at_small], self._holdup.race.num_settings
+        return len(at_large) < len(ended) and (len(set(at_large)) >= wanted or len(at_large) >= 2 * wanted)
 
     def _too_expensive(self, request: TrialRequest, num_running: int) -> str:
         if self._holdup.cpu_hours is None:

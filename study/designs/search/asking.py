@@ -5,32 +5,18 @@ record. A study that was killed and resumed therefore proposes what it would hav
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import optuna
 
 from study.designs.search import proposals
 from study.designs.search.distributions import distributions, fixed_by
 from study.designs.search.outcome import Outcomes, directions_of
+from study.designs.starts import Asked, asked_for, needs_no_sampler
 from study.records.ledger import Ledger, TrialRow
 from study.records.request import TrialRequest
-from study.space.parameters import SCALE, Value
-from study.space.settings import rounded, runnable
+from study.space.parameters import Value
 from study.space.spec import StudySpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a trial is to run, and whose proposal it is."""
-
-    setting: dict[str, Value]
-    """RLlib's parameters."""
-    proposed: dict[str, Value]
-    """The tuned ones as the sampler proposed them."""
-    optuna_number: int | None
-    """Number among the trials that the sampler knows, from 0, in the order of proposals; None for any other trial."""
-    rule: dict[str, Value]
-    """In a hold-up study the complete setting, rules included."""
 
 
 class Proposer:
@@ -51,20 +37,12 @@ class Proposer:
 
     def ask(self, request: TrialRequest) -> Asked:
         """Return what the trial of a request runs; the same when it is asked again after a kill."""
-        spec, scale = self._spec, {SCALE: request.num_env_runners}
-        if request.setting is not None and not request.reported_to_sampler:
-            setting = runnable(spec, {**request.setting, **scale}, written=tuple(request.setting))
-            return Asked(setting=setting, proposed={}, optuna_number=None, rule=dict(request.setting))
-        written = tuple(request.given)
+        if needs_no_sampler(request):
+            return asked_for(self._spec, request)
         if request.setting is not None:  # a further observation of a setting that was proposed before
-            request, written = replace(request, given={name: request.setting[name] for name in spec.tuned}), ()
+            request = replace(request, given={name: request.setting[name] for name in self._spec.tuned})
         number, tuned = self._proposal(request)
-        rule: dict[str, Value] = {}
-        if request.stage is not None:
-            rule = rounded(spec, {**tuned, **scale}, written=written)
-            rule.pop(SCALE)
-        setting = runnable(spec, {**(rule or tuned), **scale}, written=written)
-        return Asked(setting=setting, proposed=tuned, optuna_number=number, rule=rule)
+        return asked_for(self._spec, request, tuned, number)
 
     def _proposal(self, request: TrialRequest) -> tuple[int, dict[str, Value]]:
         """Return the number and the tuned parameters of a request's trial: those on record, else a new proposal."""

@@ -32,7 +32,7 @@ def _distribution(domain: Choices[int] | Choices[float] | Range[int] | Range[flo
 
 
 def fixed_by(request: TrialRequest, spec: StudySpec) -> dict[str, Value]:
-    """Return what the sampler is not asked for: the stratified axes and the anchor's values."""
+    """Return what the sampler is not asked for: the stratified axes and a baseline's values."""
     fixed: dict[str, Value] = {SCALE: request.num_env_runners, **request.given}
     if len(spec.iterations_axis) > 1 and request.iterations is not None:
         fixed[ITERATIONS] = request.iterations

@@ -60,7 +60,7 @@ def propose(
     Args:
         sampler: The space's sampler.
         num_env_runners: The dealt scale.
-        given: Parameters that an anchor or the grid fixes.
+        given: Parameters that a baseline or the grid fixes.
         space: The tuned parameters.
         observations: All trials so far, oldest first; none for a sampler that is not among `MODELLING`.
         index: Number of this trial among those of its scale, from 0: no proposal is ever made twice.

@@ -10,7 +10,7 @@ PRICES = ("env_steps_to_target", "time_to_target_s", "cpu_s_to_target")
 """Objectives that are a price of reaching the target."""
 
 TYPICAL_STEP_S = 1e-4
-"""Seconds that an environment step takes here, sampling and learning: where prices are told apart best."""
+"""Seconds that an environment step takes here, sampling and learning: where prices differ most in worth."""
 
 
 def merit(spec: StudySpec, row: TrialRow) -> float:
@@ -44,14 +44,19 @@ def constraints_of(spec: StudySpec, row: TrialRow) -> dict[str, float]:
     """Return constraint -> value, at most 0 where it is kept; none for a trial that did not finish."""
     if row.status != "finished" or row.last_iteration is None:
         return {}
-    peak, final = row.summary.get("peak_return"), row.summary.get("final_return")
     values: dict[str, float] = {"policy updates": float(FEWEST_UPDATES - row.last_iteration.iteration)}
-    if peak is not None and final is not None:
-        values["late collapse"] = spec.score(peak) - spec.score(final) - MOST_COLLAPSE
+    if (lost := score_lost(row, spec)) is not None:
+        values["late collapse"] = lost - MOST_COLLAPSE
     least, rate = spec.search.min_env_steps_per_s, row.summary.get("env_steps_per_s")
     if least is not None and rate is not None and row.timing == "measured":
         values["throughput"] = 1 - rate / least
     return values
+
+
+def score_lost(row: TrialRow, spec: StudySpec) -> float | None:
+    """Return the score of the best evaluation less that at the end; None where one is not known."""
+    peak, final = row.summary.get("peak_return"), row.summary.get("final_return")
+    return None if peak is None or final is None else spec.score(peak) - spec.score(final)
 
 
 def constraint_attributes(constraints: Mapping[str, float]) -> dict[str, float]:

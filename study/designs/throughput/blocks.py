@@ -1,7 +1,7 @@
-"""Short timed trials in randomised blocks, with an anchor at both ends; and those of a throughput study. Pure.
+"""Short timed trials in randomised blocks that begin and end with the base cell. Pure.
 
-A drift of the machine (heat, neighbours) then hits every point alike, and the anchors show it (a note of T2, by
-`analysis.scaling.drift`).
+A drift of the machine (heat, neighbours) then hits every point alike, and the runs of the base cell show it (a note of
+T2, by `analysis.scaling.drift`).
 """
 
 import itertools
@@ -21,16 +21,16 @@ Point = TypeVar("Point")
 
 def in_block(
     points: Sequence[Point],
-    anchor: Point,
+    base: Point,
     rng: np.random.Generator,
     *,
     together: Callable[[Point], Hashable] | None = None,
 ) -> list[Point]:
-    """Return one block: the anchor, every point in random order, the anchor.
+    """Return one block: the base, every point in random order, the base again.
 
     Args:
         points: What is run once.
-        anchor: What begins and ends the block.
+        base: What begins and ends the block.
         rng: Of this block.
         together: Points of an equal key follow one another, the keys in random order too.
     """
@@ -39,13 +39,13 @@ def in_block(
         keys = list(dict.fromkeys(map(together, points)))
         ranks = dict(zip(keys, rng.permutation(len(keys)), strict=True))
         order.sort(key=lambda point: int(ranks[together(point)]))  # keeps the random order within a key
-    return [anchor, *order, anchor]
+    return [base, *order, base]
 
 
 def throughput_requests(spec: StudySpec) -> list[TrialRequest]:
     """Return every trial of a throughput study, in the order in which they run, each group alone on the machine."""
     section = spec.throughput
-    assert section is not None  # a law of the space
+    assert section is not None  # the schema wants it
     base, *others = cells_of(spec)
     group = itertools.count()
     requests = []

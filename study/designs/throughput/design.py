@@ -73,7 +73,7 @@ def _cell_plans(spec: StudySpec, cluster: ClusterShape) -> dict[str, CellPlan]:
 
 
 def _cell_plan(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> CellPlan:
-    assert spec.throughput is not None  # a law of the space
+    assert spec.throughput is not None  # the schema wants it
     alone, scale = spec_of_cell(spec, cell), cell.num_env_runners
     iterations = WARMUP_ITERATIONS + spec.throughput.iterations
     runs = spec.throughput.blocks * (2 if cell.name == BASE_CELL else cell.num_trials)
@@ -124,14 +124,14 @@ def _study_seconds(
         cluster: Where it runs.
         order: For each trial its cell, its group, and what it has in common with trials that share its processes.
     """
-    total, last_group, last_leg = 0.0, -1, None
-    for plan, group, leg in order:
+    total, last_group, last_kept = 0.0, -1, None
+    for plan, group, kept in order:
         cell, needs = plan.cell, plan.needs
         alone = spec_of_cell(spec, cell)
         start = guess_start_seconds(alone, cell.num_env_runners, cluster, execution=needs.execution)
         if group == last_group:  # side by side: only their start-ups compete
             total += start
             continue
-        total += needs.hours * 3600 + (RENEWAL_S if leg is not None and leg == last_leg else start)
-        last_group, last_leg = -1 if group is None else group, leg
+        total += needs.hours * 3600 + (RENEWAL_S if kept is not None and kept == last_kept else start)
+        last_group, last_kept = -1 if group is None else group, kept
     return total

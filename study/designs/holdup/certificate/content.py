@@ -38,7 +38,7 @@ class ArmFigures:
     timing: Mapping[str, int]
     """Label -> runs."""
     folded: bool
-    """Whether one runner held the lanes of all: then the learning is that of the scale, and the clock is not."""
+    """Whether one runner steps the lanes of all: then the learning is that of the scale, and the clock is not."""
     n: int
     n_failed: int
     seeds: tuple[int, ...]
@@ -57,7 +57,7 @@ class ArmFigures:
     cpu_s_spent: Estimate | None
     """Mean over the runs that tell."""
     cpu_s_reserved: Estimate | None
-    """None where lanes were emulated or folded: nobody knows what real runners would reserve."""
+    """None where lanes were emulated, or one runner stepped all: nobody knows what real runners would reserve."""
     curve: Mapping[str, Point]
     """`6/10` -> the sixth of ten evaluations."""
 

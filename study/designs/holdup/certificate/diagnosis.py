@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from study.designs.search.worth import FEWEST_UPDATES, MOST_COLLAPSE
+from study.designs.search.worth import FEWEST_UPDATES, MOST_COLLAPSE, score_lost
 from study.errors import AnalysisError
 from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
 from study.records.ledger import TrialRow
@@ -40,7 +40,7 @@ class TrialHistory:
     evaluations: tuple[Evaluation, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One figure of the diagnosis, labelled or not."""
 
@@ -119,24 +119,63 @@ def diagnose(trials: Sequence[TrialHistory], spec: StudySpec) -> Diagnosis:
     """
     places = {(trial.row.digest, trial.row.num_env_runners) for trial in trials}
     if len(places) != 1:
-        law = "must be those of one setting at one scale"
         raise AnalysisError(
             where="trials",
-            rule=law,
+            rule="must be those of one setting at one scale",
             got=sorted(places),
             fix="Group them by digest and scale.",
             code="diagnosis-of-mixed-trials",
         )
     ((digest, scale),) = places
     sound = [trial for trial in trials if trial.row.status == "finished"]
+    measured = [trial for trial in sound if _is_measured(trial.row)]
+    timed = measured or [trial for trial in sound if trial.row.timing == "emulated"]
     findings = (
-        _starved(sound),
-        _learner_bound(sound),
-        _fragment_short(sound),
-        _metric_lag(sound, spec),
-        _unstable(sound, spec),
+        _finding(
+            "starved",
+            (float(len(trial.iterations)) for trial in sound),
+            lambda value: value < FEWEST_UPDATES,
+            law=f"< {FEWEST_UPDATES}",
+            meaning="updates of the policy",
+        ),
+        _finding(
+            "learner-bound",
+            (_ratio(trial, "learning_time_s", "iteration_time_s") for trial in timed),
+            lambda value: value > LEARNING_SHARE,
+            law=f"> {LEARNING_SHARE:g}",
+            meaning="learning_time_s over iteration_time_s",
+            basis="measured" if measured else EMULATED,
+        ),
+        _finding(
+            "fragment-short",
+            (_fragment_share(trial) for trial in sound if trial.row.setting.get("lambda", 0) >= 1),
+            lambda value: value < FRAGMENT_SHARE,
+            law=f"< {FRAGMENT_SHARE:g}, with lambda 1",
+            meaning="steps of a fragment over mean steps of a training episode",
+        ),
+        _finding(
+            "metric-lag",
+            (_training_gap(trial, spec) for trial in sound),
+            lambda value: value > RETURN_GAP,
+            law=f"> {RETURN_GAP:g}",
+            meaning="|score of the training return - score of the greedy evaluation|, last tenth of the budget",
+        ),
+        _finding(
+            "unstable",
+            (score_lost(trial.row, spec) for trial in sound),
+            lambda value: value > MOST_COLLAPSE,
+            law=f"> {MOST_COLLAPSE:g}",
+            meaning="score of the best evaluation - score at the end",
+        ),
         _seed_fragile(trials, spec),
-        _straggler(sound),
+        _finding(
+            "straggler",
+            (_ratio(trial, "slowest_runner_time_s", "mean_runner_time_s") for trial in measured),
+            lambda value: value > STRAGGLING,
+            law=f"> {STRAGGLING:g}",
+            meaning="sampling time of the slowest runner over that of the mean runner",
+            basis="measured",
+        ),
     )
     return Diagnosis(
         digest=digest,
@@ -160,73 +199,33 @@ def _finding(
     known = [value for value in values if value is not None]
     if not known:
         return None
-    median = statistics.median(known)
-    return Finding(
-        label=label,
-        applies=beyond(median),
-        value=median,
-        law=law,
-        meaning=meaning,
-        n=len(known),
-        num_beyond=sum(beyond(value) for value in known),
-        basis=basis,
-    )
+    median, count = statistics.median(known), sum(beyond(value) for value in known)
+    return Finding(label, beyond(median), median, law, meaning, n=len(known), num_beyond=count, basis=basis)
 
 
-def _starved(trials: Sequence[TrialHistory]) -> Finding | None:
-    return _finding(
-        "starved",
-        (float(len(trial.iterations)) for trial in trials),
-        lambda value: value < FEWEST_UPDATES,
-        law=f"< {FEWEST_UPDATES}",
-        meaning="updates of the policy",
-    )
-
-
-def _learner_bound(trials: Sequence[TrialHistory]) -> Finding | None:
-    measured = [trial for trial in trials if _is_measured(trial.row)]
-    emulated = [trial for trial in trials if trial.row.timing == "emulated"]
-    return _finding(
-        "learner-bound",
-        (_ratio(trial, "learning_time_s", "iteration_time_s") for trial in measured or emulated),
-        lambda value: value > LEARNING_SHARE,
-        law=f"> {LEARNING_SHARE:g}",
-        meaning="learning_time_s over iteration_time_s",
-        basis="measured" if measured else EMULATED,
-    )
-
-
-def _fragment_short(trials: Sequence[TrialHistory]) -> Finding | None:
-    return _finding(
-        "fragment-short",
-        (_fragment_share(trial) for trial in trials if trial.row.setting.get("lambda", 0) >= 1),
-        lambda value: value < FRAGMENT_SHARE,
-        law=f"< {FRAGMENT_SHARE:g}, with lambda 1",
-        meaning="steps of a fragment over mean steps of a training episode",
-    )
+def _seed_fragile(trials: Sequence[TrialHistory], spec: StudySpec) -> Finding:
+    """Judge the share of solved runs; a failed run is not solved, and counts."""
+    finals = [trial.row.summary.get("final_return") for trial in trials if trial.row.status == "finished"]
+    solved = sum(final is not None and final >= spec.target for final in finals)
+    rate, (least, most) = solved / len(trials), FRAGILE
+    law, missed = f"in [{least:g}, {most:g}]", len(trials) - solved
+    applies = least <= rate <= most
+    return Finding("seed-fragile", applies, rate, law, "share of runs solved", n=len(trials), num_beyond=missed)
 
 
 def _fragment_share(trial: TrialHistory) -> float | None:
+    """Return the length of a fragment over that of an episode."""
     steps, episodes = _total(trial.iterations, "episode_len_sum"), _total(trial.iterations, "num_episodes")
-    setting = trial.row.setting
     if not steps or not episodes:
         return None
     # The lanes of the setting as it was run: one stock runner with all lanes has as many.
+    setting = trial.row.setting
     fragment = setting["train_batch_size"] / (setting[SCALE] * setting["num_envs_per_env_runner"])
     return fragment / (steps / episodes)
 
 
-def _metric_lag(trials: Sequence[TrialHistory], spec: StudySpec) -> Finding | None:
-    return _finding(
-        "metric-lag",
-        (_training_gap(trial, spec) for trial in trials),
-        lambda value: value > RETURN_GAP,
-        law=f"> {RETURN_GAP:g}",
-        meaning="|score of the training return - score of the greedy evaluation|, last tenth of the budget",
-    )
-
-
 def _training_gap(trial: TrialHistory, spec: StudySpec) -> float | None:
+    """Return how far the scores of training and evaluation are apart at the end."""
     final = trial.row.summary.get("final_return")
     if final is None or not trial.iterations:
         return None
@@ -236,48 +235,6 @@ def _training_gap(trial: TrialHistory, spec: StudySpec) -> float | None:
     if returns is None or not episodes:
         return None
     return abs(spec.score(returns / episodes) - spec.score(final))
-
-
-def _unstable(trials: Sequence[TrialHistory], spec: StudySpec) -> Finding | None:
-    return _finding(
-        "unstable",
-        (_loss(trial.row, spec) for trial in trials),
-        lambda value: value > MOST_COLLAPSE,
-        law=f"> {MOST_COLLAPSE:g}",
-        meaning="score of the best evaluation - score at the end",
-    )
-
-
-def _loss(row: TrialRow, spec: StudySpec) -> float | None:
-    peak, final = row.summary.get("peak_return"), row.summary.get("final_return")
-    return None if peak is None or final is None else spec.score(peak) - spec.score(final)
-
-
-def _seed_fragile(trials: Sequence[TrialHistory], spec: StudySpec) -> Finding:
-    """Judge the share of solved runs; a failed run is not solved, and counts."""
-    finals = [trial.row.summary.get("final_return") for trial in trials if trial.row.status == "finished"]
-    solved = sum(final is not None and final >= spec.target for final in finals)
-    rate = solved / len(trials)
-    return Finding(
-        label="seed-fragile",
-        applies=FRAGILE[0] <= rate <= FRAGILE[1],
-        value=rate,
-        law=f"in [{FRAGILE[0]:g}, {FRAGILE[1]:g}]",
-        meaning="share of runs solved",
-        n=len(trials),
-        num_beyond=len(trials) - solved,
-    )
-
-
-def _straggler(trials: Sequence[TrialHistory]) -> Finding | None:
-    return _finding(
-        "straggler",
-        (_ratio(trial, "slowest_runner_time_s", "mean_runner_time_s") for trial in trials if _is_measured(trial.row)),
-        lambda value: value > STRAGGLING,
-        law=f"> {STRAGGLING:g}",
-        meaning="sampling time of the slowest runner over that of the mean runner",
-        basis="measured",
-    )
 
 
 def _is_measured(row: TrialRow) -> bool:

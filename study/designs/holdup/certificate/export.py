@@ -44,7 +44,7 @@ def export_python(folder: StudyFolder, scale: int) -> str:
         scale: Environment runners; one that was not confirmed is said to be so.
 
     Raises:
-        RecordError: The study has no certificate yet, or its records break a law.
+        RecordError: The study has no certificate yet, or its records break a rule.
         AnalysisError: The scale cannot be run, or the training needs more than Gymnasium and RLlib.
     """
     certificate, spec, setting = _resolved(folder, scale)
@@ -70,7 +70,7 @@ def export_yaml(folder: StudyFolder, scale: int) -> str:
         scale: Environment runners; one that was not confirmed is said to be so.
 
     Raises:
-        RecordError: The study has no certificate yet, or its records break a law.
+        RecordError: The study has no certificate yet, or its records break a rule.
         AnalysisError: The scale cannot be run.
     """
     certificate, spec, setting = _resolved(folder, scale)

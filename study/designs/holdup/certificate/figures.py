@@ -31,6 +31,7 @@ from study.designs.holdup.certificate.verdict import (
     Verdict,
     censored,
     compare,
+    horizon_of,
     judge,
     num_solved_needed,
 )
@@ -185,12 +186,15 @@ class Maker:
 
     def _figures(self, name: str, scale: int) -> ArmFigures:
         trials, arm = self._groups[name, scale], self._arms[name, scale]
-        place, floor = f"arms.{name}@{scale}", self._spec.floor
-        finals = [_final_return(trial.row, floor) for trial in trials]
+        finals = [_final_return(trial.row, self._spec.floor) for trial in trials]
         rows = [trial.row for trial in trials]
-        horizon = self._horizon(arm)
-        times = [None if run.failed else run.env_steps_to_target for run in arm.runs]
+        horizon, times = horizon_of([arm], self._spec.budget.env_steps), arm.times("env_steps_to_target")
         reached = censored(times, horizon)[1] if horizon else np.zeros(len(times), dtype=np.bool_)
+        reached_after = (
+            run.env_steps_to_target - (run.env_steps_before_target or 0.0)
+            for run in arm.runs
+            if run.env_steps_to_target is not None
+        )
         folded = any(row.scale is not None for row in rows)
         emulated = any(row.execution == "emulated" for row in rows)
         return ArmFigures(
@@ -210,28 +214,15 @@ class Maker:
             iqm_final_return=iqm_interval(finals),
             env_steps_to_target=restricted_mean(*censored(times, horizon), horizon=horizon) if horizon else None,
             horizon_env_steps=horizon,
-            resolution_env_steps=max(
-                (
-                    run.env_steps_to_target - (run.env_steps_before_target or 0.0)
-                    for run in arm.runs
-                    if run.env_steps_to_target is not None
-                ),
-                default=None,
-            ),
+            resolution_env_steps=max(reached_after, default=None),
             n_censored=int((~reached).sum()),
             cpu_s_spent=_mean([row.summary.get("cpu_s_spent") for row in rows]),
             # What one process of an emulated trial reserves says nothing of what its runners would.
             cpu_s_reserved=None if emulated or folded else _mean([row.summary.get("cpu_s_reserved") for row in rows]),
-            curve=dict(self._curve(trials, place)),
+            curve=dict(self._curve(trials)),
         )
 
-    def _horizon(self, arm: Arm) -> float | None:
-        """Return the environment steps that every run of the arm had: the budget, or the shortest finished run."""
-        ends = [run.env_steps for run in arm.runs if not run.failed and run.env_steps]
-        budget = self._spec.budget.env_steps
-        return min([*ends, *([budget] if budget else [])], default=None)
-
-    def _curve(self, trials: Sequence[TrialHistory], place: str) -> Iterator[tuple[str, Point]]:
+    def _curve(self, trials: Sequence[TrialHistory]) -> Iterator[tuple[str, Point]]:
         """Yield the runs at every evaluation of the budget; a run that failed counts as the floor from then on."""
         count, floor = self._spec.evaluation.num_evaluations, self._spec.floor
         at: list[dict[int, float]] = []
@@ -271,7 +262,7 @@ class Maker:
         }
 
     def _winner(self) -> dict[str, Any]:
-        assert self._ledger.frozen is not None  # a law of the records
+        assert self._ledger.frozen is not None  # checked by the rules of the records
         digest = self._ledger.frozen.winner
         rule: dict[str, Value] = self._ledger.frozen.settings[digest]
         judged = (self._holdup.target_scale, self._holdup.small_scale, *self._holdup.unseen_scales)
@@ -293,11 +284,9 @@ class Maker:
             and row.anchor is None
         ]
         if not chosen:
-            law = "the winner must have trials in race or stress at the target scale"
             raise RecordError(
                 where="records",
-                rule=law,
-                got="none",
+                rule="the winner must have trials in race or stress at the target scale",
                 fix="Restore the file from a backup.",
                 code="winner-without-trials",
             )
@@ -416,7 +405,7 @@ class Maker:
                 "of the scale; its clock is not."
             )
         if ("naive_growth", target) not in self._arms:
-            yield "naive_growth is no arm of this study: its law is not required."
+            yield "naive_growth is no arm of this study: its rule is not required."
         yield from self._notes_on_the_course()
         if self._holdup.measure is None:
             yield "The space has no `measure` stage: there are no trials for the clock alone."

@@ -4,9 +4,8 @@ Reads files; imports no engine.
 """
 
 import json
-import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from study.designs.holdup.certificate.record_rules import (
     confirmation_is_over,
     planned_cells,
 )
+from study.designs.holdup.certificate.trial_rules import same
 from study.errors import RecordError
 from study.records.chain import heads
 from study.records.files import below
@@ -29,11 +29,13 @@ from study.records.records import Line, read_lines
 from study.records.state import fold_lines
 from study.space.spec import StudySpec
 from study.space.variants import STAGES
+from study.text import count
 
 __all__ = ["Certificate", "make_certificate", "verify"]
 
-RELATIVE, ABSOLUTE = 1e-6, 1e-9
+ABSOLUTE = 1e-9
 """Figures that differ by less are the same: machines round the last digits differently."""
+RESTORE = "Restore the file from a backup."
 AT_MOST = 30
 """Differences that a message lists."""
 
@@ -43,7 +45,7 @@ def make_certificate(folder: StudyFolder) -> Certificate:
 
     Raises:
         RecordError: There is no study or no hold-up study, it has not been confirmed yet (says how to go on), or its
-            records break a law (names every one).
+            records break a rule (names every one).
     """
     return Maker(*_read(folder)).certificate()
 
@@ -59,38 +61,13 @@ def verify(path: str | Path, *, frozen: str | None = None) -> StudyFolder:
         frozen: Digest of the records that was printed, and sent to MLflow, before the first test seed ran.
 
     Raises:
-        RecordError: It cannot be read, the records break a law or are others than those of the digest, or figures
+        RecordError: It cannot be read, the records break a rule or are others than those of the digest, or figures
             differ: names each one by its place, as it is written and as it is recomputed.
     """
     given = Path(path)
     file = StudyFolder(given).certificate if given.is_dir() else given
-    again = f"python -m study certificate write {shlex.quote(str(file.parent))}"
-    fix = f"Write it again from the records with `{again}`."
-    try:
-        if below(file.parent, file.name).exists() and not file.is_file():
-            raise RecordError(
-                where=str(file), rule="must be a file", got="something else", fix=fix, code="certificate-not-a-file"
-            )
-        written = json.loads(file.read_text())
-    except FileNotFoundError as error:
-        raise RecordError(where=str(file), rule="no certificate here", fix=fix, code="no-certificate") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise RecordError(
-            where=str(file),
-            rule="must be a certificate",
-            got=f"a damaged file ({error})",
-            fix=fix,
-            code="certificate-damaged",
-        ) from error
-    if not isinstance(written, dict) or written.get("format") != FORMAT:
-        got = written.get("format") if isinstance(written, dict) else type(written).__name__
-        raise RecordError(
-            where=str(file),
-            rule=f"this version reads format {FORMAT}",
-            got=f"{got!r}",
-            fix=fix,
-            code="certificate-of-another-format",
-        )
+    fix = f"Write it again from the records with `python -m study certificate write {shlex.quote(str(file.parent))}`."
+    written = _written(file, fix)
     folder = StudyFolder(file.parent)
     certificate = Maker(*_read(folder, certified=file.name)).certificate()
     if frozen is not None and frozen.strip().lower() != (got := certificate.study["frozen_chain"]):
@@ -107,15 +84,42 @@ def verify(path: str | Path, *, frozen: str | None = None) -> StudyFolder:
         differing = [f"{page.name}: must be the page of these figures, got another text"]
     if differing:
         count = "1 figure differs" if len(differing) == 1 else f"{len(differing)} figures differ"
-        listed = differing[:AT_MOST] + [f"… and {len(differing) - AT_MOST} more"] * (len(differing) > AT_MOST)
-        lines = "\n".join(f"  {line}" for line in listed)
-        raise RecordError(
-            where=str(file),
-            rule=f"must say what the records say, {count}:\n{lines}\n",
-            fix=fix,
-            code="certificate-differs-from-records",
-        )
+        rule = f"must say what the records say, {count}:\n{_listed(differing)}\n"
+        raise RecordError(where=str(file), rule=rule, fix=fix, code="certificate-differs-from-records")
     return folder
+
+
+def _written(file: Path, fix: str) -> dict[str, Any]:
+    """Return the certificate that a file holds.
+
+    Raises:
+        RecordError: It holds none.
+    """
+    where = str(file)
+    try:
+        if below(file.parent, file.name).exists() and not file.is_file():
+            raise RecordError(where=where, rule="must be a file", fix=fix, code="certificate-not-a-file")
+        written = json.loads(file.read_text())
+    except FileNotFoundError as error:
+        raise RecordError(where=where, rule="no certificate here", fix=fix, code="no-certificate") from error
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, RecordError):
+            raise
+        got = f"a damaged file ({error})"
+        raise RecordError(
+            where=where, rule="must be a certificate", got=got, fix=fix, code="certificate-damaged"
+        ) from error
+    found = written.get("format") if isinstance(written, dict) else type(written).__name__
+    if found != FORMAT:
+        rule = f"this version reads format {FORMAT}"
+        raise RecordError(where=where, rule=rule, got=f"{found!r}", fix=fix, code="certificate-of-another-format")
+    return dict(written)
+
+
+def _listed(lines: Sequence[str]) -> str:
+    """Return the first of many lines, indented, and how many more there are."""
+    more = [f"… and {len(lines) - AT_MOST} more"] if len(lines) > AT_MOST else []
+    return "\n".join(f"  {line}" for line in [*lines[:AT_MOST], *more])
 
 
 def _text(page: Path) -> str | None:
@@ -134,23 +138,13 @@ def _differences(written: Any, recomputed: Any, place: str) -> Iterator[str]:
             if key in written and key in recomputed:
                 yield from _differences(written[key], recomputed[key], inner)
             else:
-                yield f"{inner}: written {_shown(written, key)}, recomputed {_shown(recomputed, key)}"
+                here, there = (json.dumps(each[key]) if key in each else "nothing" for each in (written, recomputed))
+                yield f"{inner}: written {here}, recomputed {there}"
     elif isinstance(written, list) and isinstance(recomputed, list) and len(written) == len(recomputed):
         for index, (first, second) in enumerate(zip(written, recomputed, strict=True)):
             yield from _differences(first, second, f"{place}.{index}")
-    elif not _equal(written, recomputed):
+    elif not same(written, recomputed, least=ABSOLUTE):
         yield f"{place}: written {json.dumps(written)}, recomputed {json.dumps(recomputed)}"
-
-
-def _shown(content: Mapping[str, Any], key: str) -> str:
-    return json.dumps(content[key]) if key in content else "nothing"
-
-
-def _equal(first: Any, second: Any) -> bool:
-    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (first, second))
-    if numbers:
-        return math.isclose(first, second, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
-    return type(first) is type(second) and bool(first == second)
 
 
 def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, StudySpec, list[Line], list[str]]:
@@ -163,55 +157,44 @@ def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, S
     Raises:
         RecordError: As `make_certificate`.
     """
-    identity = folder.identity()
+    identity, records = folder.identity(), str(folder.records)
     spec = identity.parse()
     if spec.holdup is None:
-        rule = "a certificate needs a hold-up study"
         raise RecordError(
             where=str(folder.path),
-            rule=rule,
+            rule="a certificate needs a hold-up study",
             got="a space without `holdup`",
             fix="Add the section and start a new study.",
             code="certificate-of-another-kind",
         )
     if folder.records == folder.packed_results:
-        rule = "a certificate rests on the training iterations too"
         raise RecordError(
-            where=str(folder.records),
-            rule=rule,
+            where=records,
+            rule="a certificate rests on the training iterations too",
             got="a study packed without them",
             fix="Pack it without --results-only.",
             code="certificate-without-iterations",
         )
     lines = list(read_lines(folder.records))
     if spec.digest() != identity.digest:
-        rule = f"digest of the spec must be {spec.digest()}"
         raise RecordError(
             where=str(folder.identity_file),
-            rule=rule,
+            rule=f"digest of the spec must be {spec.digest()}",
             got=f"{identity.digest}",
-            fix="Restore the file from a backup.",
+            fix=RESTORE,
             code="certificate-spec-changed",
         )
-    chain = list(islice(heads(folder.records), len(lines)))
+    chain, rule = list(islice(heads(folder.records), len(lines))), "the records must obey the protocol"
     try:
         broken = [*broken_chain(lines, chain), *broken_rules(lines, spec)]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise RecordError(
-            where=str(folder.records),
-            rule="the records must obey the protocol",
-            got=f"some that nothing follows from ({type(error).__name__}: {error})",
-            fix="Restore the file from a backup.",
-            code="protocol-not-followed",
-        ) from error
+        got = f"some that nothing follows from ({type(error).__name__}: {error})"
+        raise RecordError(where=records, rule=rule, got=got, fix=RESTORE, code="protocol-not-followed") from error
     if broken:
-        listed = "\n".join(f"  {rule}" for rule in broken[:AT_MOST])
-        more = f"\n  … and {len(broken) - AT_MOST} more" if len(broken) > AT_MOST else ""
-        count = f"{len(broken)} rule{'s'[: len(broken) - 1]}"
         raise RecordError(
-            where=str(folder.records),
-            rule="the records must obey the protocol",
-            got=f"{count} broken:\n{listed}{more}\n",
+            where=records,
+            rule=rule,
+            got=f"{count(len(broken), 'rule')} broken:\n{_listed(broken)}\n",
             fix="Restore the file from a backup; without one, this study proves nothing and has to be run again.",
             code="protocol-broken",
         )
@@ -231,14 +214,15 @@ def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, ledger: Ledge
             where=str(folder.records),
             rule=f"must hold the confirmation that {certified} speaks of",
             got=f"a study at the stage {stage}{progress}: the records were cut",
-            fix="Restore the file from a backup.",
+            fix=RESTORE,
             code="records-cut",
         )
     space, out = shlex.quote(str(folder.space_file)), shlex.quote(str(folder.path.parent))
+    command = f"python run_study.py --space {space} --name {shlex.quote(identity.name)} --out {out} --resume"
     raise RecordError(
         where=str(folder.path),
         rule="a certificate needs a confirmed study",
         got=f"one at the stage {stage}{progress}",
-        fix=f"Go on with python run_study.py --space {space} --name {shlex.quote(identity.name)} --out {out} --resume",
+        fix=f"Go on with `{command}`.",
         code="study-not-confirmed",
     )

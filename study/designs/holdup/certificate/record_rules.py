@@ -75,7 +75,7 @@ def broken_rules(lines: Sequence[Line], spec: StudySpec) -> Iterator[str]:
         ValueError: The study is none; a mistake of the caller.
     """
     if spec.holdup is None:
-        raise ValueError("a study without `holdup` has no such laws")
+        raise ValueError("a study without `holdup` has no such rules")
     study = Study(lines, spec)
     numbers = [decision.number for decision in study.decisions]
     if numbers != list(range(len(numbers))):  # else every trial behind a lost decision is another one
@@ -141,8 +141,8 @@ def _sessions(study: Study) -> Iterator[str]:
                 phase = current(study.spec.holdup, study.decisions[:taken])
                 if (record.reason == "complete") != (phase is None):
                     at = "at the end of the protocol" if phase is None else f"at the phase {phase.name}"
-                    law = f"reason must be {'complete' if phase is None else 'another one than complete'} {at}"
-                    yield f"study_closed (line {line.seq + 1}): {law}, got {record.reason}."
+                    rule = f"reason must be {'complete' if phase is None else 'another one than complete'} {at}"
+                    yield f"study_closed (line {line.seq + 1}): {rule}, got {record.reason}."
             case _ if not is_open:
                 yield f"{record.kind} (line {line.seq + 1}): must be written by a session that is open, got none open."
 

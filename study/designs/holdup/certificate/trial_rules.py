@@ -7,12 +7,13 @@ must be the sum of all of it. What a trial measured (returns, losses, seconds) f
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from study.designs.holdup import machine
 from study.designs.holdup.calibration import CostModel
 from study.designs.holdup.variants import runners_of
+from study.designs.starts import asked_for, start_of
 from study.hosts.load import NodeLoad
 from study.planning.budget import Budget, evaluation_due, trial_budget
 from study.planning.needs import execution_of, label_at_start, num_cpus, num_sampling_processes, processes
@@ -29,19 +30,21 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
 )
-from study.records.request import TrialRequest, digest_of
+from study.records.request import TrialRequest, numbered
 from study.records.timing import Label, label_at_end
 from study.space.parameters import SCALE
-from study.space.settings import differences, rounded, runnable
+from study.space.settings import differences
 from study.space.spec import StudySpec
-from study.space.variants import spec_of, with_lanes_in
+from study.space.variants import spec_of
 
-RELATIVE = 1e-6
-"""Figures that differ by less are the same: a sum may be taken in another order, a packed number has seven digits."""
+RELATIVE = 2e-6
+"""Figures that differ by less are the same: a sum may be taken in another order, and has numbers of seven digits."""
+LEAST = 1e-12
+"""Numbers that differ by less are the same, however small they are."""
 CLOCK_S = 10.0
 """Seconds that pass at most between the end of a trial and the writing of it."""
 LEARNER = ("policy_loss", "vf_loss", "entropy", "kl")
-"""Numbers of the learner by which two trainings are told apart."""
+"""Numbers of the learner that no two trainings on different seeds have in common."""
 _OF_THE_TRIAL = {"seed", "env_steps_per_round", "num_sampling_processes", "hostnames"}
 """Values of `effective` that may differ between trials that run alike; so may those of the setting."""
 
@@ -51,7 +54,7 @@ _NO_LABEL = Label(timing="measured", reason="")
 Trial = TrialStarted | TrialBuilt | Iteration | Evaluation | TrialEnded
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Session:
     """One driver's work, as far as its trials depend on it."""
 
@@ -62,8 +65,8 @@ class Session:
     """Names of the metrics that trials of this session have at their end."""
     alike: dict[tuple[str, str], dict[str, Counter[str]]] = field(default_factory=dict)
     """(variant, execution) -> name in `effective` -> its values over the trials of this session, as text."""
-    predicts: list[int] = field(default_factory=list)
-    """Trials whose CPU-seconds were predicted."""
+    predicts: bool = False
+    """Whether its driver wrote down what trials should cost."""
 
 
 class Study:
@@ -89,7 +92,7 @@ class Study:
         self.decided = [line for line in self.course if isinstance(line.record, StageDecided)]
         self.decisions: list[StageDecided] = [line.record for line in self.decided]  # type: ignore[misc]
         self.protocol = self.decisions[0].protocol if self.decisions else machine.PROTOCOL
-        self.requests = machine.requests_of(spec, self.decisions)
+        self.requests = numbered(machine.requests_of(spec, self.decisions))
         self.asked_at = [-1] * len(machine.requests_of(spec, []))
         """Trial -> number of the line that asks for it; -1 for those that every study begins with."""
         for line, decision in zip(self.decided, self.decisions, strict=True):
@@ -117,8 +120,7 @@ class Study:
             match record:
                 case TrialStarted():
                     started = record
-                    if record.predicted_cpu_s is not None:
-                        session.predicts.append(record.trial)
+                    session.predicts = session.predicts or record.predicted_cpu_s is not None
                 case TrialBuilt() if started is not None:
                     common = session.alike.setdefault((started.variant, started.execution), defaultdict(Counter))
                     for name, value in record.effective.items():
@@ -163,24 +165,29 @@ def check_trial(study: Study, trial: int) -> Checked:
         got = f"{first.kind} (line {history[0].seq + 1})"
         return Checked(None, -1, (f"trial {trial}: trial_started must come first, got {got}.",), (), ())
     walk = _Walk(study, trial)
-    broken = [f"{study.where(trial)}: {law}." for line in history for law in walk.take(line)]
+    broken = [f"{study.where(trial)}: {rule}." for line in history for rule in walk.take(line)]
     return Checked(walk.row, history[-1].seq, tuple(broken), tuple(walk.returns), tuple(walk.learner))
 
 
-def same(first: Any, second: Any, *, least: float = 1e-12) -> bool:
+def same(first: Any, second: Any, *, least: float = LEAST) -> bool:
     """Return whether two JSON values are equal; machines round the last digits of numbers differently."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
     if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
         return len(first) == len(second) and all(map(same, first, second))
     if isinstance(first, float) or isinstance(second, float):
-        if not isinstance(first, (int, float)) or not isinstance(second, (int, float)):
+        if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in (first, second)):
             return False
-        # NaN stands for a return that is no number.
-        return abs(first - second) <= max(RELATIVE * max(abs(first), abs(second)), least) or (
-            first != first and second != second
-        )
+        close = abs(first - second) <= max(RELATIVE * max(abs(first), abs(second)), least)
+        return bool(close or (first != first and second != second))  # NaN stands for a return that is no number
     return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
+
+
+def _unlike(wanted: Mapping[str, object], found: Mapping[str, object], *, why: str = "", at: str = "") -> Iterator[str]:
+    """Yield a message for every value that is not the wanted one."""
+    for name, value in wanted.items():
+        if not same(value, got := found.get(name)):
+            yield f"{name} must be {value}{why}, got {got}{at}"
 
 
 class _Walk:
@@ -194,10 +201,15 @@ class _Walk:
         self._before: Record | None = None
         self._moment = 0.0
         self._attempt, self._over = 0, ""
-        self._iterations, self._env_steps, self._wall_time_s, self._progress = 0, 0, 0.0, 0.0
-        self._due, self._label, self._sampling = False, _NO_LABEL, 1
+        self._begin()
+        self._sampling = 1
         self.returns: list[tuple[float, ...]] = []
         self.learner: list[tuple[float | None, ...]] = []
+
+    def _begin(self) -> None:
+        """Forget what an attempt before has reported."""
+        self._iterations, self._env_steps, self._wall_time_s, self._progress = 0, 0, 0.0, 0.0
+        self._due, self._label = False, _NO_LABEL
 
     @property
     def row(self) -> TrialRow:
@@ -246,8 +258,7 @@ class _Walk:
         if record.attempt != self._attempt + 1:
             yield f"attempt must be {self._attempt + 1}, got {record.attempt}"
         self._attempt = record.attempt
-        self._iterations, self._env_steps, self._wall_time_s, self._progress = 0, 0, 0.0, 0.0
-        self._due, self._label = False, _NO_LABEL
+        self._begin()
         self.returns.clear()
         self.learner.clear()
         self._budget: Budget = trial_budget(self._spec.budget, record.iterations)
@@ -262,46 +273,24 @@ class _Walk:
             yield from self._as_asked(record, self._request, session)
 
     def _as_asked(self, record: TrialStarted, request: TrialRequest, session: Session) -> Iterator[str]:
-        spec, scale = self._spec, request.num_env_runners
-        wanted: dict[str, Any] = {
-            "stage": request.stage,
-            "seed": request.seed,
-            "anchor": request.name,
-            "variant": request.variant,
-            "iterations": request.iterations,
-            "first_episode": request.first_episode,
-            "digest": digest_of(record.rule),
-        }
-        if request.setting is not None:
-            wanted["rule"] = dict(request.setting)
-        proposes = request.reported_to_sampler
-        if proposes:
-            from_proposal = rounded(spec, {**record.proposed, SCALE: scale})
-            from_proposal.pop(SCALE)
-            wanted["rule"] = from_proposal if request.setting is None else wanted["rule"]
-            if not same(from_proposal, record.rule):
-                yield f"rule must be what was proposed, {from_proposal}, got {record.rule}"
-        else:
-            wanted["proposed"], wanted["optuna_number"] = {}, None
-        written = () if proposes else tuple(record.rule)
-        setting = runnable(spec, {**record.rule, SCALE: scale}, written=written)
-        runners = runners_of(spec, request.variant, scale, session.cluster)
-        if runners != scale:
-            setting = with_lanes_in(setting, runners)
+        scale = request.num_env_runners
+        runners = runners_of(self._spec, request.variant, scale, session.cluster)
         execution = execution_of(self._own, scale, session.cluster)
-        wanted |= {
-            "setting": setting,
-            "scale": scale if runners != scale else None,
-            "execution": execution,
-            "num_cpus": num_cpus(self._own, runners, execution),
-        }
-        if record.predicted_cpu_s is not None or session.predicts:
-            wanted["predicted_cpu_s"] = self._predicted(request, record)
-        for name, value in wanted.items():
-            if not same(value, got := getattr(record, name)):
-                yield f"{name} must be {value}, as it was asked for, got {got}"
-        if proposes and record.optuna_number is None:
-            yield "optuna_number must be that of a proposal, got None"
+        wanted = start_of(
+            request,
+            asked_for(self._spec, request, record.proposed, record.optuna_number),
+            attempt=record.attempt,
+            num_env_runners=runners,
+            num_cpus=num_cpus(self._own, runners, execution),
+            execution=execution,
+            predicted_cpu_s=self._predicted(request, record) if session.predicts else None,
+        )
+        yield from _unlike(asdict(wanted), asdict(record), why=", as it was asked for")
+        if request.reported_to_sampler:
+            if request.setting is not None:
+                yield from _unlike({"rule": request.setting}, {"rule": record.rule}, why=", as it was proposed before")
+            if record.optuna_number is None:
+                yield "optuna_number must be that of a proposal, got None"
 
     def _predicted(self, request: TrialRequest, record: TrialStarted) -> float | None:
         steps, model = self._spec.budget.env_steps, self._study.model
@@ -316,20 +305,22 @@ class _Walk:
         for difference in differences({**row.setting, "seed": row.seed}, record.effective):
             yield f"effective must be what was asked, {difference}"
         runners, sampling = int(row.setting[SCALE]), self._sampling
-        if (got := record.effective.get("num_sampling_processes", sampling)) != sampling:
-            yield f"num_sampling_processes of effective must be {sampling}, got {got}"
-        wanted, there = len(processes(self._own, runners, row.execution)), sum(record.processes_per_node.values())
-        if there != wanted:
-            yield f"processes_per_node must sum to {wanted}, got {there}"
+        wanted: dict[str, object] = {
+            "num_sampling_processes": sampling,
+            "sum of processes_per_node": len(processes(self._own, runners, row.execution)),
+        }
+        found: dict[str, object] = {
+            "num_sampling_processes": record.effective.get("num_sampling_processes", sampling),
+            "sum of processes_per_node": sum(record.processes_per_node.values()),
+        }
         if record.placement:
-            placed = Counter(str(place.get("node")) for place in record.placement)
-            if placed != Counter(record.processes_per_node):
-                yield f"placement must be that of processes_per_node, got {dict(placed)}"
             hosts = sorted({place["host"] for place in record.placement if place.get("runners")})
-            if hosts and (got := record.effective.get("hostnames", hosts)) != hosts:
-                yield f"hostnames of effective must be {hosts}, as placed, got {got}"
-            if (cpus := sum(place["num_cpus"] for place in record.placement)) != row.num_cpus:
-                yield f"placement must hold the {row.num_cpus} CPUs reserved, got {cpus}"
+            wanted |= {"processes_per_node": dict(Counter(str(place.get("node")) for place in record.placement))}
+            wanted |= {"hostnames": hosts or record.effective.get("hostnames"), "CPUs of the placement": row.num_cpus}
+            found |= {"processes_per_node": record.processes_per_node}
+            found |= {"hostnames": record.effective.get("hostnames", hosts)}
+            found |= {"CPUs of the placement": sum(place["num_cpus"] for place in record.placement)}
+        yield from _unlike(wanted, found, why=" in what was built")
         if session is not None:
             yield from self._as_the_others(record, session)
             yield from self._labelled(record, session)
@@ -360,83 +351,85 @@ class _Walk:
         if row.scale is not None:  # the first version of the protocol labelled them by their own few processes
             allowed = [("emulated", False), *(allowed if self._study.protocol == 1 else [])]
         if (record.timing, record.provisional) not in allowed:
-            words = "provisionally " if allowed[0][1] else ""
-            got = f"{'provisionally ' if record.provisional else ''}{record.timing}"
-            yield f"timing must be {words}{allowed[0][0]}, as it ran {row.execution}, got {got}"
+            words, got = (
+                f"{'provisionally ' if provisional else ''}{timing}"
+                for timing, provisional in (allowed[0], (record.timing, record.provisional))
+            )
+            yield f"timing must be {words}, as it ran {row.execution}, got {got}"
         self._label = Label(timing=record.timing, reason=record.timing_reason, provisional=record.provisional)
 
     # --- training ------------------------------------------------------------------------------------------------
 
     def _iteration(self, record: Iteration) -> Iterator[str]:
-        metrics, row = record.metrics, self.row
-        number, seconds = self._iterations + 1, metrics.get("iteration_time_s")
+        metrics, number = record.metrics, self._iterations + 1
         if self._progress >= 1:
             yield f"must end when its budget is used up, got iteration {record.iteration}"
-        if record.iteration != number:
-            yield f"iteration must be {number}, got {record.iteration}"
-        steps = metrics.get("train_batch_size_actual")
-        if steps is None or record.env_steps != self._env_steps + steps:
-            got = f"{record.env_steps} after {self._env_steps} and a batch of {steps}"
-            yield f"env_steps must be the sum of the batches, got {got} at iteration {number}"
-        if seconds is None or not _close(record.wall_time_s, self._wall_time_s + seconds, record.wall_time_s):
-            got = f"{record.wall_time_s} after {self._wall_time_s} and {seconds}"
-            yield f"wall_time_s must be the sum of the iterations' times, got {got} at iteration {number}"
-        yield from (f"{law} at iteration {number}" for law in self._metrics(metrics, seconds or 0.0))
-        rate = row.env_steps_per_s_with(number, metrics)
-        if not same(rate, metrics.get("env_steps_per_s")):
-            yield f"env_steps_per_s must be {rate}, got {metrics.get('env_steps_per_s')} at iteration {number}"
+        seconds = metrics.get("iteration_time_s") or 0.0
+        episodes, returns = metrics.get("num_episodes"), metrics.get("episode_return_sum")
+        parts = [part for name in PHASES if (part := metrics.get(name)) is not None]
+        wanted = {
+            "iteration": number,
+            "env_steps": self._env_steps + (metrics.get("train_batch_size_actual") or 0),
+            "wall_time_s": self._wall_time_s + seconds,
+            "env_steps_per_s": self.row.env_steps_per_s_with(number, metrics),
+            "sum of the phases": seconds if len(parts) == len(PHASES) else None,
+            "training_return": returns / episodes if episodes and returns is not None else None,
+            "episode_return_sum": returns if episodes else returns and 0.0,
+        }
+        found = {
+            "iteration": record.iteration,
+            "env_steps": record.env_steps,
+            "wall_time_s": record.wall_time_s,
+            "env_steps_per_s": metrics.get("env_steps_per_s"),
+            "sum of the phases": sum(parts) if len(parts) == len(PHASES) else None,
+            "training_return": metrics.get("training_return", wanted["training_return"]),
+            "episode_return_sum": returns,
+        }
+        yield from _unlike(wanted, found, why=", as the records before and its parts say", at=f" at iteration {number}")
+        yield from (f"{rule} at iteration {number}" for rule in self._of_runners(metrics))
         before = self._progress
         self._iterations, self._env_steps, self._wall_time_s = record.iteration, record.env_steps, record.wall_time_s
         self._progress = self._budget.progress(
             env_steps=record.env_steps, iterations=record.iteration, time_s=record.wall_time_s
         )
-        if self._budget.time_s is None:  # else the moment of the look at the clock is on no record
+        if self._budget.time_s is None:  # else no record has the time at which the budget was checked
             self._due = evaluation_due(before, self._progress, self._own.evaluation.num_evaluations)
         self.learner.append(tuple(metrics.get(name) for name in LEARNER))
 
-    def _metrics(self, metrics: Mapping[str, float | None], seconds: float) -> Iterator[str]:
-        parts = [metrics.get(name) for name in PHASES]
-        total = sum(part or 0.0 for part in parts)
-        if None not in parts and not _close(total, seconds, seconds):
-            yield f"the phases must sum to iteration_time_s={seconds}, got {total}"
-        episodes, returns = metrics.get("num_episodes"), metrics.get("episode_return_sum")
-        mean = returns / episodes if episodes and returns is not None else None
-        if not episodes and returns:
-            yield f"episode_return_sum must be 0 without an episode, got {returns}"
-        if "training_return" in metrics and not same(mean, metrics["training_return"], least=RELATIVE):
-            yield f"training_return must be {mean}, the mean over its episodes, got {metrics['training_return']}"
+    def _of_runners(self, metrics: Mapping[str, float | None]) -> Iterator[str]:
         slowest, usual = metrics.get("slowest_runner_time_s"), metrics.get("mean_runner_time_s")
-        alone = self._sampling == 1
         if slowest is not None and usual is not None:
-            apart = slowest - usual
+            apart, alone = slowest - usual, self._sampling == 1
             if apart < -RELATIVE * slowest or (alone and apart > RELATIVE * slowest):
-                law = "equal to" if alone else "at least"
-                yield f"slowest_runner_time_s must be {law} mean_runner_time_s={usual}, got {slowest}"
-        for name, so_far in (
-            ("num_dropped_samples", self.row.num_dropped_samples),
-            ("num_env_runner_restarts", self.row.num_restarts),
-        ):
-            if (count := metrics.get(name)) is not None and count < so_far:  # RLlib counts from the start of the trial
-                yield f"{name} must be at least {so_far}, as before, got {count}"
+                rule = "equal to" if alone else "at least"
+                yield f"slowest_runner_time_s must be {rule} mean_runner_time_s={usual}, got {slowest}"
+        so_far = {"num_dropped_samples": self.row.num_dropped_samples, "num_env_runner_restarts": self.row.num_restarts}
+        for name, least in so_far.items():
+            if (count := metrics.get(name)) is not None and count < least:  # RLlib counts from the start of the trial
+                yield f"{name} must be at least {least}, as before, got {count}"
         healthy, runners = metrics.get("num_healthy_env_runners"), self.row.setting[SCALE]
         if healthy is not None and (healthy > runners or (self.row.execution == "emulated" and healthy < runners)):
             yield f"num_healthy_env_runners must be {runners}, got {healthy}"
 
     def _evaluation(self, record: Evaluation) -> Iterator[str]:
-        if not self._due and self._budget.time_s is None:
+        by_clock = self._budget.time_s is not None  # then no record has the time at which the budget was checked
+        if not self._due and not by_clock:
             yield f"no evaluation was due, got one at iteration {record.iteration}"
         self._due = False
-        wanted = {"iteration": self._iterations, "env_steps": self._env_steps, "wall_time_s": self._wall_time_s}
-        if self._budget.time_s is None:
-            wanted["progress"] = self._progress
-        else:
+        if by_clock:
             self._progress = record.progress
-        for name, value in wanted.items():
-            if not same(value, got := getattr(record, name)):
-                yield f"{name} of the evaluation must be {value}, got {got}"
         episodes = self._own.evaluation.episodes
-        if len(record.returns) != episodes:
-            yield f"an evaluation must have {episodes} episodes, got {len(record.returns)} at step {record.env_steps}"
+        wanted = {
+            "iteration": self._iterations,
+            "env_steps": self._env_steps,
+            "wall_time_s": self._wall_time_s,
+            "progress": self._progress,
+            "number of episodes": episodes,
+        }
+        found = {name: getattr(record, name) for name in list(wanted)[:-1]} | {
+            "number of episodes": len(record.returns)
+        }
+        yield from _unlike(wanted, found, why=" in an evaluation", at=f" at step {record.env_steps}")
         if not 0 <= record.num_cut <= episodes:
             yield f"num_cut must be from 0 to {episodes}, got {record.num_cut} at step {record.env_steps}"
         self.returns.append(tuple(record.returns))
@@ -445,26 +438,25 @@ class _Walk:
 
     def _ended(self, record: TrialEnded, line: Line) -> Iterator[str]:
         row = self.row
+        finished = record.status == "finished"
         if self._over:
             yield f"ends once, got {record.status} after it had {self._over}"
-        if record.status == "finished":
+        if finished:
             yield from self._finished()
-        if (record.reason == "") != (record.status == "finished"):
+        if (record.reason == "") != finished:
             yield f"a reason must be there unless it finished, got {record.status} with {record.reason!r}"
-        checkpoint = f"checkpoints/trial_{self._trial:05d}" if record.status == "finished" else None
-        if record.checkpoint != checkpoint:
-            yield f"checkpoint must be {checkpoint}, got {record.checkpoint}"
         if record.last_seen is not None and (record.status != "interrupted" or record.last_seen != self._moment):
             yield f"last_seen must be {self._moment}, the time of its last record, got {record.last_seen}"
+        checkpoint = f"checkpoints/trial_{self._trial:05d}" if finished else None
+        yield from _unlike({"checkpoint": checkpoint}, {"checkpoint": record.checkpoint})
         yield from self._label_that_stays(record)
         row.node_loads = [NodeLoad(**load) for load in record.node_loads]
         moment = line.time if record.last_seen is None else record.last_seen
         again = row.summarise(self._spec, record.status, moment=moment)
         session = self._study.session_of(line)
         for name in sorted(again.keys() & {*record.summary, *(session.summary if session else ())}):
-            got = record.summary.get(name)
-            least = CLOCK_S * row.num_cpus if name == "cpu_s_reserved" else 1e-12
-            if not same(again[name], got, least=least):
+            least = CLOCK_S * row.num_cpus if name == "cpu_s_reserved" else LEAST
+            if not same(again[name], got := record.summary.get(name), least=least):
                 yield f"{name} of its summary must be {again[name]}, as its records say, got {got}"
         if record.status != "interrupted":
             self._over = record.status
@@ -479,7 +471,7 @@ class _Walk:
             yield f"must have used up its budget ({wanted}) to be finished, got {got}"
 
     def _label_that_stays(self, record: TrialEnded) -> Iterator[str]:
-        """The label at the end is the one of the start, unless something is told that happened in between."""
+        """The label at the end is the one of the start, unless the record says what happened in between."""
         label, row = self._label, self.row
         if label is _NO_LABEL:
             if record.timing is not None:
@@ -493,21 +485,16 @@ class _Walk:
             num_restarts=row.num_restarts,
             cpu_pressure=row.mean_cpu_pressure(),
         )
-        # What others did on its nodes, or what became of its group, is told in words alone.
+        # The reason alone says what others did on its nodes, or what became of its group.
         in_group = self._request is not None and self._request.group is not None
-        told = record.timing == "tainted" and record.timing_reason not in ("", wanted.reason)
-        if label.timing == "measured" and told and (in_group or wanted.timing != "tainted"):
+        explained = record.timing == "tainted" and record.timing_reason not in ("", wanted.reason)
+        if label.timing == "measured" and explained and (in_group or wanted.timing != "tainted"):
             return
         if record.timing != wanted.timing or (
             wanted.timing != "tainted" and not label.provisional and record.timing_reason != wanted.reason
         ):
             got = f"{record.timing} ({record.timing_reason})"
             yield f"timing must be {wanted.timing} ({wanted.reason}) at its end, got {got}"
-
-
-def _close(first: float, second: float, scale: float) -> bool:
-    """Return whether a sum is right: each of its numbers may have seven digits."""
-    return abs(first - second) <= 2 * RELATIVE * max(abs(scale), 1e-3)
 
 
 def _shape(cluster: Mapping[str, Any]) -> ClusterShape:

@@ -1,4 +1,4 @@
-"""Whether the winner holds up: the laws of the protocol, applied to plain numbers. Pure.
+"""Whether the winner holds up: the rules of the protocol, applied to plain numbers. Pure.
 
 The unit is the run on a test seed. A run that failed, or whose score is not a number, scores 0, is not solved and
 never reaches the target: it is counted and never left out.
@@ -76,10 +76,9 @@ class Arm:
     def __post_init__(self) -> None:
         seeds = [run.seed for run in self.runs]
         if not seeds or len(set(seeds)) < len(seeds):
-            law = "an arm has one run or more, each on a seed of its own"
             raise AnalysisError(
                 where=f"{self.name} at {self.scale}",
-                rule=law,
+                rule="an arm has one run or more, each on a seed of its own",
                 got=f"seeds {seeds}",
                 fix="Look at its trials.",
                 code="arm-with-repeated-seeds",
@@ -89,6 +88,10 @@ class Arm:
     def scores(self) -> FloatArray:
         """One score per run, shape (runs,); 0 for a failed one."""
         return np.array([0.0 if run.failed else run.score for run in self.runs], dtype=np.float64)
+
+    def times(self, name: str) -> list[float | None]:
+        """Return a time of every run, one of `Run`'s fields; None for a failed run, which never gets there."""
+        return [None if run.failed else getattr(run, name) for run in self.runs]
 
     @property
     def num_failed(self) -> int:
@@ -109,14 +112,14 @@ class Arms:
     """Scale -> the winner there: the target and every unseen scale; others are not judged."""
     references: tuple[Arm, ...]
     """At the small scale: the best setting of that scale and the winner, or the one of them that is an arm. The winner
-    is held against the better of them: a law is kept where it is kept against each."""
+    is held against the better of them: a rule is kept where it is kept against each."""
     naive_growth: Arm | None = None
     """RLlib's defaults with the batch grown, at the target; None where it was no arm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One law of the verdict."""
+    """One rule of the verdict."""
 
     name: str
     """`score_kept@46`, `solved@46`, `steps_saved@46` or `clock@46`, with the scale that it is about."""
@@ -134,7 +137,7 @@ class Verdict:
 
     checks: tuple[Check, ...]
     learning: bool
-    """Whether every law of learning is kept."""
+    """Whether every rule of learning is kept."""
     clock: bool | None
     """Whether the target scale is faster; None where nothing was measured."""
     sentence: str
@@ -151,7 +154,7 @@ def judge(
 ) -> Verdict:
     """Return the verdict.
 
-    How often a setting passes the laws of learning (without the comparison with naive growth), simulated: 20 seeds at
+    How often a setting passes the rules of learning (without the comparison with naive growth), simulated: 20 seeds at
     the target, at each of two unseen scales and at the small scale, tolerance 0.05, 19 of 20 solved. A sound run
     scores 1 - loss with standard deviation 0.05 and is solved; a failed one scores 0 and is not. The small scale
     scores 1 and never fails (`test_operating_characteristics_are_those_of_the_docstring`):
@@ -170,7 +173,7 @@ def judge(
     20 % at 0.1 (`test_noise_between_seeds_costs_sound_settings_their_certificate`).
 
     **Rare failures cannot be excluded.** 20 seeds without one come up in 67 % of studies where 2 % of runs fail and in
-    36 % where 5 % do; 60 seeds, over three scales, in 30 % and 5 %. A single failure among 20 breaks the law on the
+    36 % where 5 % do; 60 seeds, over three scales, in 30 % and 5 %. A single failure among 20 breaks the rule on the
     mean: it costs 0.05, and as much again in standard error. "19 of 20" forgives a run that missed the target, never
     a lost one.
 
@@ -224,7 +227,7 @@ def _sentence(*, learning: bool, clock: Check) -> str:
 def _strictest(checks: Sequence[Check], references: Sequence[Arm]) -> Check:
     """Return the check against the reference where the bound is lowest; one that is not decided comes first.
 
-    The reference is the better of the arms in truth, not the one that looks better: the law is kept where it is kept
+    The reference is the better of the arms in truth, not the one that looks better: the rule is kept where it is kept
     against each of them, which needs no correction (an intersection-union test: Berger, "Multiparameter hypothesis
     testing and acceptance sampling", Technometrics 24, 1982).
     """
@@ -272,16 +275,20 @@ def _steps_saved(winner: Arm, naive: Arm | None, env_steps: int | None) -> Check
     law = f"env_steps_to_target, naive growth over winner at {winner.scale}: the interval lies above 1"
     if naive is None:
         return Check(name=name, law=law, value=None, passed=None, note="naive_growth is no arm of this study")
-    ends = [run.env_steps for run in (*winner.runs, *naive.runs) if not run.failed and run.env_steps is not None]
-    horizon = min([*ends, *([env_steps] if env_steps is not None else [])], default=None)
+    horizon = horizon_of((winner, naive), env_steps)
     if not horizon:
         return Check(name=name, law=law, value=None, passed=False, note="no run of either arm has ended well")
     times, befores = (
-        [[None if run.failed else getattr(run, field) for run in arm.runs] for arm in (naive, winner)]
-        for field in ("env_steps_to_target", "env_steps_before_target")
+        [arm.times(field) for arm in (naive, winner)] for field in ("env_steps_to_target", "env_steps_before_target")
     )
     value, gap = _ratio(times, befores, horizon)
     return Check(name=name, law=law, value=value, passed=value.low > 1, note=_of_evaluations(value, gap, "env steps"))
+
+
+def horizon_of(arms: Sequence[Arm], env_steps: int | None) -> float | None:
+    """Return the environment steps that every run of the arms had: the budget, or the shortest finished run."""
+    ends = [run.env_steps for arm in arms for run in arm.runs if not run.failed and run.env_steps]
+    return min([*ends, *([env_steps] if env_steps else [])], default=None)
 
 
 def _ratio(
@@ -291,7 +298,7 @@ def _ratio(
 ) -> tuple[Estimate, float]:
     """Return the ratio of restricted means, first sample over second, and how far apart evaluations were at most.
 
-    The target is looked for in evaluations: the interval holds all the time since the one before, so that a law that
+    The target is looked for in evaluations: the interval holds all the time since the one before, so that a rule that
     rests on its lower end is kept wherever in between the runs got there.
     """
     (first, one), (second, two) = (censored(sample, horizon) for sample in times)
@@ -318,9 +325,9 @@ def _of_evaluations(value: Estimate, gap: float, unit: str) -> str:
     """Return what the evaluations leave open; empty where the times are exact."""
     if not gap:
         return ""
-    told = f"evaluations are up to {gap:,.0f} {unit} apart, and the interval holds the time between two"
+    note = f"evaluations are up to {gap:,.0f} {unit} apart, and the interval holds the time between two"
     at_least = math.isfinite(value.low) and not math.isfinite(value.high)
-    return f"at least {value.low:.2f}: {told}" if at_least else told
+    return f"at least {value.low:.2f}: {note}" if at_least else note
 
 
 def censored(times: Sequence[float | None], horizon: float) -> tuple[FloatArray, BoolArray]:
@@ -363,7 +370,7 @@ def _clock(winner: Arm, small: Arm, least_measured: int) -> Check:
     notes = [f"{left_out} runs left out: their times are not measured"] if left_out else []
     if any(time is not None and time > horizon for sample in times for time in sample):
         notes.append(f"cut at {horizon:,.0f} s, the end of the shortest run, which understates a difference")
-    notes += [told] if (told := _of_evaluations(value, gap, "s")) else []
+    notes += [note] if (note := _of_evaluations(value, gap, "s")) else []
     return Check(name=name, law=law, value=value, passed=value.low > 1, note="; ".join(notes))
 
 
@@ -397,7 +404,7 @@ def compare(
     """Return the winner's score against each baseline's, corrected by Holm.
 
     20 runs against 10 of each of three baselines, simulated: where all are alike, the winner is called better than
-    some of them in 4.7 % of studies, at most 5 % being the law; where it is better by one standard deviation of the
+    some of them in 4.7 % of studies, where at most 5 % are allowed; where it is better by one standard deviation of the
     seeds, than a given one in 73 % and than all three in 59 %; by 1.5 standard deviations, in 98 % and 95 %
     (`test_a_difference_that_is_none_is_declared_in_at_most_five_percent_of_studies`,
     `test_power_is_that_of_the_docstring`).

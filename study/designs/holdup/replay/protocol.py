@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from study.designs.holdup import selection
-from study.designs.holdup.phases import SECOND_LOOKS
+from study.designs.holdup.phases import REPEATED
 from study.designs.holdup.replay.draw import Draw, Purse, look
 from study.designs.holdup.replay.table import SMALL, TARGET
 from study.statistics import pooled_sd
@@ -18,7 +18,7 @@ def protocol(draw: Draw, purse: Purse) -> int:
     """Search, race and stress as `study.designs.holdup` does, with its own choices of who goes on.
 
     The whole trials of the calibration are paid for, at the table's mean cost; what they tell, the spread between
-    seeds, is not in the table and unknown until there are second looks. Left out are the baselines, which change no
+    seeds, is not in the table and unknown until settings run twice. Left out are the baselines, which change no
     winner. The small scale is paid for, in search and stress, though it only
     tells how much is lost at the target. What race and stress need, at the table's mean cost, is kept back.
     """
@@ -97,7 +97,7 @@ class _Staged:
         tune, pooled = self.draw.tune, self.pooled()
         for scale in (TARGET, SMALL):
             bounds = selection.bounds_of({name: self.looks[scale][name] for name in fresh[scale]}, pooled)
-            for name in selection.best(bounds, self.costs(scale), math.ceil(len(bounds) * SECOND_LOOKS)):
+            for name in selection.best(bounds, self.costs(scale), math.ceil(len(bounds) * REPEATED)):
                 seed = tune[(fresh[scale][name] + 1) % len(tune)]
                 if not self.affords(scale, self.index[name], seed):
                     return False

@@ -15,7 +15,7 @@ from study.designs.holdup.replay.table import SMALL, TARGET
 REPEATS = 3
 """Seeds of every setting under fixed repeats."""
 ETA = 2
-"""Successive halving keeps one in so many, and gives it so many times the looks."""
+"""Successive halving keeps one in so many, and gives it so many times the seeds."""
 
 
 Rule = Callable[[Draw, Purse], int]
@@ -87,7 +87,7 @@ def fixed_repeats(draw: Draw, purse: Purse) -> int:
 
 
 def halving(draw: Draw, purse: Purse) -> int:
-    """Halve the settings as the looks at each double: 1, 2, 4, … as far as the seeds for choosing reach.
+    """Halve the settings as the seeds of each double: 1, 2, 4, … as far as the seeds for choosing reach.
 
     It begins with as many settings as the money pays for at the table's mean cost. In a rung that runs out of money
     the settings without all looks are out.

@@ -20,7 +20,6 @@ from gymnasium import error as gymnasium_error
 from gymnasium.envs.registration import namespace
 from gymnasium.wrappers import TimeLimit
 
-from study.errors import Fault
 from study.space.procgen import game_meant
 from study.space.spec import EnvironmentSpec
 from study.trial.engine.envs.envpool_envs import EnvPoolEnv
@@ -92,26 +91,12 @@ def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnas
         return layered(observed(_registered(spec, kwargs)), spec)
     # Nothing else is called: any function of any module would do what its name in a space file says.
     if not isinstance(maker, type) or not issubclass(maker, gymnasium.Env):
-        f"must make a gymnasium.Env, got {getattr(maker, '__name__', type(maker).__name__)}."
-        raise Unusable(
-            Fault(
-                where=ID,
-                rule="must make a gymnasium.Env",
-                got=str(getattr(maker, "__name__", type(maker).__name__)),
-                fix="Name a class that is derived from gymnasium.Env.",
-                code="not-a-gymnasium-env",
-            )
-        )
+        got = str(getattr(maker, "__name__", type(maker).__name__))
+        fix = "Name a class that is derived from gymnasium.Env."
+        raise Unusable(where=ID, rule="must make a gymnasium.Env", got=got, fix=fix, code="not-a-gymnasium-env")
     if any(base.__name__ == "MultiAgentEnv" for base in maker.__mro__):  # RLlib's, which nothing here imports
-        raise Unusable(
-            Fault(
-                where=ID,
-                rule="must be for one agent",
-                got=f"the MultiAgentEnv {maker.__name__}",
-                fix="Use an environment for one agent.",
-                code="several-agents",
-            )
-        )
+        rule, got = "must be for one agent", f"the MultiAgentEnv {maker.__name__}"
+        raise Unusable(where=ID, rule=rule, got=got, fix="Use an environment for one agent.", code="several-agents")
     env = maker(**kwargs)
     if spec.max_episode_steps is not None:
         env = TimeLimit(env, spec.max_episode_steps)
@@ -134,47 +119,26 @@ def _find(env_id: str) -> Any:
             _check_registered(env_id)
         return None
     if not all(part.isidentifier() for part in module_name.split(".")):
-        raise Unusable(
-            Fault(
-                where=ID,
-                rule="what is before the colon must be a module's name",
-                got=f"'{module_name}'",
-                fix="Write module:Class, or package.module:Class; start the study in the module's folder.",
-                code="bad-module-name",
-            )
-        )
+        rule = "what is before the colon must be a module's name"
+        fix = "Write module:Class, or package.module:Class; start the study in the module's folder."
+        raise Unusable(where=ID, rule=rule, got=f"'{module_name}'", fix=fix, code="bad-module-name")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or module_name
         if module_name == missing or module_name.startswith(f"{missing}."):
             fix = "Check the spelling; it is imported from the directory in which the study was started."
-            raise Unusable(
-                Fault(
-                    where=ID,
-                    rule="the module must exist",
-                    got=f"'{module_name}'",
-                    fix=package_of(env_id) or _procgen_meant(env_id) or fix,
-                    code="no-such-module",
-                )
-            ) from error
-        raise Unusable(
-            Fault(
-                where=ID,
-                rule=f"module '{module_name}' needs '{missing}', which is not installed",
-                fix=f"Install {missing} on every node.",
-                code="module-needs-another",
-            )
-        ) from error
+            rule, fix = "the module must exist", package_of(env_id) or _procgen_meant(env_id) or fix
+            raise Unusable(where=ID, rule=rule, got=f"'{module_name}'", fix=fix, code="no-such-module") from error
+        rule, code = f"module '{module_name}' needs '{missing}', which is not installed", "module-needs-another"
+        raise Unusable(where=ID, rule=rule, fix=f"Install {missing} on every node.", code=code) from error
     if hasattr(module, name):
         return getattr(module, name)
     if env_id in gymnasium.registry or name in gymnasium.registry:
         return None  # Gymnasium's own `module:Id`: import the module, then look up the id
     near = difflib.get_close_matches(name, dir(module), n=1)
     fix = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a class of that module."
-    raise Unusable(
-        Fault(where=ID, rule=f"module '{module_name}' has no '{name}'", fix=fix, code="module-without-class")
-    )
+    raise Unusable(where=ID, rule=f"module '{module_name}' has no '{name}'", fix=fix, code="module-without-class")
 
 
 def _check_registered(env_id: str) -> None:
@@ -184,25 +148,18 @@ def _check_registered(env_id: str) -> None:
     except gymnasium_error.Error as error:
         if (install := package_of(env_id)) is not None:
             raise Unusable(
-                Fault(where=ID, rule="no such environment", got=f"'{env_id}'", fix=install, code="no-such-environment")
+                where=ID, rule="no such environment", got=f"'{env_id}'", fix=install, code="no-such-environment"
             ) from error
         if isinstance(error, gymnasium_error.NamespaceNotFound):
             namespace = env_id.partition("/")[0]
             fix = f"Check the spelling, or install the package that registers {namespace}/…, on every node."
             raise Unusable(
-                Fault(where=ID, rule="no such environment", got=f"'{env_id}'", fix=fix, code="no-such-environment")
+                where=ID, rule="no such environment", got=f"'{env_id}'", fix=fix, code="no-such-environment"
             ) from error
         near = difflib.get_close_matches(env_id, gymnasium.registry, n=1, cutoff=_ALIKE)
         fix = f"Did you mean '{near[0]}'?" if near else "Use an id of Gymnasium, or module:Class of your own."
-        raise Unusable(
-            Fault(
-                where=ID,
-                rule="no such environment",
-                got=f"'{env_id}'",
-                fix=_procgen_meant(env_id) or fix,
-                code="no-such-environment",
-            )
-        ) from error
+        rule, fix = "no such environment", _procgen_meant(env_id) or fix
+        raise Unusable(where=ID, rule=rule, got=f"'{env_id}'", fix=fix, code="no-such-environment") from error
 
 
 def _procgen_meant(env_id: str) -> str | None:

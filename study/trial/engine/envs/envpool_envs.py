@@ -18,7 +18,6 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from study.errors import Fault
 from study.space.procgen import is_procgen, task_of
 from study.space.spec import EnvironmentSpec
 from study.trial.engine.envs.wrappers import LaneError, PoolObservations, StepLoad, Unusable
@@ -58,36 +57,15 @@ class PoolTask:
             missing = str(error.__cause__ or error)
             qt = is_procgen(spec.id) or "libQt5" in missing
             fix = "On Debian: apt install libqt5gui5, on every node." if qt else "Install it on every node."
-            raise Unusable(
-                Fault(
-                    where="environment.id",
-                    rule=f"'{spec.id}' needs a library of the system",
-                    got=str(missing),
-                    fix=fix,
-                    code="system-library-missing",
-                )
-            ) from error
+            where, rule = "environment.id", f"'{spec.id}' needs a library of the system"
+            raise Unusable(where=where, rule=rule, got=str(missing), fix=fix, code="system-library-missing") from error
         except TypeError as error:  # of C++ types, all signatures follow
-            f"must suit '{spec.id}', got {spec.kwargs}: {str(error).partition(' The following')[0].rstrip('.')}."
-            raise Unusable(
-                Fault(
-                    where="environment.kwargs",
-                    rule=f"must suit '{spec.id}'",
-                    got=f"{spec.kwargs}: {str(error).partition(' The following')[0].rstrip('.')}",
-                    fix="Change the arguments.",
-                    code="envpool-refuses-kwargs",
-                )
-            ) from error
+            where, got = "environment.kwargs", f"{spec.kwargs}: {str(error).partition(' The following')[0].rstrip('.')}"
+            fix, code = "Change the arguments.", "envpool-refuses-kwargs"
+            raise Unusable(where=where, rule=f"must suit '{spec.id}'", got=got, fix=fix, code=code) from error
         if task.config.max_num_players != 1:
-            raise Unusable(
-                Fault(
-                    where="environment.id",
-                    rule=f"'{spec.id}' must have one player",
-                    got=str(task.config.max_num_players),
-                    fix="Use a task for one player.",
-                    code="several-players",
-                )
-            )
+            where, rule, got = "environment.id", f"'{spec.id}' must have one player", str(task.config.max_num_players)
+            raise Unusable(where=where, rule=rule, got=got, fix="Use a task for one player.", code="several-players")
         self.observations = PoolObservations(task.gymnasium_observation_space)
         self.action_space: gymnasium.Space = task.gymnasium_action_space
         self.limit: int = spec.max_episode_steps or task.config.max_episode_steps
@@ -112,27 +90,12 @@ class PoolTask:
         if self._id not in known:
             near = difflib.get_close_matches(self._id, known, n=1, cutoff=0.5)
             fix = f"Did you mean '{near[0]}'?" if near else "Use an id of EnvPool, or `backend: gymnasium`."
-            raise Unusable(
-                Fault(
-                    where="environment.id",
-                    rule="EnvPool has no such environment",
-                    got=f"'{self._id}'",
-                    fix=fix,
-                    code="no-such-envpool-environment",
-                )
-            )
+            where, rule = "environment.id", "EnvPool has no such environment"
+            raise Unusable(where=where, rule=rule, got=f"'{self._id}'", fix=fix, code="no-such-envpool-environment")
         taken = sorted(set(self._kwargs) & set(_OURS))
         if taken:
-            f"the study sets {', '.join(taken)} itself, got {self._kwargs}."
-            raise Unusable(
-                Fault(
-                    where="environment.kwargs",
-                    rule=f"the study sets {', '.join(taken)} itself",
-                    got=str(self._kwargs),
-                    fix="Leave them out.",
-                    code="kwargs-of-the-study",
-                )
-            )
+            where, rule, got = "environment.kwargs", f"the study sets {', '.join(taken)} itself", str(self._kwargs)
+            raise Unusable(where=where, rule=rule, got=got, fix="Leave them out.", code="kwargs-of-the-study")
 
 
 def _envpool() -> ModuleType:
@@ -141,8 +104,8 @@ def _envpool() -> ModuleType:
     except ImportError as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == "envpool"
         rule = "envpool is not installed." if absent else f"envpool cannot be imported, got: {error}."
-        fix, code = "pip install '.[envpool]'", "no-envpool"
-        raise Unusable(Fault(where="environment.backend", rule=rule, fix=fix, code=code)) from error
+        fix, code = "Run `pip install '.[envpool]'`.", "no-envpool"
+        raise Unusable(where="environment.backend", rule=rule, fix=fix, code=code) from error
     module: ModuleType = envpool
     return module
 

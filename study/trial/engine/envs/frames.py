@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from study.errors import Fault, SpaceError, StudyError
+from study.errors import SpaceError, StudyError
 from study.space.spec import EnvironmentSpec
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.wrappers import Unusable
@@ -64,18 +64,9 @@ class Scene:
         try:
             return function()
         except Exception as error:
-            raise SpaceError(
-                "command line",
-                [
-                    Fault(
-                        where=_PLACES[self.mode],
-                        rule=f"`{what}` must not fail where the environment draws",
-                        got=str(_said(error)),
-                        fix=_NO_PICTURE,
-                        code="drawing-fails",
-                    )
-                ],
-            ) from error
+            where = _PLACES[self.mode]
+            rule, got, code = f"`{what}` must not fail where the environment draws", str(_said(error)), "drawing-fails"
+            raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE, code=code) from error
 
     def _picture(self, observation: Any) -> Frame | None:
         if self.from_observations:
@@ -86,18 +77,8 @@ class Scene:
         frame = np.asarray(drawn)
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
             got = f"shape {frame.shape} of {frame.dtype}"
-            raise SpaceError(
-                "command line",
-                [
-                    Fault(
-                        where=_PLACES[self.mode],
-                        rule="a picture must have the shape (height, width, 3) of uint8",
-                        got=str(got),
-                        fix=_NO_PICTURE,
-                        code="bad-picture",
-                    )
-                ],
-            )
+            where, rule, got = _PLACES[self.mode], "a picture must have the shape (height, width, 3) of uint8", str(got)
+            raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE, code="bad-picture")
         return frame
 
     @property
@@ -137,18 +118,9 @@ def _see_to_display(mode: Mode) -> None:
         if not _has_display():
             os.environ["SDL_VIDEODRIVER"] = "dummy"
     elif not _has_display():
-        raise SpaceError(
-            "command line",
-            [
-                Fault(
-                    where=_PLACES[mode],
-                    rule="a window needs a display",
-                    got="none (DISPLAY and WAYLAND_DISPLAY are not set)",
-                    fix="Use --video, or work where there is a screen.",
-                    code="no-display",
-                )
-            ],
-        )
+        rule = "a window needs a display"
+        got, fix = "none (DISPLAY and WAYLAND_DISPLAY are not set)", "Use --video, or work where there is a screen."
+        raise SpaceError.of("command line", where=_PLACES[mode], rule=rule, got=got, fix=fix, code="no-display")
 
 
 def _drawing(spec: EnvironmentSpec, mode: Mode) -> Scene:
@@ -157,34 +129,14 @@ def _drawing(spec: EnvironmentSpec, mode: Mode) -> Scene:
     except Unusable:
         raise
     except Exception as error:
-        f"'{spec.id}' must take render_mode={mode!r}, got {_said(error)}."
-        raise SpaceError(
-            "command line",
-            [
-                Fault(
-                    where=_PLACES[mode],
-                    rule=f"'{spec.id}' must take render_mode={mode!r}",
-                    got=str(_said(error)),
-                    fix=_NO_PICTURE,
-                    code="render-mode-refused",
-                )
-            ],
-        ) from error
+        where = _PLACES[mode]
+        rule, got, code = f"'{spec.id}' must take render_mode={mode!r}", str(_said(error)), "render-mode-refused"
+        raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE, code=code) from error
     if env.render_mode != mode or mode not in (env.metadata.get("render_modes") or ()):
         env.close()
         known = ", ".join(env.metadata.get("render_modes") or ()) or "none"
-        raise SpaceError(
-            "command line",
-            [
-                Fault(
-                    where=_PLACES[mode],
-                    rule=f"'{spec.id}' must have the render mode {mode}",
-                    got=str(known),
-                    fix=_NO_PICTURE,
-                    code="no-such-render-mode",
-                )
-            ],
-        )
+        rule, code = f"'{spec.id}' must have the render mode {mode}", "no-such-render-mode"
+        raise SpaceError.of("command line", where=_PLACES[mode], rule=rule, got=str(known), fix=_NO_PICTURE, code=code)
     return Scene(env=env, fps=_fps(env), from_observations=False)
 
 
@@ -205,31 +157,13 @@ def _of_observations(spec: EnvironmentSpec, mode: Mode) -> Scene:
     env = make_env(spec)
     shape = env.observation_space.shape
     if mode == "human":
-        raise SpaceError(
-            "command line",
-            [
-                Fault(
-                    where=_PLACES[mode],
-                    rule="EnvPool opens no window",
-                    got="backend envpool",
-                    fix="Use --video where observations are images.",
-                    code="envpool-without-window",
-                )
-            ],
-        )
+        rule = "EnvPool opens no window"
+        fix, code = "Use --video where observations are images.", "envpool-without-window"
+        raise SpaceError.of("command line", where=_PLACES[mode], rule=rule, got="backend envpool", fix=fix, code=code)
     if len(shape or ()) != 3:
-        raise SpaceError(
-            "command line",
-            [
-                Fault(
-                    where=_PLACES[mode],
-                    rule="EnvPool draws nothing, so observations must be images",
-                    got=f"shape {shape}",
-                    fix="Leave --video out: Gymnasium's environment of that name is another implementation.",
-                    code="envpool-without-pictures",
-                )
-            ],
-        )
+        where, rule, got = _PLACES[mode], "EnvPool draws nothing, so observations must be images", f"shape {shape}"
+        fix = "Leave --video out: Gymnasium's environment of that name is another implementation."
+        raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=fix, code="envpool-without-pictures")
     return Scene(env=env, fps=_fps(env), from_observations=True)
 
 

@@ -70,7 +70,6 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
         )
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and "argument" in str(error):
-            f"must suit the constructor of '{spec.id}', got {spec.kwargs}: {described(error)}."
             fault = Fault(
                 where=KWARGS,
                 rule=f"must suit the constructor of '{spec.id}'",
@@ -79,7 +78,6 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
                 code="environment-refuses-kwargs",
             )
         else:
-            f"'{spec.id}' must be made with {spec.kwargs}, got {described(error)}."
             fault = Fault(
                 where=ID,
                 rule=f"'{spec.id}' must be made with {spec.kwargs}",
@@ -108,18 +106,9 @@ def probe_study(spec: StudySpec, source_name: str) -> Spaces:
         raise SpaceError(source_name, [replace(fault, where=place) for fault in error.faults]) from error
     trained_on, judged_on = (f"{each.observation_space.shape} and {each.action_space}" for each in (spaces, judged))
     if trained_on != judged_on:
-        raise SpaceError(
-            source_name,
-            [
-                Fault(
-                    where=place,
-                    rule=f"must leave observations and actions what they are in training, {trained_on}",
-                    got=str(judged_on),
-                    fix="Change the arguments.",
-                    code="evaluation-changes-spaces",
-                )
-            ],
-        )
+        rule = f"must leave observations and actions what they are in training, {trained_on}"
+        got, fix = str(judged_on), "Change the arguments."
+        raise SpaceError.of(source_name, where=place, rule=rule, got=got, fix=fix, code="evaluation-changes-spaces")
     return spaces
 
 
@@ -136,44 +125,24 @@ def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
         SpaceError: Names `model.conv_filters` or `model.conv_net`, or `environment.id` where channels come first.
     """
     shape = spaces.observation_space.shape
-    if len(shape) == 3 and spec.conv_filters is None and shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
+    if len(shape) != 3:
+        for name in ("conv_net", "conv_filters"):
+            if getattr(spec, name) is not None:
+                where, rule, fix = f"model.{name}", "convolutions are for images", "Remove it."
+                got, code = f"observations of shape {shape}", "convolutions-without-images"
+                raise SpaceError.of(source_name, where=where, rule=rule, got=got, fix=fix, code=code)
+        return
+    if spec.conv_filters is not None:
+        return
+    if shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
         fix = "Wrap the environment so that it moves them; where these are no channels, give model.conv_filters."
-        raise SpaceError(
-            source_name,
-            [
-                Fault(
-                    where=ID,
-                    rule="images must have their channels last, (height, width, channels)",
-                    got=f"shape {shape}",
-                    fix=fix,
-                    code="channels-first",
-                )
-            ],
-        )
-    if len(shape) != 3 and spec.conv_net is not None:
-        raise SpaceError(
-            source_name,
-            [
-                Fault(
-                    where="model.conv_net",
-                    rule="convolutions are for images",
-                    got=f"observations of shape {shape}",
-                    fix="Remove it.",
-                    code="convolutions-without-images",
-                )
-            ],
-        )
-    square = shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1] if len(shape) == 3 else False
-    if len(shape) != 3 and spec.conv_filters is not None:
-        rule, got = "must be left out where observations are no images", f"observations of shape {shape}"
-        fix, code = "Remove it.", "convolutions-without-images"
-    elif len(shape) == 3 and spec.conv_filters is None and spec.conv_net is None and not square:
+        rule = "images must have their channels last, (height, width, channels)"
+        raise SpaceError.of(source_name, where=ID, rule=rule, got=f"shape {shape}", fix=fix, code="channels-first")
+    if spec.conv_net is None and not (shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1]):
+        where, code = "model.conv_filters", "images-without-convolutions"
         rule = f"must be given for images of shape {shape}: RLlib has its own for squares of 42, 64, 84 and 96 pixels"
         fix = "Set model.conv_net, or write for instance [[16, 4, 2], [32, 4, 2], [64, 4, 2]]: filters, kernel, stride."
-        got, code = "", "images-without-convolutions"
-    else:
-        return
-    raise SpaceError(source_name, [Fault(where="model.conv_filters", rule=rule, got=got, fix=fix, code=code)])
+        raise SpaceError.of(source_name, where=where, rule=rule, fix=fix, code=code)
 
 
 def _probe(spec: EnvironmentSpec) -> Spaces:
@@ -193,15 +162,9 @@ def _check_action_space(space: Any) -> None:
         return
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1:
         return
-    raise Unusable(
-        Fault(
-            where=ID,
-            rule="actions must be Discrete or MultiDiscrete from 0, or a flat float Box",
-            got=str(space),
-            fix="Wrap the environment so that it takes such actions.",
-            code="unsupported-actions",
-        )
-    )
+    rule = "actions must be Discrete or MultiDiscrete from 0, or a flat float Box"
+    fix = "Wrap the environment so that it takes such actions."
+    raise Unusable(where=ID, rule=rule, got=str(space), fix=fix, code="unsupported-actions")
 
 
 def _try_step(env: gymnasium.Env, env_id: str) -> None:
@@ -214,59 +177,24 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
     except (Exception, SystemExit) as error:
         other_api = isinstance(error, (TypeError, ValueError)) and any(word in str(error) for word in _OTHER_API)
         fix = _API[what] if other_api else "Try it in Python: make the environment, reset it and step it."
-        raise Unusable(
-            Fault(
-                where=ID,
-                rule=f"`{what}` of '{env_id}' must work",
-                got=str(described(error)),
-                fix=fix,
-                code="environment-fails",
-            )
-        ) from error
+        rule = f"`{what}` of '{env_id}' must work"
+        raise Unusable(where=ID, rule=rule, got=str(described(error)), fix=fix, code="environment-fails") from error
     if np.shape(observation) != env.observation_space.shape:
         shape = env.observation_space.shape
-        f"an observation must have the shape {shape} of its space, got {np.shape(observation)}."
-        raise Unusable(
-            Fault(
-                where=ID,
-                rule=f"an observation must have the shape {shape} of its space",
-                got=str(np.shape(observation)),
-                fix="Correct `observation_space`.",
-                code="observation-of-another-shape",
-            )
-        )
+        rule = f"an observation must have the shape {shape} of its space"
+        got, fix = str(np.shape(observation)), "Correct `observation_space`."
+        raise Unusable(where=ID, rule=rule, got=got, fix=fix, code="observation-of-another-shape")
     if not np.all(np.isfinite(observation)):
-        raise Unusable(
-            Fault(
-                where=ID,
-                rule=f"observations of '{env_id}' must be finite, the first one is not",
-                fix="Correct the environment.",
-                code="observation-not-finite",
-            )
-        )
+        rule = f"observations of '{env_id}' must be finite, the first one is not"
+        raise Unusable(where=ID, rule=rule, fix="Correct the environment.", code="observed-values-not-finite")
     try:
         finite = np.isfinite(checked_reward(reward, 0, 1))
     except LaneError as error:
-        f"rewards of '{env_id}' must be numbers, got {reward!r} of shape {np.shape(reward)}."
-        raise Unusable(
-            Fault(
-                where=ID,
-                rule=f"rewards of '{env_id}' must be numbers",
-                got=f"{reward!r} of shape {np.shape(reward)}",
-                fix="Correct the environment.",
-                code="reward-not-a-number",
-            )
-        ) from error
+        got, fix, code = f"{reward!r} of shape {np.shape(reward)}", "Correct the environment.", "reward-not-a-number"
+        raise Unusable(where=ID, rule=f"rewards of '{env_id}' must be numbers", got=got, fix=fix, code=code) from error
     if not finite:
-        raise Unusable(
-            Fault(
-                where=ID,
-                rule=f"rewards of '{env_id}' must be finite",
-                got=str(reward),
-                fix="Correct the environment.",
-                code="reward-not-finite",
-            )
-        )
+        rule = f"rewards of '{env_id}' must be finite"
+        raise Unusable(where=ID, rule=rule, got=str(reward), fix="Correct the environment.", code="reward-not-finite")
 
 
 # --- an environment that works in the driver and not on a node -------------------------------------------------------
@@ -293,18 +221,18 @@ def why_not_here(error: BaseException, env_id: str) -> Reason:
     module, colon, _ = env_id.partition(":")
     absent = _missing_module(error)
     if colon and absent and (module == absent or module.startswith(f"{absent}.")):
-        return Reason(rule=f"module '{absent}' is not installed there.", fix=f"install {absent} on every node.")
+        return Reason(rule=f"module '{absent}' is not installed there.", fix=f"Install {absent} on every node.")
     if absent:
         what = f"module '{module}'" if colon else f"'{env_id}'"
-        return Reason(rule=f"{what} needs '{absent}', which is not installed.", fix=f"install {absent} on every node.")
+        return Reason(rule=f"{what} needs '{absent}', which is not installed.", fix=f"Install {absent} on every node.")
     if _caused_by(error, gymnasium_error.UnregisteredEnv):
-        fix = "install the package that registers it on every node."
+        fix = "Install the package that registers it on every node."
         return Reason(rule=f"no environment '{env_id}' is known there.", fix=fix)
     if isinstance(error, Unusable):
         return Reason(rule=error.fault.problem, fix=error.fault.fix)
     if isinstance(error, SpaceError):
         return Reason(rule=" ".join(fault.problem for fault in error.faults), fix=error.faults[0].fix)
-    return Reason(rule=f"{described(original(error))}.", fix="make the environment work on every node.")
+    return Reason(rule=f"{described(original(error))}.", fix="Make the environment work on every node.")
 
 
 def _missing_module(error: BaseException) -> str | None:

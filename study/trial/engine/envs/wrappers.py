@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from gymnasium.wrappers import DtypeObservation, FlattenObservation
 
-from study.errors import Fault
+from study.errors import Fault, StudyError
 from study.space.spec import EnvironmentSpec
 
 Floats = npt.NDArray[np.float32]
@@ -23,15 +23,13 @@ Floats = npt.NDArray[np.float32]
 _BRIGHTEST = 255
 
 
-class Unusable(Exception):  # noqa: N818 (carries a fault; `probe` turns it into the error that people see)
+class Unusable(StudyError):  # noqa: N818 (`probe` turns it into the error that people see)
     """Why an environment cannot be used."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault)
-        self.fault = fault
-
-    def __str__(self) -> str:
-        return str(self.fault)
+    @property
+    def fault(self) -> Fault:
+        """The same as a fault of the space."""
+        return Fault(where=self.where, rule=self.rule, got=self.got, fix=self.fix, code=self.code)
 
 
 def observed(env: gymnasium.Env) -> gymnasium.Env:
@@ -45,15 +43,9 @@ def observed(env: gymnasium.Env) -> gymnasium.Env:
     """
     space = getattr(env, "observation_space", None)
     if not isinstance(space, gymnasium.Space):
-        raise Unusable(
-            Fault(
-                where="environment.id",
-                rule="must have an `observation_space` once it is made",
-                got=str(space),
-                fix="Set it in the environment's class or constructor, and `action_space`.",
-                code="no-observation-space",
-            )
-        )
+        rule = "must have an `observation_space` once it is made"
+        fix = "Set it in the environment's class or constructor, and `action_space`."
+        raise Unusable(where="environment.id", rule=rule, got=str(space), fix=fix, code="no-observation-space")
     if is_image(space):
         return _Image(env)
     if not (isinstance(space, Box) and (len(space.shape) == 1 or _is_block(space))):
@@ -82,15 +74,8 @@ def _flattens(space: gymnasium.Space) -> bool:
 
 
 def _no_array(space: gymnasium.Space) -> Unusable:
-    return Unusable(
-        Fault(
-            where="environment.id",
-            rule="observations must be arrays of a fixed size",
-            got=str(space),
-            fix="Wrap the environment so that it returns a Box.",
-            code="unsupported-observations",
-        )
-    )
+    rule, fix = "observations must be arrays of a fixed size", "Wrap the environment so that it returns a Box."
+    return Unusable(where="environment.id", rule=rule, got=str(space), fix=fix, code="unsupported-observations")
 
 
 def scaled(images: npt.NDArray[np.uint8]) -> Floats:

@@ -161,7 +161,9 @@ class MeasuredEnvRunner(SingleAgentEnvRunner, abc.ABC):
             failed = self._measurement(self._watch.stop(self._node), env_steps=0, ended=Ended())
             trace = "".join(traceback.format_exception(error))
             fix = (
-                "lower lr, clip_param or num_epochs" if isinstance(error, DivergedError) else "correct the environment"
+                "Lower lr, clip_param or num_epochs."
+                if isinstance(error, DivergedError)
+                else "Correct the environment."
             )
             return [], {}, replace(failed, error=_with_notes(error), fix=fix, traceback=trace)
         measurement = self._measurement(measured, env_steps=sum(map(len, episodes)), ended=self._take_ended())

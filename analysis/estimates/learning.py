@@ -1,0 +1,113 @@
+"""Estimates of what was learnt: return, score and solved share of each setting. Imports pandas.
+
+A failed run counts: with a score of 0, as not solved, and with the return of the environment's floor.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from analysis.estimates.frame import Basis, Cell, Row, rows_of
+from analysis.estimates.results import Results
+from analysis.estimates.settings import Setting, arms_of_trials, settings_of
+from analysis.load import StudyData
+from analysis.scaling.fingerprint import fields
+from analysis.scaling.results import Goodput
+from analysis.scaling.selection import as_int, as_text
+from study.statistics import Estimate, FloatArray, iqm_interval, mean_interval, rate_interval
+
+MOST_SETTINGS = 1_000
+"""Settings in the frame, those with the most runs and of these the best; `Study.trials` has every run."""
+
+
+def learning_rows(data: StudyData) -> Iterator[Row]:
+    """Yield return, score, solved share and CPU time of each setting at each number of runners."""
+    if data.kind == "throughput":
+        return
+    target = data.spec.environment.target if data.spec else None
+    floor = data.spec.environment.floor if data.spec else None
+    for setting in settings_of(data.runs, most=MOST_SETTINGS, small=_small(data)):
+        yield from _rows(setting, target, floor)
+
+
+def target_rows(results: Results) -> Iterator[Row]:
+    """Yield steps to the target and what follows from them: time, CPU-hours, goodput."""
+    found = results.goodput
+    if not isinstance(found, Goodput) or not found.groups:
+        return
+    runs = results.data.runs
+    names = arms_of_trials(runs, small=_small(results.data))
+    runs = runs.set_index("trial", drop=False)
+    for group in found.groups:
+        for row in group.rows:
+            here = runs.loc[list(row.trials)]
+            arms = {names.get(trial, "") for trial in row.trials}
+            arm = arms.pop() if len(arms) == 1 else ""
+            cell = Cell(
+                workload=environment_of(here) if arm else group.label,
+                arm=arm,
+                num_env_runners=row.num_env_runners,
+                num_cpus=row.num_cpus,
+                train_batch_size=row.train_batch_size,
+            )
+            estimates = {
+                "steps_to_target": row.steps_to_target,
+                "statistical_efficiency": row.statistical_efficiency,
+                "goodput": row.goodput,
+                "time_to_target_s": row.time_to_target_s,
+                "cpu_hours_to_target": row.cpu_h_to_target,
+            }
+            basis: Basis = "emulated" if _emulated(here) else "measured"
+            yield from rows_of(cell, estimates, basis=basis, engine=as_text(here, "engine") or "")
+
+
+def _small(data: StudyData) -> int | None:
+    """Return the small scale of a hold-up study."""
+    return data.spec.holdup.small_scale if data.spec and data.spec.holdup else None
+
+
+def _emulated(runs: pd.DataFrame) -> bool:
+    """Return whether the lanes of several runners were stepped in fewer processes in any of the runs."""
+    return bool((runs["execution"].eq("emulated") | runs["stands_for_runners"].notna()).any())
+
+
+def _rows(setting: Setting, target: float | None, floor: float | None) -> Iterator[Row]:
+    runs = setting.runs
+    failed = runs["status"].eq("failed").to_numpy(dtype=bool)
+    returns = _numbers(setting, "final_return")
+    finals = np.where(failed, np.nan if floor is None else floor, returns)
+    finals = finals[np.isfinite(finals)]
+    scores = np.where(failed, 0.0, _numbers(setting, "score"))
+    spent = _numbers(setting, "cpu_s_spent")
+    spent = spent[np.isfinite(spent)]
+    known = bool((np.isfinite(returns) | failed).any())
+    solved = None if target is None or not known else int((~failed & (returns >= target)).sum())
+    estimates: dict[str, Estimate | None] = {
+        "final_return": iqm_interval(finals) if finals.size else None,
+        "score": mean_interval(scores) if np.isfinite(scores).all() else None,
+        "solved_share": None if solved is None else rate_interval(solved, len(runs)),
+        "cpu_s_spent": mean_interval(spent) if spent.size else None,
+    }
+    emulated = _emulated(runs)
+    cell = Cell(
+        workload=environment_of(runs),
+        arm=setting.name,
+        num_env_runners=setting.num_env_runners,
+        num_cpus=None if emulated else as_int(runs, "num_cpus"),
+        train_batch_size=as_int(runs, "train_batch_size"),
+    )
+    basis: Basis = "emulated" if emulated else "measured"
+    yield from rows_of(cell, estimates, basis=basis, engine=as_text(runs, "engine") or "")
+
+
+def environment_of(runs: pd.DataFrame) -> str:
+    """Return the environment that runs learn in; empty where it is not known, or not one."""
+    found = {fields(str(each)).get("environment.id") for each in runs["fingerprint"].dropna().unique()}
+    return str(found.pop()) if len(found) == 1 else ""
+
+
+def _numbers(setting: Setting, name: str) -> FloatArray:
+    if name not in setting.runs:
+        return np.full(len(setting.runs), np.nan)
+    return setting.runs[name].to_numpy(dtype=np.float64, na_value=np.nan)

@@ -1,0 +1,161 @@
+"""The settings of a study and what they are called in plain words. Imports pandas.
+
+Runs of one setting at one number of runners are replicates: they differ in nothing but their seeds. Settings are
+judged by the runs of the confirmation, once a hold-up study has any: the other stages ran on seeds that settings were
+chosen by.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.scaling.selection import at_their_scale, texts
+from analysis.scaling.targets import ENDED, judged
+from study.text import number
+
+WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "train_batch_size": "batch",
+        "minibatch_size": "minibatch",
+        "num_epochs": "epochs",
+        "num_envs_per_env_runner": "envs per runner",
+        "lr": "learning rate",
+        "gamma": "gamma",
+        "lambda": "lambda",
+        "clip_param": "clip",
+        "entropy_coeff": "entropy",
+    }
+)
+"""Parameters that tell settings apart, in this order, and the words for them."""
+ARMS: Mapping[str, str] = MappingProxyType(
+    {
+        "winner": "the chosen setting",
+        "winner_stock": "the chosen setting, RLlib's own runner",
+        "best_small": "the best of {small} runners",
+        "best_small_unchanged": "the best of {small} runners, unchanged",
+        "best_small_batch_grown": "the best of {small} runners, batch grown",
+        "best_small_minibatch_grown": "the best of {small} runners, minibatch grown",
+        "naive_growth": "RLlib's defaults, batch grown",
+        "rllib_defaults": "RLlib's defaults",
+        "published": "the published setting",
+        "default": "this project's defaults",
+    }
+)
+"""Arm or baseline in the records -> its name in plain words; `{small}` is the small scale of a hold-up study."""
+NOT_TRAINED_OUT = ("calibrate", "throughput", "measure")
+"""Stages whose runs are cut short for the clock: they say nothing about the return."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The runs of one setting at one number of runners.
+
+    Attributes:
+        name: In plain words.
+        num_env_runners: Runners, or those that the lanes stand for.
+        runs: One row per run, the failed ones included.
+    """
+
+    name: str
+    num_env_runners: int
+    runs: pd.DataFrame
+
+
+def learning_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the ended runs that had their whole budget and that settings may be judged by, at their scale."""
+    here = judged(runs[runs["status"].isin(ENDED)])
+    stages = texts(here, "stage")
+    return at_their_scale(here[~np.isin(stages, NOT_TRAINED_OUT)]).dropna(subset=["num_env_runners"])
+
+
+def settings_of(runs: pd.DataFrame, *, most: int, small: int | None = None) -> list[Setting]:
+    """Return the settings of `learning_runs`: those with the most runs first, of equally many the best score.
+
+    Args:
+        runs: One row per trial (`analysis.load`).
+        most: How many at most.
+        small: The small scale of a hold-up study.
+    """
+    here = learning_runs(runs)
+    if here.empty:
+        return []
+    keys = _keys(here)
+    names = names_of(here, keys, small=small)
+    scores = here["score"].astype("Float64").where(here["status"].ne("failed"), 0.0).fillna(0.0)
+    cells = pd.DataFrame({"key": keys, "scale": here["num_env_runners"].astype(int), "score": scores.astype(float)})
+    grouped = cells.groupby(["key", "scale"], sort=True)
+    order = grouped["score"].agg(["size", "mean"]).reset_index()
+    order = order.sort_values(["size", "mean", "scale", "key"], ascending=[False, False, True, True]).head(most)
+    places = grouped.indices
+    return [
+        Setting(name=names[key, int(scale)], num_env_runners=int(scale), runs=here.iloc[places[key, scale]])
+        for key, scale in zip(order["key"], order["scale"], strict=True)
+    ]
+
+
+def names_of(runs: pd.DataFrame, keys: "pd.Series[Any]", *, small: int | None) -> dict[tuple[str, int], str]:
+    """Return a name for each setting and scale: that of its arm, else the values that tell it from other settings.
+
+    Args:
+        runs: One row per run.
+        keys: Identity of each run's setting.
+        small: The small scale of a hold-up study.
+    """
+    by_key = runs.assign(_key=keys, _per_runner=runs["train_batch_size"] / runs["num_env_runners"]).groupby("_key")
+    varying = [name for name in WORDS if name in runs and runs[name].nunique() > 1]
+    same = {name: _shared(by_key[name]) for name in (*varying, "_per_runner")}
+    places = runs.assign(_key=keys).groupby(["_key", "num_env_runners"])
+    arms = _shared(places["anchor"]) if "anchor" in runs else {}
+    names: dict[tuple[str, int], str] = {}
+    taken: dict[str, list[str]] = {}
+    for key, scale in places.size().index.tolist():
+        arm = ARMS.get(str(arms.get((key, scale))), "").format(small=small or "few")
+        name = arm or _in_words(key, varying, same) or "the only setting"
+        others = taken.setdefault(name, [])
+        if key not in others:
+            others.append(key)
+        number_ = others.index(key) + 1
+        names[str(key), int(scale)] = name if number_ == 1 else f"{name} (no. {number_})"
+    return names
+
+
+def arms_of_trials(runs: pd.DataFrame, *, small: int | None = None) -> dict[int, str]:
+    """Return trial -> name of its setting, of `learning_runs`."""
+    here = learning_runs(runs)
+    if here.empty:
+        return {}
+    keys = _keys(here)
+    names = names_of(here, keys, small=small)
+    trials = zip(here["trial"], keys, here["num_env_runners"], strict=True)
+    return {int(trial): names[str(key), int(scale)] for trial, key, scale in trials}
+
+
+def _keys(runs: pd.DataFrame) -> "pd.Series[Any]":
+    """Return the identity of each run's setting: its digest and variant, else what the learner was given."""
+    parts = [runs[name].astype("string").fillna("-") for name in WORDS if name in runs]
+    written = pd.Series(list(map(" ".join, zip(*parts, strict=True))), index=runs.index, dtype=object)
+    digest, variant = texts(runs, "digest"), texts(runs, "variant")
+    known = pd.Series([f"{one} {two}" if one else "" for one, two in zip(digest, variant, strict=True)], runs.index)
+    return written.where(known == "", known)
+
+
+def _in_words(key: str, varying: Iterable[str], same: Mapping[str, Mapping[str, Any]]) -> str:
+    words = [f"{WORDS[name]} {_value(same[name][key])}" for name in varying if key in same[name]]
+    grows = "train_batch_size" in varying and key not in same["train_batch_size"]
+    if grows and key in same["_per_runner"]:
+        words.insert(0, f"batch {_value(float(same['_per_runner'][key]))} per runner")
+    return ", ".join(words)
+
+
+def _value(value: float) -> str:
+    return number(value, ",.0f") if float(value).is_integer() else number(value, ".3g")
+
+
+def _shared(column: Any) -> dict[Any, Any]:
+    """Return group -> the value that all its rows share, for the groups that have one."""
+    first, same = column.first(), column.nunique() == 1
+    return dict(first[same].items())
