@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from study.errors import Fault
 from study.space.domains import Domain, Range, largest, smallest, values
-from study.space.parameters import FRAGMENT, PARAMETERS, REPLACED, RULES
+from study.space.parameters import FRAGMENT, PARAMETERS, REPLACED, RULES, attribute
 from study.space.procgen import faults_of_game, faults_of_levels, is_procgen
 from study.space.settings import batch_domain, batch_unit, minibatch_bounds
 from study.space.spec import StudySpec
@@ -20,10 +20,8 @@ _BY_SCHEMA = {
     "env_runners": "num_env_runners num_envs_per_env_runner num_cpus_per_env_runner sample_timeout_s env_runner_cls "
     "rollout_fragment_length gym_env_vectorize_mode",
     "learners": "num_learners num_cpus_per_learner num_gpus_per_learner learner_class",
-    "training": "train_batch_size train_batch_size_per_learner minibatch_size num_epochs lr gamma lambda_ clip_param "
-    "entropy_coeff grad_clip vf_clip_param vf_loss_coeff kl_coeff kl_target use_kl_loss vtrace_clip_rho_threshold "
-    "vtrace_clip_pg_rho_threshold circular_buffer_num_batches circular_buffer_iterations_per_batch "
-    "target_network_update_freq learner_class",
+    "training": "train_batch_size train_batch_size_per_learner minibatch_size use_kl_loss learner_class "
+    + " ".join(attribute(name) for name, parameter in PARAMETERS.items() if parameter.is_argument),
     "resources": "num_cpus_for_main_process placement_strategy",
     "debugging": "seed",
     "rl_module": "model_config",

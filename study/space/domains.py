@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from study.space.parameters import PARAMETERS, RULES, SCALE, Parameter, Value
+from study.space.parameters import PARAMETERS, RULES, SCALE, Parameter, Value, attribute
 from study.space.plain import MAX_WHOLE
 
 T = TypeVar("T", int, float)
@@ -268,11 +268,6 @@ class _Parameters(Model):
         """Return what the space says about rule `name`; None where it is not used."""
         domain: Domain | None = getattr(self, name)
         return domain
-
-
-def attribute(name: str) -> str:
-    """Return the Python attribute that holds parameter `name` (`lambda` is a keyword)."""
-    return f"{name}_" if name == "lambda" else name
 
 
 def _field(parameter: Parameter) -> Any:

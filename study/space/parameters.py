@@ -7,6 +7,7 @@ vf_clip_param 10, lr 5e-5) are slow and learn badly there.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 Value = int | float
 
@@ -25,6 +26,10 @@ class Parameter:
         minimum: Smallest value allowed.
         open_minimum: Whether `minimum` itself is excluded.
         maximum: Largest value allowed.
+        rllib: The default of RLlib's `PPOConfig()`, Ray 2.60 (a test compares); None where PPO has no such parameter,
+            or a space always gives it.
+        is_argument: Whether RLlib's `AlgorithmConfig.training` has an argument `attribute(name)` for it; what becomes
+            of others is in `study.trial.algorithm`.
         meaning: One line for the schema and the field reference, with the unit.
     """
 
@@ -34,6 +39,8 @@ class Parameter:
     minimum: float
     open_minimum: bool = False
     maximum: float | None = None
+    rllib: Value | None = None
+    is_argument: bool = False
     meaning: str
 
     @property
@@ -48,21 +55,18 @@ class Parameter:
         return above and (self.maximum is None or value <= self.maximum)
 
 
-def _whole(name: str, default: int | None, meaning: str, *, minimum: int = 1, maximum: int | None = None) -> Parameter:
-    return Parameter(name=name, kind=int, default=default, minimum=minimum, maximum=maximum, meaning=meaning)
+def attribute(name: str) -> str:
+    """Return the name of parameter `name` in Python code, ours and RLlib's (`lambda` is a keyword)."""
+    return f"{name}_" if name == "lambda" else name
 
 
-def _real(
-    name: str, default: float | None, meaning: str, *, open_minimum: bool = False, maximum: float | None = None
-) -> Parameter:
+def _whole(name: str, default: int | None, meaning: str, *, minimum: int = 1, **others: Any) -> Parameter:
+    return Parameter(name=name, kind=int, default=default, minimum=minimum, meaning=meaning, **others)
+
+
+def _real(name: str, default: float | None, meaning: str, *, is_argument: bool = True, **others: Any) -> Parameter:
     return Parameter(
-        name=name,
-        kind=float,
-        default=default,
-        minimum=0,
-        open_minimum=open_minimum,
-        maximum=maximum,
-        meaning=meaning,
+        name=name, kind=float, default=default, minimum=0, meaning=meaning, is_argument=is_argument, **others
     )
 
 
@@ -79,26 +83,29 @@ _ALL = (
         "num_envs_per_env_runner",
         4,
         "Environments that each runner steps together (lanes per runner).",
+        rllib=1,
         maximum=4096,
     ),
-    _whole("train_batch_size", 4000, "Environment steps per training iteration, over all runners."),
-    _whole("minibatch_size", 256, "Steps per gradient update; at most `train_batch_size`."),
-    _whole("num_epochs", 10, "Passes over each train batch."),
-    _real("lr", 3e-4, "Learning rate of Adam; of A2C's RMSprop.", open_minimum=True),
-    _real("gamma", 0.99, "Discount per step.", open_minimum=True, maximum=1),
-    _real("lambda", 0.95, "Generalised advantage estimation: 0 is one-step, 1 is Monte Carlo.", maximum=1),
-    _real("clip_param", 0.2, "PPO clip range of the probability ratio.", open_minimum=True),
-    _real("entropy_coeff", 0.0, "Weight of the entropy bonus."),
-    _real("grad_clip", 0.5, "Largest global norm of a gradient.", open_minimum=True),
+    _whole("train_batch_size", 4000, "Environment steps per training iteration, over all runners.", rllib=4000),
+    _whole("minibatch_size", 256, "Steps per gradient update; at most `train_batch_size`.", rllib=128),
+    _whole("num_epochs", 10, "Passes over each train batch.", rllib=30, is_argument=True),
+    _real("lr", 3e-4, "Learning rate of Adam; of A2C's RMSprop.", rllib=5e-5, open_minimum=True),
+    _real("gamma", 0.99, "Discount per step.", rllib=0.99, open_minimum=True, maximum=1),
+    _real("lambda", 0.95, "Generalised advantage estimation: 0 is one-step, 1 is Monte Carlo.", rllib=1.0, maximum=1),
+    _real("clip_param", 0.2, "PPO clip range of the probability ratio.", rllib=0.3, open_minimum=True),
+    _real("entropy_coeff", 0.0, "Weight of the entropy bonus.", rllib=0.0),
+    # RLlib clips no gradient, which a norm of 1e6 does not either.
+    _real("grad_clip", 0.5, "Largest global norm of a gradient.", rllib=1e6, open_minimum=True),
     _real(
         "vf_clip_param",
         10_000.0,
         "Largest squared error of the value function that still has a gradient (reward units squared).",
+        rllib=10.0,
         open_minimum=True,
     ),
-    _real("vf_loss_coeff", 0.5, "Weight of the value loss."),
-    _real("kl_coeff", 0.2, "Initial weight of the KL penalty, which RLlib then adapts."),
-    _real("kl_target", 0.01, "KL per iteration that the adapted penalty aims at.", open_minimum=True),
+    _real("vf_loss_coeff", 0.5, "Weight of the value loss.", rllib=1.0),
+    _real("kl_coeff", 0.2, "Initial weight of the KL penalty, which RLlib then adapts.", rllib=0.2),
+    _real("kl_target", 0.01, "KL per iteration that the adapted penalty aims at.", rllib=0.01, open_minimum=True),
     _whole(
         "rollout_fragment_length",
         50,
@@ -108,13 +115,11 @@ _ALL = (
         "lr_end_fraction",
         1.0,
         "Share of `lr` that is left at the end of `budget.env_steps`; it falls linearly. 1 keeps it.",
+        is_argument=False,
         maximum=1,
     ),
     _real(
-        "vtrace_clip_rho_threshold",
-        1.0,
-        "V-trace: largest importance weight in the value targets.",
-        open_minimum=True,
+        "vtrace_clip_rho_threshold", 1.0, "V-trace: largest importance weight in the value targets.", open_minimum=True
     ),
     _real(
         "vtrace_clip_pg_rho_threshold",
@@ -122,16 +127,18 @@ _ALL = (
         "V-trace: largest importance weight in the policy gradient.",
         open_minimum=True,
     ),
-    _whole("circular_buffer_num_batches", 8, "Train batches that the learner's buffer holds."),
+    _whole("circular_buffer_num_batches", 8, "Train batches that the learner's buffer holds.", is_argument=True),
     _whole(
         "circular_buffer_iterations_per_batch",
         2,
         "How often a train batch is learnt from before it leaves that buffer, at the most.",
+        is_argument=True,
     ),
     _whole(
         "target_network_update_freq",
         2,
         "Fillings of that buffer, learnt from, after which the target network follows.",
+        is_argument=True,
     ),
 )
 
@@ -155,6 +162,7 @@ _RULES = (
         None,
         "`lr` is meant for minibatches of 128 steps, and multiplied by (minibatch_size / 128) to this power: "
         "0.5 is square-root scaling, 1 linear.",
+        is_argument=False,
         maximum=1,
     ),
 )

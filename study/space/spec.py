@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from study.space.algorithms import ALGORITHMS, Algorithm, AlgorithmName
-from study.space.domains import Choices, Domain, ParametersSpec, ParameterValues, Range, Section, attribute
+from study.space.domains import Choices, Domain, ParametersSpec, ParameterValues, Range, Section
 from study.space.holdup import HoldUpSpec
 from study.space.kinds import KINDS, KindName
-from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
+from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value, attribute
 from study.space.procgen import is_procgen, tested_on
 from study.space.throughput import ThroughputSpec, without_absent
 

@@ -21,7 +21,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.tune.registry import register_env
 
 from study.errors import Fault, SpaceError
-from study.space.parameters import END_FRACTION, FRAGMENT, SCALE, Value
+from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import EnvironmentSpec, Execution, NetworkSpec, StudySpec
 from study.trial.engine.envs.environments import env_factory
 from study.trial.engine.envs.probing import Spaces
@@ -52,18 +52,6 @@ _METHODS = (
     "training",
 )
 """Methods of `AlgorithmConfig` that `rllib:` may name."""
-
-_ASYNCHRONOUS = (
-    "vtrace_clip_rho_threshold",
-    "vtrace_clip_pg_rho_threshold",
-    "clip_param",
-    "kl_coeff",
-    "kl_target",
-    "circular_buffer_num_batches",
-    "circular_buffer_iterations_per_batch",
-    "target_network_update_freq",
-)
-"""Arguments of `training` that APPO, or APPO and IMPALA, have beside those of all algorithms."""
 
 _WITHOUT = "Leave it out, or remove what it names."
 
@@ -237,14 +225,10 @@ def _base_config(
     config.training(
         # RLlib's sizes are those of one learner, ours those of the trial.
         train_batch_size_per_learner=int(setting["train_batch_size"]) // max(resources.num_learners, 1),
-        num_epochs=int(setting["num_epochs"]),
-        lr=_lr(spec, setting),
-        gamma=setting["gamma"],
-        entropy_coeff=setting["entropy_coeff"],
-        grad_clip=setting["grad_clip"],
         grad_clip_by="global_norm",
-        vf_loss_coeff=setting["vf_loss_coeff"],
+        **{attribute(name): setting[name] for name, each in PARAMETERS.items() if each.is_argument and name in setting},
     )
+    config.training(lr=_lr(spec, setting))
     config.normalize_rewards = spec.environment.normalize_rewards
     network = _network(spec.model, spaces)
     if spec.environment.normalize_observations:
@@ -284,7 +268,6 @@ def _new_config(spec: StudySpec, setting: Mapping[str, Value]) -> StudyConfig:
     config: StudyConfig
     if spec.traits.asynchronous:
         config = StudyAPPOConfig() if spec.algorithm == "APPO" else StudyIMPALAConfig()
-        config.training(**{name: setting[name] for name in _ASYNCHRONOUS if name in setting})
         if spec.algorithm == "APPO":
             config.training(use_kl_loss=setting["kl_coeff"] > 0)
         # One iteration is one step, which ends by itself: see `study.trial.measured_async`.
@@ -293,18 +276,11 @@ def _new_config(spec: StudySpec, setting: Mapping[str, Value]) -> StudyConfig:
     config = StudyPPOConfig()
     if spec.algorithm == "A2C":
         config.optimizer = "rmsprop"
-    config.training(
-        # RLlib's own runner may step more than was asked, which must not become a second update of A2C.
-        minibatch_size=None
-        if spec.algorithm == "A2C"
-        else int(setting["minibatch_size"]) // max(spec.resources.num_learners, 1),
-        lambda_=setting["lambda"],
-        # In the one update of A2C no ratio differs from 1, and its squared errors are not clipped.
-        clip_param=setting.get("clip_param", 1.0),
-        vf_clip_param=setting.get("vf_clip_param", math.inf),
-        kl_coeff=setting["kl_coeff"],
-        kl_target=setting.get("kl_target", 1.0),
-    )
+        # RLlib's own runner may step more than was asked, which must not become a second update. In the one update no
+        # ratio differs from 1, and squared errors are not clipped.
+        config.training(minibatch_size=None, clip_param=1.0, vf_clip_param=math.inf, kl_target=1.0)
+    else:
+        config.training(minibatch_size=int(setting["minibatch_size"]) // max(spec.resources.num_learners, 1))
     return config
 
 

@@ -14,7 +14,7 @@ from ray.rllib.core.learner.learner import Learner
 from study.errors import TrialError
 from study.seams.rllib import connector_pieces
 from study.space.algorithms import ALGORITHMS
-from study.space.parameters import SCALE
+from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, attribute
 from study.trial.engine.learning.lean_learner import LeanPPOLearner
 from study.trial.engine.sampling.runner import RunnerReport
 from study.trial.measured_algorithm import MeasuredAlgorithm
@@ -86,14 +86,18 @@ def _one_or_all(values: list[Any]) -> Any:
 def _learner_values(learner: Learner) -> dict[str, Any]:
     config = learner.config.get_config_for_module(DEFAULT_MODULE_ID)
     optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
-    own = _values_of_ppo if isinstance(learner, PPOLearner) else _values_of_asynchronous
+    is_ppo = isinstance(learner, PPOLearner)
+    known = {name for each in (("PPO",) if is_ppo else ("APPO", "IMPALA")) for name in ALGORITHMS[each].parameters}
     return {
+        **{
+            name: getattr(config, attribute(name))
+            for name, parameter in PARAMETERS.items()
+            if parameter.is_argument and name in known and hasattr(config, attribute(name))
+        },
         "lr": float(optimizer.param_groups[0]["lr"]),
         "entropy_coeff": float(learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()),
-        "grad_clip": config.grad_clip,
         "grad_clip_by": config.grad_clip_by,
-        "vf_loss_coeff": config.vf_loss_coeff,
-        **own(learner, config),
+        **(_values_of_ppo if is_ppo else _values_of_asynchronous)(learner, config),
         "optimizer": type(optimizer).__name__,
         "num_parameters": sum(value.numel() for value in learner.module[DEFAULT_MODULE_ID].parameters()),
         "device": str(learner.device),
@@ -111,23 +115,13 @@ def _values_of_ppo(learner: Any, config: Any) -> dict[str, Any]:
     return {
         "gamma": advantages.gamma,
         "lambda": advantages.lambda_,
-        "clip_param": config.clip_param,
         "vf_clip_param": config.vf_clip_param if math.isfinite(config.vf_clip_param) else None,
         "kl_coeff": float(learner.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID].item()),
-        "kl_target": config.kl_target,
     }
 
 
 def _values_of_asynchronous(learner: Any, config: Any) -> dict[str, Any]:
-    names = {*ALGORITHMS["APPO"].parameters, *ALGORITHMS["IMPALA"].parameters} & vars(config).keys()
-    own = {name: getattr(config, name) for name in sorted(names)}
-    if "kl_coeff" in own and not config.use_kl_loss:
-        own["kl_coeff"] = 0.0  # the term is left out
-    if not isinstance(config.lr, (int, float)):
-        (_, first), (_, last) = config.lr
-        own["lr_end_fraction"] = last / first
-    else:
-        own["lr_end_fraction"] = 1.0
-    for name in ("lr", "entropy_coeff", SCALE, "num_envs_per_env_runner", "train_batch_size"):
-        own.pop(name, None)  # read where they take effect
-    return {**own, "rollout_fragment_length": config.get_rollout_fragment_length()}
+    (_, first), (_, last) = ((0, 1), (0, 1)) if isinstance(config.lr, (int, float)) else config.lr
+    # Without `use_kl_loss` the term is left out.
+    kl = {"kl_coeff": 0.0} if hasattr(config, "kl_coeff") and not config.use_kl_loss else {}
+    return {**kl, END_FRACTION: last / first, FRAGMENT: config.get_rollout_fragment_length()}

@@ -13,24 +13,9 @@ Setting = dict[str, Value]
 """A value for every parameter except the scale, or for the rule in its place."""
 
 RLLIB_DEFAULTS: Mapping[str, Value] = MappingProxyType(
-    {
-        "num_envs_per_env_runner": 1,
-        "train_batch_size": 4000,
-        "minibatch_size": 128,
-        "num_epochs": 30,
-        "lr": 5e-5,
-        "gamma": 0.99,
-        "lambda": 1.0,
-        "clip_param": 0.3,
-        "entropy_coeff": 0.0,
-        "grad_clip": 1e6,
-        "vf_clip_param": 10.0,
-        "vf_loss_coeff": 1.0,
-        "kl_coeff": 0.2,
-        "kl_target": 0.01,
-    }
+    {name: value.rllib for name, value in PARAMETERS.items() if value.rllib is not None}
 )
-"""`PPOConfig()` of Ray 2.60; a test compares. RLlib clips no gradient, which a norm of 1e6 does not either."""
+"""`PPOConfig()` of RLlib."""
 
 WINNER, BEST_SMALL, WINNER_STOCK = "winner", "best_small", "winner_stock"
 """Names of arms that are no baselines."""

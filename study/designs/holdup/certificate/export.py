@@ -12,7 +12,8 @@ from ruamel.yaml import YAML
 from study.designs.holdup.certificate.making import Certificate, make_certificate
 from study.errors import AnalysisError
 from study.records.folder import StudyFolder
-from study.space.parameters import SCALE, Value
+from study.space.algorithms import ALGORITHMS
+from study.space.parameters import PARAMETERS, SCALE, Value, attribute
 from study.space.settings import fitted
 from study.space.spec import StudySpec
 
@@ -20,20 +21,9 @@ WIDTH = 110
 """Columns of what is written."""
 TABLE = (SCALE, "train_batch_size", "minibatch_size", "lr", "num_epochs")
 """What the table of the rule shows."""
-TRAINING: Mapping[str, str] = {
-    "num_epochs": "num_epochs",
-    "lr": "lr",
-    "gamma": "gamma",
-    "lambda": "lambda_",
-    "clip_param": "clip_param",
-    "entropy_coeff": "entropy_coeff",
-    "grad_clip": "grad_clip",
-    "vf_clip_param": "vf_clip_param",
-    "vf_loss_coeff": "vf_loss_coeff",
-    "kl_coeff": "kl_coeff",
-    "kl_target": "kl_target",
-}
-"""Our name -> RLlib's argument of `training`; batch sizes go by learner and are written apart."""
+_PPO = ALGORITHMS["PPO"].parameters
+TRAINING = tuple(name for name, each in PARAMETERS.items() if each.is_argument and name in _PPO)
+"""Arguments of RLlib's `training`; batch sizes go by learner and are written apart."""
 
 
 def export_python(folder: StudyFolder, scale: int) -> str:
@@ -180,7 +170,7 @@ def _body(spec: StudySpec, setting: Mapping[str, Value]) -> str:
     training: dict[str, Any] = {
         "train_batch_size_per_learner": int(setting["train_batch_size"]) // learners,
         "minibatch_size": int(setting["minibatch_size"]) // learners,
-        **{theirs: setting[ours] for ours, theirs in TRAINING.items()},
+        **{attribute(name): setting[name] for name in TRAINING},
         "grad_clip_by": "global_norm",
     }
     calls = [
