@@ -1,13 +1,9 @@
-"""What a replay found, as values, as a DataFrame and as Markdown. Pure."""
+"""What a replay found, as values and as Markdown. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import pandas as pd
-
-from study.designs.holdup.replay.draw import Roles
-from study.designs.holdup.replay.rules import FREE
+from study.designs.holdup.replay.rules import FREE, Roles
 from study.designs.holdup.replay.table import LAST_EPISODES, SMALL, TARGET, ScoreTable
 from study.space.holdup import HoldUpSpec
 from study.statistics import Estimate
@@ -53,18 +49,6 @@ class ReplayResult:
     num_tables: int
     notes: tuple[str, ...]
     """What a reader has to know beside the numbers."""
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per rule: `rule`, each estimate with `_low` and `_high`, and CPU-seconds spent."""
-        rows = []
-        for result in self.rules:
-            row: dict[str, str | float] = {"rule": result.rule}
-            for name in ("holds_up", "holds_up_on_all", "regret", "ratio"):
-                estimate = getattr(result, name)
-                values = (np.nan,) * 3 if estimate is None else (estimate.value, estimate.low, estimate.high)
-                row |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
-            rows.append(row | {"spent_cpu_s": result.spent_cpu_s, "most_spent_cpu_s": result.most_spent_cpu_s})
-        return pd.DataFrame(rows)
 
 
 def notes(

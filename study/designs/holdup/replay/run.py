@@ -19,21 +19,23 @@ report says which. With a hundred times as many settings than the money pays for
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from study.designs.holdup.replay.draw import Purse, Roles, draw_study, roles_of
+from study.designs.holdup.replay.protocol import protocol
 from study.designs.holdup.replay.report import ReplayResult, RuleResult, notes
-from study.designs.holdup.replay.rules import OURS, RULES, Rule
+from study.designs.holdup.replay.rules import RIVALS, Purse, Roles, Rule, draw_study, roles_of
 from study.designs.holdup.replay.table import SMALL, TARGET, ScoreTable, score_table
 from study.errors import AnalysisError
 from study.space.holdup import HoldUpSpec
 from study.statistics import Estimate, FloatArray
 
-__all__ = ["replay", "replay_table"]
-
+OURS = "our protocol"
+RULES: Mapping[str, Rule] = MappingProxyType({OURS: protocol, **RIVALS})
+"""In the order of the report."""
 NUM_TABLES = 40
 """Resampled tables: the standard error between them is then known to about 11 %."""
 NATURAL_REPLAYS = 200
@@ -139,19 +141,13 @@ def replay_table(
 
 def _check(num_replays: int, budget_cpu_s: float | None) -> None:
     if num_replays < 2 * NUM_TABLES:
-        law = f"must be at least {2 * NUM_TABLES}, two for each of {NUM_TABLES} resampled tables"
-        raise AnalysisError(
-            where="num_replays", rule=law, got=num_replays, fix="Leave it at 2000.", code="too-few-replays"
-        )
+        rule = f"must be at least {2 * NUM_TABLES}, two for each of {NUM_TABLES} resampled tables"
+        fix = "Leave it at 2000."
+        raise AnalysisError(where="num_replays", rule=rule, got=num_replays, fix=fix, code="too-few-replays")
     if budget_cpu_s is not None and not budget_cpu_s > 0:
-        law = "must be > 0 CPU-seconds"
-        raise AnalysisError(
-            where="budget_cpu_s",
-            rule=law,
-            got=budget_cpu_s,
-            fix="Leave it out for what our protocol spends.",
-            code="replay-without-budget",
-        )
+        fix = "Leave it out for what our protocol spends."
+        code = "replay-without-budget"
+        raise AnalysisError(where="budget_cpu_s", rule="must be > 0 CPU-seconds", got=budget_cpu_s, fix=fix, code=code)
 
 
 # Replays

@@ -64,10 +64,9 @@ class ScoreTable:
         for name in ("score", "last_score", "solved", "cost"):
             array = getattr(self, name)
             if array.shape != shape or not np.isfinite(array).all():
-                law = f"must be finite and of shape {shape}"
                 raise AnalysisError(
                     where=name,
-                    rule=law,
+                    rule=f"must be finite and of shape {shape}",
                     got=f"shape {array.shape}",
                     fix="Give one number per trial.",
                     code="replay-table-malformed",
@@ -79,14 +78,8 @@ class ScoreTable:
         Args:
             columns: Indices into `seeds`, repeats allowed, shape (any number,).
         """
-        return replace(
-            self,
-            seeds=tuple(self.seeds[column] for column in columns),
-            score=self.score[..., columns],
-            last_score=self.last_score[..., columns],
-            solved=self.solved[..., columns],
-            cost=self.cost[..., columns],
-        )
+        arrays = {name: getattr(self, name)[..., columns] for name in ("score", "last_score", "solved", "cost")}
+        return replace(self, seeds=tuple(self.seeds[column] for column in columns), **arrays)
 
 
 def score_table(study: str | Path, *, target: int, small: int, complete_seeds_only: bool = False) -> ScoreTable:
@@ -114,9 +107,9 @@ def score_table(study: str | Path, *, target: int, small: int, complete_seeds_on
     spec = folder.identity().parse()
     rows = ledger_of(folder.records).rows.values()
     if target == small or not {target, small} <= set(spec.scales):
-        law = f"must be two different scales of the study ({', '.join(map(str, spec.scales))})"
+        rule = f"must be two different scales of the study ({', '.join(map(str, spec.scales))})"
         raise AnalysisError(
-            where="target, small", rule=law, got=f"{target} and {small}", fix="Name two of them.", code="replay-scales"
+            where="target, small", rule=rule, got=f"{target} and {small}", fix="Name two of them.", code="replay-scales"
         )
     whole = [row for row in rows if row.variant == "study" and row.num_env_runners in (target, small)]
     cells = _cells(str(study), whole)
