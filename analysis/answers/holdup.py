@@ -7,10 +7,10 @@ from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.progress import complete, progress, resume
 from analysis.answers.search import candidates
 from analysis.answers.words import interval, listed, run_again, runners, said, to_copy
+from analysis.estimates.certificate import certificate_of
 from analysis.estimates.results import Results
 from analysis.load.study_data import StudyData
 from analysis.tables.grid import TableColumn
-from analysis.tables.holdup import certificate_of
 from analysis.tables.table import Table, estimate_columns, make_frame
 from study.space.parameters import SCALE
 from study.statistics import Estimate

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from analysis.estimates.certificate import certificate_rows
 from analysis.estimates.frame import DTYPES, Basis, Cell, Row, frame_of, select
 from analysis.estimates.learning import learning_rows, target_rows
 from analysis.estimates.quantities import QUANTITIES, Quantity
@@ -25,4 +26,5 @@ __all__ = [
 def estimates_of(results: Results) -> pd.DataFrame:
     """Return every estimate of a study, one row each, with the columns of `DTYPES`."""
     rows = [*throughput_rows(results), *target_rows(results), *learning_rows(results.data)]
+    rows += certificate_rows(results.data, results.certificate)
     return frame_of(rows, kind=results.data.kind, engine=results.engine)

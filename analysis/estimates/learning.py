@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.estimates.frame import Basis, Cell, Row, rows_of
 from analysis.estimates.results import Results
-from analysis.estimates.settings import Setting, arms_of_trials, settings_of
+from analysis.estimates.settings import Setting, arms_of_trials, settings_of, small_scale
 from analysis.load import StudyData
 from analysis.scaling.fingerprint import fields
 from analysis.scaling.results import Goodput
@@ -27,7 +27,7 @@ def learning_rows(data: StudyData) -> Iterator[Row]:
         return
     target = data.spec.environment.target if data.spec else None
     floor = data.spec.environment.floor if data.spec else None
-    for setting in settings_of(data.runs, most=MOST_SETTINGS, small=_small(data)):
+    for setting in settings_of(data.runs, most=MOST_SETTINGS, small=small_scale(data)):
         yield from _rows(setting, target, floor)
 
 
@@ -37,7 +37,7 @@ def target_rows(results: Results) -> Iterator[Row]:
     if not isinstance(found, Goodput) or not found.groups:
         return
     runs = results.data.runs
-    names = arms_of_trials(runs, small=_small(results.data))
+    names = arms_of_trials(runs, small=small_scale(results.data))
     runs = runs.set_index("trial", drop=False)
     for group in found.groups:
         for row in group.rows:
@@ -60,11 +60,6 @@ def target_rows(results: Results) -> Iterator[Row]:
             }
             basis: Basis = "emulated" if _emulated(here) else "measured"
             yield from rows_of(cell, estimates, basis=basis, engine=as_text(here, "engine") or "")
-
-
-def _small(data: StudyData) -> int | None:
-    """Return the small scale of a hold-up study."""
-    return data.spec.holdup.small_scale if data.spec and data.spec.holdup else None
 
 
 def _emulated(runs: pd.DataFrame) -> bool:

@@ -89,6 +89,7 @@ _ALL = (
         "score kept",
         "Mean score of the winner less that of the best small setting.",
     ),
+    ("score_lead", "1", "lead", "Mean score of the winner less that of a baseline at the same number of runners."),
     ("steps_saved", "1", "steps saved", "Env steps to the target of the baseline over those of the winner."),
     ("time_saved", "1", "time saved", "Seconds to the target of the baseline over those of the winner."),
     (

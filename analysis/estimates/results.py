@@ -5,7 +5,7 @@ A result that the data do not allow is the sentence that says so.
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from analysis.load import StudyData
 from analysis.scaling.results import AllocationRow, Drift, Goodput, Phases, Scaling
@@ -94,6 +94,13 @@ class Results:
         from analysis.estimates.fits import ModelResults
 
         return ModelResults(self.data.runs)
+
+    @cached_property
+    def certificate(self) -> dict[str, Any] | str:
+        """The certificate of a hold-up study as JSON values."""
+        from analysis.estimates.certificate import certificate_of
+
+        return certificate_of(self.data)
 
     @property
     def engine(self) -> str:

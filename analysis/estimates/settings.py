@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.load import StudyData
 from analysis.scaling.selection import at_their_scale, texts
 from analysis.scaling.targets import ENDED, judged
 from study.text import number
@@ -63,6 +64,11 @@ class Setting:
     name: str
     num_env_runners: int
     runs: pd.DataFrame
+
+
+def small_scale(data: StudyData) -> int | None:
+    """Return the small scale of a hold-up study."""
+    return data.spec.holdup.small_scale if data.spec and data.spec.holdup else None
 
 
 def learning_runs(runs: pd.DataFrame) -> pd.DataFrame:

@@ -1,11 +1,10 @@
 """T11: the certificate of a hold-up study as a table of its arms and rules. Reads files, no engine."""
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from analysis.estimates.certificate import certificate_of, estimate_of
 from analysis.estimates.results import Results
 from analysis.load import StudyData
 from analysis.tables import definitions as words
@@ -13,9 +12,6 @@ from analysis.tables.grid import TableColumn
 from analysis.tables.numbers import in_words
 from analysis.tables.results import of_engine
 from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
-from study.errors import StudyError
-from study.records.folder import StudyFolder
-from study.statistics import Estimate
 
 TITLE = "Hold-up certificate: the arms on test seeds"
 SAID = (words.CERTIFICATE, words.STEPS_TO_TARGET)
@@ -97,40 +93,8 @@ def _table(content: Mapping[str, Any], data: StudyData, failed: int) -> Table:
     )
 
 
-def certificate_of(data: StudyData) -> dict[str, Any] | str:
-    """Return the certificate as JSON values: the written one, else one made from the records; or why there is none."""
-    if data.kind != "holdup":
-        return (
-            "No certificate: this study asks for no setting that holds up. A space with a `holdup` section does: "
-            "python run_study.py --space holdup_small.yaml"
-        )
-    if "://" in data.source:
-        return (
-            "The certificate is made from the records, which MLflow does not hold: read the study from its folder, or "
-            "look at certificate.md among the artifacts of its run."
-        )
-    folder = StudyFolder(Path(data.source))
-    from study.designs.holdup.certificate.making import make_certificate  # SciPy's, for a second
-
-    try:
-        if folder.certificate.exists():
-            content: dict[str, Any] = json.loads(folder.certificate.read_text())
-            return content
-        return make_certificate(folder).to_json()
-    except (StudyError, OSError, ValueError, RecursionError) as error:
-        return f"No certificate. {error}"
-
-
 def _estimates(arms: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, list[Any]]:
-    return estimate_columns(name, [_estimate(arm[name]) for arm in arms.values()])
-
-
-def _estimate(content: Mapping[str, Any] | None) -> Estimate | None:
-    """Return an estimate as it was before it became JSON: an open end is null there."""
-    if content is None:
-        return None
-    ends = {"low": float("-inf"), "high": float("inf")} | {k: v for k, v in content.items() if v is not None}
-    return Estimate(**ends)
+    return estimate_columns(name, [estimate_of(arm[name]) for arm in arms.values()])
 
 
 def _resolution(arms: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -142,7 +106,7 @@ def _resolution(arms: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 def _conclusion(content: Mapping[str, Any]) -> str:
     scales, verdict = content["scales"], content["verdict"]
     name = f"score_kept@{scales['target']}"
-    kept = _estimate(verdict["checks"].get(name, {}).get("value"))
+    kept = estimate_of(verdict["checks"].get(name, {}).get("value"))
     against = f"against the best setting at {scales['small']} runners"
     told = "" if kept is None else f" Mean score {against}: {in_words(kept)}, n={kept.n}."
     return f"At {scales['target']} runners the winner {verdict['sentence']}.{told}"
@@ -150,7 +114,7 @@ def _conclusion(content: Mapping[str, Any]) -> str:
 
 def _notes(content: Mapping[str, Any]) -> Iterator[str]:
     for check in content["verdict"]["checks"].values():
-        value = _estimate(check["value"])
+        value = estimate_of(check["value"])
         found = "" if value is None else f": {in_words(value)}"
         note = f" ({check['note']})" if check["note"] else ""
         yield f"{PASSED[check['passed']]}: {check['law']}{found}{note}."

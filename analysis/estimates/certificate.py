@@ -1,0 +1,73 @@
+"""The certificate of a hold-up study as JSON values, and the estimates in it. Reads one file of the study's folder."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from analysis.estimates.frame import Basis, Cell, Row
+from analysis.estimates.settings import ARMS, small_scale
+from analysis.load import StudyData
+from study.errors import StudyError
+from study.records.folder import StudyFolder
+from study.statistics import Estimate
+
+CHECKS: Mapping[str, str] = {"score_kept": "score_difference", "steps_saved": "steps_saved", "clock": "time_saved"}
+"""Rule of the verdict -> the quantity that it judges; the share of solved runs is that of the runs."""
+
+
+def certificate_of(data: StudyData) -> dict[str, Any] | str:
+    """Return the certificate: the written one, else one made from the records; or why there is none."""
+    if data.kind != "holdup":
+        return (
+            "No certificate: this study asks for no setting that holds up. A space with a `holdup` section does: "
+            "python run_study.py --space holdup_small.yaml"
+        )
+    if "://" in data.source:
+        return (
+            "The certificate is made from the records, which MLflow does not hold: read the study from its folder, or "
+            "look at certificate.md among the artifacts of its run."
+        )
+    folder = StudyFolder(Path(data.source))
+    from study.designs.holdup.certificate.making import make_certificate  # SciPy's, for a second
+
+    try:
+        if folder.certificate.exists():
+            content: dict[str, Any] = json.loads(folder.certificate.read_text())
+            return content
+        return make_certificate(folder).to_json()
+    except (StudyError, OSError, ValueError, RecursionError) as error:
+        return f"No certificate. {error}"
+
+
+def estimate_of(content: Mapping[str, Any] | None) -> Estimate | None:
+    """Return an estimate as it was before it became JSON: an open end is null there."""
+    if content is None:
+        return None
+    ends = {"low": float("-inf"), "high": float("inf")} | {k: v for k, v in content.items() if v is not None}
+    return Estimate(**ends)
+
+
+def certificate_rows(data: StudyData, content: dict[str, Any] | str) -> Iterator[Row]:
+    """Yield what the winner is compared by: with the best setting of few runners, and with every baseline.
+
+    Differences are of mean scores at the target scale, the winner's less the other's; the arm is the other one.
+    """
+    if isinstance(content, str):
+        return
+    small = small_scale(data)
+    basis: Basis = "measured" if content["clock_measured"] else "emulated"
+    environment = str(content["environment"]["id"])
+    for check in content["verdict"]["checks"].values():
+        rule, _, scale = check["name"].partition("@")
+        if rule in CHECKS and (value := estimate_of(check["value"])) is not None:
+            cell = Cell(workload=environment, arm=_arm("winner", small), num_env_runners=int(scale))
+            yield Row(cell=cell, quantity=CHECKS[rule], estimate=value, basis=basis)
+    for name, row in content["comparisons"]["rows"].items():
+        if (value := estimate_of(row["difference"])) is not None:
+            cell = Cell(workload=environment, arm=_arm(name, small), num_env_runners=int(content["scales"]["target"]))
+            yield Row(cell=cell, quantity="score_lead", estimate=value, basis=basis)
+
+
+def _arm(name: str, small: int | None) -> str:
+    return ARMS.get(name, name).format(small=small or "few")
