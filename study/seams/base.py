@@ -52,10 +52,6 @@ class Seam:
     upstream: str = NONE_KNOWN
     needs: tuple[Need, ...]
 
-    def missing(self) -> list[str]:
-        """Return what the installed engine lacks for this seam; empty when the seam holds."""
-        return [found for need in self.needs if (found := need())]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeamState:
@@ -80,23 +76,22 @@ class SeamState:
 
 def seams_of(engine: Engine) -> tuple[Seam, ...]:
     """Return the seams of one engine."""
-    found: tuple[Seam, ...] = importlib.import_module(f"study.seams.{engine}").SEAMS
-    return found
+    found = vars(importlib.import_module(f"study.seams.{engine}")).values()
+    return tuple(each for each in found if isinstance(each, Seam))
 
 
 def states(engines: Iterable[Engine] = ENGINES) -> Iterator[SeamState]:
     """Yield the state of every seam; imports the engines."""
-    for engine in engines:
-        for seam in seams_of(engine):
-            try:
-                version = metadata.version(seam.distribution)
-            except metadata.PackageNotFoundError:
-                yield SeamState(
-                    seam=seam, version="", tested=False, missing=(f"the package {seam.distribution} is not installed",)
-                )
-                continue
-            tested = SpecifierSet(seam.versions).contains(version, prereleases=True)
-            yield SeamState(seam=seam, version=version, tested=tested, missing=tuple(seam.missing()))
+    for seam in (seam for engine in engines for seam in seams_of(engine)):
+        try:
+            version = metadata.version(seam.distribution)
+        except metadata.PackageNotFoundError:
+            absent = f"the package {seam.distribution} is not installed"
+            yield SeamState(seam=seam, version="", tested=False, missing=(absent,))
+            continue
+        tested = SpecifierSet(seam.versions).contains(version, prereleases=True)
+        missing = tuple(found for need in seam.needs if (found := need()))
+        yield SeamState(seam=seam, version=version, tested=tested, missing=missing)
 
 
 def require(*engines: Engine) -> None:
@@ -208,14 +203,15 @@ def _resolved(path: str) -> Any:
 
 
 def has_or_sets(kind: type, attribute: str) -> bool:
-    """Return whether a class has an attribute, or one of its methods sets it: what a constructor sets is no other."""
-    for each in kind.__mro__:
-        if attribute in vars(each):
-            return True
-        for member in vars(each).values():
-            code = getattr(inspect.unwrap(member) if inspect.isfunction(member) else member, "__code__", None)
-            if code is not None and attribute in code.co_names:
-                sets = bytes((dis.opmap["STORE_ATTR"], code.co_names.index(attribute) % 256))  # instruction, argument
-                if sets in code.co_code:
-                    return True
-    return False
+    """Return whether a class has an attribute, or one of its methods sets it, as its constructor may."""
+    return any(
+        attribute in vars(each) or any(_sets(member, attribute) for member in vars(each).values())
+        for each in kind.__mro__
+    )
+
+
+def _sets(member: Any, attribute: str) -> bool:
+    code = getattr(inspect.unwrap(member) if inspect.isfunction(member) else member, "__code__", None)
+    if code is None or attribute not in code.co_names:
+        return False
+    return any(each.opname == "STORE_ATTR" and each.argval == attribute for each in dis.get_instructions(code))

@@ -1,15 +1,14 @@
 """Seams of MLflow."""
 
+import functools
 from typing import Any
 
 from study.seams.base import Seam, has
 
-_MLFLOW = ">=3.17,<4"
+_seam = functools.partial(Seam, distribution="mlflow", versions=">=3.17,<4")
 
-SCHEMA = Seam(
+SCHEMA = _seam(
     name="mlflow-schema",
-    distribution="mlflow",
-    versions=_MLFLOW,
     does="compare the tables of a database with those of the installed MLflow",
     why="MLflow has a command that changes the tables, and no public function that only looks at them.",
     needs=(
@@ -17,10 +16,8 @@ SCHEMA = Seam(
         has("mlflow.store.db.utils:_get_latest_schema_revision"),
     ),
 )
-CREDENTIALS = Seam(
+CREDENTIALS = _seam(
     name="mlflow-credentials",
-    distribution="mlflow",
-    versions=_MLFLOW,
     does="ask a server for its version with the user's credentials",
     why="The client has no call for the version.",
     needs=(
@@ -28,7 +25,6 @@ CREDENTIALS = Seam(
         has("mlflow.utils.rest_utils:http_request"),
     ),
 )
-SEAMS = (SCHEMA, CREDENTIALS)
 
 
 def schemas(engine: Any) -> tuple[Any, Any]:

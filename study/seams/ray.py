@@ -1,12 +1,13 @@
 """Seams of Ray's core and of Ray Tune."""
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from study.seams.base import Seam, has, mentions
 
-_RAY = "==2.60.*"
+_seam = functools.partial(Seam, distribution="ray", versions="==2.60.*")
 LOST = (
     "ActorDiedError",
     "ActorUnavailableError",
@@ -19,10 +20,8 @@ LOST = (
 )
 """Names of Ray's exceptions for a process or node that is gone; what Ray calls an actor is a process."""
 
-SIGNAL_HANDLERS = Seam(
+SIGNAL_HANDLERS = _seam(
     name="ray-signal-handlers",
-    distribution="ray",
-    versions=_RAY,
     does="keep `ray.init` from replacing the driver's handler of SIGTERM",
     why="Ray's handler ends the process with an exit code of its own, before the records are closed.",
     upstream="https://github.com/ray-project/ray/pull/39482",
@@ -31,10 +30,8 @@ SIGNAL_HANDLERS = Seam(
         mentions("ray", "_private/worker.py", "ray._private.utils.set_sigterm_handler(sigterm_handler)"),
     ),
 )
-AUTHENTICATION = Seam(
+AUTHENTICATION = _seam(
     name="ray-authentication",
-    distribution="ray",
-    versions=_RAY,
     does="make Ray's core read its authentication variables again, before and after a private Ray",
     why="The core reads them once for each process, so that a second Ray in one process would be refused.",
     upstream="https://github.com/ray-project/ray/pull/64755 (the mode sticks after a local init)",
@@ -44,10 +41,8 @@ AUTHENTICATION = Seam(
         has("ray._raylet:AuthenticationTokenLoader.reset_cache"),
     ),
 )
-LOOPBACK = Seam(
+LOOPBACK = _seam(
     name="ray-loopback",
-    distribution="ray",
-    versions=_RAY,
     does="let a private Ray listen on the loopback address alone",
     why="On Linux Ray listens on the address of the host; the switch for macOS and Windows is read at the import.",
     upstream="https://github.com/ray-project/ray/pull/18904",
@@ -57,26 +52,20 @@ LOOPBACK = Seam(
         mentions("ray", "_private/services.py", "ENABLE_RAY_CLUSTER"),
     ),
 )
-NODES = Seam(
+NODES = _seam(
     name="ray-nodes-of-a-head",
-    distribution="ray",
-    versions=_RAY,
     does="ask the head of a cluster for its nodes without joining it",
     why="`ray.init` tries for minutes where the head refuses the token, and cannot be stopped.",
     needs=(has("ray._raylet:GcsClient"), has("ray._raylet:InnerGcsClient.get_all_node_info")),
 )
-SESSION_FOLDER = Seam(
+SESSION_FOLDER = _seam(
     name="ray-session-folder",
-    distribution="ray",
-    versions=_RAY,
     does="put the files of a private Ray into a folder that only this user can enter",
     why="Ray's own folder is open to everybody; the argument of `ray.init` for it has an underscore.",
     needs=(mentions("ray", "_private/worker.py", '"_temp_dir"'),),
 )
-ENVIRONMENT = Seam(
+ENVIRONMENT = _seam(
     name="ray-environment",
-    distribution="ray",
-    versions=_RAY,
     does="configure Ray and Tune by variables of the environment",
     why="Several are not documented; one that Ray has renamed would be ignored silently.",
     needs=(
@@ -102,23 +91,18 @@ ENVIRONMENT = Seam(
         ),
     ),
 )
-LOST_PROCESSES = Seam(
+LOST_PROCESSES = _seam(
     name="ray-lost-processes",
-    distribution="ray",
-    versions=_RAY,
     does="tell a trial that lost a process or a node from one that failed by itself, by the names of Ray's exceptions",
     why="The driver looks at them without importing Ray's modules; a new name would make a lost trial a failed one.",
     needs=tuple(has(f"ray.exceptions:{name}") for name in LOST),
 )
-REGISTRY = Seam(
+REGISTRY = _seam(
     name="tune-registry",
-    distribution="ray",
-    versions=_RAY,
     does="look up what makes the environment that a configuration names",
     why="Tune has a public function that registers a maker of environments, and none that returns it.",
     needs=(has("ray.tune.registry:_global_registry.get"), has("ray.tune.registry:ENV_CREATOR")),
 )
-SEAMS = (SIGNAL_HANDLERS, AUTHENTICATION, LOOPBACK, NODES, SESSION_FOLDER, ENVIRONMENT, LOST_PROCESSES, REGISTRY)
 
 
 @contextlib.contextmanager

@@ -4,12 +4,13 @@ Methods of ours that replace a private one of RLlib stay in their classes and ca
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from study.seams.base import Seam, has, uses
 
-_RLLIB = "==2.60.*"
+_seam = functools.partial(Seam, distribution="ray", versions="==2.60.*")
 _GROUP = "ray.rllib.env.env_runner_group:EnvRunnerGroup"
 _LEARNERS = "ray.rllib.core.learner.learner_group:LearnerGroup"
 _MANAGER = "ray.rllib.utils.actor_manager:FaultTolerantActorManager"
@@ -18,10 +19,8 @@ _LEARNER = "ray.rllib.core.learner.torch.torch_learner:TorchLearner"
 _IMPALA = "ray.rllib.algorithms.impala.impala_learner:IMPALALearner"
 _CONFIG = "ray.rllib.algorithms.algorithm_config:AlgorithmConfig"
 
-ACTORS = Seam(
+ACTORS = _seam(
     name="rllib-actors",
-    distribution="ray",
-    versions=_RLLIB,
     does="reach the actors of runners and learners one by one: to watch them, to ask one at a time, to kill them",
     why="The groups' public calls leave out actors that are slow or dead.",
     upstream="https://github.com/ray-project/ray/issues/63302 (late samples are dropped silently)",
@@ -34,10 +33,8 @@ ACTORS = Seam(
         has(f"{_MANAGER}.clear", "self"),
     ),
 )
-KEPT_RUNNERS = Seam(
+KEPT_RUNNERS = _seam(
     name="rllib-kept-runners",
-    distribution="ray",
-    versions=_RLLIB,
     does="build an algorithm whose runners live in processes that are up already",
     why="RLlib offers no way to hand actors over; starting 46 of them takes longer than a trial of a throughput study.",
     needs=(
@@ -47,10 +44,8 @@ KEPT_RUNNERS = Seam(
         uses(_GROUP, "_worker_manager", "_remote_config_obj_ref", "_tune_trial_id"),
     ),
 )
-FOLDER = Seam(
+FOLDER = _seam(
     name="rllib-folder",
-    distribution="ray",
-    versions=_RLLIB,
     does="give an algorithm a folder that is removed with it",
     why="RLlib would leave an empty folder in the user's home for each trial.",
     upstream="https://github.com/ray-project/ray/issues/46592",
@@ -59,27 +54,21 @@ FOLDER = Seam(
         uses("ray.rllib.algorithms.algorithm:Algorithm", "_logdir"),
     ),
 )
-LANE_SEEDS = Seam(
+LANE_SEEDS = _seam(
     name="rllib-lane-seeds",
-    distribution="ray",
-    versions=_RLLIB,
     does="reset the environments of a stock runner with a seed of each lane's own",
     why="RLlib seeds environment i of runner w with seed + w + i, so that neighbouring runners play the same episodes.",
     upstream="https://github.com/ray-project/ray/issues/46986",
     needs=(has(f"{_RUNNER}._try_env_reset", "self", "seed", "options"), uses(_RUNNER, "_seed")),
 )
-ENDED_EPISODES = Seam(
+ENDED_EPISODES = _seam(
     name="rllib-ended-episodes",
-    distribution="ray",
-    versions=_RLLIB,
     does="read the returns of the episodes that ended in a stock runner's sample",
     why="RLlib reports means of them, smoothed; sums and counts cannot be computed from these.",
     needs=(uses(_RUNNER, "_done_episodes_for_metrics", "_ongoing_episodes_for_metrics"),),
 )
-BATCHED_RUNNER = Seam(
+BATCHED_RUNNER = _seam(
     name="rllib-batched-runner",
-    distribution="ray",
-    versions=_RLLIB,
     does="keep the counters, and fetch the weights, that RLlib's own `sample` keeps and fetches",
     why="The batched runner replaces `sample` as a whole.",
     needs=(
@@ -94,10 +83,8 @@ BATCHED_RUNNER = Seam(
         ),
     ),
 )
-RUNNER_OPTIONS = Seam(
+RUNNER_OPTIONS = _seam(
     name="rllib-options",
-    distribution="ray",
-    versions=_RLLIB,
     does="see whether a user has set options that the batched runner or the lean learner cannot serve",
     why="`AlgorithmConfig` keeps them in private attributes.",
     needs=(
@@ -113,10 +100,8 @@ RUNNER_OPTIONS = Seam(
         ),
     ),
 )
-FORWARD = Seam(
+FORWARD = _seam(
     name="rllib-forward",
-    distribution="ray",
-    versions=_RLLIB,
     does="call a module's networks without the checks around `forward_exploration` and `forward_train`",
     why="The checks cost as much as a small network, at every step and minibatch.",
     needs=(
@@ -124,10 +109,8 @@ FORWARD = Seam(
         has("ray.rllib.core.rl_module.torch.torch_rl_module:TorchRLModule._forward_train", "self", "batch", "kwargs"),
     ),
 )
-LEAN_LEARNER = Seam(
+LEAN_LEARNER = _seam(
     name="rllib-lean-learner",
-    distribution="ray",
-    versions=_RLLIB,
     does="keep the counters and states that RLlib's own `Learner.update` keeps",
     why="The lean learner replaces `update` as a whole.",
     needs=(
@@ -143,18 +126,14 @@ LEAN_LEARNER = Seam(
         ),
     ),
 )
-CONNECTOR = Seam(
+CONNECTOR = _seam(
     name="rllib-learner-connector",
-    distribution="ray",
-    versions=_RLLIB,
     does="read gamma and lambda where RLlib's learner uses them",
     why="What was asked is compared with what runs; the connector of a learner is a private attribute.",
     needs=(uses(_LEARNER, "_learner_connector"),),
 )
-LEARNER_THREAD = Seam(
+LEARNER_THREAD = _seam(
     name="rllib-learner-thread",
-    distribution="ray",
-    versions=_RLLIB,
     does="notice the end of an asynchronous learner's thread, count its work, and wait until it has none",
     why="RLlib hands batches to a thread and does not look after it: a dead one lets the algorithm wait for ever.",
     upstream="https://github.com/ray-project/ray/issues/36801 (the thread's death, on the old API stack)",
@@ -164,27 +143,21 @@ LEARNER_THREAD = Seam(
         uses("ray.rllib.algorithms.impala.impala_learner:_LearnerThread", "_update_method"),
     ),
 )
-POLICY_LAG = Seam(
+POLICY_LAG = _seam(
     name="rllib-policy-lag",
-    distribution="ray",
-    versions=_RLLIB,
     does="add up how many updates old the policy was that a sample was drawn with",
     why="RLlib logs its own measure of it, smoothed.",
     needs=(has(f"{_LEARNER}._compute_off_policyness", "self", "batch"), uses(_LEARNER, "_weights_seq_no")),
 )
-ASYNCHRONOUS_SAMPLES = Seam(
+ASYNCHRONOUS_SAMPLES = _seam(
     name="rllib-asynchronous-samples",
-    distribution="ray",
-    versions=_RLLIB,
     does="ask the runners of APPO and IMPALA, and wait for their samples",
     why="RLlib polls, and drops samples that come late.",
     upstream="https://github.com/ray-project/ray/issues/63302",
     needs=(has("ray.rllib.algorithms.impala:IMPALA._sample_and_get_connector_states", "self"),),
 )
-ENCODERS = Seam(
+ENCODERS = _seam(
     name="rllib-encoders",
-    distribution="ray",
-    versions=_RLLIB,
     does="build encoders that normalise observations, and IMPALA's convolutions, in RLlib's modules",
     why="The catalog's method for it, and the forward pass of an encoder, have an underscore.",
     needs=(
@@ -196,22 +169,6 @@ ENCODERS = Seam(
         ),
         has("ray.rllib.core.models.torch.base:TorchModel._forward", "self", "input_dict", "kwargs"),
     ),
-)
-SEAMS = (
-    ACTORS,
-    KEPT_RUNNERS,
-    FOLDER,
-    LANE_SEEDS,
-    ENDED_EPISODES,
-    BATCHED_RUNNER,
-    RUNNER_OPTIONS,
-    FORWARD,
-    LEAN_LEARNER,
-    CONNECTOR,
-    LEARNER_THREAD,
-    POLICY_LAG,
-    ASYNCHRONOUS_SAMPLES,
-    ENCODERS,
 )
 
 

@@ -14,7 +14,6 @@ MESSAGES = Seam(
     why="Its writer imports torch where that is installed: seconds and 200 MB in a process that only copies numbers.",
     needs=(lambda: _missing(),),
 )
-SEAMS = (MESSAGES,)
 
 
 def _missing() -> str:

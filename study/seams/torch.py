@@ -20,7 +20,6 @@ FOREACH = Seam(
         has("torch:_foreach_clamp_max_"),
     ),
 )
-SEAMS = (FOREACH,)
 
 
 def norms(tensors: "list[Tensor]") -> "list[Tensor]":

@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from study.cli.commands import app
 from study.errors import EngineError
 from study.seams import base
-from study.seams import ray as ray_seams
 from study.seams.base import ENGINES, Seam, has, mentions, parameters_of, require, seams_of, states, uses
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +90,7 @@ def test_needs_name_what_is_missing():
 
 def test_an_engine_that_is_not_installed_breaks_its_seams(monkeypatch):
     absent = Seam(name="x", distribution="no-such-package", versions=">=1", does="do", why="So.", needs=(lambda: "",))
-    monkeypatch.setattr(ray_seams, "SEAMS", (absent,))
+    monkeypatch.setattr(base, "seams_of", lambda engine: (absent,))
     (state,) = states(["ray"])
     assert (state.holds, state.version, state.missing) == (False, "", ("the package no-such-package is not installed",))
 
