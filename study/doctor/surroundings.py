@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from study.errors import StudyError
-from study.hosts.facts import NodeFacts
+from study.hosts.probe import NodeFacts
 from study.planning.shape import ClusterShape, NodeShape
 from study.space.spec import StudySpec
 

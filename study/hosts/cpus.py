@@ -5,7 +5,7 @@ import platform
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from study.hosts.control_groups import cpu_quota, read_text
 
@@ -50,8 +50,17 @@ def count_gpus(driver: Path = Path("/proc/driver/nvidia/gpus")) -> int:
     return min(count, len([device for device in visible.split(",") if device.strip() not in ("", "-1", "NoDevFiles")]))
 
 
-def read_frequency() -> dict[str, Any]:
-    """Return what decides the CPUs' clock; no governors in most virtual machines, where the host decides."""
+class FrequencyFacts(TypedDict):
+    """What decides the CPUs' clock; no governors in most virtual machines, where the host decides."""
+
+    governors: list[str]
+    driver: str
+    turbo: bool | None
+    """None: the system does not tell."""
+
+
+def read_frequency() -> FrequencyFacts:
+    """Return what decides the CPUs' clock."""
     folders = [CPU_FOLDER / f"cpu{cpu}" / "cpufreq" for cpu in usable_cpus()]
     governors = {text for folder in folders if (text := read_text(folder / "scaling_governor"))}
     turbo = None
@@ -59,4 +68,5 @@ def read_frequency() -> dict[str, Any]:
         turbo = no_turbo == "0"
     elif boost := read_text(CPU_FOLDER / "cpufreq" / "boost"):
         turbo = boost == "1"
-    return {"governors": sorted(governors), "driver": read_text(folders[0] / "scaling_driver"), "turbo": turbo}
+    driver = read_text(folders[0] / "scaling_driver")
+    return FrequencyFacts(governors=sorted(governors), driver=driver, turbo=turbo)

@@ -4,6 +4,7 @@ import contextlib
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypedDict
 
 import psutil
 
@@ -27,14 +28,21 @@ def memory_limits() -> Iterator[tuple[Path, int, int]]:
                 yield group, limit, usage
 
 
-def read_memory() -> dict[str, int]:
-    """Return total and available memory (MB of 2**20 bytes) of the machine, or of the tightest control group."""
+class MemoryFacts(TypedDict):
+    """Memory of the machine or of the tightest control group, in MB of 2**20 bytes."""
+
+    total_mb: int
+    available_mb: int
+
+
+def read_memory() -> MemoryFacts:
+    """Return the memory that processes here may use."""
     machine = psutil.virtual_memory()
     total, available = machine.total, machine.available
     for group, limit, usage in memory_limits():
         if limit < machine.total:
             total, available = min(total, limit), min(available, max(limit - usage + _file_cache(group), 0))
-    return {"total_mb": total // 2**20, "available_mb": available // 2**20}
+    return MemoryFacts(total_mb=total // 2**20, available_mb=available // 2**20)
 
 
 def _file_cache(group: Path) -> int:

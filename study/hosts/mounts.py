@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypedDict
 
 _NETWORK = (
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "lustre", "gpfs", "beegfs", "fhgfs", "ceph", "glusterfs"),
@@ -68,15 +69,19 @@ def mount_of(path: Path, table: Path = Path("/proc/self/mountinfo")) -> Mount:
     return found
 
 
-def read_disk(folder: str) -> dict[str, str | int]:
-    """Return type, size and free space (MB of 2**20 bytes) of the file system of a folder."""
-    usage = shutil.disk_usage(folder)
-    return {
-        "folder": folder,
-        "type": mount_of(Path(folder)).kind,
-        "total_mb": usage.total // 2**20,
-        "free_mb": usage.free // 2**20,
-    }
+class DiskFacts(TypedDict):
+    """The file system of a folder; sizes in MB of 2**20 bytes."""
+
+    folder: str
+    type: str
+    total_mb: int
+    free_mb: int
+
+
+def read_disk(folder: str) -> DiskFacts:
+    """Return the file system that a folder is on."""
+    usage, kind = shutil.disk_usage(folder), mount_of(Path(folder)).kind
+    return DiskFacts(folder=folder, type=kind, total_mb=usage.total // 2**20, free_mb=usage.free // 2**20)
 
 
 def is_locked_by_kernel(file: Path) -> bool:

@@ -1,7 +1,8 @@
 """Everything that `study.doctor` asks a node about itself, as plain values. Standard library and psutil.
 
 The functions of this package travel to the nodes by value, so that a node without this project, or with another version
-of it, answers too. What cannot be read becomes a fault with its reason.
+of it, answers too: facts are plain dictionaries of JSON values. Memory and disk are in MB (2**20 bytes). None stands
+for "the system does not tell", unless a field says otherwise. What cannot be read becomes a fault with its reason.
 """
 
 import hashlib
@@ -17,63 +18,43 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import psutil
 
 from study.hosts.control_groups import control_groups, cpu_quota, read_number
-from study.hosts.cpus import cores_of, cpu_model, num_cores, read_frequency, usable_cpus
+from study.hosts.cpus import FrequencyFacts, cores_of, cpu_model, num_cores, read_frequency, usable_cpus
 from study.hosts.jobs import granted_cpus
 from study.hosts.load import OwnProcesses, load_between, read_pressure_share, snapshot
 from study.hosts.machine import boot_id
-from study.hosts.memory import read_memory
-from study.hosts.mounts import read_disk
+from study.hosts.memory import MemoryFacts, read_memory
+from study.hosts.mounts import DiskFacts, read_disk
 from study.hosts.processes import Raylet, open_ports, own_raylet, threads_of_user
 
 PROJECT = ("study", "analysis")
 """The packages that every node must have in the same version."""
 
 
-def read_node(*, sample_s: float, asking: Sequence[int] = (), asking_boot_id: str = "") -> dict[str, Any]:
-    """Return the facts of this node and the faults met: `{"facts": NodeFacts, "faults": {fact: reason}}`.
+class IdentityFacts(TypedDict):
+    """Which machine."""
 
-    Args:
-        sample_s: Seconds to watch the load; 0 for not at all.
-        asking: Processes of whoever asks, which are not foreign.
-        asking_boot_id: `boot_id()` of the machine of these processes.
-    """
-    ray = own_raylet()
-    own = (os.getpid(), *(asking if boot_id() == asking_boot_id else ()))
-    readers: dict[str, Callable[[], Any]] = {
-        "identity": read_identity,
-        "software": read_software,
-        "cpus": read_cpus,
-        "memory": read_memory,
-        "shm": lambda: read_disk("/dev/shm"),
-        "temporary": lambda: read_disk(tempfile.gettempdir() if ray is None else ray.options["temp_dir"]),
-        "limits": read_limits,
-        "token": read_token,
-        "threads_variable": lambda: _threads_variable(ray),
-        "ray": lambda: None if ray is None else read_ray(ray),
-        "load": lambda: read_load(sample_s, own, ray) if sample_s else None,
-        "frequency": read_frequency,
-    }
-    facts: dict[str, Any] = {}
-    faults: dict[str, str] = {}
-    for name, read in readers.items():
-        try:
-            facts[name] = read()
-        except Exception as error:  # noqa: BLE001 (the person sees it, and the rest is still read)
-            faults[name] = f"{type(error).__name__}: {error}"
-    return {"facts": facts, "faults": faults}
+    boot_id: str
+    """The same for all that runs under one kernel."""
+    cpu_model: str
 
 
-def read_identity() -> dict[str, Any]:
-    """Return which machine this is."""
-    return {"hostname": socket.gethostname(), "boot_id": boot_id(), "cpu_model": cpu_model()}
+class SoftwareFacts(TypedDict):
+    """Python and the distributions there."""
+
+    python: str
+    versions: dict[str, str]
+    """By normalised name."""
+    source: str | None
+    """Digest of this project's modules; None where they cannot be imported."""
+    source_folder: str | None
 
 
-def read_software() -> dict[str, Any]:
+def read_software() -> SoftwareFacts:
     """Return Python, every distribution, and a digest of this project as it would be imported here."""
     versions: dict[str, str] = {}
     for distribution in metadata.distributions():  # in the order of the path: the first one is imported
@@ -81,12 +62,12 @@ def read_software() -> dict[str, Any]:
         if name:
             versions.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution.version)
     folders = [folder for name in PROJECT if (folder := _folder_of(name)) is not None]
-    return {
-        "python": platform.python_version(),
-        "versions": versions,
-        "source": digest_of(folders) if len(folders) == len(PROJECT) else None,
-        "source_folder": str(folders[0]) if folders else None,
-    }
+    return SoftwareFacts(
+        python=platform.python_version(),
+        versions=versions,
+        source=digest_of(folders) if len(folders) == len(PROJECT) else None,
+        source_folder=str(folders[0]) if folders else None,
+    )
 
 
 def _folder_of(package: str) -> Path | None:
@@ -107,29 +88,60 @@ def digest_of(folders: Sequence[Path]) -> str:
     return content.hexdigest()[:12]
 
 
-def read_cpus() -> dict[str, Any]:
+class CpuFacts(TypedDict):
+    """CPUs that processes there may use."""
+
+    machine: int
+    """Logical CPUs of the machine."""
+    allowed: int
+    """Logical CPUs of this process's affinity."""
+    quota: float | None
+    """CPUs of the tightest quota of the control groups; None without one."""
+    cores: list[str]
+    """The physical cores behind the allowed CPUs, each by the list of its hyper-threads."""
+    num_cores: int
+    """How many of them a study uses."""
+    granted: int | None
+    """CPUs that the batch system gave on this node; None outside of a job."""
+    granted_by: str
+    """The variable that says so."""
+
+
+def read_cpus() -> CpuFacts:
     """Return the CPUs that processes may use here, by the kernel and by the batch system."""
     allowed, name = usable_cpus(), socket.gethostname()
     granted, granted_by = granted_cpus((name, name.partition(".")[0]))
-    return {
-        "machine": os.cpu_count() or len(allowed),
-        "allowed": len(allowed),
-        "quota": cpu_quota(),
-        "cores": cores_of(allowed),
-        "num_cores": num_cores(),
-        "granted": granted,
-        "granted_by": granted_by,
-    }
+    return CpuFacts(
+        machine=os.cpu_count() or len(allowed),
+        allowed=len(allowed),
+        quota=cpu_quota(),
+        cores=cores_of(allowed),
+        num_cores=num_cores(),
+        granted=granted,
+        granted_by=granted_by,
+    )
 
 
-def read_limits() -> dict[str, Any]:
+class LimitFacts(TypedDict):
+    """Limits of the system on what a user has."""
+
+    open_files: int
+    """Soft limit."""
+    open_files_hard: int
+    thread_room: int | None
+    """Threads that this user may still start; None: no limit."""
+    thread_limit: str
+    """Which limit that is."""
+
+
+def read_limits() -> LimitFacts:
     """Return the limits on open files and on threads."""
     soft, hard = (
         sys.maxsize if limit == resource.RLIM_INFINITY else limit
         for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
     )
     room, limit = min(_thread_rooms(), default=(None, ""))
-    return {"open_files": soft, "open_files_hard": hard, "thread_room": room, "thread_limit": limit}
+    return LimitFacts(open_files=soft, open_files_hard=hard, thread_room=room, thread_limit=limit)
 
 
 def _thread_rooms() -> list[tuple[int, str]]:
@@ -145,16 +157,27 @@ def _thread_rooms() -> list[tuple[int, str]]:
     return rooms
 
 
-def read_token() -> dict[str, Any]:
+class TokenFacts(TypedDict):
+    """Ray's token authentication as a process there finds it."""
+
+    mode: str | None
+    """`RAY_AUTH_MODE`; None when it is not set."""
+    token_file: str | None
+    """The file that Ray would take a token from; None without one."""
+    token_readers: str
+    """Who beside its owner can read it: `everybody`, `its group` or nobody (empty)."""
+
+
+def read_token() -> TokenFacts:
     """Return where Ray would take a token from, and who can read it. The token itself is never read."""
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
     file = Path(named) if named else Path.home() / ".ray" / "auth_token"
     exists = file.is_file()
-    return {
-        "mode": os.environ.get("RAY_AUTH_MODE"),
-        "token_file": str(file) if exists else None,
-        "token_readers": readers_of(file) if exists else "",
-    }
+    return TokenFacts(
+        mode=os.environ.get("RAY_AUTH_MODE"),
+        token_file=str(file) if exists else None,
+        token_readers=readers_of(file) if exists else "",
+    )
 
 
 def readers_of(file: Path) -> str:
@@ -178,16 +201,37 @@ def _threads_variable(ray: Raylet | None) -> str | None:
     return variables.get("OMP_NUM_THREADS")
 
 
-def read_ray(ray: Raylet) -> dict[str, Any]:
+class RayFacts(TypedDict):
+    """The Ray that a task runs in."""
+
+    plasma_directory: str
+    niceness: int
+    """Of a worker."""
+    open_ports: list[str]
+    """Where its processes listen beyond the loopback interface."""
+
+
+def read_ray(ray: Raylet) -> RayFacts:
     """Return what the Ray that this task runs in looks like from inside."""
-    return {
-        "plasma_directory": ray.options.get("plasma_directory", ""),
-        "niceness": os.getpriority(os.PRIO_PROCESS, 0),
-        "open_ports": open_ports(ray.options["session_dir"]),
-    }
+    return RayFacts(
+        plasma_directory=ray.options.get("plasma_directory", ""),
+        niceness=os.getpriority(os.PRIO_PROCESS, 0),
+        open_ports=open_ports(ray.options["session_dir"]),
+    )
 
 
-def read_load(sample_s: float, own: Sequence[int], ray: Raylet | None) -> dict[str, Any]:
+class LoadFacts(TypedDict):
+    """What else happens on the cores that we may use; fields as of `study.hosts.load.NodeLoad`."""
+
+    seconds: float
+    foreign_cores: float | None
+    stolen_cores: float | None
+    largest: str
+    pressure: float | None
+    """Share of the last ten seconds in which some task waited for a CPU."""
+
+
+def read_load(sample_s: float, own: Sequence[int], ray: Raylet | None) -> LoadFacts:
     """Return what happens on this machine's CPUs for a while beside this Ray and whoever asks.
 
     Args:
@@ -200,10 +244,64 @@ def read_load(sample_s: float, own: Sequence[int], ray: Raylet | None) -> dict[s
     first = snapshot(ours)
     time.sleep(sample_s)
     load = load_between(first, snapshot(ours, last=True))
-    return {
-        "seconds": sample_s if load is None else load.seconds,
-        "foreign_cores": None if load is None else load.foreign_cores,
-        "stolen_cores": None if load is None else load.stolen_cores,
-        "largest": "" if load is None else load.largest,
-        "pressure": read_pressure_share(),
+    return LoadFacts(
+        seconds=sample_s if load is None else load.seconds,
+        foreign_cores=None if load is None else load.foreign_cores,
+        stolen_cores=None if load is None else load.stolen_cores,
+        largest="" if load is None else load.largest,
+        pressure=read_pressure_share(),
+    )
+
+
+class NodeFacts(TypedDict):
+    """Everything; what could not be read is missing, and named among the faults."""
+
+    identity: IdentityFacts
+    software: SoftwareFacts
+    cpus: CpuFacts
+    memory: MemoryFacts
+    shm: DiskFacts
+    temporary: DiskFacts
+    limits: LimitFacts
+    token: TokenFacts
+    threads_variable: str | None
+    """`OMP_NUM_THREADS` as Ray's workers inherit it; None: not set."""
+    ray: RayFacts | None
+    """None outside of Ray."""
+    load: LoadFacts | None
+    """None: not watched."""
+    frequency: FrequencyFacts
+
+
+def read_node(*, sample_s: float, asking: Sequence[int] = (), asking_boot_id: str = "") -> dict[str, Any]:
+    """Return the facts of this node and the faults met: `{"facts": NodeFacts, "faults": {fact: reason}}`.
+
+    Args:
+        sample_s: Seconds to watch the load; 0 for not at all.
+        asking: Processes of whoever asks, which are not foreign.
+        asking_boot_id: `boot_id()` of the machine of these processes.
+    """
+    ray = own_raylet()
+    own = (os.getpid(), *(asking if boot_id() == asking_boot_id else ()))
+    readers: dict[str, Callable[[], Any]] = {
+        "identity": lambda: IdentityFacts(boot_id=boot_id(), cpu_model=cpu_model()),
+        "software": read_software,
+        "cpus": read_cpus,
+        "memory": read_memory,
+        "shm": lambda: read_disk("/dev/shm"),
+        "temporary": lambda: read_disk(tempfile.gettempdir() if ray is None else ray.options["temp_dir"]),
+        "limits": read_limits,
+        "token": read_token,
+        "threads_variable": lambda: _threads_variable(ray),
+        "ray": lambda: None if ray is None else read_ray(ray),
+        "load": lambda: read_load(sample_s, own, ray) if sample_s else None,
+        "frequency": read_frequency,
     }
+    facts: dict[str, Any] = {}
+    faults: dict[str, str] = {}
+    for name, read in readers.items():
+        try:
+            facts[name] = read()
+        except Exception as error:  # noqa: BLE001 (the person sees it, and the rest is still read)
+            faults[name] = f"{type(error).__name__}: {error}"
+    return {"facts": facts, "faults": faults}

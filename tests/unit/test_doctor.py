@@ -22,8 +22,8 @@ from study.doctor.checks import DoctorCheck
 from study.doctor.results import CheckResult, fail, failed, merged, ok, warn
 from study.doctor.surroundings import JoinedCluster, NodeReport, Surroundings
 from study.errors import ClusterError, RecordError
-from study.hosts.facts import NodeFacts
 from study.hosts.mounts import Mount
+from study.hosts.probe import NodeFacts
 from study.planning.shape import LOCAL
 from study.records import trust
 from tests.spaces import spec
@@ -31,7 +31,7 @@ from tests.spaces import spec
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = {f"{check.theme}: {check.name}": check for check in doctor.all_checks()}
 FACTS: dict[str, Any] = {
-    "identity": {"hostname": "n", "boot_id": "boot", "cpu_model": "A CPU"},
+    "identity": {"boot_id": "boot", "cpu_model": "A CPU"},
     "software": {
         "python": "3.11.2",
         "versions": {"ray": "2.60.0", "torch": "2.13.0", "rich": "14.0"},

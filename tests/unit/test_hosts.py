@@ -15,11 +15,10 @@ import pytest
 
 from study.hosts import control_groups, cpus, probe
 from study.hosts.cpus import cores_of, count_gpus
-from study.hosts.facts import NodeFacts
 from study.hosts.jobs import Job, current_job, granted_cpus, job_of, oar_says_over, slurm_says_over
 from study.hosts.machine import machine
 from study.hosts.mounts import Mount, mount_of
-from study.hosts.probe import digest_of, read_node, readers_of
+from study.hosts.probe import NodeFacts, digest_of, read_node, readers_of
 from study.hosts.processes import children_of, options_of, started_at, still_runs
 
 ROOT = Path(__file__).resolve().parents[2]
