@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from study.console import NARROW, say, terminal, write_json
-from study.doctor import all_checks, gather, judge
 from study.doctor.results import LEVELS, CheckResult
 from study.errors import ExitCode
 from study.options import (
@@ -31,6 +30,9 @@ from study.options import (
 )
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+NAME_WIDTH = 28
+"""Columns of the longest name of a check."""
 
 app = command_app()
 
@@ -54,9 +56,12 @@ def doctor(
     """
     named = space_argument or space
     spec = load(one_space(space_argument, space), set_, None, None) if named else None
+    from study.doctor.asking import find_surroundings
+    from study.doctor.checks import judge
+
     console = terminal()
     with _waiting():
-        around = gather(address=address, tracking_uri=tracking_uri, out=out, spec=spec)
+        around = find_surroundings(address=address, tracking_uri=tracking_uri, out=out, spec=spec)
     results = []
     for result in judge(around):
         results.append(result)
@@ -80,7 +85,7 @@ def print_result(console: Console, result: CheckResult) -> None:
     table.add_column(width=4)
     narrow = console.width < NARROW
     if not narrow:
-        table.add_column(width=max(len(f"{check.theme}: {check.name}") for check in all_checks()))
+        table.add_column(width=NAME_WIDTH)
     table.add_column(overflow="fold")
     weight = "bold" if result.level != "ok" else ""
     text = Text(f"{result.name}: " if narrow else "", style=weight)

@@ -19,6 +19,7 @@ from study.doctor.surroundings import JoinedCluster, NodeReport, Surroundings
 from study.errors import ClusterError, SpaceError, StudyError
 from study.hosts.machine import boot_id
 from study.hosts.probe import read_node
+from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, asked_uri
 from study.planning.shape import LOCAL
 from study.space.spec import EnvironmentSpec, StudySpec
 from study.trial.engine.envs.probing import probe
@@ -29,10 +30,16 @@ ANSWER_TIMEOUT_S = 60.0
 """How long a node may take: the first task there starts a process."""
 
 
-def find_surroundings(*, address: str | None, tracking_uri: str, out: Path, spec: StudySpec | None) -> Surroundings:
-    """Ask this machine, or the cluster at `address` as `study.cluster.address` resolves it.
+def find_surroundings(
+    *, address: str | None = None, tracking_uri: str | None = None, out: Path = Path("studies"), spec: StudySpec | None
+) -> Surroundings:
+    """Ask this machine, or every node of a live Ray. What Ray prints about its nodes is dropped: the results say it.
 
-    What Ray prints about its nodes is dropped: the results say it, and may be read by programs.
+    Args:
+        address: Ray to join, as of `run`; None for `RAY_ADDRESS` or this machine.
+        tracking_uri: MLflow; None for what `run` uses by default.
+        out: Folder that holds the studies.
+        spec: A space: then its environment is made on every node.
     """
     cluster, refusal = None, None
     try:
@@ -51,7 +58,7 @@ def find_surroundings(*, address: str | None, tracking_uri: str, out: Path, spec
         )
     return Surroundings(
         here=ask_here(spec, sample_s=0.0 if cluster is not None else SAMPLE_S),
-        tracking_uri=tracking_uri,
+        tracking_uri=asked_uri(tracking_uri) or DEFAULT_TRACKING_URI,
         out=out,
         spec=spec,
         cluster=cluster,

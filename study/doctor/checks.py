@@ -1,20 +1,16 @@
-"""How a check is run: alone or for every node, for a limited time, and what is said when it crashes."""
+"""The table of checks, and how each is run: for a limited time, and with a result when it crashes."""
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from study.doctor.results import CheckResult, fail, failed, merged, warn
-from study.doctor.surroundings import NodeReport, Surroundings
+from study.doctor import fit, nodes, packages, ray, storage, tracking
+from study.doctor.results import CheckResult, crashed, failed
+from study.doctor.surroundings import Surroundings
 from study.errors import StudyError
-from study.planning.shape import LOCAL
 from study.trial.deadline import within
 
 TIMEOUT_S = 60.0
 """How long one check may take: a network file system that is away never answers."""
-
-Judge = Callable[[Surroundings], CheckResult | None]
-"""Judges the surroundings; None where the question does not arise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +19,8 @@ class DoctorCheck:
 
     theme: str
     name: str
-    judge: Judge
+    judge: Callable[[Surroundings], CheckResult | None]
+    """Judges the surroundings; None where the question does not arise."""
 
     def run(self, around: Surroundings) -> CheckResult | None:
         """Return the result; whatever happens becomes one."""
@@ -38,28 +35,33 @@ class DoctorCheck:
         return None if result is None else replace(result, theme=self.theme, check=self.name)
 
 
-def on_every_node(judge: Callable[[NodeReport, Surroundings], CheckResult | None]) -> Judge:
-    """Make one result of what `judge` says of each node."""
+CHECKS = (
+    DoctorCheck("ray", "connection", ray.connection),
+    DoctorCheck("ray", "nodes", ray.nodes),
+    DoctorCheck("ray", "token", ray.token),
+    DoctorCheck("ray", "workers", ray.workers),
+    DoctorCheck("packages", "requirements", packages.requirements),
+    DoctorCheck("packages", "same as the driver", packages.same_as_driver),
+    DoctorCheck("nodes", "CPUs", nodes.cpus),
+    DoctorCheck("nodes", "machines", nodes.machines),
+    DoctorCheck("nodes", "memory", nodes.memory),
+    DoctorCheck("nodes", "limits", nodes.limits),
+    DoctorCheck("nodes", "shared memory", nodes.shared_memory),
+    DoctorCheck("nodes", "temporary folder", nodes.temporary),
+    DoctorCheck("nodes", "other work", nodes.other_work),
+    DoctorCheck("nodes", "frequency", nodes.frequency),
+    DoctorCheck("storage", "folder", storage.folder),
+    DoctorCheck("storage", "free space", storage.free_space),
+    DoctorCheck("mlflow", "answers", tracking.answers),
+    DoctorCheck("mlflow", "file system", tracking.filesystem),
+    DoctorCheck("space", "largest trial", fit.plan),
+    DoctorCheck("space", "environment", fit.environment),
+)
+"""In the order in which they are shown."""
 
-    def judged(node: NodeReport, around: Surroundings) -> CheckResult | None:
-        try:
-            return judge(node, around)
-        except Exception as error:  # noqa: BLE001 (a check that crashes is a result)
-            return crashed(error, node)
 
-    @functools.wraps(judge)
-    def judge_all(around: Surroundings) -> CheckResult | None:
-        results = {node.address: judged(node, around) for node in around.nodes}
-        return merged({address: result for address, result in results.items() if result is not None}, here=LOCAL)
-
-    return judge_all
-
-
-def crashed(error: Exception, *nodes: NodeReport) -> CheckResult:
-    """Return the result of a check that could not be made, because of a fact that could not be read or a fault."""
-    missing = str(error.args[0]) if isinstance(error, KeyError) and error.args else ""
-    for node in nodes:
-        if missing in node.faults:
-            return warn(f"cannot be read: {node.faults[missing]}", "Look at it on the node by hand.")
-    got = " ".join(str(error).split())[:200]
-    return fail(f"this check itself failed, {type(error).__name__}: {got}", "Look at it by hand, and report this line.")
+def judge(around: Surroundings) -> Iterator[CheckResult]:
+    """Yield one result for each check that applies, as soon as it is known."""
+    for check in CHECKS:
+        if (result := check.run(around)) is not None:
+            yield result

@@ -1,8 +1,7 @@
 """Whether the trials of a space fit here, and what their times will be worth."""
 
 from study.designs.registry import make_plan
-from study.doctor.checks import DoctorCheck, on_every_node
-from study.doctor.results import CheckResult, fail, ok, warn
+from study.doctor.results import CheckResult, fail, ok, on_every_node, warn
 from study.doctor.surroundings import NodeReport, Surroundings
 from study.text import count, gigabytes, listed
 
@@ -39,6 +38,3 @@ def environment(node: NodeReport, around: Surroundings) -> CheckResult | None:
     if node.environment:
         return fail(f"{name} cannot be made: {node.environment}", "Install it on every node, in Ray's environment.")
     return ok(f"{name} can be made and stepped")
-
-
-CHECKS = (DoctorCheck("space", "largest trial", plan), DoctorCheck("space", "environment", environment))

@@ -2,8 +2,7 @@
 
 from collections import defaultdict
 
-from study.doctor.checks import DoctorCheck, on_every_node
-from study.doctor.results import CheckResult, fail, ok, some, warn
+from study.doctor.results import CheckResult, fail, ok, on_every_node, some, warn
 from study.doctor.surroundings import NodeReport, Surroundings
 from study.hosts.mounts import Mount
 from study.planning.needs import execution_of, memory_mb
@@ -227,15 +226,3 @@ def frequency(node: NodeReport, around: Surroundings) -> CheckResult:
             "`cpupower frequency-set -g performance`, where you may; else leave out the first iterations of trials.",
         )
     return ok(f"CPU frequency governor {', '.join(sorted(governors))}{turbo}")
-
-
-CHECKS = (
-    DoctorCheck("nodes", "CPUs", cpus),
-    DoctorCheck("nodes", "machines", machines),
-    DoctorCheck("nodes", "memory", memory),
-    DoctorCheck("nodes", "limits", limits),
-    DoctorCheck("nodes", "shared memory", shared_memory),
-    DoctorCheck("nodes", "temporary folder", temporary),
-    DoctorCheck("nodes", "other work", other_work),
-    DoctorCheck("nodes", "frequency", frequency),
-)

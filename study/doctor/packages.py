@@ -4,8 +4,7 @@ from importlib import metadata
 
 from packaging.requirements import Requirement
 
-from study.doctor.checks import DoctorCheck, on_every_node
-from study.doctor.results import CheckResult, fail, ok, some, warn
+from study.doctor.results import CheckResult, fail, ok, on_every_node, some, warn
 from study.doctor.surroundings import NodeReport, Surroundings
 from study.text import count
 
@@ -71,9 +70,3 @@ def same_as_driver(node: NodeReport, around: Surroundings) -> CheckResult | None
     found = some([f"{name} {there.get(name, 'missing')} instead of {here.get(name, 'none')}" for name in others])
     fix = "Install the same versions everywhere: `pip freeze` here, `pip install -r` there."
     return fail(found, fix) if set(others) & set(RESULTS) else warn(found, fix)
-
-
-CHECKS = (
-    DoctorCheck("packages", "requirements", requirements),
-    DoctorCheck("packages", "same as the driver", same_as_driver),
-)

@@ -3,8 +3,7 @@
 import os
 import shlex
 
-from study.doctor.checks import DoctorCheck, on_every_node
-from study.doctor.results import CheckResult, fail, failed, ok, some, warn
+from study.doctor.results import CheckResult, fail, failed, ok, on_every_node, some, warn
 from study.doctor.surroundings import NodeReport, Surroundings
 from study.text import count
 
@@ -89,11 +88,3 @@ def workers(node: NodeReport, around: Surroundings) -> CheckResult:
             "Set RAY_worker_niceness=0 for `ray start` on each node.",
         )
     return ok("normal priority, and threads for the CPUs that each process reserves")
-
-
-CHECKS = (
-    DoctorCheck("ray", "connection", connection),
-    DoctorCheck("ray", "nodes", nodes),
-    DoctorCheck("ray", "token", token),
-    DoctorCheck("ray", "workers", workers),
-)

@@ -1,10 +1,13 @@
 """What a check says: ok, warn or fail, what was found and what to do; and the results of many nodes as one. Pure."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from study.doctor.surroundings import NodeReport, Surroundings
 from study.errors import StudyError, in_one_line
+from study.planning.shape import LOCAL
 from study.text import count
 
 Level = Literal["ok", "warn", "fail"]
@@ -55,12 +58,41 @@ def failed(error: StudyError) -> CheckResult:
     return fail(" ".join(found.split()).rstrip("."), error.fix or "See the message.")
 
 
-def merged(results: Mapping[str, CheckResult], *, here: str) -> CheckResult | None:
+def crashed(error: Exception, *nodes: NodeReport) -> CheckResult:
+    """Return the result of a check that could not be made, because of a fact that could not be read or a fault."""
+    missing = str(error.args[0]) if isinstance(error, KeyError) and error.args else ""
+    for node in nodes:
+        if missing in node.faults:
+            return warn(f"cannot be read: {node.faults[missing]}", "Look at it on the node by hand.")
+    got = " ".join(str(error).split())[:200]
+    return fail(f"this check itself failed, {type(error).__name__}: {got}", "Look at it by hand, and report this line.")
+
+
+def on_every_node(
+    judge: Callable[[NodeReport, Surroundings], CheckResult | None],
+) -> Callable[[Surroundings], CheckResult | None]:
+    """Make one result of what `judge` says of each node."""
+
+    @functools.wraps(judge)
+    def judge_all(around: Surroundings) -> CheckResult | None:
+        results = {}
+        for node in around.nodes:
+            try:
+                result = judge(node, around)
+            except Exception as error:  # noqa: BLE001 (a check that crashes is a result)
+                result = crashed(error, node)
+            if result is not None:
+                results[node.address] = result
+        return merged(results)
+
+    return judge_all
+
+
+def merged(results: Mapping[str, CheckResult]) -> CheckResult | None:
     """Return one result for all nodes: the worst, with the nodes that it is about; None for no nodes.
 
     Args:
-        results: Address -> result.
-        here: The address that stands for this machine, which needs no name.
+        results: Address -> result; this machine (`LOCAL`) needs no name.
     """
     groups: dict[CheckResult, list[str]] = {}
     for address, result in results.items():
@@ -69,7 +101,7 @@ def merged(results: Mapping[str, CheckResult], *, here: str) -> CheckResult | No
         return None
     if len(groups) == 1:
         ((result, addresses),) = groups.items()
-        where = "" if addresses == [here] else "all nodes: " if len(addresses) > 1 else f"{addresses[0]}: "
+        where = "" if addresses == [LOCAL] else "all nodes: " if len(addresses) > 1 else f"{addresses[0]}: "
         return CheckResult(result.level, where + result.found, result.fix)
     ranked = sorted(groups.items(), key=lambda group: (-LEVELS.index(group[0].level), -len(group[1])))
     worst = ranked[0][0].level

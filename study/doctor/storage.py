@@ -13,7 +13,6 @@ import stat
 import tempfile
 from pathlib import Path
 
-from study.doctor.checks import DoctorCheck
 from study.doctor.results import CheckResult, fail, ok, warn
 from study.doctor.surroundings import Surroundings
 from study.hosts.jobs import current_job
@@ -107,6 +106,3 @@ def free_space(around: Surroundings) -> CheckResult:
     if free_mb < LITTLE_MB:
         return fail(found, "Free some space: a study whose records cannot be written stops.")
     return warn(found, "Free some space, or choose another --out.") if free_mb < ENOUGH_MB else ok(found)
-
-
-CHECKS = (DoctorCheck("storage", "folder", folder), DoctorCheck("storage", "free space", free_space))

@@ -13,7 +13,6 @@ from urllib.parse import quote
 from packaging.version import InvalidVersion, Version
 
 from study.cluster.connection import environment
-from study.doctor.checks import DoctorCheck
 from study.doctor.packages import required
 from study.doctor.results import CheckResult, fail, ok, warn
 from study.doctor.storage import nearest
@@ -130,6 +129,3 @@ def filesystem(around: Surroundings) -> CheckResult | None:
             "Keep it on a local disk (--tracking-uri sqlite:////tmp/…), or use an MLflow server or PostgreSQL.",
         )
     return ok(f"the SQLite database is on a local disk ({mount.kind or 'unknown'})")
-
-
-CHECKS = (DoctorCheck("mlflow", "answers", answers), DoctorCheck("mlflow", "file system", filesystem))

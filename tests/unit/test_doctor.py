@@ -15,8 +15,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from rich.console import Console
 
-from study import doctor
-from study.cli.doctor import print_result, print_summary
+from study.cli.doctor import NAME_WIDTH, print_result, print_summary
 from study.doctor import asking, checks, storage, tracking
 from study.doctor.checks import DoctorCheck
 from study.doctor.results import CheckResult, fail, failed, merged, ok, warn
@@ -29,7 +28,7 @@ from study.records import trust
 from tests.spaces import spec
 
 ROOT = Path(__file__).resolve().parents[2]
-CHECKS = {f"{check.theme}: {check.name}": check for check in doctor.all_checks()}
+CHECKS = {f"{check.theme}: {check.name}": check for check in checks.CHECKS}
 FACTS: dict[str, Any] = {
     "identity": {"boot_id": "boot", "cpu_model": "A CPU"},
     "software": {
@@ -341,7 +340,7 @@ def test_an_sqlite_database_on_a_network_file_system_is_named(monkeypatch):
 def test_a_server_that_is_away_fails_once():
     with socket.create_server(("127.0.0.1", 0)) as probe:
         uri = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    results = [check.run(private(uri=uri)) for check in tracking.CHECKS]
+    results = [CHECKS[name].run(private(uri=uri)) for name in ("mlflow: answers", "mlflow: file system")]
     assert [result.level for result in results if result] == ["fail"]
 
 
@@ -360,15 +359,15 @@ def test_versions_of_server_and_client_are_compared():
 
 def test_many_nodes_make_one_line():
     quiet = {f"n{index}": ok("quiet") for index in range(100)}
-    assert merged(quiet, here=LOCAL) == ok("all nodes: quiet")
+    assert merged(quiet) == ok("all nodes: quiet")
     loud = {"n7": warn("loud", "End it."), "n8": fail("burning", "Run.")}
-    assert merged(quiet | loud, here=LOCAL) == fail("n8: burning; n7: loud", "Run.")
+    assert merged(quiet | loud) == fail("n8: burning; n7: loud", "Run.")
     several = {f"n{index}": warn("loud", "End it.") for index in range(9)} | {"m": ok("quiet")}
-    assert merged(several, here=LOCAL) == warn("n0, n1, n2, n3 and 5 more: loud", "End it.")
+    assert merged(several) == warn("n0, n1, n2, n3 and 5 more: loud", "End it.")
     every = {f"n{index}": ok(f"{index} GB") for index in range(9)}
-    assert merged(every, here=LOCAL) == ok("n0: 0 GB; n1: 1 GB; n2: 2 GB; and 6 more nodes")
-    assert merged({LOCAL: ok("quiet")}, here=LOCAL) == ok("quiet")
-    assert merged({}, here=LOCAL) is None
+    assert merged(every) == ok("n0: 0 GB; n1: 1 GB; n2: 2 GB; and 6 more nodes")
+    assert merged({LOCAL: ok("quiet")}) == ok("quiet")
+    assert merged({}) is None
 
 
 def test_a_check_that_crashes_or_hangs_is_a_result_and_not_the_end(monkeypatch):
@@ -391,17 +390,23 @@ def test_without_a_cluster_this_machine_is_diagnosed(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(asking, "SAMPLE_S", 0.05)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    results = doctor.diagnose(out=tmp_path / "studies", tracking_uri=uri, spec=spec())
+    around = asking.find_surroundings(out=tmp_path / "studies", tracking_uri=uri, spec=spec())
+    results = list(checks.judge(around))
     assert len({result.name for result in results}) == len(results)
     assert [result for result in results if "this check itself failed" in result.found] == []
     assert [result for result in results if (result.level == "ok") != (not result.fix)] == []
     assert {result.theme for result in results} == {"ray", "packages", "nodes", "storage", "mlflow", "space"}
     assert list(tmp_path.iterdir()) == []
-    unreachable = doctor.diagnose(address="127.0.0.1:9", out=tmp_path, tracking_uri=uri)
+    around = asking.find_surroundings(address="127.0.0.1:9", out=tmp_path, tracking_uri=uri, spec=None)
+    unreachable = list(checks.judge(around))
     assert unreachable[0].name == "ray: connection"
     assert unreachable[0].level == "fail"
     assert "127.0.0.1:9" in unreachable[0].found
     assert len(unreachable) >= len(results) - 2, "this machine is looked at all the same"
+
+
+def test_the_names_of_all_checks_fit_their_column():
+    assert max(map(len, CHECKS)) == NAME_WIDTH
 
 
 RESULTS = [
