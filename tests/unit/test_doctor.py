@@ -176,6 +176,7 @@ def versions(**changes: str) -> dict[str, Any]:
         ("nodes: limits", private(limits=TIGHT | {"thread_room": 10_000}), "ok", []),
         ("nodes: shared memory", private(), "ok", []),
         ("nodes: shared memory", private(shm={"free_mb": 60, "total_mb": 64}), "warn", ["--shm-size"]),
+        ("nodes: shared memory", private(shm={"free_mb": 60, "total_mb": 64_000}), "warn", ["--shm-size"]),
         ("nodes: shared memory", cluster({"ray": {"plasma_directory": "/tmp"}}, {}), "warn", ["n1: ", "in /tmp"]),
         ("nodes: temporary folder", private(), "ok", []),
         ("nodes: temporary folder", private(temporary={"type": "nfs4"}), "fail", ["sockets hang"]),

@@ -137,6 +137,13 @@ def test_a_driver_of_another_host_is_believed_gone_only_where_its_lock_would_be_
         assert Owner.of_text((study / "driver.json").read_text()).pid == os.getpid()
 
 
+def test_without_flock_nobody_knows_that_a_driver_elsewhere_is_gone(study, me, monkeypatch):
+    mounted(monkeypatch, "nfs4", "local_lock=none")  # its lock would be felt here, if there were one
+    monkeypatch.setattr(lock.fcntl, "flock", no_flock)
+    leave(study, elsewhere(me))
+    assert "pid 4711 on node7" in refusal(study)
+
+
 def test_what_proves_that_a_driver_is_gone(me, tmp_path, monkeypatch):
     mounted(monkeypatch, "fuse.sshfs")
 

@@ -52,6 +52,18 @@ def step(*rounds: tuple[RunnerMeasurement, ...], **learner: float) -> StepMeasur
 MAIN = ProcessMeasurement(wall_time_s=7.0, cpu_time_s=2.5, peak_rss_mb=500.0, pressure_s=0.7, node="a")
 
 
+def test_learner_processes_count_in_cpu_time_and_memory() -> None:
+    one = step((sample(1, 3.0),))
+    alone, with_learners = (
+        iteration_metrics(each, MAIN)
+        for each in (one, replace(one, learners_cpu_time_s=1.5, learners_peak_rss_mb=90.0))
+    )
+    for name, more in (("cpu_time_s", 1.5), ("peak_rss_mb", 90.0)):
+        before, after = alone[name], with_learners[name]
+        assert before is not None
+        assert after == pytest.approx(before + more)
+
+
 def test_every_metric_of_an_iteration_is_there_and_raw() -> None:
     metrics = iteration_metrics(step((sample(1, 3.0), sample(2, 2.0, episode_return_sum=90.0, num_episodes=4))), MAIN)
     assert list(metrics) == [name for name, metric in METRICS.items() if metric.grain == "iteration"]

@@ -525,6 +525,20 @@ def test_a_budget_cuts_the_search_and_keeps_what_the_later_stages_need(tmp_path)
     assert stages["confirm"] == 5 * 5 + 2 * 5 or stages["confirm"] == 5 * 5 + 5
 
 
+def test_trials_that_run_count_against_the_budget(tmp_path):
+    """Each whole trial costs 10 CPU-seconds; the budget pays for one more than those of the later stages."""
+    drive = Drive(tmp_path, space(holdup={"num_settings": 40}))
+    drive.run(most=30)
+    ledger, course = drive.conductor.ledger, drive.conductor._course
+    spent = course._spent()
+    tight = space(holdup={"num_settings": 40, "cpu_hours": (spent + (num_later(drive.spec) + 1.5) * 10) / 3600})
+    keeper = StageKeeper(tight, drive.conductor.plan, ledger, print)
+    request = next(each for each in drive.conductor.plan.requests if each.stage == "calibrate" and not each.iterations)
+    request = replace(request, stage="search", setting=None)
+    assert keeper.why_skip(request, num_running=0, left_s=None) == ""
+    assert "CPU-hours" in keeper.why_skip(request, num_running=1, left_s=None)
+
+
 def test_a_budget_that_cannot_pay_for_the_confirmation_is_refused_with_what_would_be_enough(tmp_path):
     drive = Drive(tmp_path, space(holdup={"cpu_hours": 0.05}))
     closed = drive.run()

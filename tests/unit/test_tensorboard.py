@@ -66,6 +66,13 @@ def test_a_trial(folder):
     }
 
 
+def test_a_late_record_of_an_attempt_that_is_over_is_not_written_to_the_file_of_the_next(folder):
+    append(folder, opened(), started(0), iteration(0, 1), started(0, 2), iteration(0, 2), iteration(0, 1, 2))
+    follow(folder)
+    (file,) = event_files(folder).values()
+    assert [step for step, _, _ in scalars(file)["time/iteration_time_s"]] == [400]
+
+
 def test_every_metric_has_a_section():
     tags = [tag_of(name) for name, metric in METRICS.items() if metric.mirrored]
     assert [tag for tag in tags if "/" not in tag] == []
