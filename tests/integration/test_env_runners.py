@@ -170,22 +170,6 @@ def test_weights_are_set_and_followed(kind: str) -> None:
         np.testing.assert_array_equal(np.asarray(value), state[name])
 
 
-def test_a_forced_reset_begins_new_episodes(kind: str) -> None:
-    runner = one(kind, batch=30)
-    before = {episode.id_ for episode in runner.sample() if not episode.is_done}
-    after = runner.sample(force_reset=True)
-    assert before
-    assert not before & {episode.id_ for episode in after}
-    assert all(episode.t_started == 0 for episode in after)
-
-
-def test_random_actions_come_from_the_space(kind: str) -> None:
-    runner = one(kind, lanes=2, batch=400, **PENDULUM)
-    actions = np.concatenate([episode.get_actions() for episode in runner.sample(random_actions=True)])
-    assert np.abs(actions).max() <= 2
-    assert actions.std() == pytest.approx(4 / np.sqrt(12), rel=0.15)
-
-
 def test_what_the_environment_raises_is_reported(kind: str) -> None:
     runner = one(kind, environment__id="tests.environments:Raises", environment__kwargs={"at_step": 5})
     episodes, metrics, measurement = runner.measured_sample()
@@ -308,11 +292,6 @@ def test_lanes_do_not_depend_on_the_processes(batch: int, environment: dict[str,
             np.testing.assert_allclose(mine.get_observations(), theirs.get_observations(), atol=1e-4)
             np.testing.assert_allclose(mine.get_actions(), theirs.get_actions(), atol=1e-4)
             assert (mine.t_started, mine.is_done) == (theirs.t_started, theirs.is_done)
-
-
-def test_num_episodes_is_refused() -> None:
-    with pytest.raises(ValueError, match="num_episodes is not offered"):
-        one("batched").sample(num_episodes=2)
 
 
 @pytest.mark.parametrize(

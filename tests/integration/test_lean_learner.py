@@ -4,9 +4,7 @@ import copy
 import dataclasses
 import logging
 import math
-import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -423,31 +421,6 @@ def test_a_batch_in_pieces_is_the_same_batch(monkeypatch: pytest.MonkeyPatch) ->
     pieces = learner._make_batch(fragments, learner.config)
     for name in ("observations", "old", "old_log_probs", "advantages", "targets"):
         torch.testing.assert_close(getattr(whole, name), getattr(pieces, name))
-
-
-@pytest.mark.parametrize("way", ["state", "checkpoint"])
-def test_a_restored_learner_goes_on_identically(way: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"lr": [[0, 3e-2], [1000, 1e-3]], "entropy_coeff": [[0, 0.1], [1000, 0.0]]}
-    loop = {"num_epochs": 3, "minibatch_size": 8, "shuffle_batch_per_epoch": True}
-    saved, restored = lean(**options), lean(**options)
-    for step in (100, 200):
-        update(saved, episodes(seed=step), step=step, **loop)
-    if way == "state":
-        restored.set_state(pickle.loads(pickle.dumps(saved.get_state())))
-    else:
-        saved.save_to_path(tmp_path)
-        restored.restore_from_path(tmp_path)
-    assert saved.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID].item() != pytest.approx(0.2)
-    results = [update(learner, episodes(seed=300), step=300, **loop) for learner in (saved, restored)]
-    assert_equal(saved, restored)
-    for name in SAME_METRICS:
-        key = f"{DEFAULT_MODULE_ID}/{name}"
-        assert results[0][key] == results[1][key], key
-    assert restored.get_optimizer(DEFAULT_MODULE_ID).param_groups[0]["fused"]
-
-
-def test_weights_that_are_sent_around_carry_no_state_of_the_learner() -> None:
-    assert lean_learner._STATE not in lean().get_state(components="rl_module")
 
 
 def test_a_loss_that_is_not_finite_is_reported_and_learns_nothing() -> None:

@@ -55,8 +55,6 @@ _ROWS_PER_FORWARD = 4096
 """The whole batch goes through the network in pieces of so many rows: hidden layers over images are large."""
 _MIN_STD = 1e-4
 """RLlib divides advantages by no smaller standard deviation."""
-_STATE = "lean_learner"
-"""Where `get_state` puts what RLlib's state lacks."""
 _KINDS = (TorchCategorical, TorchMultiCategorical, TorchDiagGaussian)
 _STANDARDIZATIONS = ("steps", "rllib", "none")
 _RMSPROP_ALPHA, _RMSPROP_EPS = 0.99, 1e-5
@@ -151,9 +149,6 @@ class LeanPPOLearner(PPOTorchLearner):
       update ends there, and that loss and its statistics are what is reported. RLlib steps with zeros in place of what
       is not finite. The check costs one number read from the device per minibatch; `torch_skip_nan_gradients` has no
       effect.
-
-    Weights, optimizer, permutations and coefficients are part of `get_state`; RLlib's own state lacks the divergence
-    and entropy coefficients.
     """
 
     def build(self) -> None:
@@ -254,31 +249,6 @@ class LeanPPOLearner(PPOTorchLearner):
         self.after_gradient_based_update(timesteps=timesteps)
         results: dict[str, Any] = self.metrics.reduce()
         return results
-
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return RLlib's state of a learner, with the permutations' generator and the coefficients."""
-        state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
-        if self._check_component(_STATE, components, not_components):
-            state[_STATE] = {
-                "generator": self._generator.get_state().numpy(),
-                "kl_coeff": self.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID].item(),
-                "entropy_coeff": float(self._entropy_schedule.get_current_value()),
-                "returns": {name: value.numpy() for name, value in self._returns.state_dict().items()},
-            }
-        return state
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
-        super().set_state(state)
-        if _STATE in state:
-            mine = state[_STATE]
-            self._generator.set_state(torch.from_numpy(np.array(mine["generator"])))
-            self.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID].fill_(mine["kl_coeff"])
-            self._returns.load_state_dict(
-                {name: torch.from_numpy(np.array(value)) for name, value in mine["returns"].items()}
-            )
-            if self._entropy_schedule.use_schedule:
-                self._entropy_schedule.get_current_value().fill_(mine["entropy_coeff"])
 
     @property
     def _entropy_schedule(self) -> Any:

@@ -9,7 +9,6 @@ What a lane does depends on the trial's seed and the lane alone (`seeds`), so th
 stepped by one process or by many. Forward passes of different size round differently, in the last digit.
 """
 
-import math
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -119,8 +118,8 @@ class BatchedEnvRunner(MeasuredEnvRunner):
     """Steps the lanes of one runner, or of several emulated ones, with whole arrays.
 
     Its state, as RLlib's runners', holds weights and no environments: one that is restarted begins its lanes anew,
-    with their first seeds and noise. A study restarts none. RLlib's own evaluation needs `num_episodes`, which is
-    not offered; a study evaluates by itself.
+    with their first seeds and noise. A study restarts none, and evaluates by itself: of the arguments of RLlib's
+    `sample` it has only `explore`.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -156,45 +155,25 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         """Environment steps that a call of `sample` without arguments brings, exactly."""
         return self._fragment().env_steps(self.num_envs)
 
-    def sample(
-        self,
-        *,
-        num_timesteps: int | None = None,
-        num_episodes: int | None = None,
-        explore: bool | None = None,
-        random_actions: bool = False,
-        force_reset: bool = False,
-    ) -> list[SingleAgentEpisode]:
+    def sample(self, *, explore: bool | None = None) -> list[SingleAgentEpisode]:
         """Return this process's share of a train batch as episodes (or pieces of them), in lane order.
 
         Args:
-            num_timesteps: Sample so many steps instead, rounded up to whole vector steps.
-            num_episodes: Not offered.
             explore: Whether actions are drawn or the most probable ones taken; None for the configuration's.
-            random_actions: Draw actions evenly from the action space; the policy is not asked.
-            force_reset: Begin new episodes first.
 
         Raises:
-            ValueError: `num_episodes` was given.
             LaneError: An environment returned something that is not what its spaces say.
             NonFiniteError: An observation is not finite.
             DivergedError: An output of the policy is not finite.
         """
-        if num_episodes is not None:
-            raise ValueError("BatchedEnvRunner.sample: num_episodes is not offered. Fix: use num_timesteps.")
         self._pull_weights()
         fragment = self._fragment()
-        if num_timesteps is not None:
-            steps = math.ceil(num_timesteps / self.num_envs)
-            fragment = Fragment(num_vector_steps=steps, num_lanes_in_last_step=self.num_envs if steps else 0)
-        if explore is None:
-            explore = self.config.explore
         self.metrics.log_value(key=WEIGHTS_SEQ_NO, value=self._weights_seq_no, window=1)
         with self.metrics.log_time(SAMPLE_TIMER):
-            if force_reset or self._needs_initial_reset:
+            if self._needs_initial_reset:
                 self._begin()
-            rows, ends = self._step(fragment, explore=explore, random_actions=random_actions)
-            episodes = self._cut(rows, fragment, ends, with_outputs=not random_actions)
+            rows, ends = self._step(fragment, explore=self.config.explore if explore is None else explore)
+            episodes = self._cut(rows, fragment, ends)
         self._remember(rows, fragment)
         env_steps, num_ended = fragment.env_steps(self.num_envs), sum(map(len, ends))
         self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=env_steps)
@@ -263,9 +242,7 @@ class BatchedEnvRunner(MeasuredEnvRunner):
             truncated=np.zeros(shape, bool),
         )
 
-    def _step(
-        self, fragment: Fragment, *, explore: bool, random_actions: bool
-    ) -> tuple[_Rows, list[list[tuple[int, Array]]]]:
+    def _step(self, fragment: Fragment, *, explore: bool) -> tuple[_Rows, list[list[tuple[int, Array]]]]:
         """Step the lanes through a fragment.
 
         Returns:
@@ -275,7 +252,7 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         last = first + fragment.num_vector_steps - 1
         rows = self._empty(last + 1)
         rows.copy_end(self._tail, slice(None), end=first, rows=first)
-        choose = self._chooser(fragment, explore=explore, random_actions=random_actions)
+        choose = self._chooser(fragment, explore=explore)
         ends: list[list[tuple[int, Array]]] = [[] for _ in range(num_envs)]
         step, scale = self._envs.step, self._scale
         continuous = isinstance(self._envs.action_space, gymnasium.spaces.Box)
@@ -297,34 +274,21 @@ class BatchedEnvRunner(MeasuredEnvRunner):
             for lane, observation in ended:
                 ends[lane].append((row + 1, observation))
         _check_finite(observations[first:], *(observation for lane in ends for _, observation in lane))
-        if not random_actions:
-            if not np.isfinite(inputs).all():
-                raise DivergedError(_DIVERGED)
-            rows.log_probs[first:] = self._rule.log_prob(inputs[first:], actions[first:])
+        if not np.isfinite(inputs).all():
+            raise DivergedError(_DIVERGED)
+        rows.log_probs[first:] = self._rule.log_prob(inputs[first:], actions[first:])
         return rows, ends
 
-    def _chooser(
-        self, fragment: Fragment, *, explore: bool, random_actions: bool
-    ) -> Callable[[int, Array, Array], Array]:
+    def _chooser(self, fragment: Fragment, *, explore: bool) -> Callable[[int, Array, Array], Array]:
         """Return a function of (step, observations, out: network outputs) that gives the lanes' actions."""
-        if random_actions:
-            space = self._envs.action_space
-            return lambda step, observations, out: np.stack([space.sample() for _ in observations])
         network, rule = network_of(self.module), self._rule
-        if not explore:
+        noise = self._draw_noise(fragment) if explore else None
 
-            def greedy(step: int, observations: Array, out: Array) -> Array:
-                out[:] = network(observations)
-                return rule.greedy(out)
-
-            return greedy
-        noise = self._draw_noise(fragment)
-
-        def draw(step: int, observations: Array, out: Array) -> Array:
+        def choose(step: int, observations: Array, out: Array) -> Array:
             out[:] = network(observations)
-            return rule.choose(out, noise[step, : len(out)])
+            return rule.greedy(out) if noise is None else rule.choose(out, noise[step, : len(out)])
 
-        return draw
+        return choose
 
     def _draw_noise(self, fragment: Fragment) -> Array:
         """Return the noise of every decision of a fragment, shape (vector steps, lanes, noise size).
@@ -351,27 +315,23 @@ class BatchedEnvRunner(MeasuredEnvRunner):
 
     # --- episodes ----------------------------------------------------------------------------------------------
 
-    def _cut(
-        self, rows: _Rows, fragment: Fragment, ends: list[list[tuple[int, Array]]], *, with_outputs: bool
-    ) -> list[SingleAgentEpisode]:
+    def _cut(self, rows: _Rows, fragment: Fragment, ends: list[list[tuple[int, Array]]]) -> list[SingleAgentEpisode]:
         """Cut a fragment into episodes, lane by lane, each lane in time order."""
         episodes, first = [], self._lookback
         for lane, ends_of_lane in enumerate(ends):
             start, stop = first, first + self._steps_of(lane, fragment)
             for end, observation in ends_of_lane:
-                episodes.append(self._episode(rows, lane, start, end, observation, with_outputs=with_outputs))
+                episodes.append(self._episode(rows, lane, start, end, observation))
                 ongoing = self._ongoing[lane]
                 self._ended.append((ongoing.total, ongoing.length))
                 self._ended_for_metrics.append((ongoing.total, ongoing.length))
                 self._ongoing[lane] = _Ongoing(uuid.uuid4().hex)
                 start = end
             if start < stop:
-                episodes.append(self._episode(rows, lane, start, stop, None, with_outputs=with_outputs))
+                episodes.append(self._episode(rows, lane, start, stop, None))
         return episodes
 
-    def _episode(
-        self, rows: _Rows, lane: int, start: int, stop: int, last: Array | None, *, with_outputs: bool
-    ) -> SingleAgentEpisode:
+    def _episode(self, rows: _Rows, lane: int, start: int, stop: int, last: Array | None) -> SingleAgentEpisode:
         """Return steps `start` to `stop` of a lane; `last` is the last observation of an episode that ended."""
         ongoing = self._ongoing[lane]
         lookback = min(self._lookback, ongoing.length)
@@ -380,13 +340,11 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         if last is not None:
             observations = observations.copy()  # the array holds the next episode's first observation there
             observations[-1] = last
-        outputs = {}
-        if with_outputs:
-            outputs = {
-                Columns.ACTION_DIST_INPUTS: rows.inputs[steps, lane],
-                Columns.ACTION_LOGP: rows.log_probs[steps, lane],
-                WEIGHTS_SEQ_NO: np.full(stop - start + lookback, self._weights_seq_no),
-            }
+        outputs = {
+            Columns.ACTION_DIST_INPUTS: rows.inputs[steps, lane],
+            Columns.ACTION_LOGP: rows.log_probs[steps, lane],
+            WEIGHTS_SEQ_NO: np.full(stop - start + lookback, self._weights_seq_no),
+        }
         rewards = rows.rewards[steps, lane]
         if getattr(self.config, "normalize_rewards", False):
             outputs[DISCOUNTED] = self._discounted(ongoing, rewards, lookback)
