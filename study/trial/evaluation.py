@@ -27,7 +27,7 @@ from study.space.spec import StudySpec
 from study.trial.deadline import within
 from study.trial.engine.envs.environments import env_factory
 from study.trial.engine.sampling.acting import action_rule, scaling_for_environment
-from study.trial.engine.sampling.seeds import LaneNoise, evaluation_seeds, random_action_seed
+from study.trial.engine.sampling.lanes import LaneNoise, evaluation_seeds, random_action_seed
 from study.trial.failures import described
 
 MAX_LANES = 64

@@ -20,7 +20,7 @@ from study.trial.engine.sampling.acting import (
     network_of,
     scaling_for_environment,
 )
-from study.trial.engine.sampling.seeds import LaneNoise
+from study.trial.engine.sampling.lanes import LaneNoise
 
 DISCRETE, MULTI = Discrete(3), MultiDiscrete([2, 4])
 BOX = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))

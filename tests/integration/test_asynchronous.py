@@ -30,7 +30,7 @@ from study.trial.engine.learning.asynchronous_learner import (
     CountingAPPOLearner,
     CountingIMPALALearner,
 )
-from study.trial.engine.sampling.seeds import lane_seed
+from study.trial.engine.sampling.lanes import lane_seed
 from study.trial.evaluation import evaluate
 from study.trial.run import TrialRun
 from tests.integration.test_trial import of_kind, play

@@ -21,8 +21,8 @@ from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.probing import probe
 from study.trial.engine.sampling.acting import scaling_for_environment
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
+from study.trial.engine.sampling.lanes import lane_seed, noise_seed
 from study.trial.engine.sampling.runner import StockEnvRunner
-from study.trial.engine.sampling.seeds import lane_seed, noise_seed
 from study.trial.measured_algorithm import check_runner
 from tests.integration.trials import trial_config
 

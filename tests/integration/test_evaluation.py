@@ -25,7 +25,7 @@ from study.space.spec import StudySpec
 from study.trial import evaluation
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.probing import probe
-from study.trial.engine.sampling.seeds import evaluation_seeds
+from study.trial.engine.sampling.lanes import evaluation_seeds
 from study.trial.evaluation import evaluate, evaluate_random
 from tests import synthetic
 from tests.environments import Plain

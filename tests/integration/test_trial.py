@@ -22,7 +22,7 @@ from study.metrics import METRICS
 from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
 from study.trial import run as run_module
-from study.trial.engine.sampling.seeds import lane_seed
+from study.trial.engine.sampling.lanes import lane_seed
 from study.trial.evaluation import evaluate
 from study.trial.messages import TrialConfig, TrialResult
 from study.trial.run import TrialRun

@@ -31,7 +31,7 @@ from study.records.log import RecordLog
 from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines
 from study.records.request import TrialRequest, digest_of
 from study.space.variants import SHARED, STAGES, spec_of
-from study.trial.engine.sampling.seeds import evaluation_seeds, lane_seed
+from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup
 from tests.reported import report
 from tests.spaces import spec

@@ -5,7 +5,7 @@ switches. Here a fragment is a set of arrays, time by lane, that the environment
 arrays are cut into RLlib's episodes. It is used through `env_runner_cls` and keeps the contract of
 `SingleAgentEnvRunner`: `sample`, `get_metrics`, `get_spaces`, `get_state`, `set_state`, `stop`.
 
-What a lane does depends on the trial's seed and the lane alone (`seeds`), so the same lanes can be
+What a lane does depends on the trial's seed and the lane alone (`lanes`), so the same lanes can be
 stepped by one process or by many. Forward passes of different size round differently, in the last digit.
 """
 
@@ -43,9 +43,8 @@ from study.seams.rllib import option
 from study.trial.engine.envs.lane_envs import LaneEnvs, make_lane_envs
 from study.trial.engine.learning.batches import DISCOUNTED
 from study.trial.engine.sampling.acting import action_rule, network_of, scaling_for_environment
-from study.trial.engine.sampling.lanes import Fragment
+from study.trial.engine.sampling.lanes import Fragment, LaneNoise, lane_seed
 from study.trial.engine.sampling.runner import DivergedError, Ended, MeasuredEnvRunner, NonFiniteError, layout_of
-from study.trial.engine.sampling.seeds import LaneNoise, lane_seed
 
 Array = npt.NDArray[Any]
 

@@ -24,8 +24,7 @@ from study.hosts.memory import forget_peak_rss
 from study.seams.base import overrides
 from study.seams.rllib import LANE_SEEDS
 from study.trial.engine.envs.probing import why_not_here
-from study.trial.engine.sampling.lanes import LaneLayout
-from study.trial.engine.sampling.seeds import lane_seed, noise_seed
+from study.trial.engine.sampling.lanes import LaneLayout, lane_seed, noise_seed
 from study.trial.failures import RunnerStartError, described, original, was_lost
 from study.trial.measure import ProcessMeasurement, RunnerMeasurement, Watch
 
