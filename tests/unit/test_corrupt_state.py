@@ -363,7 +363,7 @@ def test_an_identity_that_is_gone_starts_nothing_anew(study):
     assert not is_resumed(StudyFolder(study), options)
     _, said = told(StudyFolder(study).prepare)
     assert "Restore study.json from a backup" in said
-    assert "restore it from a backup" in told(status, study)[1]
+    assert "Restore it from a backup" in told(status, study)[1]
 
 
 # --- what is made anew -----------------------------------------------------------------------------------------------
