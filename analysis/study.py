@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.estimates import Results, estimates_of, select
+from analysis.estimates import Results, estimates_of, prediction_of, select
 from analysis.estimates.frame import unknown
 from analysis.load import StudyData
 
@@ -100,6 +100,16 @@ class Study:
             AnalysisError: There is no such quantity or column.
         """
         return select(self._estimates, quantity, **selection)
+
+    def predict(self, num_env_runners: int) -> pd.DataFrame:
+        """Return throughput and prices of a number of runners that nobody ran, as estimates.
+
+        The iteration-time model of the workload that ran at most scales; at most twice its largest measured scale.
+
+        Raises:
+            AnalysisError: The runs allow no prediction there.
+        """
+        return prediction_of(self.results, num_env_runners)
 
     @cached_property
     def _estimates(self) -> pd.DataFrame:

@@ -5,9 +5,11 @@ import pandas as pd
 from analysis.estimates.certificate import certificate_rows
 from analysis.estimates.frame import DTYPES, Basis, Cell, Row, frame_of, select
 from analysis.estimates.learning import learning_rows, target_rows
+from analysis.estimates.predictions import prediction_rows, rows_at
+from analysis.estimates.prices import price_rows, prices_of
 from analysis.estimates.quantities import QUANTITIES, Quantity
 from analysis.estimates.results import Results
-from analysis.estimates.throughput import throughput_rows
+from analysis.estimates.throughput import Names, throughput_rows
 
 __all__ = [
     "DTYPES",
@@ -19,12 +21,25 @@ __all__ = [
     "Row",
     "estimates_of",
     "frame_of",
+    "prediction_of",
     "select",
 ]
 
 
 def estimates_of(results: Results) -> pd.DataFrame:
     """Return every estimate of a study, one row each, with the columns of `DTYPES`."""
-    rows = [*throughput_rows(results), *target_rows(results), *learning_rows(results.data)]
+    names = Names(results.measured)
+    rows = [*throughput_rows(results, names), *prediction_rows(results, names)]
+    rows += [*price_rows(results, rows, names), *target_rows(results), *learning_rows(results.data)]
     rows += certificate_rows(results.data, results.certificate)
     return frame_of(rows, kind=results.data.kind, engine=results.engine)
+
+
+def prediction_of(results: Results, num_env_runners: int) -> pd.DataFrame:
+    """Return throughput and prices of a number of runners, as estimates; predicted where nobody ran it.
+
+    Raises:
+        AnalysisError: The runs allow no prediction there.
+    """
+    rows = rows_at(results, Names(results.measured), num_env_runners)
+    return frame_of([*rows, *prices_of(rows)], kind=results.data.kind, engine=results.engine)

@@ -45,6 +45,7 @@ _ALL = (
         "d ln X / d ln P from the next smaller scale: 1 where a CPU more gives its full share, 0 for nothing.",
     ),
     ("karp_flatt", "1", "Karp-Flatt fraction", "(1/S - 1/p) / (1 - 1/p), p = n / n_ref: the serial share implied."),
+    ("gain", "1", "gain", "Throughput over that at the next smaller scale of the workload."),
     ("weak_speed_up", "1", "scaled speed-up", "X(n) / X(n_ref) with the env steps per runner fixed."),
     ("weak_efficiency", "1", "weak efficiency", "T(n_ref) / T(n) with the env steps per runner fixed."),
     ("weak_efficiency_per_cpu", "1", "weak efficiency per CPU", "Scaled speed-up over the growth of the CPUs."),

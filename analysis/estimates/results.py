@@ -36,6 +36,13 @@ class Results:
         self.data = data
 
     @cached_property
+    def measured(self) -> "pd.DataFrame":
+        """The runs whose times may be used (`analysis.scaling.selection`)."""
+        from analysis.scaling.selection import select
+
+        return select(self.data.runs).runs
+
+    @cached_property
     def strong(self) -> Scaling | str:
         """Strong scaling, batch fixed."""
         from analysis.scaling.speed_up import strong_scaling

@@ -14,7 +14,7 @@ from analysis.scaling.blocks import ratio_of_totals
 from analysis.scaling.fingerprint import BATCH, ENGINE, fields, labels
 from analysis.scaling.phases import MOST_CELLS
 from analysis.scaling.results import Phases, Scaling
-from analysis.scaling.selection import as_int, select
+from analysis.scaling.selection import as_int
 from study.statistics import Estimate
 
 LEVEL = 0.95
@@ -48,11 +48,9 @@ def engine_in(fingerprint: str) -> str:
     return str(fields(fingerprint).get(ENGINE) or "")
 
 
-def throughput_rows(results: Results) -> Iterator[Row]:
+def throughput_rows(results: Results, names: Names) -> Iterator[Row]:
     """Yield every estimate that rests on a measured clock alone."""
-    measured = select(results.data.runs).runs
-    names = Names(measured)
-    yield from _rates(measured, names)
+    yield from _rates(results.measured, names)
     yield from _strong(results.strong, names)
     yield from _weak(results.weak)
     yield from _phases(results.phases, names)
@@ -97,6 +95,7 @@ def _strong(found: Scaling | str, names: Names) -> Iterator[Row]:
                 "efficiency_per_cpu": row.efficiency_p,
                 "marginal_efficiency": row.marginal,
                 "karp_flatt": row.karp_flatt,
+                "gain": row.gain,
             }
             yield from rows_of(cell, estimates, engine=engine_in(group.fingerprint))
 

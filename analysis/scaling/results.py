@@ -59,6 +59,8 @@ class ScalingRow:
     """d ln X / d ln P from the row before; None at the smallest scale and where P did not grow."""
     karp_flatt: Estimate | None
     """(1/S - 1/p) / (1 - 1/p) with p = n / n_ref; None in weak scaling and where p <= 1."""
+    gain: Estimate | None = None
+    """X(n) over X at the next smaller scale; None at the smallest."""
     is_reference: bool = False
 
 

@@ -228,6 +228,9 @@ def _row(kind: Kind, scale: _Scale, before: _Scale | None, base: _Scale, *, n_fa
         if before is None or waits
         else marginal(scale.rates, before.rates, num_cpus=scale.num_cpus, num_cpus_before=before.num_cpus, level=level),
         karp_flatt=karp_flatt(speed_up, p) if kind == "strong" else None,
+        gain=None
+        if before is None or before.num_env_runners == scale.num_env_runners
+        else exponential(contrast((scale.rates, before.rates), (1.0, -1.0), level=level)),
         is_reference=scale is base,
     )
 

@@ -1,0 +1,197 @@
+"""What the models say beyond what was measured: other numbers of runners, bounds, knee, best batch. Imports NumPy.
+
+Nothing is predicted beyond `MOST_EXTRAPOLATED` times the largest measured scale, nor by a model that does not describe
+its own runs. Intervals of predictions know the scatter of the runs, not what the model leaves out.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from analysis import models
+from analysis.estimates.fits import ModelResults
+from analysis.estimates.frame import Basis, Cell, Row
+from analysis.estimates.results import Results, attempt
+from analysis.estimates.throughput import Names, engine_in
+from analysis.models.observations import Cells
+from analysis.scaling.fingerprint import fields
+from study.errors import AnalysisError
+from study.statistics import Estimate
+
+MOST_EXTRAPOLATED = 2
+"""Times the largest measured scale up to which a number of runners has a prediction."""
+MOST_CLOSURE = 0.1
+"""Median relative error on its own runs above which the iteration-time model predicts nothing; it aims at 0.02."""
+ASKED = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Numbers of runners that are predicted where they lie between measured ones, or a little beyond."""
+
+
+def prediction_rows(results: Results, names: Names) -> Iterator[Row]:
+    """Yield bounds, and throughput at scales that nobody ran, of the workload that ran at most scales."""
+    found = results.models
+    if isinstance(attempt(lambda: found.observations), str):
+        return
+    fingerprint = _fingerprint(results, found)
+    place = _Place(results, found, names[fingerprint] if fingerprint else "", engine_in(fingerprint))
+    yield from _bounds(found, place)
+    fit = fitted(found)
+    if not isinstance(fit, str):
+        yield from _scales(found, fit, place)
+        yield from _derived(found, fit, place)
+
+
+def fitted(found: ModelResults) -> models.IterationTimeFit | str:
+    """Return the iteration-time model where it describes its own runs; else the sentence that says why not."""
+    fit = attempt(lambda: found.fit)
+    if isinstance(fit, str) or fit.closure <= MOST_CLOSURE:
+        return fit
+    return (
+        f"The iteration-time model does not describe these runs (off by {fit.closure:.0%} at their median, more than "
+        f"{MOST_CLOSURE:.0%}): nothing is predicted from it."
+    )
+
+
+class _Place:
+    """The workload of the models, and the CPUs of its numbers of runners."""
+
+    def __init__(self, results: Results, found: ModelResults, workload: str, engine: str) -> None:
+        self._workload, self.engine = workload, engine
+        self._batch = int(found.cell.train_batch_size[0])
+        runs = results.measured.dropna(subset=["num_cpus"])
+        here = runs[runs["train_batch_size"].eq(self._batch) & runs["num_env_runners"].isin(found.scales)]
+        known = {int(n): int(p) for n, p in zip(here["num_env_runners"], here["num_cpus"], strict=True)}
+        self.measured = found.scales
+        self._cpus = known
+
+    def cell(self, num_env_runners: int, *, batch: int | None = None) -> Cell:
+        """Return the cell of a number of runners at the batch of the models, or at another one."""
+        cpus = self._cpus.get(num_env_runners)
+        if cpus is None and self._cpus:
+            (n1, p1), (n2, p2) = min(self._cpus.items()), max(self._cpus.items())
+            per_runner = (p2 - p1) / (n2 - n1) if n2 > n1 else 1.0
+            cpus = round(p1 + per_runner * (num_env_runners - n1))
+        return Cell(
+            workload=self._workload,
+            num_env_runners=num_env_runners,
+            num_cpus=cpus,
+            train_batch_size=batch or self._batch,
+        )
+
+    def basis(self, num_env_runners: float) -> Basis:
+        """Return whether a prediction lies between measured scales."""
+        return "predicted" if min(self.measured) <= num_env_runners <= max(self.measured) else "extrapolated"
+
+    def near(self, num_env_runners: float) -> bool:
+        """Return whether a prediction is not too far beyond the measured scales."""
+        return num_env_runners <= MOST_EXTRAPOLATED * max(self.measured)
+
+
+def _fingerprint(results: Results, found: ModelResults) -> str:
+    """Return the measured workload that has the models' setting, that with most runs; empty where none has."""
+    cell = found.cell
+    wanted = {
+        "train_batch_size": float(cell.train_batch_size[0]),
+        "minibatch_times_learners": float(cell.minibatch_size[0] * cell.num_learners[0]),
+        "num_epochs": float(cell.num_epochs[0]),
+        "num_envs_per_env_runner": float(cell.num_envs_per_env_runner[0]),
+    }
+    counts = Counter(str(each) for each in results.measured["fingerprint"])
+    for text, _ in counts.most_common():
+        content = fields(text)
+        if all(content.get(name, value) == value for name, value in wanted.items()):
+            return text
+    return ""
+
+
+def _bounds(found: ModelResults, place: _Place) -> Iterator[Row]:
+    verdict = attempt(lambda: found.verdict)
+    if isinstance(verdict, str):
+        return
+    cell = place.cell(verdict.num_env_runners)
+    yield Row(cell=cell, quantity="fixed_share", estimate=verdict.fixed_share, engine=place.engine)
+    for quantity, estimate in (
+        ("most_speed_up", verdict.most_gain),
+        ("ceiling_env_steps_per_s", verdict.most_env_steps_per_s),
+    ):
+        yield Row(cell=cell, quantity=quantity, estimate=estimate, basis="extrapolated", engine=place.engine)
+
+
+def rows_at(results: Results, names: Names, num_env_runners: int) -> list[Row]:
+    """Return the predicted throughput at a number of runners of the workload that ran at most scales.
+
+    Raises:
+        AnalysisError: The runs allow no model, the model does not describe them, or the number is too far away.
+    """
+    found = results.models
+    fit = fitted(found) if not isinstance(why := attempt(lambda: found.observations), str) else why
+    if isinstance(fit, str):
+        raise AnalysisError(fit, code="nothing-to-predict-from")
+    fingerprint = _fingerprint(results, found)
+    place = _Place(results, found, names[fingerprint] if fingerprint else "", engine_in(fingerprint))
+    if not 1 <= num_env_runners <= MOST_EXTRAPOLATED * max(place.measured):
+        raise AnalysisError(
+            where="num_env_runners",
+            rule=f"must be from 1 to {MOST_EXTRAPOLATED * max(place.measured)}, twice the largest measured",
+            got=num_env_runners,
+            fix="Measure larger scales first.",
+            code="too-far-to-predict",
+        )
+    return list(_at(found, fit, place, [num_env_runners]))
+
+
+def _scales(found: ModelResults, fit: models.IterationTimeFit, place: _Place) -> Iterator[Row]:
+    least, most = min(place.measured), MOST_EXTRAPOLATED * max(place.measured)
+    yield from _at(found, fit, place, sorted({n for n in (*ASKED, most) if least < n <= most} - set(place.measured)))
+
+
+def _at(found: ModelResults, fit: models.IterationTimeFit, place: _Place, scales: Sequence[int]) -> Iterator[Row]:
+    for n, rate in zip(scales, predicted(found, fit, scales), strict=True):
+        yield Row(
+            cell=place.cell(n),
+            quantity="env_steps_per_s",
+            estimate=rate,
+            basis=place.basis(n),
+            engine=place.engine,
+        )
+
+
+def predicted(found: ModelResults, fit: models.IterationTimeFit, scales: Sequence[int]) -> list[Estimate]:
+    """Return the throughput at each number of runners by the iteration-time model, in the models' setting."""
+    if not scales:
+        return []
+    one = found.cell.take(np.zeros(len(scales), dtype=np.int64))
+    cells = replace(one, num_env_runners=np.array(scales, dtype=np.float64))
+    method = "iteration-time model"
+    return [replace(each.env_steps_per_s, method=method) for each in fit.predict(cells)]
+
+
+def _derived(found: ModelResults, fit: models.IterationTimeFit, place: _Place) -> Iterator[Row]:
+    cell: Cells = found.cell
+    largest = max(place.measured)
+    for quantity, estimate in (
+        ("knee_num_env_runners", models.knee(fit, cell)[0].num_env_runners),
+        ("limit_num_env_runners", models.runner_limit(fit, cell)[0].num_env_runners),
+    ):
+        if estimate is not None and place.near(estimate.value):
+            basis = place.basis(estimate.value)
+            yield Row(cell=place.cell(largest), quantity=quantity, estimate=estimate, basis=basis, engine=place.engine)
+    if (ceiling := models.throughput_ceiling(fit, cell)[0]) is not None:
+        yield Row(
+            cell=replace(place.cell(largest), train_batch_size=None),
+            quantity="ceiling_of_all_batches_env_steps_per_s",
+            estimate=ceiling,
+            basis="extrapolated",
+            engine=place.engine,
+        )
+    best = attempt(lambda: found.best_batches)
+    for each in best if not isinstance(best, str) else ():
+        basis = "extrapolated" if each.best.extrapolated else "predicted"
+        yield Row(
+            cell=replace(place.cell(each.num_env_runners), train_batch_size=None),
+            quantity="best_train_batch_size",
+            estimate=each.best.train_batch_size,
+            basis=basis,
+            engine=place.engine,
+        )
