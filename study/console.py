@@ -99,7 +99,7 @@ def table(
     Args:
         headings: One for each column.
         rows: Cells, as many as headings. Texts are never markup.
-        words: Columns with words, which stand to the left and are never folded.
+        words: Columns with words, which stand to the left and are never wrapped.
         fold: Columns with words that may take several lines.
         least: Heading -> columns of the terminal that it takes at least: a table that is redrawn stays as it is.
         width: Columns of the terminal; on a narrow one the columns stand closer and headings take two lines.

@@ -76,7 +76,7 @@ def doctor(
 
 
 def print_result(console: Console, result: CheckResult) -> None:
-    """Print one line, in a terminal folded under itself; in a file exactly one line."""
+    """Print one line, in a terminal wrapped under itself; in a file exactly one line."""
     if not console.is_terminal:
         fix = f". Fix: {result.fix}" if result.fix else ""
         say(console, f"{result.level:<4}  {result.name}: {result.found}{fix}")

@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,8 @@ import typer
 from rich.console import Console
 
 from study.console import say, terminal
-from study.errors import ExitCode
+from study.errors import ExitCode, StudyError
+from study.harmless import mask_credentials, one_line
 from study.options import (
     Address,
     Command,
@@ -35,6 +37,7 @@ from study.space.space_file import find_space
 from study.space.spec import StudySpec
 
 if TYPE_CHECKING:
+    from analysis.answers import Answer
     from study.driver.run import StudyResult
 
 app = command_app()
@@ -116,14 +119,19 @@ def run(
     )
     again = _resume_command()
     try:
+        display = make_display(terminal())
         with with_lines(space, set_):
-            result = run_study(spec, options, display=make_display(terminal()))
+            result = run_study(spec, options, display=display)
     except KeyboardInterrupt:  # here, since typer makes exit code 130 of it
         then = f"Resume with: {again}" if (out / name).exists() else "Nothing was begun: start it again."
         say(terminal(error=True), f"Ended before the first trial. {then}")
         leave(ExitCode.STOPPED)  # at once: what Ray registered for the end of the interpreter can wait for minutes
-    print_end(terminal(), result, again)
-    if result.closed.reason == "stopped":  # in seconds: see above
+    answer = None
+    if result.closed.reason != "stopped":  # there are seconds left, see below
+        with display.busy("Working out the answer"):
+            answer = answer_of(result.folder.path)
+    print_end(terminal(), result, again, answer)
+    if result.closed.reason == "stopped":  # a signal gives ten seconds; see above for the rest
         leave(result.exit_code)
     raise typer.Exit(result.exit_code)
 
@@ -144,7 +152,7 @@ def plan(
 
 
 def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) -> None:
-    from study.cli.tables import print_plan, print_throughput_plan
+    from study.cli.tables import print_plan
     from study.cluster.address import resolve_address
     from study.cluster.connection import joined_ray, private_shape
     from study.designs.registry import make_plan
@@ -163,18 +171,13 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
         check_overrides(spec, spaces, shape)
     made = make_plan(spec, shape)
     console = terminal()
-    if made.cells:
-        print_throughput_plan(console, made, spec, name=name)
-    else:
-        print_plan(console, made, name=name)
+    print_plan(console, made, spec, name=name)
     for remark in remarks(spec, made):
         say(console, remark)
 
 
 def _resume_command() -> str:
     """Return the command line of this process, with what resumes the study."""
-    from study.harmless import mask_credentials
-
     script = sys.argv[0]
     program = ["python", "-m", "study"] if script.endswith("__main__.py") else ["python", script]
     if Path(script).suffix != ".py":
@@ -183,53 +186,70 @@ def _resume_command() -> str:
     return mask_credentials(" ".join(shlex.quote(word) for word in [*program, *words, "--resume"]))
 
 
-def print_end(console: Console, result: "StudyResult", again: str) -> None:
-    """Print what a session came to, and what to type next.
+def answer_of(folder: Path) -> "Answer | str":
+    """Return what the study says, or why that is not known: whatever goes wrong here, the study itself went well."""
+    try:
+        import analysis
+
+        return analysis.open(folder).answer()
+    except Exception as error:  # noqa: BLE001 (see above)
+        what = error if isinstance(error, StudyError) else f"{type(error).__name__}: {error}"
+        return f"The answer cannot be given: {one_line(str(what))} The records are whole."
+
+
+def print_end(console: Console, result: "StudyResult", again: str, answer: "Answer | str | None" = None) -> None:
+    """Print what a session came to: its trials, the study's answer, and what to type next.
 
     Args:
         console: Where.
         result: The session's.
         again: The command that resumes the study.
+        answer: What the study says, or why that is not known; None where nobody asked.
     """
-    from study.cli.tables import print_certificate, print_front, print_result, print_stages, print_throughput
+    from study.cli.tables import print_answer, print_front, print_result, print_stages, print_throughput
     from study.designs.registry import design_of
-    from study.harmless import mask_credentials
-    from study.mirrors.mlflow_mirror import MlflowMirror
     from study.records.cautions import cautions
 
     closed, identity, folder, rows = result.closed, result.identity, result.folder, result.rows
-    design = design_of(identity.parse())
-    path, table_file, spec = shlex.quote(str(folder.path)), str(folder.table), identity.parse()
+    spec, table_file = identity.parse(), str(folder.table)
+    design = design_of(spec)
     say(console, f"\n{identity.name}: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
     if design.times:
-        print_throughput(console, spec, rows, folder=str(folder.path), table_file=table_file)
+        print_throughput(console, spec, rows, table_file=table_file)
     elif design.stages:
         print_stages(console, rows, table_file=table_file)
     else:
-        print_result(console, rows, result.best, table_file=table_file)
+        print_result(console, rows, table_file=table_file)
     for caution in cautions(spec, rows):
         say(console, f"\n{caution}")
     if result.objective == "return_and_cpu_s":
         print_front(console, rows)
+    if answer is not None:
+        say(console, "")
+        say(console, answer) if isinstance(answer, str) else print_answer(console, answer)
+    say(console, "")
+    for title, text in _next(result, again):
+        say(console, f" {text}", title=f"{title}:")
+
+
+def _next(result: "StudyResult", again: str) -> Iterator[tuple[str, str]]:
+    """Yield what a person may do now, and how."""
+    from study.mirrors.mlflow_mirror import MlflowMirror
+
+    folder, identity, reason = result.folder, result.identity, result.closed.reason
+    if reason != "complete":
+        yield "Resume with", re.sub(r" --until[ =]\S+", "", again) if reason == "until" else again
+    yield "Tables and figures on one page", f"python -m study report {shlex.quote(str(folder.path))}"
     if result.certificate is not None:
-        print_certificate(console, result.certificate.to_json(), page=str(folder.certificate_page))
+        yield "Certificate, with every rule and interval", str(folder.certificate_page)
     uri = mask_credentials(identity.tracking_uri)
     cursor = MlflowMirror(folder, identity.tracking_uri).read_cursor()
     page = f"/#/experiments/{cursor.experiment_id}/runs" if cursor else ""
-    say(console, "\nCompare the trials in MLflow: " + _mlflow_page(uri, page))
-    say(console, f"and unfold the run '{identity.name}' with its [+]: one run per trial.")
-    if not design.times:  # whose table ends with it
-        say(console, f"\nTables and figures on one page: python -m study report {path}")
+    if uri.startswith("http"):
+        yield "The trials in MLflow", f"{uri}{page}"
+    else:
+        served = f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
+        yield "The trials in MLflow", f"{served}\n  then open http://127.0.0.1:5000{page}"
     if folder.tensorboard.is_dir():
         logs = shlex.quote(str(folder.tensorboard))
-        say(console, f"\nTheir curves in TensorBoard: pip install tensorboard && tensorboard --logdir {logs}")
-    if closed.reason != "complete":
-        again = re.sub(r" --until[ =]\S+", "", again) if closed.reason == "until" else again
-        say(console, f"\nResume with: {again}")
-
-
-def _mlflow_page(uri: str, page: str) -> str:
-    """Return the address of a study's page, after the command that serves it where no server does."""
-    if uri.startswith("http"):
-        return f"{uri}{page}"
-    return f"mlflow ui --backend-store-uri {shlex.quote(uri)}\nthen open http://127.0.0.1:5000{page}"
+        yield "Their curves in TensorBoard", f"pip install tensorboard && tensorboard --logdir {logs}"

@@ -35,7 +35,7 @@ def spaces(as_json: AsJson = False) -> None:
         )
         for each in found
     ]
-    console.print(table(headings, rows, words=headings[:2], fold=("environment", "about"), width=console.width))
+    console.print(table(headings, rows, words=headings[:2], fold=("environment", "about"), width=80), width=80)
     say(console, "\nRun one: python run_study.py quickstart.yaml")
 
 

@@ -1,10 +1,9 @@
 """What a person sees of plans and results, for each kind of study. Imports rich, no engine."""
 
-import shlex
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -20,18 +19,16 @@ from study.records.timing import PRESSURE_LIMIT
 from study.space.cells import BASE_CELL, Cell, cells_of
 from study.space.spec import StudySpec
 from study.space.variants import STAGES
-from study.text import MISSING, clock, count, cpu_hours, duration, estimate, gigabytes, number, plain, spans
+from study.text import MISSING, clock, count, cpu_hours, duration, gigabytes, number, plain, spans
 
-TIMING_NOTES: Mapping[str, str] = {
-    "oversubscribed": "more processes than cores; these times and rates say nothing about scaling.",
-    "emulated": "the lanes of all runners in few processes; these times and rates say nothing about real runners.",
-    "tainted": "a runner or sample was lost or others used its nodes; these times and rates say nothing about scaling.",
-}
-"""What a person must know of a timing that is not `measured`."""
+if TYPE_CHECKING:
+    from analysis.answers import Answer
+
 GUESSED = "Times are guesses, good to a factor of three, from figures of a 2-core machine."
 PROVISIONAL = f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}."
+WIDEST = 100
+"""Columns of a line of text at most: longer ones are hard to read."""
 SINGLE = "(single trials: n=1, no interval)"
-CUT = ", every episode cut at the limit"
 
 # --- trials ---------------------------------------------------------------------------------------------------------
 
@@ -134,42 +131,29 @@ def say_reasons(console: Console, rows: Iterable[TrialRow]) -> None:
         say(console, f"{status}, trial{'s' if len(numbers) > 1 else ''} {spans(numbers)}: {reason}")
 
 
-def print_result(console: Console, rows: Iterable[TrialRow], best: Mapping[int, TrialRow], *, table_file: str) -> None:
-    """Print the table of trials and the best setting of each scale."""
+def print_result(console: Console, rows: Iterable[TrialRow], *, table_file: str) -> None:
+    """Print the table of trials, why some failed, and where all of it is."""
     rows = list(rows)
     console.print(trial_table(rows, width=console.width))
     say_reasons(console, rows)
+    say_counts(console, rows, table_file)
+
+
+def say_counts(console: Console, rows: Sequence[TrialRow], table_file: str) -> None:
+    """Print how many trials there are, by which engine, and the file with all columns."""
     statuses = Counter(row.status for row in rows)
     also = f", {statuses['interrupted']} interrupted" if statuses["interrupted"] else ""
     engine = engines_in_words(row.engine for row in rows)
     counts = f"n = {count(len(rows), 'trial')}, {statuses['failed']} failed{also}. Engine: {engine}."
-    say(console, f"\n{counts} All columns: {table_file}")
-    for timing, meaning in TIMING_NOTES.items():
-        if any(row.timing == timing for row in rows):
-            say(console, f"{timing}: {meaning}")
-    if best:
-        say(console, "")
-        say(console, f" {SINGLE}", title="Best setting of each scale")
-    tuned = _varied(rows)
-    for scale, row in best.items():
-        values = ", ".join(f"{name} {plain(row.setting[name])}" for name in tuned)
-        say(
-            console,
-            f"  {count(scale, 'runner'):>11}: return {number(row.summary.get('final_return'), '.1f')}"
-            f"{CUT if row.all_cut else ''}, score {number(row.summary.get('score'), '.2f')} "
-            f"(trial {row.trial}: {values})",
-        )
+    say(console, f"\n{counts}\nAll columns: {table_file}")
 
 
-def _varied(rows: Sequence[TrialRow]) -> list[str]:
-    """Return the parameters that differ between trials, lr and batch always among them."""
-    settings = [row.setting for row in rows]
-    always = {"train_batch_size", "lr"}
-    return [
-        name
-        for name in (settings[0] if settings else {})
-        if name != "num_env_runners" and (name in always or len({setting[name] for setting in settings}) > 1)
-    ]
+def print_answer(console: Console, answer: "Answer") -> None:
+    """Print what a study says: the sentence in bold, then the rest."""
+    sentence, _, rest = answer.to_text(min(console.width, WIDEST)).partition("\n\n")
+    console.print(Text(sentence.rstrip(), style="bold"), soft_wrap=True)
+    if rest:
+        console.print(Text(f"\n{rest.rstrip()}"), soft_wrap=True)
 
 
 def print_front(console: Console, rows: Iterable[TrialRow]) -> None:
@@ -181,7 +165,7 @@ def print_front(console: Console, rows: Iterable[TrialRow]) -> None:
             final, cost = row.summary.get("final_return"), row.summary.get("cpu_s_spent")
             say(
                 console,
-                f"  {count(scale, 'runner'):>11}: return {number(final, '.1f')}{f'{CUT},' if row.all_cut else ''} for "
+                f"  {count(scale, 'runner'):>11}: return {number(final, '.1f')} for "
                 f"{number(cost, ',.0f')} CPU-seconds of training (trial {row.trial}, {row.timing})",
             )
 
@@ -201,35 +185,75 @@ def print_importance(console: Console, importance: Mapping[int, Mapping[str, flo
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 
-def print_plan(console: Console, plan: Plan, *, name: str) -> None:
-    """Print what a study would run, and what each trial needs."""
-    about = "up to " if any(request.stage for request in plan.requests) else ""
-    say(
-        console,
-        f": {about}{plan.num_trials} trials, about {duration(plan.hours * 3600)} here, "
-        f"{cpu_hours(plan.hours * plan.cluster.capacity)}",
-        title=name,
-    )
+def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> None:
+    """Print what a study would run, what each trial needs, and how long all of it takes."""
+    hours, time = plan.hours * plan.cluster.capacity, duration(plan.hours * 3600)
+    about = "up to " if any(request.stage and not plan.cells for request in plan.requests) else ""
+    cells = [each.cell for each in plan.cells.values()]
+    blocks = f", {len(cells)} cells in {max(request.seed for request in plan.requests)} blocks" if cells else ""
+    what = f": {about}{count(plan.num_trials, 'trial')}{blocks}, about {time} here, {cpu_hours(hours)}"
+    say(console, what, title=name)
     nodes = ", ".join(
-        f"{node.address} ({node.num_cpus} CPUs in Ray, {node.physical_cpus} cores, {node.memory_mb / 1024:.0f} GB)"
+        f"{node.address} ({count(node.num_cpus, 'CPU')} in Ray, {count(node.physical_cpus, 'core')}, "
+        f"{node.memory_mb / 1024:.0f} GB)"
         for node in plan.cluster.nodes
     )
     say(console, f"Cluster: {nodes}")
-    named = [(str(scale.num_env_runners), scale) for scale in plan.scales]
-    for (runners, variant), scale in sorted(plan.variants.items()):
-        inside = "" if scale.num_env_runners == runners else f", lanes in {scale.num_env_runners}"
-        named.append((f"{runners} ({variant}{inside})", scale))
-    headings = ("runners", "trials", "execution", "CPUs each", "memory each", "time each", "timing will say")
-    rows = [(shown, str(scale.num_trials), scale.execution, *_needs(scale)) for shown, scale in named]
-    console.print(table(headings, rows, fold=("execution", "timing will say"), width=console.width))
-    if any(scale.label.provisional for _, scale in named):
+    if cells:
+        needs = [each.needs for each in plan.cells.values()]
+        headings = ("grids", "runners", *columns_of(cells), "trials")
+        named = [[_grids_of(cell), *cell_words(cell, cells)] for cell in cells]
+    else:
+        headings, needs, named = (
+            ("runners", "trials", "execution"),
+            list(plan.scales),
+            [[str(each.num_env_runners)] for each in plan.scales],
+        )
+        for (runners, variant), scale in sorted(plan.variants.items()):
+            inside = "" if scale.num_env_runners == runners else f", lanes in {scale.num_env_runners}"
+            needs.append(scale)
+            named.append([f"{runners} ({variant}{inside})"])
+    rows = [
+        [*words, str(each.num_trials), *([] if cells else [each.execution]), *_needs(each)]
+        for words, each in zip(named, needs, strict=True)
+    ]
+    headings = (*headings, "CPUs each", "memory each", "time each", "timing will say")
+    if cells:
+        say_equal(console, cells)
+    folding = ("grids", "execution", "timing will say")
+    console.print(table(headings, rows, fold=folding, width=console.width))
+    if any(each.label.provisional for each in needs):
         say(console, PROVISIONAL)
+    if cells:
+        _explain_cells(console, spec, Counter(each.label.timing for each in needs), len(cells))
     say(console, GUESSED)
 
 
-def _needs(scale: TrialNeeds) -> tuple[str, str, str, str]:
+def _needs(scale: TrialNeeds) -> tuple[str, ...]:
     timing = scale.label.timing + ("*" if scale.label.provisional else "")
-    return str(scale.num_cpus), gigabytes(scale.memory_mb), f"~{duration(scale.hours * 3600)}", timing
+    memory, time = gigabytes(scale.memory_mb), f"~{duration(scale.hours * 3600)}"
+    return str(scale.num_cpus), memory, time, timing
+
+
+def _explain_cells(console: Console, spec: StudySpec, labels: Mapping[str, int], num_cells: int) -> None:
+    """Print in which order cells run, what their times will say, and which engine they time."""
+    say(
+        console,
+        "Each block runs every cell once in random order, the base cell at its beginning and at its end; one trial at "
+        "a time, but those of a divided allocation side by side.",
+    )
+    if labels.get("oversubscribed"):
+        say(
+            console,
+            f"oversubscribed: {labels['oversubscribed']} of {num_cells} cells have more processes than cores; they "
+            "run, and their times say nothing about scaling.",
+        )
+    if labels.get("emulated"):
+        say(console, "emulated: no clock; these times say nothing about real runners.")
+    other, options = other_engine(spec)
+    engine = engine_of_space(spec)
+    say(console, f"Engine: {engine}. Another engine scales otherwise; {other} is measured by a study of its own:")
+    console.print(f"  {options}", soft_wrap=True)
 
 
 # --- hold-up studies ------------------------------------------------------------------------------------------------
@@ -249,42 +273,8 @@ def print_stages(console: Console, rows: Iterable[TrialRow], *, table_file: str)
             shown.append((stage, str(len(here)), failed, cpu_hours(spent).split()[0], number(best, ".1f")))
     headings = ("stage", "trials", "failed", "CPU-hours", "best return")
     console.print(table(headings, shown, words=("stage",), width=console.width))
-    say(console, f"\nAll trials with all columns: {table_file}")
-
-
-def print_certificate(console: Console, certificate: Mapping[str, Any], *, page: str) -> None:
-    """Print the verdict, its rules and the arms; the page has the rest.
-
-    Args:
-        console: Where.
-        certificate: `Certificate.to_json()`.
-        page: Path of the whole certificate.
-    """
-    verdict = certificate["verdict"]
-    say(console, "")
-    say(console, "", title=f"Verdict: {verdict['sentence']}")
-    words = {True: "kept      ", False: "BROKEN    ", None: "not judged"}
-    for check in verdict["checks"].values():
-        say(console, f"  {words[check['passed']]} {check['law']}")
-    headings = ("arm, on test seeds", "n", "failed", "solved", "mean score [95 %]", "IQM return [95 %]")
-    rows = [
-        (
-            name,
-            str(arm["n"]),
-            str(arm["n_failed"]),
-            f"{arm['solved']}/{arm['n']}",
-            _interval(arm["score"], ".3f"),
-            _interval(arm["iqm_final_return"], ".1f"),
-        )
-        for name, arm in certificate["arms"].items()
-    ]
-    say(console, "")
-    console.print(table(headings, rows, words=headings[:1], width=console.width))
-    say(console, f"\nIntervals, diagnosis and everything else: {page}")
-
-
-def _interval(found: Mapping[str, Any], form: str) -> str:
-    return estimate(found["value"], found["low"], found["high"], n=found["n"], form=form)
+    say_reasons(console, rows)
+    say_counts(console, rows, table_file)
 
 
 # --- throughput studies ---------------------------------------------------------------------------------------------
@@ -298,56 +288,52 @@ _COLUMNS: Mapping[str, str] = {
 """Columns of a table of cells, besides runners and learners."""
 
 
-def print_throughput_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> None:
-    """Print the cells of a throughput study, what each needs, and how long all of it takes."""
-    cells = [each.cell for each in plan.cells.values()]
-    needs = [each.needs for each in plan.cells.values()]
-    blocks = max(request.seed for request in plan.requests)
-    time = duration(plan.hours * 3600)
-    short = f"{plan.num_trials} short trials"
-    say(console, f": {len(cells)} cells in {blocks} blocks, {short}, about {time} here", title=name)
-    headings = (*_cell_headings(cells), "runs", "CPUs each", "memory each", "training each", "timing will say")
-    rows = [
-        (*_words(cell, cells), str(need.num_trials), *_needs(need)) for cell, need in zip(cells, needs, strict=True)
+def columns_of(cells: Sequence[Cell]) -> list[str]:
+    """Return the columns that tell these cells apart, besides their runners."""
+    varying = [name for name, at in _COLUMNS.items() if len({cell.setting[at] for cell in cells}) > 1]
+    return [*varying, *(["learners"] if _learners_differ(cells) else [])]
+
+
+def say_equal(console: Console, cells: Sequence[Cell]) -> None:
+    """Print the values that all cells have, which the table then leaves out."""
+    equal = [f"{name} {cells[0].setting[at]}" for name, at in _COLUMNS.items() if name not in columns_of(cells)]
+    if equal:
+        say(console, f"Equal in all cells: {', '.join(equal)}")
+
+
+def cell_words(cell: Cell, cells: Sequence[Cell]) -> list[str]:
+    """Return the runners of a cell and its values in these columns."""
+    trials = f"{cell.num_trials} x " if cell.num_trials > 1 else ""
+    values = [
+        str(cell.num_learners if name == "learners" else cell.setting[_COLUMNS[name]]) for name in columns_of(cells)
     ]
-    console.print(table(headings, rows, fold=("grids", "timing will say"), width=console.width))
-    say(
-        console,
-        "Each block runs every cell once in random order, the base cell (anchor) at its beginning and at its end; one "
-        "trial at a time, but those of a divided allocation side by side.",
-    )
-    labels = Counter(need.label.timing for need in needs)
-    if any(need.label.provisional for need in needs):
-        say(console, PROVISIONAL)
-    if labels["oversubscribed"]:
-        say(
-            console,
-            f"oversubscribed: {labels['oversubscribed']} of {len(cells)} cells have more processes than cores; they "
-            "run, and their times say nothing about scaling.",
-        )
-    if labels["emulated"]:
-        say(console, "emulated: no clock; these times say nothing about real runners.")
-    say(console, GUESSED)
-    _print_engine(console, spec, engine_of_space(spec))
+    return [f"{trials}{cell.num_env_runners}", *values]
 
 
-def print_throughput(
-    console: Console, spec: StudySpec, rows: Iterable[TrialRow], *, folder: str, table_file: str
-) -> None:
-    """Print what became of each cell, and the command that makes tables and figures of it.
+def _grids_of(cell: Cell) -> str:
+    return ", ".join(filter(None, ["base cell" if cell.name == BASE_CELL else "", cell.grids]))
+
+
+def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow], *, table_file: str) -> None:
+    """Print what became of each cell, a line for each.
 
     Args:
         console: Where.
         spec: The space.
         rows: The trials on record.
-        folder: The study's folder.
         table_file: File with all columns.
     """
     rows, cells = list(rows), cells_of(spec)
     by_cell = defaultdict(list)
     for row in rows:
         by_cell[row.anchor].append(row)
-    console.print(_cell_table(cells, by_cell, console.width))
+    headings = ("runners", *columns_of(cells), "env steps/s", "lowest to highest", "limited by", "measured")
+    lines = [
+        (*cell_words(cell, cells), *_rate(here, cell), _limit(here), _num_measured(here))
+        for cell, here in ((cell, by_cell[cell.name]) for cell in cells)
+    ]
+    say_equal(console, cells)
+    console.print(table(headings, lines, words=["limited by"], width=console.width))
     say(
         console,
         "env steps/s, and the phase that takes most of an iteration: medians, of measured runs where there are any; of "
@@ -356,39 +342,12 @@ def print_throughput(
     for reason in dict.fromkeys(row.timing_reason for row in rows if row.timing in ("oversubscribed", "tainted")):
         say(console, f"not measured: {reason}")
     say_reasons(console, rows)
-    _print_engine(console, spec, engines_in_words(row.engine for row in rows))
-    say(console, f"\nn = {count(len(rows), 'trial')}. All columns: {table_file}")
-    say(console, f"Speed-up, efficiency and models: python -m study report {shlex.quote(folder)}")
+    say_counts(console, rows, table_file)
 
 
-def _cell_table(cells: Sequence[Cell], by_cell: Mapping[str | None, Sequence[TrialRow]], width: int) -> Table:
-    spread = "[lowest, highest], n"
-    headings = (*_cell_headings(cells), "runs", "failed", "env steps/s", spread, "limited by", "timing")
-    rows = []
-    for cell in cells:
-        here = by_cell[cell.name]
-        counts = str(len(here)), str(sum(row.status == "failed" for row in here))
-        labels = Counter(row.timing or row.status for row in here)
-        shown = ", ".join(f"{label} {number}" for label, number in labels.most_common())
-        rows.append((*_words(cell, cells), *counts, *_rate(here, cell), _limit(here), shown))
-    return table(headings, rows, words=(spread, "limited by"), fold=("grids", "timing"), width=width)
-
-
-def _print_engine(console: Console, spec: StudySpec, engine: str) -> None:
-    other, options = other_engine(spec)
-    text = f"Engine: {engine}. Another engine scales otherwise; {other} is measured by a study of its own: {options}"
-    console.print(text, soft_wrap=True, highlight=False)
-
-
-def _cell_headings(cells: Sequence[Cell]) -> tuple[str, ...]:
-    return ("grids", "runners", *_COLUMNS, *(["learners"] if _learners_differ(cells) else []))
-
-
-def _words(cell: Cell, cells: Sequence[Cell]) -> list[str]:
-    grids = ", ".join(filter(None, [BASE_CELL if cell.name == BASE_CELL else "", cell.grids]))
-    trials = f"{cell.num_trials} x " if cell.num_trials > 1 else ""
-    learners = [str(cell.num_learners)] if _learners_differ(cells) else []
-    return [grids, f"{trials}{cell.num_env_runners}", *(str(cell.setting[at]) for at in _COLUMNS.values()), *learners]
+def _num_measured(rows: Sequence[TrialRow]) -> str:
+    """Return how many runs were measured, of all that the cell had."""
+    return f"{sum(row.timing == 'measured' and row.status == 'finished' for row in rows)} of {len(rows)}"
 
 
 def _learners_differ(cells: Sequence[Cell]) -> bool:
@@ -412,7 +371,7 @@ def _limit(rows: Sequence[TrialRow]) -> str:
 
 
 def _rate(rows: Sequence[TrialRow], cell: Cell) -> tuple[str, str]:
-    """Return the median rate and its range."""
+    """Return the median rate and its range, of runs of all trials of the cell side by side."""
     runs: dict[tuple[int, int], list[float]] = defaultdict(list)
     for row in _counted(rows):
         if (rate := row.env_steps_per_s()) is not None:
@@ -420,5 +379,5 @@ def _rate(rows: Sequence[TrialRow], cell: Cell) -> tuple[str, str]:
     rates = [sum(run) for run in runs.values() if len(run) == cell.num_trials]
     if not rates:
         return MISSING, ""
-    spread = f"[{min(rates):,.0f}, {max(rates):,.0f}], n={len(rates)}" if len(rates) > 1 else "n=1, no interval"
+    spread = f"{min(rates):,.0f} to {max(rates):,.0f}" if len(rates) > 1 else "one run"
     return f"{statistics.median(rates):,.0f}", spread

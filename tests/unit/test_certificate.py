@@ -1,6 +1,5 @@
 """A certificate says what the records say, and the records obey the protocol; whatever was touched is named."""
 
-import io
 import json
 import math
 import re
@@ -11,10 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from scipy import stats
 
-from study.cli.tables import print_certificate
 from study.designs.holdup.certificate.making import Certificate, make_certificate, verify
 from study.designs.holdup.certificate.record_rules import broken_rules
 from study.errors import RecordError
@@ -197,16 +194,6 @@ def test_nothing_private_is_in_it_and_the_page_says_the_verdict(study: StudyFold
     assert "abcdef0123456789" in text
     assert page.startswith("# demo: holds up (learning); clock not measured\n")
     assert "| winner@6 |" in page
-
-
-@pytest.mark.parametrize("width", [80, 140])
-def test_the_end_of_a_study_names_the_verdict_and_every_arm_in_full(certificate: Certificate, width: int) -> None:
-    console = Console(width=width, record=True, file=io.StringIO())
-    print_certificate(console, certificate.to_json(), page="certificate.md")
-    lines = console.export_text().splitlines()
-    assert "Verdict: holds up (learning); clock not measured" in lines
-    table = {line.split()[0] for line in lines if line.strip()}
-    assert set(certificate.to_json()["arms"]) <= table
 
 
 def test_paths_in_the_environments_arguments_are_cut(tmp_path: Path) -> None:

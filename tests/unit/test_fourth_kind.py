@@ -103,7 +103,7 @@ def test_it_is_planned_and_its_plan_is_shown(space: StudySpec) -> None:
     plan = registry.make_plan(space, CLUSTER)
     assert [(each.trial, each.seed) for each in plan.requests] == [(0, 3), (1, 5), (2, 8)]
     assert plan.needs(plan.requests[0]).num_trials == 3
-    assert "3 trials" in seen(print_plan, plan, name="again")
+    assert "3 trials" in seen(print_plan, plan, space, name="again")
 
 
 def test_it_runs_to_its_end_through_a_kill_and_is_shown(space: StudySpec, tmp_path: Path) -> None:

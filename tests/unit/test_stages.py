@@ -692,8 +692,9 @@ def test_what_a_person_sees_of_the_stages(tmp_path):
 
 
 def test_the_plan_of_a_hold_up_study_counts_what_may_run():
-    plan = make_plan(space(holdup={"measure": {"scales": [1, 2], "step_wait_ms": 1}}), CLUSTER)
-    text = shown(print_plan, plan, name="demo")
+    measured = space(holdup={"measure": {"scales": [1, 2], "step_wait_ms": 1}})
+    plan = make_plan(measured, CLUSTER)
+    text = shown(print_plan, plan, measured, name="demo")
     assert f"demo: up to {plan.num_trials} trials" in text
     assert "2 (measured)" in text
     assert "oversubscribed if CPU pressure" in text

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from study.cli.tables import print_throughput_plan
+from study.cli.tables import print_plan
 from study.cluster.connection import private_shape
 from study.designs.holdup.phases import shares
 from study.designs.registry import make_plan
@@ -147,11 +147,11 @@ def test_keeping_processes_is_in_the_guess_of_the_duration():
 def test_the_plan_shows_cells_blocks_minutes_and_labels(width):
     console = Console(width=width, force_terminal=False)
     with console.capture() as capture:
-        print_throughput_plan(console, make_plan(throughput_spec(), machine(2)), throughput_spec(), name="demo")
+        print_plan(console, make_plan(throughput_spec(), machine(2)), throughput_spec(), name="demo")
     text = capture.get()
-    assert "demo: 12 cells in 3 blocks, 51 short trials, about " in text
+    assert "demo: 51 trials, 12 cells in 3 blocks, about " in text
     assert "Engine: batched+lean. " in text
-    assert "RLlib's own is measured by a study of its own: --set runner=stock --set learner=rllib" in text
+    assert "  --set runner=stock --set learner=rllib" in text.splitlines()
     assert "measured*: environments wait; oversubscribed if CPU pressure reaches 5%." in text
     rows = [line.split() for line in text.splitlines() if line.startswith("allocation")]
     assert [row[1:4] for row in rows[1:]] == [["2", "x", "3"], ["4", "x", "1"]]
@@ -159,7 +159,7 @@ def test_the_plan_shows_cells_blocks_minutes_and_labels(width):
     console = Console(width=width, force_terminal=False)
     busy = throughput_spec(environment__step_wait_ms=0, execution="real")
     with console.capture() as capture:
-        print_throughput_plan(console, make_plan(busy, machine(2)), busy, name="demo")
+        print_plan(console, make_plan(busy, machine(2)), busy, name="demo")
     assert "oversubscribed: 8 of 12 cells have more processes than cores" in " ".join(capture.get().split())
 
 
