@@ -43,13 +43,12 @@ class Estimate:
 
     def __post_init__(self) -> None:
         if not (self.low <= self.high and np.isfinite(self.value) and self.n >= 1):
-            rule = "`low <= high`, a finite value and `n >= 1` must hold"
-            got = f"{self.value} [{self.low}, {self.high}], n={self.n}"
+            got = f"{self.value} [{self.low}, {self.high}], n={self.n}, level={self.level}"
             raise AnalysisError(
                 where="estimate",
-                rule=rule,
+                rule="`low <= high`, a finite value and `n >= 1` must hold",
                 got=got,
-                fix="Check the values that it was computed from.",
+                fix="Check the values and the level that it was computed from.",
                 code="inconsistent-estimate",
             )
 
@@ -97,8 +96,6 @@ def bootstrap(
     Source:
         Hesterberg, The American Statistician 69 (2015), section 4.3 (expanded percentile).
     """
-    check_level(level)
-    check_resamples(num_resamples)
     sizes = [sample.size for sample in samples]
     n, least = sum(sizes), min(sizes)
     if least < FEWEST_RUNS:
@@ -116,27 +113,3 @@ def bootstrap(
     # Of equal runs the two ends may differ by a rounding error, in either order.
     low, high = sorted((float(interval.low), float(interval.high)))
     return Estimate(value=value, low=low, high=high, n=n, level=level, method=BOOTSTRAP)
-
-
-def check_level(level: float) -> None:
-    """Refuse a level that is no share between 0 and 1."""
-    if not 0 < level < 1:
-        raise AnalysisError(
-            where="level",
-            rule="must lie between 0 and 1",
-            got=level,
-            fix="Pass 0.95 for 95 %.",
-            code="level-outside-unit-interval",
-        )
-
-
-def check_resamples(num_resamples: int) -> None:
-    """Refuse less than one resample."""
-    if num_resamples < 1:
-        raise AnalysisError(
-            where="num_resamples",
-            rule="must be >= 1",
-            got=num_resamples,
-            fix=f"Pass {NUM_RESAMPLES}.",
-            code="no-resamples",
-        )

@@ -3,7 +3,7 @@
 from scipy import stats
 
 from study.errors import AnalysisError
-from study.statistics.estimate import Estimate, check_level
+from study.statistics.estimate import Estimate
 
 
 def rate_interval(successes: int, n: int, *, level: float = 0.95) -> Estimate:
@@ -19,17 +19,15 @@ def rate_interval(successes: int, n: int, *, level: float = 0.95) -> Estimate:
         level: Least coverage, in (0, 1).
 
     Raises:
-        AnalysisError: `n` is 0, `successes` is not in [0, n], or `level` is out of range.
+        AnalysisError: `n` is 0, `successes` is not in [0, n].
 
     Source:
         Clopper and Pearson, Biometrika 26 (1934).
     """
-    check_level(level)
     if not 0 <= successes <= n or n < 1:
-        rule = "`0 <= successes <= n` and `n >= 1` must hold"
         raise AnalysisError(
             where="successes",
-            rule=rule,
+            rule="`0 <= successes <= n` and `n >= 1` must hold",
             got=f"{successes} of {n}",
             fix="Count the runs again.",
             code="bad-number-of-successes",

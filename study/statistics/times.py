@@ -14,7 +14,6 @@ from study.statistics.estimate import (
     TOO_FEW,
     Estimate,
     bootstrap,
-    check_level,
     without_interval,
 )
 from study.statistics.samples import BoolArray, FloatArray, as_sample
@@ -119,7 +118,7 @@ def ratio_of_restricted_means(
         `first` are 0 as well.
 
     Raises:
-        AnalysisError: As `restricted_mean` for each sample; `level` or `num_resamples` is out of range.
+        AnalysisError: As `restricted_mean` for each sample.
     """
     one, one_events = _censored("first", first, "first_reached", first_reached)
     two, two_events = _censored("second", second, "second_reached", second_reached)
@@ -130,7 +129,6 @@ def ratio_of_restricted_means(
     few = min(one.size, two.size) < FEWEST_RUNS
     nothing = without_interval(value, n=one.size + two.size, level=level, method=TOO_FEW if few else BOOTSTRAP)
     if not ((one_events & (one <= horizon)).any() or (two_events & (two <= horizon)).any()):
-        check_level(level)
         return nothing
 
     def resampled(above: _Sample, below: _Sample) -> Estimate:

@@ -1,6 +1,6 @@
 """Which evaluation episodes the confirmation plays: two designs, by what they do to intervals. Simulated.
 
-*Shared*: all runs of all arms play the same episodes (versions 1 and 2 of the protocol). *Own*: every run plays
+*Shared*: all runs of all arms play the same episodes (version 1 of the protocol). *Own*: every run plays
 episodes that no other run plays (version 3). Both play as many, so that they cost the same.
 """
 

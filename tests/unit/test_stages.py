@@ -330,22 +330,19 @@ def retaken_otherwise(lines, spec):
     return list(_retaken(Study(lines, spec), rows, complete=True))
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_study_of_an_earlier_protocol_goes_on_by_it_and_is_checked_by_it(version, tmp_path, monkeypatch):
-    monkeypatch.setattr(machine.decide, "__kwdefaults__", {**machine.decide.__kwdefaults__, "protocol": version})
+def test_a_study_of_the_first_protocol_goes_on_by_it_and_is_checked_by_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine.decide, "__kwdefaults__", {**machine.decide.__kwdefaults__, "protocol": 1})
     Drive(tmp_path, few_settings()).run(most=30)
     monkeypatch.undo()
     drive = Drive(tmp_path, few_settings())
     assert drive.run().reason == "complete"
     ledger = drive.conductor.ledger
-    assert {each.protocol for each in ledger.decisions} == {version}
+    assert {each.protocol for each in ledger.decisions} == {1}
     assert {row.first_episode for row in ledger.rows.values()} == {0}
     lines = list(read_lines(drive.folder.records))
     assert not retaken_otherwise(lines, drive.spec)
     newer = [
-        replace(line, record=replace(line.record, protocol=version + 1))
-        if isinstance(line.record, StageDecided)
-        else line
+        replace(line, record=replace(line.record, protocol=PROTOCOL)) if isinstance(line.record, StageDecided) else line
         for line in lines
     ]
     assert any("got another one" in said for said in retaken_otherwise(newer, drive.spec))
@@ -472,7 +469,7 @@ def test_a_baseline_takes_no_look_from_a_setting_that_was_proposed(tmp_path):
     drive.run()
     one = next(row for row in drive.conductor.ledger.rows.values() if row.stage == "search" and row.anchor is None)
     rows = {0: replace(one, trial=0, anchor="rllib_defaults"), 1: replace(one, trial=1)}
-    assert list(Evidence(drive.spec, rows, [], protocol=2).searched([one.num_env_runners])) == [one.digest]
+    assert list(Evidence(drive.spec, rows, [], protocol=PROTOCOL).searched([one.num_env_runners])) == [one.digest]
 
 
 def test_a_budget_cuts_the_search_of_a_space_of_few_settings_too(tmp_path):

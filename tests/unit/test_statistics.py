@@ -381,8 +381,7 @@ def test_empty_and_not_finite_samples_are_refused(call, bad):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: statistics.mean_interval(GOOD, level=95), "level: must lie between 0 and 1, got 95"),
-        (lambda: statistics.difference_of_means(GOOD, GOOD, side="upper"), "side: must be one of"),
+        (lambda: statistics.mean_interval(GOOD, level=95), "estimate: .*level=95"),
         (lambda: statistics.rate_interval(3, 2), "successes: .* got 3 of 2"),
         (lambda: statistics.rate_interval(0, 0), "successes: .* got 0 of 0"),
         (lambda: statistics.restricted_mean([0.0], [True], horizon=1), "times: every time must be > 0, got 0.0"),
@@ -397,7 +396,6 @@ def test_empty_and_not_finite_samples_are_refused(call, bad):
         (lambda: statistics.lower_bound(GOOD, -1.0), "pooled_sd: .* got -1.0"),
         (lambda: statistics.paired_lower_bounds(GOOD), r"scores: .* in 2 dimensions, got shape \(4,\)"),
         (lambda: statistics.holm([0.5, 1.5]), "p_values: .* got 1.5"),
-        (lambda: statistics.iqm_interval(GOOD, num_resamples=0), "num_resamples: .* got 0"),
         (lambda: statistics.better_with_permutation([1.0], GOOD, rng=RNG), "first, second: .* got 1 and 4"),
     ],
 )

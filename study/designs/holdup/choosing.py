@@ -79,7 +79,7 @@ def _next_seed(known: Evidence, row: TrialRow) -> int | None:
     """Return the next seed on which a setting has not run at its scale; None where a space of few settings has none."""
     place, seeds = (row.digest, row.num_env_runners), known.holdup.tune_seeds.seeds
     first = seeds.index(row.seed)
-    if known.protocol == 1:
+    if known.protocol < 3:
         return seeds[(first + 1) % len(seeds)]
     tried = {each.seed for each in known.whole() if (each.digest, each.num_env_runners) == place}
     return next((seed for seed in itertools.chain(seeds[first:], seeds[:first]) if seed not in tried), None)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from study.designs.base import Design
 from study.designs.holdup import phases
 from study.designs.holdup.variants import runners_of, why_not_measured
-from study.errors import ClusterError
 from study.planning.guess import GUESS_FACTOR
 from study.planning.needs import execution_of, num_cpus
 from study.planning.plan import Plan, TrialNeeds, check_objective, total_hours, trial_needs
@@ -15,7 +14,6 @@ from study.planning.shape import ClusterShape
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided
 from study.records.request import TrialRequest, numbered
-from study.space.holdup import HoldUpSpec
 from study.space.spec import StudySpec
 from study.space.variants import STAGES, Variant, spec_of
 from study.text import cpu_hours as in_words
@@ -49,7 +47,11 @@ class HoldUp(Design):
         scales = tuple(trial_needs(spec, scale, cluster, num_trials=count) for scale, count in sorted(counts.items()))
         target = next(scale for scale in scales if scale.num_env_runners == holdup.target_scale)
         least = phases.num_later(spec) + phases.fewest_searched(holdup) + holdup.calibrate.num_seeds
-        _check_budget(holdup, least * target.hours * min(target.num_cpus, cluster.capacity))
+        hours = least * target.hours * min(target.num_cpus, cluster.capacity)
+        if holdup.cpu_hours is not None and holdup.cpu_hours < hours / GUESS_FACTOR:
+            why = f"they take about {in_words(hours)}, by a guess good to a factor of three"
+            fix = f"Set it to {hours:.1f} or more, or lower the sizes of the stages."
+            raise phases.too_few_cpu_hours(holdup, why, fix)
         variants: dict[tuple[int, Variant], TrialNeeds] = {}
         possible: list[Variant] = ["stock"] if holdup.confirm.num_seeds_stock else []
         if not why_not_measured(spec, cluster):
@@ -118,19 +120,3 @@ class HoldUp(Design):
             return rows
         wanted = "confirm", ledger.frozen.winner, "study", phases.holdup_of(spec).target_scale
         return [row for row in rows if (row.stage, row.digest, row.variant, row.num_env_runners) == wanted] or rows
-
-
-def _check_budget(holdup: HoldUpSpec, cpu_hours: float) -> None:
-    """Refuse a budget that cannot pay for the confirmation even where trials take a third of the guess.
-
-    Raises:
-        ClusterError: Names what would be enough.
-    """
-    if holdup.cpu_hours is not None and holdup.cpu_hours < cpu_hours / GUESS_FACTOR:
-        raise ClusterError(
-            where="holdup.cpu_hours",
-            rule="must pay for the smallest search, race, stress and confirmation",
-            got=f"{holdup.cpu_hours:g}; they take about {in_words(cpu_hours)}, by a guess good to a factor of three",
-            fix=f"Set it to {cpu_hours:.1f} or more, or lower the sizes of the stages.",
-            code="cpu-hours-too-few",
-        )

@@ -91,7 +91,7 @@ class Evidence:
         seen: set[tuple[str, int, int]] = set()
         for row in self.whole(("calibrate", "search")):
             run = row.digest, row.num_env_runners, row.seed
-            if (without_baselines and row.anchor not in (None, "default")) or (run in seen and self.protocol > 1):
+            if (without_baselines and row.anchor not in (None, "default")) or (run in seen and self.protocol >= 3):
                 continue
             seen.add(run)
             yield row

@@ -22,11 +22,11 @@ PROTOCOL = 3
 """Version of the decisions and of the rules of the verdict; a study keeps that of its first decision. Raise it when the
 same records would lead to another decision or verdict.
 
-2: a setting that is proposed again on a seed on which it has run is not counted again.
-3: runs of the confirmation play evaluation episodes of their own; the reference at the small scale is the better of two
-arms; the clock needs five runs an arm; no trial is run again for another stage or name."""
-PROTOCOLS = (1, 2, PROTOCOL)
-"""Those that can be taken again. The recorded example is of version 1."""
+3: a setting that is proposed again on a seed on which it has run is not counted again; runs of the confirmation play
+evaluation episodes of their own; the reference at the small scale is the better of two arms; the clock needs five runs
+an arm; no trial is run again for another stage or name."""
+PROTOCOLS = (1, PROTOCOL)
+"""Those that can be taken again. The recorded example is of version 1; no study of version 2 is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

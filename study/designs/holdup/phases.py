@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from study.errors import ClusterError
 from study.records.records import StageDecided
 from study.space.cells import shares as split
 from study.space.holdup import HoldUpSpec
@@ -143,3 +144,14 @@ def holdup_of(spec: StudySpec) -> HoldUpSpec:
     if spec.holdup is None:
         raise ValueError("a study without `holdup` has no stages")
     return spec.holdup
+
+
+def too_few_cpu_hours(holdup: HoldUpSpec, why: str, fix: str) -> ClusterError:
+    """Return the refusal of a budget that cannot pay for the smallest search and the stages after it."""
+    return ClusterError(
+        where="holdup.cpu_hours",
+        rule="must pay for the smallest search, race, stress and confirmation",
+        got=f"{holdup.cpu_hours:g}; {why}",
+        fix=fix,
+        code="cpu-hours-too-few",
+    )

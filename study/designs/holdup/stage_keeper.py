@@ -40,16 +40,7 @@ class StageKeeper(Course):
         until: str | None = None,
         announce: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Take up a study where its records end.
-
-        Args:
-            spec: The space.
-            plan: What is planned on this cluster.
-            ledger: The state that the records have led to.
-            append: Writes a record and applies it to the ledger.
-            until: Last stage to run; None runs all.
-            announce: Tells the person something that they should keep.
-        """
+        """Take up a study where its records end; for the arguments see `Design.course`."""
         self._spec, self._holdup = spec, phases.holdup_of(spec)
         self._plan, self._ledger, self._append = plan, ledger, append
         self._until, self._announce = until, announce
@@ -79,18 +70,12 @@ class StageKeeper(Course):
 
     def how_it_ended(self) -> tuple[str, str]:
         """Return reason and detail of a session that has nothing left to run."""
-        phase = self.phase
-        if phase is None:
+        if self.phase is None:
             return "complete", ""
-        return "until", f"the stages up to {self._until} are complete, {phase.stage} comes next"
+        return "until", f"the stages up to {self._until} are complete, {self.phase.stage} comes next"
 
     def decide(self, left: Sequence[int], reason: str) -> list[TrialRequest]:
-        """Record the decision that closes the current phase, and return the trials that follow from it.
-
-        Args:
-            left: Trials of the phase that are not run.
-            reason: Why they are not.
-        """
+        """Record the decision that closes the current phase, and return the trials that follow from it."""
         decisions = self._ledger.decisions
         first = len(machine.requests_of(self._spec, decisions))
         step = machine.decide(self._spec, self._ledger.rows, decisions, cancelled=left, reason=reason)
@@ -148,12 +133,7 @@ class StageKeeper(Course):
             )
 
     def predicted_cpu_s(self, request: TrialRequest, setting: Mapping[str, Value]) -> float | None:
-        """Return what the cost model of the calibration says a trial will take; None before there is one.
-
-        Args:
-            request: The trial.
-            setting: RLlib's parameters as it will run.
-        """
+        """Return what the cost model of the calibration says a trial will take; None before there is one."""
         decisions = self._ledger.decisions
         fitted = decisions[0].evidence.get("cost_model") if decisions else None
         steps = self._spec.budget.env_steps
@@ -164,13 +144,7 @@ class StageKeeper(Course):
     # --- budget ------------------------------------------------------------------------------------------------
 
     def why_skip(self, request: TrialRequest, *, num_running: int, left_s: float | None) -> str:
-        """Return why a trial is not to be started at all; empty when it is.
-
-        Args:
-            request: The trial.
-            num_running: Trials that run now.
-            left_s: Seconds of the session's time budget that are left.
-        """
+        """See `Course.why_skip`: the clock needs cores, and the search leaves money and time for the later stages."""
         if request.stage == "measure" and (request.num_env_runners, request.variant) not in self._plan.variants:
             return why_not_measured(self._spec, self._plan.cluster)
         if request.stage != "search" or not self._enough_searched():
@@ -180,7 +154,7 @@ class StageKeeper(Course):
     def shortfall(self, following: TrialRequest) -> str:
         """Return why the budget cannot pay for the confirmation, by what trials have cost; empty when it can.
 
-        It is looked at once, before the search: once it has begun to search, a study goes on, also after a kill.
+        It is checked once, before the search: once it has begun to search, a study goes on, also after a kill.
         """
         searched = any(row.stage == "search" for row in self._ledger.rows.values())
         if searched or self._budget_checked or following.stage == "calibrate":
@@ -194,12 +168,9 @@ class StageKeeper(Course):
         enough = (self._spent() + (max(looks, 0) + self._num_later_left()) * each) / 3600
         if enough <= self._holdup.cpu_hours:
             return ""
-        return (
-            f"holdup.cpu_hours: must pay for the smallest search, race, stress and confirmation, got "
-            f"{self._holdup.cpu_hours:g}; a trial takes {each:.0f} CPU-seconds here. "
-            f"Fix: resume with --set holdup.cpu_hours={math.ceil(enough * 110) / 100:g} or more, or smaller stages "
-            "under another --name."
-        )
+        wanted = math.ceil(enough * 110) / 100
+        fix = f"Resume with --set holdup.cpu_hours={wanted:g} or more, or smaller stages under another --name."
+        return str(phases.too_few_cpu_hours(self._holdup, f"a trial takes {each:.0f} CPU-seconds here", fix))
 
     def _spent(self) -> float:
         """Return the CPU-seconds of training so far, lost attempts included."""
