@@ -6,19 +6,10 @@ Sources: sbatch(1); OAR 2.5 "environment variables"; PBS Professional 2022.1 Use
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-SchedulerName = Literal["slurm", "oar", "pbs", "kubernetes"]
-JOB_VARIABLES: Mapping[SchedulerName, str] = {
-    "slurm": "SLURM_JOB_ID",
-    "oar": "OAR_JOB_ID",
-    "pbs": "PBS_JOBID",
-    "kubernetes": "KUBERNETES_SERVICE_HOST",
-}
-"""The variable by which a process knows that it belongs to a job."""
 _SCHEDULER_TIMEOUT_S = 10.0
 
 
@@ -26,14 +17,15 @@ _SCHEDULER_TIMEOUT_S = 10.0
 class Job:
     """A batch job, seen from inside."""
 
-    scheduler: SchedulerName
+    scheduler: str
+    """One of `SCHEDULERS`."""
     id: str
     """The scheduler's identifier; the pod's name in Kubernetes."""
     cluster: str = ""
     """SLURM's name of the cluster; empty elsewhere."""
     restarts: int = 0
     """How often SLURM has started this job again."""
-    node_file: Path | None = None
+    node_file: Path = Path(os.devnull)
     """OAR and PBS: a file with one line for each CPU, the name of its host; it is on the job's first node only."""
     node_list: str = ""
     """SLURM: the hosts in its short form, `n[1-3,7]`."""
@@ -49,37 +41,53 @@ class Job:
         return self.scheduler == "oar" and oar_says_over(*_ask("oarstat", "-s", "-j", other_id))
 
 
+def _slurm(identifier: str, variables: Mapping[str, str]) -> Job:
+    return Job(
+        scheduler="slurm",
+        id=identifier,
+        cluster=variables.get("SLURM_CLUSTER_NAME", ""),
+        restarts=_number(variables, "SLURM_RESTART_COUNT") or 0,
+        node_list=variables.get("SLURM_JOB_NODELIST", ""),
+        cpus_per_node=variables.get("SLURM_JOB_CPUS_PER_NODE", ""),
+        ends_at=_number(variables, "SLURM_JOB_END_TIME"),
+    )
+
+
+def _oar(identifier: str, variables: Mapping[str, str]) -> Job:
+    walltime_s = _number(variables, "OAR_JOB_WALLTIME_SECONDS")
+    # Counted from now: the script begins a few seconds after the job.
+    ends_at = None if walltime_s is None else time.time() + walltime_s
+    return Job(scheduler="oar", id=identifier, node_file=_file(variables, "OAR_NODEFILE"), ends_at=ends_at)
+
+
+def _pbs(identifier: str, variables: Mapping[str, str]) -> Job:
+    return Job(scheduler="pbs", id=identifier, node_file=_file(variables, "PBS_NODEFILE"))
+
+
+def _kubernetes(_: str, variables: Mapping[str, str]) -> Job:
+    return Job(scheduler="kubernetes", id=variables.get("HOSTNAME", ""))
+
+
+SCHEDULERS: Mapping[str, tuple[str, Callable[[str, Mapping[str, str]], Job]]] = {
+    "slurm": ("SLURM_JOB_ID", _slurm),
+    "oar": ("OAR_JOB_ID", _oar),
+    "pbs": ("PBS_JOBID", _pbs),
+    "kubernetes": ("KUBERNETES_SERVICE_HOST", _kubernetes),
+}
+"""Scheduler -> the variable by which a process knows that it belongs to a job, and what makes the job of its value."""
+
+
 def current_job(variables: Mapping[str, str] = os.environ) -> Job | None:
     """Return the job that this process belongs to; None outside of one."""
-    found = (job_of(scheduler, variables) for scheduler in JOB_VARIABLES)
+    found = (job_of(scheduler, variables) for scheduler in SCHEDULERS)
     return next((job for job in found if job is not None), None)
 
 
-def job_of(scheduler: SchedulerName, variables: Mapping[str, str] = os.environ) -> Job | None:
+def job_of(scheduler: str, variables: Mapping[str, str] = os.environ) -> Job | None:
     """Return the job of one scheduler that this process belongs to; None outside of one."""
-    identifier = variables.get(JOB_VARIABLES[scheduler])
-    if not identifier:
-        return None
-    match scheduler:
-        case "slurm":
-            return Job(
-                scheduler=scheduler,
-                id=identifier,
-                cluster=variables.get("SLURM_CLUSTER_NAME", ""),
-                restarts=_number(variables, "SLURM_RESTART_COUNT") or 0,
-                node_list=variables.get("SLURM_JOB_NODELIST", ""),
-                cpus_per_node=variables.get("SLURM_JOB_CPUS_PER_NODE", ""),
-                ends_at=_number(variables, "SLURM_JOB_END_TIME"),
-            )
-        case "oar":
-            walltime_s = _number(variables, "OAR_JOB_WALLTIME_SECONDS")
-            # Counted from now: the script begins a few seconds after the job.
-            ends_at = None if walltime_s is None else time.time() + walltime_s
-            return Job(scheduler=scheduler, id=identifier, node_file=_file(variables, "OAR_NODEFILE"), ends_at=ends_at)
-        case "pbs":
-            return Job(scheduler=scheduler, id=identifier, node_file=_file(variables, "PBS_NODEFILE"))
-        case "kubernetes":
-            return Job(scheduler=scheduler, id=variables.get("HOSTNAME", ""))
+    name, make = SCHEDULERS[scheduler]
+    identifier = variables.get(name)
+    return make(identifier, variables) if identifier else None
 
 
 def granted_cpus(host_names: Sequence[str], variables: Mapping[str, str] = os.environ) -> tuple[int | None, str]:
@@ -95,9 +103,9 @@ def granted_cpus(host_names: Sequence[str], variables: Mapping[str, str] = os.en
         for name in ("SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK"):
             if (count := _number(variables, name)) is not None:
                 return count, name
-    if (file := _file(variables, "OAR_NODEFILE")) is not None:
+    if variables.get("OAR_NODEFILE"):
         try:
-            lines = [line.strip() for line in file.read_text().splitlines()]
+            lines = [line.strip() for line in _file(variables, "OAR_NODEFILE").read_text().splitlines()]
         except OSError:  # it is on the job's first node only
             return None, ""
         here = [line for line in lines if line in host_names or line.partition(".")[0] in host_names]
@@ -112,8 +120,8 @@ def _number(variables: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _file(variables: Mapping[str, str], name: str) -> Path | None:
-    return Path(variables[name]) if variables.get(name) else None
+def _file(variables: Mapping[str, str], name: str) -> Path:
+    return Path(variables.get(name) or os.devnull)
 
 
 def _ask(*command: str) -> tuple[int, str, str]:

@@ -12,15 +12,14 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from study.errors import LaunchError
-from study.launch.files import fill
+from study.hosts.jobs import Job, job_of
 from study.launch.job import JOB_FILE, Allocation, Host, LaunchJob
 from study.launch.options import JobOptions
 
 ASK_TIMEOUT_S = 60.0
-Found = TypeVar("Found")
 
 
 class NoAnswerError(LaunchError):
@@ -80,32 +79,23 @@ class Launcher(abc.ABC):
             LaunchError: The scheduler refuses.
         """
 
-    def inside(self, found: Found | None) -> Found:
-        """Return the job that was found in the variables of this process, or a part of it.
-
-        Raises:
-            LaunchError: There is none.
-        """
-        if found:
-            return found
-        rule, fix = "must run inside a job of this scheduler", f"Submit the study with `launch {self.name}`."
-        raise LaunchError(where=self.name, rule=rule, fix=fix, code="not-inside-a-job")
-
 
 class BatchScheduler(Launcher):
-    """A launcher that submits a script. Its template is `templates/NAME.sh.j2`."""
+    """A launcher that submits a script."""
 
     notice_s: ClassVar[int] = 120
     """So many seconds before its end a job gets a signal, where the scheduler can send one."""
     early_s: ClassVar[int] = 60
     """How much earlier the signal may come."""
+    mark: ClassVar[str]
+    """How a line of the script begins that holds an option: `#SBATCH`."""
     submit_command: ClassVar[tuple[str, ...]]
     id_pattern: ClassVar[str]
     """Finds the job's id in what the submission prints."""
 
     @abc.abstractmethod
     def directives(self) -> list[str]:
-        """Return the options in the script that ask for name, size, walltime and log."""
+        """Return the options in the script that ask for name, size, walltime, log, signal and requeueing."""
 
     def directive_of(self, option: list[str]) -> str:
         """Return one option of the person, with its value, as the scheduler reads it in a script."""
@@ -134,14 +124,10 @@ class BatchScheduler(Launcher):
         job = self.job
         start = [f"{line} || exit" for line in (f"cd {shlex.quote(job.workdir)}", job.activate) if line]
         words = [*shlex.split(job.python), "-u", "-m", "study.launch.supervisor", str(self.folder / JOB_FILE)]
-        return fill(
-            f"{self.name}.sh.j2",
-            # The last one counts, so the options of the person come after ours.
-            options=[*self.directives(), *map(self.directive_of, self.own_options())],
-            notice_s=self.notice_s,
-            resubmit=job.resubmit,
-            body="\n".join([*start, f"exec {shlex.join(words)}"]),
-        )
+        # The last one counts, so the options of the person come after ours.
+        options = [*self.directives(), *map(self.directive_of, self.own_options())]
+        lines = ["#!/bin/bash", *(f"{self.mark} {option}" for option in options), *start, f"exec {shlex.join(words)}"]
+        return "\n".join(lines) + "\n"
 
     def own_options(self) -> list[list[str]]:
         """Return the scheduler options of the person, each with its value: a line of the script holds one.
@@ -164,6 +150,19 @@ class BatchScheduler(Launcher):
                 code="scheduler-option",
             )
         return options
+
+    @property
+    def here(self) -> Job:
+        """The job that this process belongs to.
+
+        Raises:
+            LaunchError: There is none.
+        """
+        job = job_of(self.name, self._environment)
+        if job is None:
+            rule, fix = "must run inside a job of this scheduler", f"Submit the study with `launch {self.name}`."
+            raise LaunchError(where=self.name, rule=rule, fix=fix, code="not-inside-a-job")
+        return job
 
     def submit(self, file: Path) -> str:
         """Submit a script and return the job's id.

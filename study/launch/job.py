@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,12 +46,9 @@ class Allocation:
         return self.hosts[1:]
 
 
-def hosts_of_lines(lines: Iterable[str]) -> tuple[Host, ...]:
+def hosts_of_file(node_file: Path) -> tuple[Host, ...]:
     """Return the hosts of a node file that has one line for each CPU, in its order."""
-    counts: dict[str, int] = {}
-    for line in lines:
-        if name := line.strip():
-            counts[name] = counts.get(name, 0) + 1
+    counts = Counter(name for line in node_file.read_text().splitlines() if (name := line.strip()))
     return tuple(Host(name=name, num_cpus=count) for name, count in counts.items())
 
 

@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 
 from study.errors import LaunchError
-from study.hosts.jobs import job_of
 from study.launch.base import BatchScheduler, ask, clock, is_here
-from study.launch.job import Allocation, Host, LaunchJob, hosts_of_lines
+from study.launch.job import Allocation, Host, LaunchJob, hosts_of_file
 from study.launch.options import BatchOptions
 
 RESUBMIT = 99
@@ -45,11 +44,12 @@ class Oar(BatchScheduler):
 
     name = "oar"
     Options = OarOptions
+    mark = "#OAR"
     submit_command = ("oarsub", "-S")
     id_pattern = r"OAR_JOB_ID=(\d+)"
 
     def directives(self) -> list[str]:
-        """Return the `#OAR` options.
+        """Return size, name and log; a signal before the walltime and a besteffort kill; idempotent jobs live again.
 
         Raises:
             LaunchError: OAR would not find the folder again: it unquotes no file name, and a shell reads some of them.
@@ -68,7 +68,9 @@ class Oar(BatchScheduler):
         has_own_size = any(option[0].split("=")[0] in ("-l", "--resource") for option in self.own_options())
         size = [] if has_own_size else [f"-l /host={job.nodes}{cores},walltime={clock(job.walltime_s or 0)}"]
         log = shlex.quote(f"{self.folder}/job-")
-        return [f"-n {job.name}", *size, f"-O {log}%jobid%.log", f"-E {log}%jobid%.log"]
+        again = ["-t idempotent"] if job.resubmit else []
+        requeue = [f"--checkpoint {self.notice_s}", *again]
+        return [f"-n {job.name}", *size, *requeue, f"-O {log}%jobid%.log", f"-E {log}%jobid%.log"]
 
     def directive_of(self, option: list[str]) -> str:
         """Return an option as OAR's scan_script takes it: as it stands, and without `=` after a long option."""
@@ -92,9 +94,8 @@ class Oar(BatchScheduler):
 
     def allocation(self) -> Allocation:
         """Return the hosts of the node file, one line for each core; the script runs on the first."""
-        job = self.inside(job_of("oar", self._environment))
-        hosts = hosts_of_lines(self.inside(job.node_file).read_text().splitlines())
-        return Allocation(hosts=hosts, job=job.id, ends_at=job.ends_at)
+        job = self.here
+        return Allocation(hosts=hosts_of_file(job.node_file), job=job.id, ends_at=job.ends_at)
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
         """Return a remote shell within the job's cpuset on that host."""

@@ -13,9 +13,8 @@ from typing import Annotated
 import typer
 
 from study.errors import ExitCode
-from study.hosts.jobs import Job, job_of
 from study.launch.base import BatchScheduler, ask, clock, is_here
-from study.launch.job import Allocation, Host, hosts_of_lines
+from study.launch.job import Allocation, Host, hosts_of_file
 from study.launch.options import BatchOptions, SshOption
 from study.launch.ssh import over_ssh
 
@@ -34,6 +33,7 @@ class Pbs(BatchScheduler):
 
     name = "pbs"
     Options = PbsOptions
+    mark = "#PBS"
     submit_command = ("qsub",)
     id_pattern = r"^(\S+)"
 
@@ -42,26 +42,22 @@ class Pbs(BatchScheduler):
         job = self.job
         count = job.cpus_per_node
         size = [f"-l select={job.nodes}:ncpus={count}:mpiprocs={count}", "-l place=scatter"]
-        log = ["-j oe", f"-o {shlex.quote(f'{self.folder}/')}"]
-        return [f"-N {job.name[:15]}", *size, f"-l walltime={clock(job.walltime_s or 0)}", *log]
+        log = ["-j oe", "-k oed", f"-o {shlex.quote(f'{self.folder}/')}"]
+        again = f"-r {'y' if job.resubmit else 'n'}"
+        return [f"-N {job.name[:15]}", *size, f"-l walltime={clock(job.walltime_s or 0)}", again, *log]
 
     def allocation(self) -> Allocation:
         """Return the hosts of the node file."""
-        job = self._here
-        hosts = hosts_of_lines(self.inside(job.node_file).read_text().splitlines())
+        job = self.here
         ends_at = None if self.job.walltime_s is None else time.time() + self.job.walltime_s
-        return Allocation(hosts=hosts, job=job.id.partition(".")[0], ends_at=ends_at)
-
-    @property
-    def _here(self) -> Job:
-        return self.inside(job_of("pbs", self._environment))
+        return Allocation(hosts=hosts_of_file(job.node_file), job=job.id.partition(".")[0], ends_at=ends_at)
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
         """Return a remote shell; its session, and so all that it starts, is part of the job where PBS can attach it."""
         if is_here(host):
             return ["bash", "-c", line]
         attach = shlex.quote(shutil.which("pbs_attach") or "pbs_attach")  # a shell over ssh may have another PATH
-        job_id = shlex.quote(self._here.id)
+        job_id = shlex.quote(self.here.id)
         join = f"if command -v {attach} >/dev/null; then {attach} -j {job_id} -p $$ >&2; fi"
         return over_ssh(self.job, host, f"exec bash -c {shlex.quote(f'{join}; {line}')}")
 
@@ -71,5 +67,5 @@ class Pbs(BatchScheduler):
 
     def resubmit(self, started_at: float) -> int:
         """Submit the script again, to begin when this job has ended."""
-        ask("qsub", "-W", f"depend=afterany:{self._here.id}", f"{self.folder}/job.sh")
+        ask("qsub", "-W", f"depend=afterany:{self.here.id}", f"{self.folder}/job.sh")
         return ExitCode.STOPPED

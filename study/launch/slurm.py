@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from study.errors import ExitCode, LaunchError
-from study.hosts.jobs import Job, job_of
+from study.hosts.jobs import Job
 from study.launch.base import BatchScheduler, ask, clock
 from study.launch.job import Allocation, Host
 from study.launch.options import BatchOptions
@@ -25,15 +25,18 @@ class Slurm(BatchScheduler):
 
     name = "slurm"
     Options = SlurmOptions
+    mark = "#SBATCH"
     submit_command = ("sbatch", "--parsable")
     id_pattern = r"^(\d+)"
 
     def directives(self) -> list[str]:
-        """Return the `#SBATCH` options."""
+        """Return size, name and log; one signal to the script alone; requeued, the job appends to its log."""
         job = self.job
         cpus = f"--cpus-per-task={job.cpus_per_node}" if job.cpus_per_node else "--exclusive"
         size = [f"--nodes={job.nodes}", "--ntasks-per-node=1", cpus, f"--time={clock(job.walltime_s or 0)}"]
-        return [f"--job-name={job.name}", *size, f"--output={shlex.quote(f'{self.folder}/job-')}%j.log"]
+        again = "--requeue" if job.resubmit else "--no-requeue"
+        requeue = [f"--signal=B:USR1@{self.notice_s}", again, "--open-mode=append"]
+        return [f"--job-name={job.name}", *size, *requeue, f"--output={shlex.quote(f'{self.folder}/job-')}%j.log"]
 
     def foreseen_start(self, file: Path) -> str:
         """Return what `sbatch --test-only` says."""
@@ -42,7 +45,7 @@ class Slurm(BatchScheduler):
 
     def allocation(self) -> Allocation:
         """Return the nodes in the scheduler's order: the batch script runs on the first."""
-        job = self._here
+        job = self.here
         counts, names = expand_counts(job.cpus_per_node), ask("scontrol", "show", "hostnames", job.node_list).split()
         if len(names) != len(counts):
             raise LaunchError(
@@ -54,10 +57,6 @@ class Slurm(BatchScheduler):
             )
         hosts = tuple(Host(name=name, num_cpus=count) for name, count in zip(names, counts, strict=True))
         return Allocation(hosts=hosts, job=job.id, ends_at=self._end(job))
-
-    @property
-    def _here(self) -> Job:
-        return self.inside(job_of("slurm", self._environment))
 
     def _end(self, job: Job) -> float | None:
         """Return the end by the scheduler's clock: a walltime may begin earlier than this process."""
@@ -78,13 +77,13 @@ class Slurm(BatchScheduler):
         if signal_name != "SIGTERM":
             return True
         try:
-            return "JobState=CANCELLED" not in ask("scontrol", "show", "job", "-o", self._here.id)
+            return "JobState=CANCELLED" not in ask("scontrol", "show", "job", "-o", self.here.id)
         except LaunchError:
             return False
 
     def resubmit(self, started_at: float) -> int:
         """Requeue the job; where the site does not allow it, submit its script again."""
-        job_id = self._here.id
+        job_id = self.here.id
         try:
             ask("scontrol", "requeue", job_id)  # SIGTERM follows at once
         except LaunchError:

@@ -39,6 +39,8 @@ class Case:
     may_resume: dict[str, bool]
     """Signal -> whether the study may be queued again."""
     resubmitted: int = ExitCode.STOPPED
+    requeue: str | None = None
+    """The command that queues the job again; `{folder}` is that of the job. None where an exit code asks for it."""
     submission: str = ""
     """The program that submits."""
     answer: str = ""
@@ -65,6 +67,7 @@ CASES = {
             "srun": LAST_WORD,
         },
         may_resume={"SIGUSR1": True, "SIGTERM": True},
+        requeue="scontrol requeue 17",
         submission="sbatch",
         answer="17;cluster",
         directives=(
@@ -101,6 +104,7 @@ CASES = {
         inside={"PBS_JOBID": "17.server", "PBS_NODEFILE": "{nodes}"},
         programs={"ssh": LAST_WORD},
         may_resume={"SIGUSR1": True, "SIGTERM": False},
+        requeue="qsub -W depend=afterany:17.server {folder}/job.sh",
         submission="qsub",
         answer="17",
         directives=("-l select=2:ncpus=2:mpiprocs=2", "-l place=scatter", "-l walltime=2:00:00", "-r y"),
@@ -302,13 +306,11 @@ def test_a_signal_says_whether_the_study_may_be_queued_again(name, place):
 
 @each
 def test_an_incomplete_study_is_queued_again(name, place):
-    asked = place / "asked"
-    again = f"#!/bin/bash\necho ${{0##*/}} $* > {asked}\n"
-    install(place, {"scontrol": again, "qsub": again})
-    launcher = job_of(name, place)
-    assert launcher.resubmit(time.time() - 100) == CASES[name].resubmitted
-    expected = {"slurm": "scontrol requeue 17", "pbs": f"qsub -W depend=afterany:17.server {place}/job/job.sh"}
-    assert (asked.read_text().strip() if asked.exists() else None) == expected.get(name)
+    asked, requeue = place / "asked", CASES[name].requeue
+    if requeue:
+        install(place, {requeue.split()[0]: f"#!/bin/bash\necho ${{0##*/}} $* > {asked}\n"})
+    assert job_of(name, place).resubmit(time.time() - 100) == CASES[name].resubmitted
+    assert (asked.read_text().strip() if asked.exists() else None) == (requeue and requeue.format(folder=place / "job"))
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"launcher": "slurm"}', None])

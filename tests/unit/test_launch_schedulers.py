@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from study.errors import LaunchError, SpaceError
 from study.launch.base import clock
-from study.launch.job import Host, LaunchJob, hosts_of_lines
+from study.launch.job import Host, LaunchJob, hosts_of_file
 from study.launch.launchers import LAUNCHERS
 from study.launch.slurm import expand_counts
 from study.launch.ssh import dashboard_line, parse_hosts
@@ -128,9 +128,12 @@ def test_a_cancelled_job_of_slurm_is_told_from_a_preempted_one(tmp_path, monkeyp
         assert slurm.may_resume("SIGUSR1")
 
 
-def test_a_node_file_has_a_line_for_each_core():
-    hosts = hosts_of_lines(["n2\n", "n2\n", "\n", "n1\n", "n2\n"])
-    assert hosts == (Host(name="n2", num_cpus=3), Host(name="n1", num_cpus=1))  # the script runs on the first
+def test_a_node_file_has_a_line_for_each_core(tmp_path):
+    (tmp_path / "nodes").write_text("n2\nn2\n\nn1\nn2\n")
+    assert hosts_of_file(tmp_path / "nodes") == (
+        Host(name="n2", num_cpus=3),
+        Host(name="n1", num_cpus=1),
+    )  # the script runs on the first
 
 
 @pytest.mark.parametrize("name", ["oar", "pbs"])
