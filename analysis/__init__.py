@@ -2,17 +2,20 @@
 
 study = analysis.open("studies/throughput")
 study.answer(); study.estimates("efficiency_per_runner"); study.table("strong_scaling"); study.plot("efficiency")
+analysis.compare(["studies/throughput", "studies/stock"]).ratios("env_steps_per_s")
 
 Importing this is quick: pandas and what reads a study load with the first study. No engine is imported.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from analysis.comparison import Comparison
     from analysis.study import Study
 
-__all__ = ["open"]
+__all__ = ["compare", "open"]
 
 
 def open(source: str | Path, name: str | None = None) -> "Study":
@@ -31,3 +34,17 @@ def open(source: str | Path, name: str | None = None) -> "Study":
     from analysis.study import Study
 
     return Study(open_study(source, study=name))
+
+
+def compare(sources: "Iterable[str | Path | Study]") -> "Comparison":
+    """Compare studies: their estimates in one frame, ratios where the work is equal, refusals where it is not.
+
+    Args:
+        sources: Folders, tracking URIs or open studies; the first one is the reference.
+
+    Raises:
+        StudyError: As `open`; or there are fewer than two.
+    """
+    from analysis.comparison import Comparison
+
+    return Comparison([open(each) if isinstance(each, (str, Path)) else each for each in sources])

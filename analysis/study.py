@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.estimates import Results, estimates_of, prediction_of, select
+from analysis.estimates import Results, Row, frame_of, prediction_of, rows_of_study, select
 from analysis.estimates.frame import unknown
 from analysis.load import StudyData
 
@@ -113,7 +113,12 @@ class Study:
 
     @cached_property
     def _estimates(self) -> pd.DataFrame:
-        return estimates_of(self.results)
+        return frame_of(self.rows, kind=self.kind, engine=self.engine)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Every estimate as a value; `estimates` is the frame of them."""
+        return rows_of_study(self.results)
 
     def answer(self, price_per_cpu_hour: float | None = None) -> "Answer":
         """Return what the study says: a sentence, the setting, the prices, and what is not known.

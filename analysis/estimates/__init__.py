@@ -19,20 +19,19 @@ __all__ = [
     "Quantity",
     "Results",
     "Row",
-    "estimates_of",
     "frame_of",
     "prediction_of",
+    "rows_of_study",
     "select",
 ]
 
 
-def estimates_of(results: Results) -> pd.DataFrame:
-    """Return every estimate of a study, one row each, with the columns of `DTYPES`."""
+def rows_of_study(results: Results) -> list[Row]:
+    """Return every estimate of a study."""
     names = Names(results.measured)
     rows = [*throughput_rows(results, names), *prediction_rows(results, names)]
     rows += [*price_rows(results, rows, names), *target_rows(results), *learning_rows(results.data)]
-    rows += certificate_rows(results.data, results.certificate)
-    return frame_of(rows, kind=results.data.kind, engine=results.engine)
+    return [*rows, *certificate_rows(results.data, results.certificate)]
 
 
 def prediction_of(results: Results, num_env_runners: int) -> pd.DataFrame:

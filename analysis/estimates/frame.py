@@ -67,6 +67,8 @@ class Row:
     basis: Basis = "measured"
     engine: str = ""
     """Of its runs; empty: that of the study."""
+    fingerprint: str = ""
+    """Workload of its runs (`analysis.load`), by which studies are compared; empty where they are of several."""
 
     def values(self, kind: str, engine: str) -> tuple[Any, ...]:
         """Return the row in the order of `DTYPES`."""

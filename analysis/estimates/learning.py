@@ -59,7 +59,8 @@ def target_rows(results: Results) -> Iterator[Row]:
                 "cpu_hours_to_target": row.cpu_h_to_target,
             }
             basis: Basis = "emulated" if _emulated(here) else "measured"
-            yield from rows_of(cell, estimates, basis=basis, engine=as_text(here, "engine") or "")
+            text = as_text(here, "fingerprint") or ""
+            yield from rows_of(cell, estimates, basis=basis, engine=as_text(here, "engine") or "", fingerprint=text)
 
 
 def _emulated(runs: pd.DataFrame) -> bool:
@@ -93,7 +94,8 @@ def _rows(setting: Setting, target: float | None, floor: float | None) -> Iterat
         train_batch_size=as_int(runs, "train_batch_size"),
     )
     basis: Basis = "emulated" if emulated else "measured"
-    yield from rows_of(cell, estimates, basis=basis, engine=as_text(runs, "engine") or "")
+    text = as_text(runs, "fingerprint") or ""
+    yield from rows_of(cell, estimates, basis=basis, engine=as_text(runs, "engine") or "", fingerprint=text)
 
 
 def environment_of(runs: pd.DataFrame) -> str:

@@ -5,6 +5,7 @@ The statistics are those of `analysis.scaling`; this names them by cell and quan
 
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pandas as pd
 
@@ -63,7 +64,7 @@ def _rates(measured: pd.DataFrame, names: Names) -> Iterator[Row]:
         return
     measured = measured.assign(fingerprint=measured["fingerprint"].astype(object))
     cells = sorted(measured.groupby(by, dropna=False, sort=True), key=lambda cell: -len(cell[1]))[:MOST_CELLS]
-    for _, runs in sorted(cells, key=lambda cell: (names[str(cell[0][0])], *map(str, cell[0][1:]))):
+    for _, runs in sorted(cells, key=lambda cell: (names[str(cell[0][0])], *(_number(each) for each in cell[0][1:]))):
         text = str(runs["fingerprint"].iloc[0])
         cell = Cell(
             workload=names[text],
@@ -77,7 +78,12 @@ def _rates(measured: pd.DataFrame, names: Names) -> Iterator[Row]:
             "env_steps_per_s": ratio_of_totals(steps, seconds, blocks, level=LEVEL),
             "iteration_time_s": ratio_of_totals(seconds, iterations, blocks, level=LEVEL),
         }
-        yield from rows_of(cell, estimates, engine=engine_in(text))
+        yield from rows_of(cell, estimates, engine=engine_in(text), fingerprint=text)
+
+
+def _number(value: Any) -> float:
+    """Return a number to sort by; what is not known comes first."""
+    return -1.0 if pd.isna(value) else float(value)
 
 
 def _strong(found: Scaling | str, names: Names) -> Iterator[Row]:
@@ -97,7 +103,8 @@ def _strong(found: Scaling | str, names: Names) -> Iterator[Row]:
                 "karp_flatt": row.karp_flatt,
                 "gain": row.gain,
             }
-            yield from rows_of(cell, estimates, engine=engine_in(group.fingerprint))
+            text = group.fingerprint
+            yield from rows_of(cell, estimates, engine=engine_in(text), fingerprint=text)
 
 
 def _weak(found: Scaling | str) -> Iterator[Row]:
@@ -135,4 +142,4 @@ def _phases(found: Phases | str, names: Names) -> Iterator[Row]:
             "transfer": row.transfer,
             "useful_share": row.useful,
         }
-        yield from rows_of(cell, estimates, engine=engine_in(row.fingerprint))
+        yield from rows_of(cell, estimates, engine=engine_in(row.fingerprint), fingerprint=row.fingerprint)

@@ -1,0 +1,142 @@
+"""Several studies side by side: their estimates in one frame, and ratios where the work is equal. Imports no engine."""
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from analysis.estimates import QUANTITIES, Row
+from analysis.estimates.frame import unknown
+from analysis.scaling.fingerprint import BATCH, differing, text_of
+from analysis.scaling.goodput import product_of
+from analysis.study import Study
+from study.errors import AnalysisError
+from study.statistics import Estimate
+
+MOST_NAMED = 4
+"""Differing fields that a refusal names."""
+MOST_REFUSALS = 3
+"""Refusals in the message of an error; `refusals` has all."""
+Key = tuple[int | None, str]
+
+
+class Comparison:
+    """Two studies or more. The first one is the reference of every ratio."""
+
+    def __init__(self, studies: Sequence[Study]) -> None:
+        """Take the studies, two or more.
+
+        Raises:
+            AnalysisError: There are fewer.
+        """
+        if len(studies) < 2:
+            raise AnalysisError(
+                where="compare",
+                rule="needs two studies or more",
+                got=len(studies),
+                fix='Give them in a list: analysis.compare(["studies/a", "studies/b"]).',
+                code="nothing-to-compare",
+            )
+        self.studies = tuple(studies)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The studies by name; one that has the name of another by its place too."""
+        names = [study.name for study in self.studies]
+        return tuple(
+            name if names.count(name) == 1 else f"{name} ({study.data.source})"
+            for name, study in zip(names, self.studies, strict=True)
+        )
+
+    def estimates(self, quantity: str | Sequence[str] | None = None, **selection: object) -> pd.DataFrame:
+        """Return the estimates of all studies in one frame, with the column `study` before the others.
+
+        Raises:
+            AnalysisError: There is no such quantity or column.
+        """
+        frames = [study.estimates(quantity, **selection) for study in self.studies]
+        for name, frame in zip(self.names, frames, strict=True):
+            frame.insert(0, "study", pd.Series(name, index=frame.index, dtype="string"))
+        return pd.concat(frames, ignore_index=True)
+
+    def ratios(self, quantity: str = "env_steps_per_s") -> pd.DataFrame:
+        """Return a quantity of each study over that of the first one, where workload and runners are equal.
+
+        Args:
+            quantity: One whose values are above 0.
+
+        Returns:
+            `study`, `workload`, `num_env_runners`, `train_batch_size`, `quantity`, `ratio`, `low`, `high`, `level`,
+            `n`, `method`; the samples are independent, see `analysis.scaling.goodput.product_of`.
+
+        Raises:
+            AnalysisError: There is no such quantity, or nothing that may be compared; names the fields that differ.
+        """
+        if quantity not in QUANTITIES:
+            raise unknown("quantity", quantity, QUANTITIES, code="unknown-quantity")
+        first = _by_workload(self.studies[0], quantity)
+        found: list[dict[str, object]] = []
+        for name, study in zip(self.names[1:], self.studies[1:], strict=True):
+            for key, row in _by_workload(study, quantity).items():
+                if key in first:
+                    found.append(_ratio(name, first[key], row))
+        if not found:
+            why = (
+                "; ".join(self.refusals(quantity)[:MOST_REFUSALS])
+                or f"no measured {quantity} at equal numbers of runners in both"
+            )
+            raise AnalysisError(
+                where=quantity,
+                rule="a ratio needs equal workloads at equal numbers of runners",
+                got=why,
+                fix="Compare studies whose spaces differ in nothing else, or read their estimates side by side.",
+                code="workloads-differ",
+            )
+        return pd.DataFrame(found)
+
+    def refusals(self, quantity: str = "env_steps_per_s") -> tuple[str, ...]:
+        """Return, for each cell of another study that has no equal one in the first, the fields that differ least."""
+        first = _by_workload(self.studies[0], quantity)
+        return tuple(
+            sentence
+            for name, study in zip(self.names[1:], self.studies[1:], strict=True)
+            for sentence in _refusals(name, first, _by_workload(study, quantity))
+        )
+
+    def __repr__(self) -> str:
+        return f"Comparison of {', '.join(self.names)}: .estimates(), .ratios(), .refusals()"
+
+
+def _by_workload(study: Study, quantity: str) -> dict[Key, Row]:
+    rows = [row for row in study.rows if row.quantity == quantity and row.fingerprint and row.estimate.value > 0]
+    return {(row.cell.num_env_runners, row.fingerprint): row for row in rows if row.basis in ("measured", "emulated")}
+
+
+def _ratio(study: str, first: Row, row: Row) -> dict[str, object]:
+    ratio: Estimate = product_of(row.estimate, first.estimate, power=-1)
+    return {
+        "study": study,
+        "workload": row.cell.workload,
+        "num_env_runners": row.cell.num_env_runners,
+        "train_batch_size": row.cell.train_batch_size,
+        "quantity": row.quantity,
+        "ratio": ratio.value,
+        "low": ratio.low if ratio.has_interval else None,
+        "high": ratio.high if ratio.has_interval else None,
+        "level": ratio.level,
+        "n": ratio.n,
+        "method": ratio.method,
+    }
+
+
+def _refusals(name: str, first: dict[Key, Row], others: dict[Key, Row]) -> Iterator[str]:
+    for (scale, text), row in others.items():
+        rivals = [fingerprint for runners, fingerprint in first if runners == scale]
+        if not rivals or (scale, text) in first:
+            continue
+        fields = min((differing(each, text) for each in rivals), key=len)
+        shown = [
+            f"{field} {text_of(one)} and {text_of(two)}" for field, (one, two) in list(fields.items())[:MOST_NAMED]
+        ]
+        more = f" and {len(fields) - MOST_NAMED} more" if len(fields) > MOST_NAMED else ""
+        batch = f", {BATCH} {row.cell.train_batch_size:,}" if row.cell.train_batch_size else ""
+        yield f"{name} at {scale} runners{batch}: {', '.join(shown)}{more} differ"

@@ -1,0 +1,243 @@
+"""The frame of estimates: planted values, one value and interval for a quantity, prices, predictions, comparisons."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import analysis
+from analysis.estimates import QUANTITIES
+from analysis.estimates.frame import DTYPES
+from analysis.estimates.prices import cpu_hours_per_hour_saved, hours_of
+from analysis.study import TABLES, Study
+from study.errors import AnalysisError
+from study.statistics import Estimate
+from tests.planted import Truth, planted_folder
+from tests.unit import tables_data
+
+ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
+EXAMPLES = ("example_throughput", "example_study", "example_table", "example_coinrun")
+ABOUT = ["engine", "workload", "arm", "num_env_runners", "num_cpus", "train_batch_size", "quantity"]
+
+
+@pytest.fixture(scope="module")
+def studies() -> dict[str, Study]:
+    return {name: analysis.open(ANALYSIS / name) for name in EXAMPLES}
+
+
+@pytest.fixture(scope="module")
+def certificate():
+    return json.loads((ANALYSIS / "example_study" / "certificate.json").read_text())
+
+
+def estimate(value: float, low: float = -math.inf, high: float = math.inf) -> Estimate:
+    return Estimate(value=value, low=low, high=high, n=3, level=0.95, method="planted")
+
+
+def one(study: Study, quantity: str, **selection: object) -> pd.Series:
+    rows = study.estimates(quantity, **selection)
+    assert len(rows) == 1, rows
+    return rows.iloc[0]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_frame_has_its_columns_and_each_estimate_once(studies, name):
+    frame = studies[name].estimates()
+    assert {column: str(frame[column].dtype) for column in frame} == dict(DTYPES)
+    assert set(frame["quantity"]) <= set(QUANTITIES)
+    assert not frame.duplicated(ABOUT).any()
+    assert frame["value"].notna().all()
+    known = frame.dropna(subset=["low", "high"])
+    assert ((known["low"] <= known["value"]) & (known["value"] <= known["high"])).all()
+    assert (frame["low"].isna() == frame["high"].isna()).all()
+    assert (frame["n"].isna() == frame["method"].eq("by definition")).all()
+    assert set(frame["basis"]) <= {"measured", "predicted", "extrapolated", "emulated"}
+    assert (frame["kind"] == studies[name].kind).all()
+
+
+def test_planted_times_come_back(tmp_path):
+    truth = Truth(noise=1e-4, phase_noise=1e-4, block_noise=1e-4)
+    folder = planted_folder(tmp_path / "planted", truth, np.random.default_rng(1))
+    study = analysis.open(folder.path)
+    rates = study.estimates("env_steps_per_s", basis="measured").set_index("num_env_runners")["value"]
+    efficiency = study.estimates("efficiency_per_runner").set_index("num_env_runners")["value"]
+    hours = study.estimates("hours_per_million_steps", basis="measured").set_index("num_env_runners")["value"]
+    assert list(rates.index) == [2, 4, 8, 16]
+    for n in rates.index:
+        assert rates[n] == pytest.approx(truth.rate(n, 2048), rel=2e-3)
+        assert hours[n] == pytest.approx(1e6 / 3600 / truth.rate(n, 2048), rel=2e-3)
+        assert efficiency[n] == pytest.approx(truth.speed_up(n, 2, 2048) * 2 / n, rel=2e-3)
+
+
+def test_the_arms_have_the_values_and_intervals_of_the_certificate(studies, certificate):
+    study = studies["example_study"]
+    arms = {
+        "winner": "the chosen setting",
+        "best_small": "the best of 10 runners",
+        "best_small_batch_grown": "the best of 10 runners, batch grown",
+        "naive_growth": "RLlib's defaults, batch grown",
+        "winner_stock": "the chosen setting, RLlib's own runner",
+    }
+    quantities = {
+        "solved_share": "solve_rate",
+        "score": "score",
+        "final_return": "iqm_final_return",
+        "cpu_s_spent": "cpu_s_spent",
+    }
+    for arm in certificate["arms"].values():
+        place = {"arm": arms[arm["name"]], "num_env_runners": arm["scale"]}
+        for quantity, name in quantities.items():
+            row = one(study, quantity, **place)
+            wanted = {**arm[name]}
+            assert {each: row[each] for each in wanted} == pytest.approx(wanted), (place, quantity)
+        steps = one(study, "steps_to_target", **place)
+        assert steps["value"] == pytest.approx(arm["env_steps_to_target"])
+
+
+def test_the_checks_of_the_verdict_are_estimates(studies, certificate):
+    study, checks = studies["example_study"], certificate["verdict"]["checks"]
+    for scale in (23, 46, 64):
+        kept, row = checks[f"score_kept@{scale}"]["value"], one(study, "score_difference", num_env_runners=scale)
+        assert (row["value"], row["low"], row["n"]) == pytest.approx((kept["value"], kept["low"], kept["n"]))
+        assert math.isinf(row["high"])
+    assert one(study, "steps_saved")["value"] == pytest.approx(checks["steps_saved@46"]["value"]["value"])
+    assert study.estimates("time_saved").empty  # no clock was measured
+
+
+def test_a_failed_run_counts_as_not_solved_with_a_score_of_zero():
+    rows = [
+        tables_data.run(trial, seed=trial, final_return=500.0, score=1.0, status=status)
+        for trial, status in enumerate(("finished", "finished", "finished", "failed"))
+    ]
+    study = Study(tables_data.study(rows, kind="search"))
+    assert one(study, "score")["value"] == 0.75
+    assert one(study, "score")["n"] == 4
+
+
+def test_settings_are_named_by_what_tells_them_apart():
+    rows = [
+        tables_data.run(0, lr=1e-3, minibatch_size=128, final_return=1.0, score=0.1),
+        tables_data.run(1, lr=2e-3, minibatch_size=128, final_return=2.0, score=0.2),
+        tables_data.run(2, runners=4, lr=2e-3, minibatch_size=128, final_return=2.0, score=0.2),
+    ]
+    frame = Study(tables_data.study(rows, kind="search")).estimates("final_return")
+    assert sorted(set(frame["arm"])) == ["learning rate 0.001", "learning rate 0.002"]
+    assert frame["low"].isna().all()  # one run has no interval
+
+
+@pytest.mark.parametrize(
+    ("gain", "before", "after", "price"),
+    [
+        (estimate(1.5, 1.2, 1.8), 3, 5, (1.0, -0.5, 7.0)),
+        (estimate(2.0, 1.9, 2.1), 3, 5, (-1.0, -1.181818, -0.777778)),
+        (estimate(1.5, 0.9, 1.8), 3, 5, (1.0, -0.5, math.inf)),
+        (estimate(1.5), 3, 5, (1.0, -math.inf, math.inf)),
+    ],
+    ids=["costs", "saves both", "may save none", "no interval"],
+)
+def test_an_hour_saved_costs_more_cpu_hours_over_fewer_hours(gain, before, after, price):
+    found = cpu_hours_per_hour_saved(gain, before, after)
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx(price)
+
+
+def test_where_no_hour_is_saved_there_is_no_price_of_one():
+    assert cpu_hours_per_hour_saved(estimate(1.0, 0.9, 1.1), 3, 5) is None
+
+
+def test_hours_are_the_inverse_of_the_rate_with_its_ends_exchanged():
+    hours = hours_of(estimate(1000.0, 500.0, 2000.0))
+    assert (hours.value, hours.low, hours.high) == pytest.approx((0.2777778, 0.1388889, 0.5555556))
+    assert math.isinf(hours_of(estimate(1000.0)).high)
+
+
+def test_nothing_is_predicted_beyond_twice_the_largest_measured_scale(studies):
+    study = studies["example_throughput"]
+    rates = study.estimates("env_steps_per_s")
+    assert set(rates.loc[rates["basis"] == "measured", "num_env_runners"]) == {2, 4, 8}
+    assert set(rates.loc[rates["basis"] == "predicted", "num_env_runners"]) == {3, 6}
+    assert set(rates.loc[rates["basis"] == "extrapolated", "num_env_runners"]) == {12, 16}
+    assert study.estimates(["knee_num_env_runners", "limit_num_env_runners"])["value"].le(16).all()
+    with pytest.raises(AnalysisError) as raised:
+        study.predict(17)
+    assert raised.value.code == "too-far-to-predict"
+
+
+def test_a_prediction_has_its_cpus_and_prices(studies):
+    found = studies["example_throughput"].predict(5).set_index("quantity")
+    assert set(found["num_cpus"]) == {6}
+    rate = found.loc["env_steps_per_s", "value"]
+    assert 128 < rate < 250  # between those of 4 and 8 runners
+    assert found.loc["cpu_hours_per_million_steps", "value"] == pytest.approx(6e6 / 3600 / rate)
+    assert set(found["basis"]) == {"predicted"}
+
+
+def test_a_bound_is_not_called_measured(studies):
+    bounds = studies["example_throughput"].estimates(
+        ["most_speed_up", "ceiling_env_steps_per_s", "ceiling_of_all_batches_env_steps_per_s"]
+    )
+    assert set(bounds["basis"]) == {"extrapolated"}
+    assert len(bounds) == 3
+
+
+@pytest.mark.parametrize(
+    ("ask", "code"),
+    [
+        (lambda study: study.estimates("eficiency_per_runner"), "unknown-quantity"),
+        (lambda study: study.estimates(scale=8), "unknown-column-of-estimates"),
+        (lambda study: study.table("strong"), "unknown-table"),
+        (lambda study: study.plot("effic"), "unknown-figure"),
+        (lambda study: analysis.compare([study]), "nothing-to-compare"),
+    ],
+    ids=["quantity", "column", "table", "figure", "one study"],
+)
+def test_a_wrong_name_is_answered_with_the_right_ones(studies, ask, code):
+    with pytest.raises(AnalysisError) as raised:
+        ask(studies["example_throughput"])
+    assert raised.value.code == code
+    assert raised.value.fix
+
+
+def test_a_study_is_one_value(studies, tmp_path):
+    from matplotlib.figure import Figure
+
+    study = studies["example_throughput"]
+    assert len(study.trials) == 39
+    assert set(study.curves["trial"]) <= set(study.trials["trial"])
+    assert study.evaluations.empty
+    assert {study.table(name).key for name in ("strong_scaling", "T2")} == {"T2"}
+    assert {table.key for table in study.tables} == set(TABLES.values())
+    ax = Figure().add_subplot()
+    assert study.plot("efficiency", ax=ax).drawn
+    assert ax.lines or ax.collections
+    assert study.report(tmp_path / "report").read_text().startswith("<!")
+    assert len(repr(study).splitlines()[0]) < 120
+    frame = study.trials
+    frame["status"] = "changed"
+    assert set(study.trials["status"]) == {"finished"}
+
+
+def test_equal_workloads_have_a_ratio_and_others_are_refused(studies, tmp_path):
+    own = studies["example_throughput"]
+    ratios = analysis.compare([own, ANALYSIS / "example_throughput"]).ratios("env_steps_per_s")
+    assert len(ratios) == 12
+    assert ratios["ratio"].to_numpy() == pytest.approx(1.0)
+    assert ((ratios["low"] < 1) & (ratios["high"] > 1)).all()
+    other = planted_folder(tmp_path / "planted", Truth(), np.random.default_rng(1))
+    both = analysis.compare([own, other.path])
+    assert len(both.estimates("gain")) == 5 + 3
+    with pytest.raises(AnalysisError) as raised:
+        both.ratios()
+    assert raised.value.code == "workloads-differ"
+    assert "differ" in raised.value.got
+
+
+def test_to_import_analysis_is_quick():
+    code = "import sys, analysis; print(*{'pandas', 'scipy', 'matplotlib', 'mlflow'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
