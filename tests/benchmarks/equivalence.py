@@ -1,10 +1,11 @@
-"""Does a policy learn from the batched runner what it learns from RLlib's own? Two one-sided tests over whole studies.
+"""Does a policy learn from one engine what it learns from another? Two one-sided tests over whole studies.
 
-    python -m tests.benchmarks.equivalence [--seeds 10] [--environments Acrobot-v1 LunarLander-v3] [--learner rllib]
+    python -m tests.benchmarks.equivalence [--seeds 10] [--environments Acrobot-v1 LunarLander-v3]
+    python -m tests.benchmarks.equivalence --first batched+fused --second batched+lean --seeds 20
 
-Each environment is studied twice by the real command with the same setting and seeds: with our components, emulated,
-and with RLlib's stock runner, by default with the lean learner too (that one is compared with RLlib's to float
-tolerance elsewhere; `--learner rllib` lets the stock runner have RLlib's). The scores (0 a policy that learnt nothing,
+Each environment is studied twice by the real command with the same setting and seeds. By default the batched runner is
+compared with RLlib's stock runner, both with the lean learner, which is compared with RLlib's to float tolerance
+elsewhere. The scores (0 a policy that learnt nothing,
 1 a good one) are equivalent when their means differ by less than the margin with 95 % confidence: two one-sided Welch
 tests (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987). Runs for half an hour on two cores; no times are compared, so
 that the machine need not be quiet. The last line is JSON.
@@ -20,8 +21,12 @@ from pathlib import Path
 from typing import Any
 
 MARGIN, LEVEL = 0.1, 0.05
-OURS = {"runner": "batched", "learner": "lean", "execution": "emulated"}
-STOCK = {"runner": "stock", "execution": "real"}
+ENGINES = {
+    "batched+fused": {"runner": "batched", "learner": "fused", "execution": "emulated"},
+    "batched+lean": {"runner": "batched", "learner": "lean", "execution": "emulated"},
+    "stock+lean": {"runner": "stock", "learner": "lean", "execution": "real"},
+    "stock+rllib": {"runner": "stock", "learner": "rllib", "execution": "real"},
+}
 SPACES: dict[str, dict[str, Any]] = {
     "Acrobot-v1": {
         "environment": {"id": "Acrobot-v1", "floor": -500, "reference": -80, "target": -100},
@@ -56,7 +61,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--environments", nargs="+", choices=list(SPACES), default=list(SPACES))
-    parser.add_argument("--learner", choices=["lean", "rllib"], default="lean", help="learner of the stock runner")
+    parser.add_argument("--first", choices=list(ENGINES), default="batched+lean")
+    parser.add_argument("--second", choices=list(ENGINES), default="stock+lean")
     parser.add_argument("--keep", type=Path, help="folder for the studies; a second call resumes them")
     options = parser.parse_args()
     from tests.benchmarks.timing import end_on_sigterm, machine, versions
@@ -69,12 +75,13 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for environment in options.environments:
             seeds = list(range(1, options.seeds + 1))
-            row = _compare(environment, {"ours": OURS, "stock": STOCK | {"learner": options.learner}}, seeds, folder)
+            row = _compare(environment, (options.first, options.second), seeds, folder)
             rows.append(row)
-            ours, stock = row["ours"], row["stock"]
+            first, second = row[options.first], row[options.second]
             print(
-                f"{environment}: ours {ours['mean']:.3f} (sd {ours['sd']:.3f}, n={ours['n']}), stock "
-                f"{stock['mean']:.3f} (sd {stock['sd']:.3f}, n={stock['n']}); difference {row['difference']:+.3f}, "
+                f"{environment}: {options.first} {first['mean']:.3f} (sd {first['sd']:.3f}, n={first['n']}), "
+                f"{options.second} {second['mean']:.3f} (sd {second['sd']:.3f}, n={second['n']}); "
+                f"difference {row['difference']:+.3f}, "
                 f"90 % interval {row['interval'][0]:+.3f} to {row['interval'][1]:+.3f}, p={row['p']:.4f}: "
                 f"{'equivalent' if row['equivalent'] else 'NOT SHOWN'} within {MARGIN}",
                 flush=True,
@@ -83,8 +90,8 @@ def main() -> None:
     print(json.dumps({**record, **about, "versions": versions(["ray", "torch", "gymnasium"])}))
 
 
-def _compare(environment: str, stacks: dict[str, Any], seeds: list[int], folder: Path) -> dict[str, Any]:
-    running = {name: _start(environment, name, stack, seeds, folder) for name, stack in stacks.items()}
+def _compare(environment: str, engines: tuple[str, str], seeds: list[int], folder: Path) -> dict[str, Any]:
+    running = {name: _start(environment, name, ENGINES[name], seeds, folder) for name in engines}
     try:
         for name, process in running.items():
             if process.wait():
@@ -93,14 +100,17 @@ def _compare(environment: str, stacks: dict[str, Any], seeds: list[int], folder:
         for process in running.values():
             process.terminate()
             process.wait()
-    scores = {name: _scores(folder / "studies" / f"{environment}-{name}" / "trials.csv") for name in stacks}
-    return {"environment": environment, "stacks": stacks, **equivalence(scores["ours"], scores["stock"])}
+    scores = {
+        name: _scores(folder / "studies" / f"{environment}-{name.replace('+', '-')}" / "trials.csv") for name in engines
+    }
+    test = equivalence(*scores.values())
+    return {"environment": environment, **dict(zip(engines, test.pop("samples"), strict=True)), **test}
 
 
 def _start(
-    environment: str, name: str, stack: dict[str, Any], seeds: list[int], folder: Path
+    environment: str, engine: str, stack: dict[str, Any], seeds: list[int], folder: Path
 ) -> "subprocess.Popen[bytes]":
-    space = SPACES[environment]
+    space, name = SPACES[environment], engine.replace("+", "-")
     content = {
         **space,
         **stack,
@@ -121,21 +131,21 @@ def _scores(table: Path) -> list[float]:
         return [float(row["score"]) for row in csv.DictReader(file)]
 
 
-def equivalence(ours: list[float], stock: list[float]) -> dict[str, Any]:
+def equivalence(first: list[float], second: list[float]) -> dict[str, Any]:
     """Return both samples' moments, their difference with its 90 % interval, and the larger of the two p values."""
     import numpy as np
     from scipy import stats
 
-    lower = stats.ttest_ind(np.array(ours) + MARGIN, stock, equal_var=False, alternative="greater").pvalue
-    upper = stats.ttest_ind(np.array(ours) - MARGIN, stock, equal_var=False, alternative="less").pvalue
-    interval = stats.ttest_ind(ours, stock, equal_var=False).confidence_interval(1 - 2 * LEVEL)
+    lower = stats.ttest_ind(np.array(first) + MARGIN, second, equal_var=False, alternative="greater").pvalue
+    upper = stats.ttest_ind(np.array(first) - MARGIN, second, equal_var=False, alternative="less").pvalue
+    interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(1 - 2 * LEVEL)
     p = float(max(lower, upper))
     return {
-        **{
-            name: {"mean": float(np.mean(each)), "sd": float(np.std(each, ddof=1)), "n": len(each), "scores": each}
-            for name, each in (("ours", ours), ("stock", stock))
-        },
-        "difference": float(np.mean(ours) - np.mean(stock)),
+        "samples": [
+            {"mean": float(np.mean(each)), "sd": float(np.std(each, ddof=1)), "n": len(each), "scores": each}
+            for each in (first, second)
+        ],
+        "difference": float(np.mean(first) - np.mean(second)),
         "interval": [float(interval.low), float(interval.high)],
         "p": p,
         "equivalent": p < LEVEL,
