@@ -3,8 +3,10 @@
 Everything here depends on the record alone, never on the moment of sending: a record sent again is the same.
 """
 
+import hashlib
 import json
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +40,15 @@ FROZEN, FROZEN_CHAIN = "frozen.winner", "frozen.chain"
 EFFECTIVE = "effective"
 """Tag with what was read back from the built algorithm, as JSON."""
 PARENT = "mlflow.parentRunId"
-_NOTE = "mlflow.note.content"
+NOTE = "mlflow.note.content"
+"""Tag with the text above a run's page: of the study's run the answer, once there is one."""
+BEST = "best_run_return/{}_runners"
+"""Metric of the study's run: the largest `final_return` of one trial at a scale, as far as trials have ended."""
+COLOUR = "mlflow.runColor"
+_FIRST = ("final_return", "training_return", "env_steps_per_s")
+"""Metrics in the order in which a batch begins: MLflow's page for comparing runs opens with the first that all have."""
+_OF_MODEL = ("final_return", "score", "env_steps_per_s", "wall_time_s")
+"""Metrics by which MLflow compares policies."""
 _URIS = ("tracking_uri", "optuna_storage")
 _NONE = "none"
 """Stands for an empty text where a tag must replace an earlier one."""
@@ -69,6 +79,24 @@ class Point:
     """Environment steps trained on."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What MLflow shows as the dataset of a trial: the environment that it learns in."""
+
+    name: str
+    digest: str
+    """Of everything that the space says about it."""
+    source: str
+    """That, as JSON."""
+
+
+def environment_of(spec: StudySpec) -> Environment:
+    """Return the dataset of a study's trials."""
+    source = json.dumps(spec.environment.model_dump(mode="json", exclude_none=True), sort_keys=True)
+    digest = hashlib.sha256(source.encode()).hexdigest()[:8]
+    return Environment(name=spec.environment.id, digest=digest, source=source)
+
+
 def milliseconds(time_s: float) -> int:
     """Return seconds since the epoch as MLflow's whole milliseconds."""
     return round(time_s * 1000)
@@ -94,7 +122,9 @@ def study_tags(identity: StudyIdentity, spec: StudySpec) -> dict[str, str]:
     """Return what describes the study for as long as it exists."""
     return without_empty(
         {
-            _NOTE: spec.description,
+            NOTE: f"{spec.description}\n\nThe answer comes here when a session of the study ends, and with "
+            "`python -m study report FOLDER --attach`.",
+            "description": spec.description,
             "space": identity.space,
             "study.digest": identity.digest,
             "engine": engine_of_space(spec),
@@ -114,6 +144,8 @@ def opened_tags(record: StudyOpened) -> dict[str, str]:
             "cluster.num_cpus": str(record.cluster.get("num_cpus", "")),
             "cluster.num_nodes": str(len(nodes)),
             "cluster.nodes": _short(nodes),
+            "mlflow.source.name": shlex.join(record.provenance.get("command") or []),
+            "mlflow.source.type": "LOCAL",
             **{f"provenance.{key}": value for key, value in _flat(record.provenance)},
         }
     )
@@ -144,9 +176,14 @@ def opened_text(record: StudyOpened) -> str:
 
 def trial_name(record: TrialStarted) -> str:
     """Return the run's name, for people."""
-    runners = record.scale or record.setting.get(SCALE, 0)
+    runners = runners_of(record)
     stage = f" · {record.stage}" if record.stage else ""
     return f"trial {record.trial}{stage} · {runners} runner{'s' if runners != 1 else ''}"
+
+
+def runners_of(record: TrialStarted) -> int:
+    """Return the scale that a trial stands for."""
+    return int(record.scale or record.setting.get(SCALE, 0))
 
 
 def trial_params(record: TrialStarted, spec: StudySpec) -> dict[str, str]:
@@ -205,12 +242,11 @@ def _staged_params(record: TrialStarted) -> dict[str, Any]:
     """Return what a trial of a hold-up or throughput study is for."""
     if record.stage is None:
         return {}
-    runners = record.scale or record.setting.get(SCALE, 0)
     return {
         "stage": record.stage,
         "variant": record.variant,
         "setting": record.digest,
-        "stands_for_runners": runners,
+        "stands_for_runners": runners_of(record),
     }
 
 
@@ -259,10 +295,16 @@ def ended_points(record: TrialEnded, time_ms: int, env_steps: int) -> list[Point
     return _points({name: value for name, value in record.summary.items() if name in METRICS}, time_ms, env_steps)
 
 
+def points_of_model(points: Sequence[Point]) -> list[Point]:
+    """Return those points of a trial's end by which its policy is compared with others."""
+    return [point for point in points if point.key in _OF_MODEL]
+
+
 def _points(values: Metrics, time_ms: int, step: int) -> list[Point]:
+    first = {name: values[name] for name in _FIRST if name in values}
     return [
         Point(key=key, value=float(value), time_ms=time_ms, step=step)
-        for key, value in values.items()
+        for key, value in {**first, **values}.items()
         if value is not None and math.isfinite(value)
     ]
 

@@ -6,6 +6,7 @@ which `open` imports.
 """
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from study.errors import RecordError
 from study.harmless import mask_credentials
 from study.mirrors import mlflow_content as content
+from study.mirrors import mlflow_view as view
 from study.mirrors.base import Mirror
 from study.mirrors.mlflow_content import Point, milliseconds
 from study.mirrors.tracking_uri import check_tracking_uri, set_client_defaults
@@ -39,7 +41,7 @@ from study.space.spec import StudySpec
 if TYPE_CHECKING:
     from study.mirrors.mlflow_store import StudyStore
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +51,19 @@ class Attempt:
     attempt: int
     run_id: str | None
     """Its MLflow run; None when it was deleted there, and its records are passed over."""
+    runners: int
+    """The scale that its trial stands for."""
+    startup: Point | None = None
+    """Waits for the first iteration: MLflow shows metrics in the order in which they came, results first."""
     env_steps: int = 0
     """Environment steps of its last points."""
     time_ms: int = 0
     """Milliseconds since the epoch of its last points."""
+
+    @property
+    def waiting(self) -> list[Point]:
+        """Points that have not been sent."""
+        return [] if self.startup is None else [self.startup]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +82,8 @@ class Cursor:
     """MLflow status of the study after the last record; RUNNING when its driver has not closed it."""
     open: Mapping[int, Attempt] = field(default_factory=dict)
     """Attempts under way, by trial."""
+    best: Mapping[int, float] = field(default_factory=dict)
+    """Scale -> largest final return of a finished trial."""
 
 
 class MlflowMirror(Mirror):
@@ -111,7 +124,8 @@ class MlflowMirror(Mirror):
             cursor = fresh
         if cursor.seq == 0:
             params, tags = content.study_params(self._spec), content.study_tags(self._identity, self._spec)
-            store.log(store.parent_run_id, params=params, tags=tags)
+            store.log(store.parent_run_id, params=params, tags={**tags, content.COLOUR: view.STUDY_COLOUR})
+        store.tag_experiment(*view.view_tag(self._identity, self._spec))
         self._known_store, self._cursor = store, cursor
         self._pending.clear()
         return cursor.offset, cursor.seq
@@ -127,7 +141,8 @@ class MlflowMirror(Mirror):
                 self._start_trial(record, time_ms)
             case TrialBuilt() as record:
                 if (run_id := self._run(record)) is not None:
-                    self._pending[run_id] += content.built_points(record, time_ms)
+                    startup = next(iter(content.built_points(record, time_ms)), None)
+                    self._set_attempt(record.trial, replace(self._cursor.open[record.trial], startup=startup))
                     self._store.log(run_id, tags=content.built_tags(record))
             case Iteration() as record:
                 self._wait(record, content.iteration_points(record, time_ms), time_ms)
@@ -181,6 +196,10 @@ class MlflowMirror(Mirror):
     def _spec(self) -> StudySpec:
         return self._identity.parse()
 
+    @cached_property
+    def _environment(self) -> content.Environment:
+        return content.environment_of(self._spec)
+
     # --- how far MLflow has come ---------------------------------------------------------------------------------
 
     def read_cursor(self) -> Cursor | None:
@@ -191,8 +210,12 @@ class MlflowMirror(Mirror):
                 return None
             if misfit(Cursor, content) is not None or min(content["offset"], content["seq"]) < 0:
                 return None
-            attempts = {int(trial): Attempt(**attempt) for trial, attempt in content.pop("open").items()}
-            return Cursor(**content, open=attempts)
+            attempts = {}
+            for trial, attempt in content.pop("open").items():
+                startup = attempt.pop("startup")
+                attempts[int(trial)] = Attempt(**attempt, startup=startup and Point(**startup))
+            best = {int(runners): value for runners, value in content.pop("best").items()}
+            return Cursor(**content, open=attempts, best=best)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
@@ -243,8 +266,9 @@ class MlflowMirror(Mirror):
     def _wait(self, record: Iteration | Evaluation, points: Sequence[Point], time_ms: int) -> None:
         """Let points wait for the next common batch."""
         if (run_id := self._run(record)) is not None:
-            self._pending[run_id] += points
-            attempt = replace(self._cursor.open[record.trial], env_steps=record.env_steps, time_ms=time_ms)
+            attempt = self._cursor.open[record.trial]
+            self._pending[run_id] += [*points, *attempt.waiting]
+            attempt = replace(attempt, env_steps=record.env_steps, time_ms=time_ms, startup=None)
             self._set_attempt(record.trial, attempt)
 
     def _open_study(self, record: StudyOpened) -> None:
@@ -261,30 +285,46 @@ class MlflowMirror(Mirror):
         store = self._store
         if record.attempt > 1:
             store.supersede(record.trial, record.attempt, time_ms)
-        name = content.trial_name(record)
+        name, runners = content.trial_name(record), content.runners_of(record)
         run_id = store.find_or_create_trial(record.trial, record.attempt, name=name, time_ms=time_ms)
         if run_id is not None:
-            store.log(run_id, params=content.trial_params(record, self._spec), tags={"status": "running"})
-        self._set_attempt(record.trial, Attempt(attempt=record.attempt, run_id=run_id))
+            tags = {"status": "running", content.COLOUR: view.colour_of(runners, self._spec.scales)}
+            store.log(run_id, params=content.trial_params(record, self._spec), tags=tags)
+            store.log_environment(run_id, self._environment)
+        self._set_attempt(record.trial, Attempt(attempt=record.attempt, run_id=run_id, runners=runners))
 
     def _end_trial(self, record: TrialEnded, time_ms: int) -> None:
         if (run_id := self._run(record)) is None:
             return
-        self._send_points()
         store, attempt = self._store, self._cursor.open[record.trial]
-        # MLflow's latest value has the largest (step, time): the summary must come after the last iteration.
+        # MLflow's latest value has the largest (step, time): that of the summary must be after the last iteration's.
         points = content.ended_points(record, max(time_ms, attempt.time_ms + 1), attempt.env_steps)
-        store.log(run_id, points=points, tags=content.ended_tags(record))
+        self._pending[run_id] = [*points, *self._pending[run_id], *attempt.waiting]
+        self._send_points()
+        store.log(run_id, tags=content.ended_tags(record))
+        if record.status == "finished":
+            self._show_best(attempt.runners, record, time_ms)
+            if record.checkpoint is not None:
+                store.log_policy(run_id, content.points_of_model(points), self._environment, record.checkpoint)
         store.end_run(run_id, content.RUN_STATUS[record.status], time_ms)
         store.drop_duplicates(record.trial, record.attempt, keep=run_id)
         still_open = {trial: item for trial, item in self._cursor.open.items() if trial != record.trial}
         self._cursor = replace(self._cursor, open=still_open)
+
+    def _show_best(self, runners: int, record: TrialEnded, time_ms: int) -> None:
+        """Show the trial's return with the study's run, if it is the best one of its scale so far."""
+        value = record.summary.get("final_return")
+        if value is None or value <= self._cursor.best.get(runners, -math.inf):
+            return
+        point = Point(key=content.BEST.format(runners), value=value, time_ms=time_ms, step=0)
+        self._store.log(self._store.parent_run_id, points=[point])
+        self._cursor = replace(self._cursor, best={**self._cursor.best, runners: value})
 
     def _end_study(self) -> None:
         """End the parent run and what still runs below it; a resume may yet end or supersede those trials."""
         store, cursor = self._store, self._cursor
         for attempt in cursor.open.values():
             if attempt.run_id is not None:
-                store.log(attempt.run_id, tags={"status": "interrupted"})
+                store.log(attempt.run_id, points=attempt.waiting, tags={"status": "interrupted"})
                 store.end_run(attempt.run_id, "KILLED", milliseconds(cursor.time))
         store.end_run(store.parent_run_id, cursor.status, milliseconds(cursor.time))

@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, Run, RunTag, ViewType
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LoggedModelOutput,
+    Metric,
+    Param,
+    Run,
+    RunTag,
+    ViewType,
+)
 from mlflow.exceptions import MlflowException
 
 from study.mirrors.base import StateLostError
@@ -24,6 +34,7 @@ from study.mirrors.mlflow_content import (
     STUDY_ID,
     SUPERSEDED,
     TRIAL,
+    Environment,
     Point,
     milliseconds,
     study_key,
@@ -40,6 +51,8 @@ _PAGE = 1000
 """Runs per page of a search."""
 _MISSING, _REFUSED = "RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"
 """MLflow's error codes for what is not there, and for what it never accepts, as for a deleted run."""
+_UNKNOWN = ("ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED", "NOT_FOUND")
+"""Its error codes for a request that it does not know."""
 
 _T = TypeVar("_T")
 
@@ -96,6 +109,44 @@ class StudyStore:
             self._send(self._client.log_batch, run_id, params=some)
         for some in _batches([RunTag(key, value) for key, value in (tags or {}).items()], _MAX_TAGS):
             self._send(self._client.log_batch, run_id, tags=some)
+
+    def tag_experiment(self, key: str, value: str) -> None:
+        """Set a tag of the experiment that the study is in."""
+        with _state_lost_on(_MISSING, _REFUSED):
+            self._client.set_experiment_tag(self.experiment_id, key, value)
+
+    def log_environment(self, run_id: str, environment: Environment) -> None:
+        """Show a trial's environment as the dataset of its run, where this MLflow has datasets."""
+        dataset = Dataset(environment.name, environment.digest, "environment", environment.source)
+        tag = InputTag("mlflow.data.context", "training")
+        with _unless_unknown("datasets"):
+            self._send(self._client.log_inputs, run_id, datasets=[DatasetInput(dataset, [tag])])
+
+    def log_policy(
+        self, run_id: str, points: Sequence[Point], environment: Environment, checkpoint: str
+    ) -> None:
+        """Show a trial's final policy as a model with its results, where this MLflow has them. It holds no file."""
+        with _unless_unknown("models"), _state_lost_on(_MISSING):
+            run = self._client.get_run(run_id)
+            if run.outputs is not None and run.outputs.model_outputs:
+                return
+            key = {"filter_string": f"source_run_id = '{run_id}'", "max_results": 1}
+            found = self._client.search_logged_models([self.experiment_id], **key)
+            model = next(iter(found), None) or self._client.create_logged_model(
+                self.experiment_id,
+                name=f"policy of trial {run.data.tags[TRIAL]}",
+                source_run_id=run_id,
+                tags={"checkpoint": checkpoint, STUDY_ID: self._identity.study_id},
+                params=run.data.params,
+                model_type="policy",
+            )
+            self._client.finalize_logged_model(model.model_id, "READY")
+            about = {"model_id": model.model_id, "run_id": run_id}
+            about |= {"dataset_name": environment.name, "dataset_digest": environment.digest}
+            metrics = [Metric(point.key, point.value, point.time_ms, point.step, **about) for point in points]
+            self._client.log_batch(run_id, metrics=metrics)
+            step = max((point.step for point in points), default=0)
+            self._client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step)])
 
     def end_run(self, run_id: str, status: str, time_ms: int) -> None:
         """Give a run its final status and its end."""
@@ -215,6 +266,17 @@ def _state_lost_on(*codes: str) -> Iterator[None]:
         if error.error_code in codes:
             raise StateLostError(f"what the study left in MLflow is gone: {error}") from error
         raise
+
+
+@contextmanager
+def _unless_unknown(what: str) -> Iterator[None]:
+    """Pass over what an older server does not know: it has the trial all the same."""
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code not in _UNKNOWN:
+            raise
+        _log.warning("this MLflow shows no %s: %s", what, error)
 
 
 def _age(run: Run) -> tuple[int, str]:
