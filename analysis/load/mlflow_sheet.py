@@ -37,7 +37,7 @@ def identity_of(parent: StoredRun, name: str, content: Mapping[str, Any] | None)
         spec={
             "environment": {"id": parent.params.get("environment")},
             "algorithm": parent.params.get("algorithm"),
-            "description": parent.tags.get("mlflow.note.content", ""),
+            "description": parent.tags.get("description", ""),
         },
         digest=parent.tags.get("study.digest", ""),
     )

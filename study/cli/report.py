@@ -16,10 +16,11 @@ from analysis.figures.catalogue import Importance
 from analysis.load import StudyData, open_study
 from analysis.report import Report, find_clip, make_report, parse_formats, write
 from analysis.report.writing import PAGE
+from analysis.study import Study
 from study.console import say, terminal
 from study.errors import AnalysisError, StudyError
 from study.harmless import mask_credentials
-from study.mirrors.mlflow_report import ARTIFACTS, NOT_ASKED, asked_place
+from study.mirrors.mlflow_report import ARTIFACTS, NOT_ASKED, asked_place, publish_answer
 from study.mirrors.mlflow_report import attach as attach_files
 from study.options import Command, command_app, examples, study_folders
 from study.records.folder import NAME, StudyFolder
@@ -180,6 +181,8 @@ def _attach(data: StudyData, files: Sequence[Path], out: Path, uri: str | None) 
         return "Not attached to MLflow: the experiment was not written by this project, so it has no run of a study."
     try:
         run_id = attach_files(files, out, tracking_uri=uri, name=data.name, study_id=str(study_id))
+        answer = Study(data).answer().to_markdown()
+        publish_answer(answer, tracking_uri=uri, name=data.name, study_id=str(study_id))
     except StudyError as error:
         return f"Not attached to MLflow: {error}"
     return f"Attached to MLflow: {ARTIFACTS}/ of run {run_id} at {mask_credentials(uri)}"

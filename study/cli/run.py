@@ -133,6 +133,8 @@ def run(
     print_end(terminal(), result, again, answer)
     if result.closed.reason == "stopped":  # a signal gives ten seconds; see above for the rest
         leave(result.exit_code)
+    if answer is not None and not isinstance(answer, str):
+        _publish(terminal(), result, answer)
     raise typer.Exit(result.exit_code)
 
 
@@ -232,9 +234,20 @@ def print_end(console: Console, result: "StudyResult", again: str, answer: "Answ
         say(console, f" {text}", title=f"{title}:")
 
 
+def _publish(console: Console, result: "StudyResult", answer: "Answer") -> None:
+    """Show the answer in MLflow, where the mirror has brought everything there."""
+    from study.cli.syncing import show_answer
+    from study.mirrors.mlflow_mirror import MlflowMirror
+
+    arrived = all(report.drained for report in result.mirrors if report.name == MlflowMirror.name)
+    if arrived and (problem := show_answer(result.folder, result.identity.tracking_uri, answer.to_markdown())):
+        say(console, problem)
+
+
 def _next(result: "StudyResult", again: str) -> Iterator[tuple[str, str]]:
     """Yield what a person may do now, and how."""
     from study.mirrors.mlflow_mirror import MlflowMirror
+    from study.mirrors.mlflow_view import page_of
 
     folder, identity, reason = result.folder, result.identity, result.closed.reason
     if reason != "complete":
@@ -244,7 +257,7 @@ def _next(result: "StudyResult", again: str) -> Iterator[tuple[str, str]]:
         yield "Certificate, with every rule and interval", str(folder.certificate_page)
     uri = mask_credentials(identity.tracking_uri)
     cursor = MlflowMirror(folder, identity.tracking_uri).read_cursor()
-    page = f"/#/experiments/{cursor.experiment_id}/runs" if cursor else ""
+    page = page_of(cursor.experiment_id, identity.study_id) if cursor else ""
     if uri.startswith("http"):
         yield "The trials in MLflow", f"{uri}{page}"
     else:

@@ -7,6 +7,7 @@ from study.errors import StudyError, TrackingError
 from study.harmless import mask_credentials
 from study.mirrors.base import SYNC_TIMEOUT_S, Mirror, sync
 from study.mirrors.mlflow_mirror import MlflowMirror
+from study.mirrors.mlflow_report import publish_answer
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.process import MIRRORS
 from study.mirrors.tensorboard import TensorBoardMirror
@@ -70,8 +71,28 @@ def sync_study(
         try:
             done = sync(kind(folder, kind.check(address)), timeout_s=timeout_s)
             said.append(f"{kind.name} is up to date: {done.records} records sent, {done.trials} trials there.")
+            if kind is MlflowMirror and (problem := show_answer(folder, address)):
+                said.append(problem)
         except StudyError as error:
             failed.append(error)
     if failed:
         raise failed[0]
     return said
+
+
+def show_answer(folder: StudyFolder, tracking_uri: str, markdown: str | None = None) -> str:
+    """Show what a study says, its answer now or `markdown`, on the page of its run in MLflow.
+
+    Returns:
+        Why that failed, as a sentence; else nothing.
+    """
+    identity = folder.identity()
+    try:
+        if markdown is None:
+            import analysis
+
+            markdown = analysis.open(folder.path).answer().to_markdown()
+        publish_answer(markdown, tracking_uri=tracking_uri, name=identity.name, study_id=identity.study_id)
+    except StudyError as error:
+        return f"MLflow does not show the answer: {error}"
+    return ""

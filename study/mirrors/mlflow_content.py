@@ -122,8 +122,8 @@ def study_tags(identity: StudyIdentity, spec: StudySpec) -> dict[str, str]:
     """Return what describes the study for as long as it exists."""
     return without_empty(
         {
-            NOTE: f"{spec.description}\n\nThe answer comes here when a session of the study ends, and with "
-            "`python -m study report FOLDER --attach`.",
+            NOTE: f"{spec.description}\n\nThe answer comes here at the end of the study, or with "
+            "`python -m study report STUDY --attach`.",
             "description": spec.description,
             "space": identity.space,
             "study.digest": identity.digest,
@@ -153,7 +153,7 @@ def opened_tags(record: StudyOpened) -> dict[str, str]:
 
 def closed_tags(record: StudyClosed) -> dict[str, str]:
     """Return how the driver ended."""
-    return {"status": record.reason, "reason": record.detail[:_LONGEST_TAG] or _NONE}
+    return {"status": record.reason, "reason": cut(record.detail) or _NONE}
 
 
 def frozen_tags(record: SettingsFrozen | StageDecided) -> dict[str, str]:
@@ -329,4 +329,9 @@ def _short(value: object) -> str:
 
 def without_empty(tags: Mapping[str, str]) -> dict[str, str]:
     """Drop empty tags and cut long ones."""
-    return {key: value[:_LONGEST_TAG] for key, value in tags.items() if value}
+    return {key: cut(value) for key, value in tags.items() if value}
+
+
+def cut(value: str) -> str:
+    """Return the text of a tag, no longer than MLflow takes."""
+    return value if len(value) <= _LONGEST_TAG else f"{value[: _LONGEST_TAG - 2]} …"

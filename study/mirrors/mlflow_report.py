@@ -1,13 +1,14 @@
-"""Puts a report among the artifacts of a study's parent run. Imports MLflow only once work begins."""
+"""The answer and the files that a command gives to a study's run in MLflow. Imports MLflow only once work begins."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.errors import TrackingError
 from study.harmless import mask_credentials
 from study.mirrors.base import reason_of
-from study.mirrors.mlflow_content import ROLE, STUDY_ID
+from study.mirrors.mlflow_content import NOTE, ROLE, STUDY_ID, cut
 from study.mirrors.tracking_uri import asked_uri, check_tracking_uri, set_client_defaults, sqlite_path
 from study.records.folder import StudyFolder
 from study.records.trust import is_made_here
@@ -47,17 +48,14 @@ def asked_place(folder: StudyFolder, tracking_uri: str | None, *, attach: bool) 
     return identity.tracking_uri
 
 
-_FIX = "Send it there first, by `python -m study sync STUDY --tracking-uri URI`."
-
-
 def attach(
     files: Iterable[Path], root: Path, *, tracking_uri: str, name: str, study_id: str, to: str = ARTIFACTS
 ) -> str:
-    """Copy the files of a report to `report/` of the study's parent run; what is there under these names is replaced.
+    """Copy files to the artifacts of a study's run; what is there under these names is replaced.
 
     Args:
         files: The files, inside of `root`.
-        root: Folder of the report.
+        root: Their folder.
         tracking_uri: Where the study's MLflow is; nothing is created there.
         name: Of the study, which is that of its experiment.
         study_id: Of the study.
@@ -69,39 +67,63 @@ def attach(
     Raises:
         TrackingError: MLflow does not answer, does not know the study, or does not take files.
     """
-    uri = check_tracking_uri(tracking_uri)
-    where = f"tracking URI {mask_credentials(uri)}"
-    if (database := sqlite_path(uri)) is not None and not database.exists():
-        raise TrackingError(
-            where=where, rule="must hold the study", got="no such file", fix=_FIX, code="mlflow-lacks-study"
-        )
-    set_client_defaults()
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=uri)
-    try:
-        run_id = _parent(client, name, study_id)
-        if run_id is None:
-            rule = f"must hold the study {name!r} ({study_id})"
-            raise TrackingError(where=where, rule=rule, got="none", fix=_FIX, code="mlflow-lacks-study")
+    with _run_of_study(tracking_uri, name, study_id, f"the files of {to}/") as (client, run_id):
         for file in files:
             inner = file.relative_to(root).parent.as_posix()
             client.log_artifact(run_id, str(file), to if inner == "." else f"{to}/{inner}")
-    except TrackingError:
-        raise
+    return run_id
+
+
+def publish_answer(markdown: str, *, tracking_uri: str, name: str, study_id: str) -> None:
+    """Show the answer of a study on the page of its run in MLflow, in place of an earlier one.
+
+    Args:
+        markdown: The answer.
+        tracking_uri: Where the study's MLflow is.
+        name: Of the study, which is that of its experiment.
+        study_id: Of the study.
+
+    Raises:
+        TrackingError: MLflow does not answer, or does not know the study.
+    """
+    with _run_of_study(tracking_uri, name, study_id, "the study's answer") as (client, run_id):
+        client.set_tag(run_id, NOTE, cut(markdown))
+
+
+@contextmanager
+def _run_of_study(tracking_uri: str, name: str, study_id: str, what: str) -> Iterator[tuple["MlflowClient", str]]:
+    """Yield a client and the id of the study's run; `what` it takes stands in the message where it does not."""
+    uri = check_tracking_uri(tracking_uri)
+    where = f"tracking URI {mask_credentials(uri)}"
+    set_client_defaults()
+    from mlflow import MlflowClient
+
+    run_id = None
+    try:
+        if (database := sqlite_path(uri)) is None or database.exists():
+            client = MlflowClient(tracking_uri=uri)
+            if (run_id := _find_run(client, name, study_id)) is not None:
+                yield client, run_id
     except Exception as error:  # MLflow, its databases, proxies and artifact stores raise every kind
         raise TrackingError(
             where=where,
-            rule=f"MLflow must take the files of {to}/",
+            rule=f"MLflow must take {what}",
             got=reason_of(error),
             fix="See to MLflow, then run the same command again.",
             code="place-away",
         ) from error
-    return run_id
+    if run_id is None:
+        raise TrackingError(
+            where=where,
+            rule=f"must hold the study {name!r} ({study_id})",
+            got="none",
+            fix="Send it there first, by `python -m study sync STUDY --tracking-uri URI`.",
+            code="mlflow-lacks-study",
+        )
 
 
-def _parent(client: "MlflowClient", name: str, study_id: str) -> str | None:
-    """Return the id of the study's parent run; None when there is none, or it was deleted."""
+def _find_run(client: "MlflowClient", name: str, study_id: str) -> str | None:
+    """Return the id of the study's run; None when there is none, or it was deleted."""
     experiment = client.get_experiment_by_name(name)
     if experiment is None or experiment.lifecycle_stage != "active":
         return None

@@ -122,9 +122,7 @@ class StudyStore:
         with _unless_unknown("datasets"):
             self._send(self._client.log_inputs, run_id, datasets=[DatasetInput(dataset, [tag])])
 
-    def log_policy(
-        self, run_id: str, points: Sequence[Point], environment: Environment, checkpoint: str
-    ) -> None:
+    def log_policy(self, run_id: str, points: Sequence[Point], environment: Environment, checkpoint: str) -> None:
         """Show a trial's final policy as a model with its results, where this MLflow has them. It holds no file."""
         with _unless_unknown("models"), _state_lost_on(_MISSING):
             run = self._client.get_run(run_id)

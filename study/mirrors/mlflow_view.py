@@ -1,8 +1,8 @@
 """How MLflow opens: a saved view of a study's trials, the link to it, and colours by scale. Pure; imports no MLflow.
 
-MLflow's page keeps a saved view as a tag of the experiment: `mlflow.sharedViewState.KEY`, JSON with a name, two times and
-the compressed state of the page. The names in the state are those of MLflow 3.17; a page that does not know one of them
-ignores it, and a page without saved views opens its plain table of runs.
+MLflow's page keeps a saved view as a tag of the experiment: `mlflow.sharedViewState.KEY`, JSON with a name, two times
+and the compressed state of the page. The names in the state are those of MLflow 3.17; a page ignores those that it does
+not know, and one without saved views opens its plain table of runs.
 """
 
 import json

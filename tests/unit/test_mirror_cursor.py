@@ -5,6 +5,7 @@ import json
 import pytest
 
 from study.mirrors.base import count_behind
+from study.mirrors.mlflow_content import Point
 from study.mirrors.mlflow_mirror import Attempt, Cursor, MlflowMirror
 from tests.synthetic import append, make_folder, opened, started
 
@@ -16,7 +17,11 @@ CURSOR = Cursor(
     seq=3,
     time=1.5,
     status="KILLED",
-    open={7: Attempt(attempt=2, run_id=None, env_steps=400, time_ms=9), 8: Attempt(attempt=1, run_id="r")},
+    open={
+        7: Attempt(attempt=2, run_id=None, runners=4, env_steps=400, time_ms=9),
+        8: Attempt(attempt=1, run_id="r", runners=2, startup=Point(key="startup_time_s", value=3.5, time_ms=7, step=0)),
+    },
+    best={4: -81.5},
 )
 
 
