@@ -119,14 +119,13 @@ class StudyStore:
         """Show a trial's environment as the dataset of its run, where this MLflow has datasets."""
         dataset = Dataset(environment.name, environment.digest, "environment", environment.source)
         tag = InputTag("mlflow.data.context", "training")
-        with _unless_unknown("datasets"):
-            self._send(self._client.log_inputs, run_id, datasets=[DatasetInput(dataset, [tag])])
+        self._send(self._client.log_inputs, run_id, datasets=[DatasetInput(dataset, [tag])])
 
     def log_policy(self, run_id: str, points: Sequence[Point], environment: Environment, checkpoint: str) -> None:
         """Show a trial's final policy as a model with its results, where this MLflow has them. It holds no file."""
-        with _unless_unknown("models"), _state_lost_on(_MISSING):
+        with _passing_over(f"the model of run {run_id}"):
             run = self._client.get_run(run_id)
-            if run.outputs is not None and run.outputs.model_outputs:
+            if run.info.lifecycle_stage != "active" or (run.outputs is not None and run.outputs.model_outputs):
                 return
             key = {"filter_string": f"source_run_id = '{run_id}'", "max_results": 1}
             found = self._client.search_logged_models([self.experiment_id], **key)
@@ -237,14 +236,9 @@ class StudyStore:
                 return runs
 
     def _send(self, call: Callable[..., object], run_id: str, **arguments: Any) -> None:
-        """Change a run. What MLflow never accepts is logged and passed over: it must not stop the rest."""
-        try:
-            with _state_lost_on(_MISSING):
-                call(run_id, **arguments)
-        except MlflowException as error:
-            if error.error_code != _REFUSED:
-                raise
-            _log.warning("MLflow refused a change to run %s: %s", run_id, error)
+        """Change a run."""
+        with _passing_over(f"a change to run {run_id}"):
+            call(run_id, **arguments)
 
     def _store_artifact(self, name: str, call: Callable[..., object], **arguments: Any) -> None:
         """Store an artifact of the study. A store that fails while MLflow works holds up nothing else."""
@@ -267,14 +261,15 @@ def _state_lost_on(*codes: str) -> Iterator[None]:
 
 
 @contextmanager
-def _unless_unknown(what: str) -> Iterator[None]:
-    """Pass over what an older server does not know: it has the trial all the same."""
+def _passing_over(what: str) -> Iterator[None]:
+    """Log what MLflow never accepts, and what an older one does not know, and go on: it must not stop the rest."""
     try:
-        yield
+        with _state_lost_on(_MISSING):
+            yield
     except MlflowException as error:
-        if error.error_code not in _UNKNOWN:
+        if error.error_code not in (_REFUSED, *_UNKNOWN):
             raise
-        _log.warning("this MLflow shows no %s: %s", what, error)
+        _log.warning("MLflow refused %s: %s", what, error)
 
 
 def _age(run: Run) -> tuple[int, str]:
