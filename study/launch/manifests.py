@@ -22,8 +22,8 @@ import typer
 from study.cluster.connection import RAY_ENVIRONMENT
 from study.designs.registry import make_plan
 from study.launch.files import fill
-from study.launch.node import LOWEST_PORT
 from study.launch.options import HostOptions, Hosts, LaunchOptions, Nodes
+from study.launch.ports import LOWEST_PORT
 from study.launch.ssh import dashboard_line, parse_hosts
 from study.options import seconds, wrong_option
 from study.planning.shape import ClusterShape, NodeShape

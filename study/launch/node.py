@@ -1,4 +1,4 @@
-"""One Ray node on this host: its address, ports, folder and command line, and the end of exactly these processes.
+"""One Ray node on this host: its address, folder and command line, and the end of exactly these processes.
 
 Imports no engine: Ray runs in a process of its own.
 """
@@ -15,8 +15,6 @@ import stat
 import subprocess
 import sys
 import time
-import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -24,6 +22,7 @@ import psutil
 from study.cluster.connection import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
 from study.errors import LaunchError
 from study.hosts.machine import machine
+from study.launch.ports import claim, take_block
 from study.launch.remote import RayTask
 
 STAGED = "rl-{job}-{host}-env"
@@ -37,22 +36,6 @@ _STARTED = b"Ray runtime started."
 _NOISE = re.compile(r"^    |^\t|^  File |^Traceback|\[0x[0-9a-f]+\]|^\*\*\*|\[state-dump\]| I \d+ \d+\] ")
 """Code of tracebacks, frames of stacks, statistics and information in what Ray prints."""
 _PR_SET_PDEATHSIG = 1  # prctl(2)
-LOWEST_PORT, HIGHEST_PORT = 20_000, 32_000
-"""Above the ports of Ray's own choice (10002 to 19999) and below Linux's ephemeral ones (32768 to 60999)."""
-CELL = 100
-"""Ports from one lock to the next; the grid is the same for all, so that blocks of any two sizes meet in a lock."""
-_NAMED = [
-    "lock",
-    "gcs",
-    "node_manager",
-    "object_manager",
-    "metrics",
-    "agent_http",
-    "agent_grpc",
-    "runtime_env",
-    "dashboard",
-]
-"""The first ports of a block; those of worker processes follow."""
 
 
 class RayNode:
@@ -314,90 +297,3 @@ def _listens(ip: str, port: int) -> bool:
         return True
     except OSError:
         return False
-
-
-# --- ports ------------------------------------------------------------------------------------------------------------
-#
-# Ray picks its ports at random and dies, or never registers, where somebody else took one in between; two jobs that
-# share a host collide in the same way. So every node gets a block of its own, of whole cells of one grid. The agent
-# listens on the first port of each cell as long as Ray runs: whoever holds it owns the cell, and a lock that ends with
-# its process can never be stale.
-
-
-@dataclass(frozen=True, slots=True)
-class PortBlock:
-    """Ports of one Ray node."""
-
-    base: int
-    num_workers: int
-    """Ports for worker processes, one each. Ray passes over those that are taken, as the locks among them are."""
-    locks: tuple[socket.socket, ...]
-
-    def __getitem__(self, name: str) -> int:
-        return self.base + _NAMED.index(name)
-
-    @property
-    def workers(self) -> tuple[int, int]:
-        """First and last port of worker processes."""
-        first = self.base + len(_NAMED)
-        return first, first + self.num_workers - 1
-
-    def release(self) -> None:
-        """Let others have it."""
-        for lock in self.locks:
-            lock.close()
-
-
-def take_block(job: str, *, num_cpus: int, port_base: int | None = None) -> PortBlock:
-    """Find a free block, beginning where the job's name says, and hold it.
-
-    Args:
-        job: The job's name: other jobs begin elsewhere, so that hosts rarely have to search.
-        num_cpus: CPUs of the node; Ray starts up to a few processes for each.
-        port_base: First port that may be used, where a firewall leaves only some; the next multiple of `CELL` counts.
-
-    Raises:
-        LaunchError: No block is free.
-    """
-    num_workers = 100 + 4 * num_cpus
-    size = len(_NAMED) + num_workers
-    lowest, highest = (LOWEST_PORT, HIGHEST_PORT) if port_base is None else (-(-port_base // CELL) * CELL, 65_535)
-    bases = range(lowest, highest - size + 1, CELL)
-    first = 0 if port_base is not None else zlib.crc32(job.encode()) % max(len(bases), 1)
-    for base in (*bases[first:], *bases[:first]):
-        ports = range(base, base + size)
-        locks = [claim(port) for port in ports[::CELL]]
-        held = tuple(lock for lock in locks if lock is not None)
-        block = PortBlock(base=base, num_workers=num_workers, locks=held)
-        if len(held) == len(locks) and all(_is_free(port) for port in ports if port % CELL):
-            return block
-        block.release()
-    raise LaunchError(
-        where="ports",
-        rule=f"{size} in a row must be free between {lowest} and {highest}",
-        got="none",
-        fix="Give --port-base, or use another host.",
-        code="no-ports",
-    )
-
-
-def claim(base: int) -> socket.socket | None:
-    """Return the lock of the cell from `base` on, which listens on loopback; None where another process has it."""
-    lock = socket.socket()
-    try:
-        lock.bind(("127.0.0.1", base))
-        lock.listen(1)
-    except OSError:
-        lock.close()
-        return None
-    return lock
-
-
-def _is_free(port: int) -> bool:
-    """Return whether the port can be bound on all addresses, as Ray does."""
-    with contextlib.closing(socket.socket()) as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True

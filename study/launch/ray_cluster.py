@@ -13,7 +13,7 @@ from study.errors import LaunchError
 from study.launch.base import Launcher
 from study.launch.job import Allocation, Host
 from study.launch.node import MARKER, STAGED
-from study.launch.remote import LOOK_AT_LINES, Agent, CommandTask, Inbox, RayTask, Said
+from study.launch.remote import LOOK_AT_LINES, Agent, AgentEvent, CommandTask, Inbox, RayTask
 from study.records.files import write_atomically
 
 STOP_TIMEOUT_S = 45.0
@@ -47,7 +47,7 @@ class RayCluster:
         self._losses: collections.Counter[Host] = collections.Counter()
         self._due: dict[Host, float] = {}
         self._deadline = 0.0
-        self._unheard: list[Said] = []
+        self._early_losses: list[AgentEvent] = []
         """Losses of workers while the cluster came up; they go back into the inbox then, so that they are replaced."""
 
     @property
@@ -89,11 +89,11 @@ class RayCluster:
             self._workers.append(self._launch(host, self._task(host, peer=ip, address=self.address)))
         nodes = self._await_started(self._workers, at_least=self._at_least() - 1)
         what = self._await_registered([self._head, *nodes])
-        self._write_address([self._head, *nodes])  # before it is said to be up
+        self._write_address([self._head, *nodes])  # before the log says that it is up
         self._note(what)
         self._say_what_is_not_used([self._head, *nodes])
-        for said in self._unheard:
-            self._inbox.put(said)
+        for event in self._early_losses:
+            self._inbox.put(event)
 
     def _say_what_is_not_used(self, agents: list[Agent]) -> None:
         """Say where Ray has fewer CPUs than the scheduler gave: it may count hyper-threads."""
@@ -234,8 +234,8 @@ class RayCluster:
                 return up
             if len(agents) - len(failed) < wanted:
                 raise next(iter(failed.values()))
-            said = self._next()
-            if said is None:
+            event = self._next()
+            if event is None:
                 if len(up) >= wanted:
                     return up
                 missing = ", ".join(agent.host for agent in agents if not agent.started)
@@ -245,17 +245,17 @@ class RayCluster:
                     fix="Raise --wait where file systems are slow, or copy the environment to the hosts with --stage.",
                     code="ray-starts-too-slowly",
                 )
-            if said.event["event"] == "again":
-                self._note(f"{said.agent.host}: Ray died while it started, and is started again: {said.why}.")
-            if said.agent in agents and said.is_end:
-                failed.setdefault(said.agent, said.error(rule="Ray must start there", code="ray-does-not-start"))
-                self._unheard.append(said)
+            if event.kind == "again":
+                self._note(f"{event.agent.host}: Ray died while it started, and is started again: {event.reason}.")
+            if event.agent in agents and event.is_end:
+                failed.setdefault(event.agent, event.error(rule="Ray must start there", code="ray-does-not-start"))
+                self._early_losses.append(event)
 
-    def _ended(self, said: Said, what: str) -> LaunchError:
+    def _ended(self, event: AgentEvent, what: str) -> LaunchError:
         """Note how a node ended, before the others are taken down, which takes a while; return the error to raise."""
-        self._note(f"{said.agent.host}: {what} has ended: {said.why}.")
+        self._note(f"{event.agent.host}: {what} has ended: {event.reason}.")
         rule = f"{what} must go on running there"
-        return LaunchError(where=said.agent.host, rule=rule, got="its end", fix=LOOK_AT_LINES, code="ray-died")
+        return LaunchError(where=event.agent.host, rule=rule, got="its end", fix=LOOK_AT_LINES, code="ray-died")
 
     def _await_registered(self, agents: list[Agent]) -> str:
         """Wait until Ray's head has counted all, and say what is there.
@@ -269,22 +269,22 @@ class RayCluster:
         )
         missing, alive = self.address, set(agents)
         try:
-            while (said := self._next(grace_s=30)) is not None:
-                if said.agent is waiter and said.event["event"] == "line":
-                    missing = str(said.event["text"])
-                elif said.agent is waiter and said.event["event"] == "exited":
-                    if said.event["code"] == 0:
+            while (event := self._next(grace_s=30)) is not None:
+                if event.agent is waiter and event.kind == "line":
+                    missing = str(event.content["text"])
+                elif event.agent is waiter and event.kind == "exited":
+                    if event.content["code"] == 0:
                         return missing
                     break
-                elif said.agent is waiter and said.is_end:
-                    raise said.error(
+                elif event.agent is waiter and event.is_end:
+                    raise event.error(
                         rule="a program that waits for all nodes must run there", code="ray-does-not-start"
                     )
-                elif said.is_end:
-                    self._unheard.append(said)
-                    alive.discard(said.agent)
+                elif event.is_end:
+                    self._early_losses.append(event)
+                    alive.discard(event.agent)
                     if len(alive) < self._at_least():
-                        raise self._ended(said, "a node of Ray")
+                        raise self._ended(event, "a node of Ray")
         finally:
             waiter.stop()
         raise LaunchError(
@@ -294,7 +294,7 @@ class RayCluster:
             code="node-not-registered",
         )
 
-    def _next(self, grace_s: float = 0.0) -> Said | None:
+    def _next(self, grace_s: float = 0.0) -> AgentEvent | None:
         """Return the next event of an agent; None when the time is over.
 
         Raises:
@@ -303,14 +303,14 @@ class RayCluster:
         """
         left = self._deadline + grace_s - time.monotonic()
         try:
-            said = self._inbox.get(timeout=max(left, 0.01))
+            event = self._inbox.get(timeout=max(left, 0.01))
         except queue.Empty:
             return None
-        if isinstance(said, str):
-            raise Stopped(said)
-        if said.agent is self._head and said.agent.started and said.is_end:
-            raise self._ended(said, "Ray's head")
-        return said
+        if isinstance(event, str):
+            raise Stopped(event)
+        if event.agent is self._head and event.agent.started and event.is_end:
+            raise self._ended(event, "Ray's head")
+        return event
 
     def _write_address(self, agents: list[Agent]) -> None:
         hosts = [

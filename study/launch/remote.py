@@ -77,38 +77,39 @@ class Order(pydantic.BaseModel):
     do: Literal["terminate", "stop"]
 
 
-Event = dict[str, Any]
-"""A message of an agent; `event` says which."""
-
-
 @dataclass(frozen=True, slots=True)
-class Said:
-    """An event of an agent, or of its remote shell: `gone` when that has ended."""
+class AgentEvent:
+    """A message of an agent, or the end of its remote shell: the kind `gone`."""
 
     agent: "Agent"
-    event: Event
+    content: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """Which message it is: started, line, exited, failed, again, gone."""
+        return str(self.content["event"])
 
     @property
     def is_end(self) -> bool:
         """Whether the agent's child has failed, or its remote shell has ended."""
-        return self.event["event"] in ("failed", "gone")
+        return self.kind in ("failed", "gone")
 
     @property
-    def why(self) -> str:
-        """What the agent says of a failure; else how its remote shell ended."""
-        reason = self.event.get("reason") or f"the end of its remote shell with code {self.event.get('code')}"
-        noise = f": {self.agent.noise}" if self.event["event"] == "gone" and self.agent.noise else ""
-        where = f". Its logs are in {self.agent.host}:{self.event['logs']}" if "logs" in self.event else ""
-        return f"{(reason + noise).removesuffix('.')}{where}"
+    def reason(self) -> str:
+        """The agent's reason of a failure; else how its remote shell ended."""
+        reason = self.content.get("reason") or f"the end of its remote shell with code {self.content.get('code')}"
+        lines = f": {self.agent.last_lines}" if self.kind == "gone" and self.agent.last_lines else ""
+        where = f". Its logs are in {self.agent.host}:{self.content['logs']}" if "logs" in self.content else ""
+        return f"{(reason + lines).removesuffix('.')}{where}"
 
     def error(self, *, rule: str, code: str, fix: str = LOOK_AT_LINES) -> LaunchError:
         """Return the error that the event is; a fix of the agent's own comes first."""
-        fix = self.event.get("fix") or fix
-        return LaunchError(where=self.agent.host, rule=rule, got=self.why, fix=fix, code=code)
+        fix = self.content.get("fix") or fix
+        return LaunchError(where=self.agent.host, rule=rule, got=self.reason, fix=fix, code=code)
 
 
-Inbox = queue.SimpleQueue[Said | str]
-"""What the supervisor waits for: events of agents, and names of signals. Signal handlers write to it."""
+Inbox = queue.SimpleQueue[AgentEvent | str]
+"""What the supervisor waits for: events of agents, and names of signals, which signal handlers put into it."""
 
 
 class Agent:
@@ -127,11 +128,11 @@ class Agent:
             OSError: There is no such remote shell.
         """
         self.host = host
-        self.started: Event | None = None
+        self.started: dict[str, Any] | None = None
         self.failed = False
         """Whether it has said so itself, before it ended."""
         self._inbox = inbox
-        self._noise: collections.deque[str] = collections.deque(maxlen=6)
+        self._last_lines: collections.deque[str] = collections.deque(maxlen=6)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -141,23 +142,23 @@ class Agent:
             errors="replace",
             start_new_session=True,  # not ended by Ctrl-C, which is for the supervisor to order
         )
-        listener = threading.Thread(target=self._listen, daemon=True)
-        self._complaints = threading.Thread(target=self._overhear, daemon=True)
-        self._complaints.start()  # first: the listener waits for it at its end, which comes at once without a host
+        listener = threading.Thread(target=self._read_events, daemon=True)
+        self._errors = threading.Thread(target=self._read_errors, daemon=True)
+        self._errors.start()  # first: the listener waits for it at its end, which comes at once without a host
         listener.start()
         self._write(task.model_dump_json())
 
     @property
-    def noise(self) -> str:
+    def last_lines(self) -> str:
         """The last lines that were no answer: of the remote shell, its login, the environment's activation."""
-        return " · ".join(self._noise)
+        return " · ".join(self._last_lines)
 
     def terminate(self) -> None:
         """Ask its child to end."""
         self._write(Order(do="terminate").model_dump_json())
 
     def stop(self) -> None:
-        """Tell it to end its child; it says when that is done."""
+        """Order it to end its child; an event follows when that is done."""
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -178,30 +179,30 @@ class Agent:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
 
-    def _listen(self) -> None:
+    def _read_events(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            event = _event(line)
-            if event is None:
-                self._noise.append(line.strip())
+            content = _event(line)
+            if content is None:
+                self._last_lines.append(line.strip())
                 continue
-            if event["event"] == "started":
-                self.started = event
-            self.failed = self.failed or event["event"] == "failed"
-            self._inbox.put(Said(self, event))
-        self._complaints.join(2)
-        self._inbox.put(Said(self, {"event": "gone", "code": self._process.wait()}))
+            if content["event"] == "started":
+                self.started = content
+            self.failed = self.failed or content["event"] == "failed"
+            self._inbox.put(AgentEvent(self, content))
+        self._errors.join(2)
+        self._inbox.put(AgentEvent(self, {"event": "gone", "code": self._process.wait()}))
 
-    def _overhear(self) -> None:
+    def _read_errors(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             if line.strip():
-                self._noise.append(line.strip())
+                self._last_lines.append(line.strip())
 
 
-def _event(line: str) -> Event | None:
+def _event(line: str) -> dict[str, Any] | None:
     try:
-        event = json.loads(line)
+        content = json.loads(line)
     except ValueError:
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+    return content if isinstance(content, dict) and isinstance(content.get("event"), str) else None

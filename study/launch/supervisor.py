@@ -22,7 +22,7 @@ from study.launch.base import BatchScheduler, Launcher
 from study.launch.job import Allocation
 from study.launch.launchers import read_launcher
 from study.launch.ray_cluster import ADDRESS_FILE, RayCluster, Stopped
-from study.launch.remote import Agent, Inbox, Said
+from study.launch.remote import Agent, AgentEvent, Inbox
 from study.launch.ssh import dashboard_line
 from study.records.folder import StudyFolder
 from study.records.records import Record, StudyClosed, StudyOpened, TrialEnded, read_lines
@@ -121,7 +121,7 @@ class Supervisor:
         while True:
             wake_at = ray.next_start_at if give_up_at is None else give_up_at
             try:
-                said = self._inbox.get(timeout=None if wake_at is None else max(wake_at - time.monotonic(), 0.01))
+                event = self._inbox.get(timeout=None if wake_at is None else max(wake_at - time.monotonic(), 0.01))
             except queue.Empty:
                 if give_up_at is None:
                     ray.start_due()
@@ -129,57 +129,57 @@ class Supervisor:
                 driver.stop()
                 driver.wait(10)
                 return ExitCode.STOPPED
-            if isinstance(said, str):
+            if isinstance(event, str):
                 if not self._signal:  # OAR repeats its signal
-                    self._signal = said
-                    note(f"Received {said}; the study ends cleanly.")
+                    self._signal = event
+                    note(f"Received {event}; the study ends cleanly.")
                     driver.terminate()
                     give_up_at = time.monotonic() + DRIVER_TIMEOUT_S
-            elif said.agent is driver and (code := self._heard(said)) is not None:
+            elif event.agent is driver and (code := self._exit_code(event)) is not None:
                 driver.stop()
                 driver.wait(10)
                 return code
-            elif ray.is_ours(said.agent) and said.event["event"] == "started":
-                note(f"{said.agent.host}: a node of Ray is back.")
-            elif ray.is_ours(said.agent) and said.is_end:
-                self._lost(said, ray)
-                if ray.is_head(said.agent) and give_up_at is None:
+            elif ray.is_ours(event.agent) and event.kind == "started":
+                note(f"{event.agent.host}: a node of Ray is back.")
+            elif ray.is_ours(event.agent) and event.is_end:
+                self._lost(event, ray)
+                if ray.is_head(event.agent) and give_up_at is None:
                     driver.terminate()
                     give_up_at = time.monotonic() + DRIVER_TIMEOUT_S
 
-    def _heard(self, said: Said) -> int | None:
+    def _exit_code(self, event: AgentEvent) -> int | None:
         """Handle an event of the driver's agent; return the exit code once there is one."""
-        match said.event["event"]:
+        match event.kind:
             case "line":
-                write(f"{said.event['text']}\n")
+                write(f"{event.content['text']}\n")
             case "exited":
-                return int(said.event["code"])
+                return int(event.content["code"])
             case "failed":
-                raise said.error(rule="the study's driver must start there", code="driver-does-not-start")
+                raise event.error(rule="the study's driver must start there", code="driver-does-not-start")
             case "gone" if self._signal:
                 return ExitCode.STOPPED
             case "gone":
                 rule, fix = "the connection to the study's driver must last", "Launch it again; no record is lost."
-                raise said.error(rule=rule, code="driver-connection-lost", fix=fix)
+                raise event.error(rule=rule, code="driver-connection-lost", fix=fix)
         return None
 
-    def _lost(self, said: Said, ray: RayCluster) -> None:
+    def _lost(self, event: AgentEvent, ray: RayCluster) -> None:
         """Note that a node of Ray is gone; a worker is started again, unless the study ends."""
-        is_head, has_reason = ray.is_head(said.agent), "reason" in said.event
+        is_head, has_reason = ray.is_head(event.agent), "reason" in event.content
         self._head_is_lost |= is_head
-        if has_reason or not said.agent.failed:
+        if has_reason or not event.agent.failed:
             what = "Ray's head" if is_head else "a node of Ray"
-            why = str(said.event["reason"]) if has_reason else said.agent.noise or "its agent ended"
-            note(f"{said.agent.host}: {what} is lost: {why}")
+            why = str(event.content["reason"]) if has_reason else event.agent.last_lines or "its agent ended"
+            note(f"{event.agent.host}: {what} is lost: {why}")
         # An agent whose node failed still takes down what is left of it: before it is gone, nothing may start there.
-        if is_head or said.event["event"] != "gone":
+        if is_head or event.kind != "gone":
             return
-        wait_s = ray.replace(said.agent)
+        wait_s = ray.replace(event.agent)
         if not self._signal:
             when = (
                 "was lost too often, and is not started again" if wait_s is None else f"starts again in {wait_s:.0f} s"
             )
-            note(f"{said.agent.host}: the node {when}.")
+            note(f"{event.agent.host}: the node {when}.")
 
     # --- the end -----------------------------------------------------------------------------------------------
 

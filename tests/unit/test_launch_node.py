@@ -16,7 +16,7 @@ from study.hosts.machine import Machine
 from study.launch import node
 from study.launch.job import LONGEST_TEMP_ROOT, Allocation, Host, LaunchJob
 from study.launch.launchers import LAUNCHERS
-from study.launch.node import HIGHEST_PORT, LOWEST_PORT, take_block
+from study.launch.ports import HIGHEST_PORT, LOWEST_PORT, take_block
 from study.launch.ray_cluster import RayCluster
 from study.launch.remote import RayTask
 

@@ -10,7 +10,7 @@ from study.errors import ExitCode, LaunchError
 from study.launch.base import Launcher
 from study.launch.job import Allocation, Host, LaunchJob
 from study.launch.ray_cluster import RayCluster
-from study.launch.remote import Agent, CommandTask, Said
+from study.launch.remote import Agent, AgentEvent, CommandTask
 from study.launch.supervisor import Supervisor
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed
@@ -72,7 +72,7 @@ def job(tmp_path, *records, before=(), loses_head=False):
     supervisor = Supervisor(launcher(tmp_path))
     ended_before = supervisor._num_ended()
     driver = Driver(study, records)
-    supervisor._inbox.put(Said(driver, {"event": "exited", "code": ExitCode.STOPPED}))
+    supervisor._inbox.put(AgentEvent(driver, {"event": "exited", "code": ExitCode.STOPPED}))
     supervisor._head_is_lost = loses_head
     ends_at = supervisor._started_at + 3600
     code = supervisor._drive(driver, Allocation(hosts=(Host(name="a", num_cpus=4),), job="1", ends_at=ends_at))
@@ -163,7 +163,7 @@ def test_workers_that_are_lost_while_the_cluster_comes_up_are_replaced_like_othe
         heard = set()
         while len(heard) < 2:
             said = inbox.get(timeout=5)
-            if said.event["event"] == "gone" and ray.is_ours(said.agent):
+            if said.kind == "gone" and ray.is_ours(said.agent):
                 heard.add(said.agent.host)
                 assert ray.replace(said.agent) == 5
         assert heard == {"early", "late"}
@@ -206,4 +206,4 @@ def test_a_remote_shell_that_ends_at_once_is_gone(tmp_path):
     for _ in range(200):  # faster than its second thread began, once in a dozen times
         inbox = queue.SimpleQueue()
         Agent("a", ["/bin/false"], task, inbox)
-        assert inbox.get(timeout=5).event == {"event": "gone", "code": 1}
+        assert inbox.get(timeout=5).content == {"event": "gone", "code": 1}
