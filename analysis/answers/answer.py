@@ -3,20 +3,13 @@
 The same words stand at the end of the terminal, at the top of the report, in MLflow's note and in a notebook.
 """
 
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
-from analysis.tables.grid import Cell, numeric_columns
-from analysis.tables.html import scrolling_table
 from analysis.tables.table import Table
-from analysis.tables.writers import pipes
+from analysis.tables.writers import html_table, pipes, text_table, wrapped
 from study.harmless import markdown, one_line
-
-FEWEST_WIDTH = 12
-"""Letters to which a column of a text table is narrowed, at least."""
-GAP = "  "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,20 +67,26 @@ class Answer:
 
     def to_text(self, width: int = 80) -> str:
         """Return the answer for a terminal, every line at most `width` letters long except commands and settings."""
-        parts = [_wrapped(self.sentence, width)]
+        parts = [wrapped(self.sentence, width)]
         parts += [f"  {self.setting}"] if self.setting else []
-        parts += [_wrapped(" ".join(self.facts), width)] if self.facts else []
-        parts += [_wrapped(f"{each.title}:", width) + "\n" + _text_table(each, width) for each in self.tables]
-        parts += [_unknown_text(each, width) for each in self.unknown]
+        parts += [wrapped(" ".join(self.facts), width)] if self.facts else []
+        parts += [f"{wrapped(each.title, width)}\n{text_table(each.grid(), width)}" for each in self.tables]
+        for each in self.unknown:
+            text = wrapped(f"Not known: {each.text}", width)
+            parts.append(f"{text}\n  Find out: {each.command}" if each.command else text)
         return "\n\n".join(parts) + "\n"
 
     def to_markdown(self) -> str:
         """Return the answer as Markdown: a note in MLflow, a cell of a notebook, the head of report.md."""
         return "\n\n".join(self._markdown()) + "\n"
 
-    def to_html(self) -> str:
-        """Return the answer as a `section` of class `answer`, without its figure."""
-        return "\n".join(self._html()) + "\n"
+    def to_html(self, figure: str = "") -> str:
+        """Return the answer as a `section` of class `answer`.
+
+        Args:
+            figure: HTML of the figure to stand beside the sentence.
+        """
+        return "\n".join(self._html(figure)) + "\n"
 
     def _repr_html_(self) -> str:
         return self.to_html()
@@ -105,80 +104,38 @@ class Answer:
         if self.facts:
             yield markdown(one_line(" ".join(self.facts)))
         for table in self.tables:
-            yield f"{markdown(table.title)}:"
-            yield pipes([column.heading for column in table.columns], table.grid().cells())
+            body = table.grid().body()
+            yield markdown(f"{table.title}. {body.above}".strip())
+            yield markdown(pipes(body))
         for each in self.unknown:
             command = f" Find out: `{each.command}`" if each.command else ""
             yield f"**Not known:** {markdown(one_line(each.text))}{command}"
 
-    def _html(self) -> Iterator[str]:
-        yield '<section class="answer">'
+    def _html(self, figure: str) -> Iterator[str]:
+        yield '<section class="answer" id="answer">'
         yield f'<p class="sentence">{escape(self.sentence)}</p>'
+        yield '<div class="beside">\n<div class="said">'
         if self.setting:
-            yield f'<pre class="setting"><code>{escape(self.setting)}</code></pre>'
-        yield from (f'<p class="fact">{escape(each)}</p>' for each in self.facts)
+            pairs = "  ".join(f"<span>{escape(pair)}</span>" for pair in self.setting.split("  "))
+            yield f'<pre class="setting"><code>{pairs}</code></pre>'
         if self.numbers:
             yield '<dl class="numbers">'
             for each in self.numbers:
-                note = f' <span class="note">{escape(each.note)}</span>' if each.note else ""
-                yield f"<div><dt>{escape(each.label)}</dt><dd><strong>{escape(each.text)}</strong>{note}</dd></div>"
+                note = f'<span class="note">{escape(each.note)}</span>' if each.note else ""
+                yield f"<div><dt>{escape(each.label)}</dt><dd><strong>{escape(each.text)}</strong> {note}</dd></div>"
             yield "</dl>"
-        for table in self.tables:
-            yield from scrolling_table(table.grid(), f"{table.key}-caption")
+        if self.facts:
+            yield f'<ul class="facts">{"".join(f"<li>{escape(each)}</li>" for each in self.facts)}</ul>'
+        yield f"</div>\n{figure}\n</div>" if figure else "</div>\n</div>"
+        yield from (html_table(table.grid(), table.title) for table in self.tables)
         if self.unknown:
-            yield '<div class="unknown"><h2>What is not known</h2><ul>'
+            yield '<div class="unknown">\n<h2>What is not known</h2>\n<ul>'
             for unknown in self.unknown:
-                command = f"<br>Find out: <code>{escape(unknown.command)}</code>" if unknown.command else ""
-                yield f"<li>{escape(unknown.text)}{command}</li>"
-            yield "</ul></div>"
+                line = f' Find out:<pre class="command"><code>{escape(unknown.command)}</code></pre>'
+                yield f"<li>{escape(_capital(unknown.text))}{line if unknown.command else ''}</li>"
+            yield "</ul>\n</div>"
         yield "</section>"
 
 
-def _wrapped(text: str, width: int) -> str:
-    kept = one_line(text).replace(" %", "\N{NO-BREAK SPACE}%")
-    return textwrap.fill(kept, width, break_long_words=False, break_on_hyphens=False).replace("\N{NO-BREAK SPACE}", " ")
-
-
-def _unknown_text(unknown: Unknown, width: int) -> str:
-    text = _wrapped(f"Not known: {unknown.text}", width)
-    return f"{text}\n  Find out: {unknown.command}" if unknown.command else text
-
-
-def _text_table(table: Table, width: int) -> str:
-    """Return a table of aligned columns; a wide one loses its intervals, then the widest columns are wrapped."""
-    grid = table.grid()
-    rows, headings = grid.cells(), [column.heading for column in grid.columns]
-    full = _lines(headings, rows, [_text_of(row) for row in rows], width, wrap=False)
-    return full or _lines(headings, rows, [[cell.value for cell in row] for row in rows], width, wrap=True)
-
-
-def _text_of(row: Sequence[Cell]) -> list[str]:
-    return [cell.text for cell in row]
-
-
-def _lines(
-    headings: Sequence[str], rows: list[list[Cell]], texts: Sequence[Sequence[str]], width: int, *, wrap: bool
-) -> str:
-    """Return the lines of a table; empty where they do not fit and may not be wrapped."""
-    table = [list(headings), *(list(each) for each in texts)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    indent, room = "  ", width - 2 - len(GAP) * (len(widths) - 1)
-    while sum(widths) > room:
-        widest = max(range(len(widths)), key=widths.__getitem__)
-        if not wrap or widths[widest] <= FEWEST_WIDTH:
-            if not wrap:
-                return ""
-            break
-        widths[widest] -= 1
-    numeric = numeric_columns(rows)
-    lines = []
-    for row in table:
-        cells = [textwrap.wrap(text, size) or [""] for text, size in zip(row, widths, strict=True)]
-        for place in range(max(map(len, cells))):
-            parts = [each[place] if place < len(each) else "" for each in cells]
-            aligned = [
-                part.rjust(size) if number else part.ljust(size)
-                for part, size, number in zip(parts, widths, numeric, strict=True)
-            ]
-            lines.append((indent + GAP.join(aligned)).rstrip())
-    return "\n".join(lines)
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

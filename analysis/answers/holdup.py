@@ -126,7 +126,7 @@ def _numbers(content: Mapping[str, Any], arm: Mapping[str, Any], target: int) ->
     )
     if (steps := arm["env_steps_to_target"]) is not None:
         grain = arm.get("resolution_env_steps")
-        note = f"looked at every {grain:,.0f}" if grain else ""
+        note = f"evaluated every {grain:,.0f} steps" if grain else ""
         yield Number(label="steps to the target", text=f"{steps:,.0f}{' or fewer' if grain else ''}", note=note)
 
 

@@ -205,6 +205,7 @@ def _rows(best: list[Candidate], found: list[Candidate]) -> Table:
         n=sum(len(each.trials) for each in found),
         n_failed=sum(each.num_failed for each in found),
         conclusion="The best setting of each scale.",
+        first=("setting", "final_return"),
     )
 
 

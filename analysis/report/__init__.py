@@ -1,12 +1,10 @@
-"""The report of a study: conclusion first, then evidence, limits, definitions, sheet. Views of tables and figures."""
+"""The report of a study: its answer first, then evidence, limits, definitions, sheet. Views of tables and figures."""
 
 from analysis.report.clip import Clip, find_clip
-from analysis.report.content import Part, Report, Statement, build
-from analysis.report.formats import Format, parse_formats
+from analysis.report.content import Part, Report, build, make_report
 from analysis.report.limits import Limit
-from analysis.report.making import make_report
 from analysis.report.pages import to_html, to_markdown
-from analysis.report.writing import write
+from analysis.report.writing import Format, parse_formats, write
 
 __all__ = [
     "Clip",
@@ -14,7 +12,6 @@ __all__ = [
     "Limit",
     "Part",
     "Report",
-    "Statement",
     "build",
     "find_clip",
     "make_report",

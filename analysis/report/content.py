@@ -1,22 +1,58 @@
-"""What a report says, apart from how it looks: conclusion, evidence, limits, sheet. Pure views, no engine."""
+"""What a report says, apart from how it looks: the answer, evidence in the order of its question, limits. No engine."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from analysis.answers import Answer, answer_from
+from analysis.estimates.results import Results
+from analysis.figures.catalogue import Importance, all_figures
 from analysis.figures.figure import Figure
 from analysis.load.study_data import StudyData
-from analysis.report.acknowledgement import acknowledgement
 from analysis.report.clip import Clip
-from analysis.report.limits import Limit, limits
+from analysis.report.limits import Limit, acknowledgement, limits
+from analysis.scaling.results import Scaling
+from analysis.scaling.selection import at_their_scale
+from analysis.tables import all_tables
+from analysis.tables.grid import TableColumn
 from analysis.tables.table import Table
 
 SHEET = "T1"
 LEARNING = "learning"
 """Key of the part with the learning curves, where the film stands."""
-FIRST = ("T10", "T2", "T11")
-"""Tables whose conclusions are that of the report, in this order: what to do, what was measured, what holds."""
-MOST_REFUSALS = 3
-"""Refusals at the head of a report; T2 has them all."""
+MOST_REFUSALS = 4
+"""Refused comparisons that are named; T2 has them all."""
+KINDS: Mapping[str, str] = {
+    "search": "search",
+    "throughput": "throughput study",
+    "holdup": "hold-up study",
+    "foreign": "experiment of other people's scripts",
+}
+PARTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "throughput": (
+        "How speed grows with the runners",
+        ("T2", "T3", "T4"),
+        ("efficiency", "throughput", "weak_efficiency"),
+    ),
+    "recommendation": ("How many runners", ("T10",), ()),
+    "time": ("Where the time of an iteration goes", ("T5", "T6"), ("phases",)),
+    "workload": ("When the batch changed with the runners", ("T7",), ()),
+    "holdup": ("Does the setting hold up?", ("T11",), ("score",)),
+    LEARNING: (
+        "What was learnt, and what it cost",
+        ("T8",),
+        ("score", "return_steps", "return_wall_clock", "steps_to_target", "time_to_target", "front", "importance"),
+    ),
+    "models": ("What the models predict", ("T9",), ()),
+    "trials": ("Every trial", ("trials",), ()),
+    "apart": ("Runs without a measured clock", ("T2b",), ()),
+}
+"""Key -> title, tables and figures of each part, in the order of a throughput study; what is in none comes last."""
+FIRST: Mapping[str, tuple[str, ...]] = {
+    "holdup": ("holdup", LEARNING, "trials"),
+    "search": (LEARNING, "trials"),
+    "foreign": (LEARNING, "trials"),
+}
+"""Kind of study -> the parts that its question is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +66,11 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """A sentence of the conclusion and the table that it comes from."""
+class Missing:
+    """Tables and figures that are not shown for one reason."""
 
-    table: str
-    text: str
+    names: tuple[str, ...]
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,70 +81,64 @@ class Report:
         name: Of the study.
         source: Where it was read.
         summary: What the study is, in a sentence.
-        refusals: Efficiencies that are refused and what to do instead; read before any other number.
-        conclusions: The findings in plain words, with intervals.
-        parts: The evidence.
-        limits: What the numbers do not mean, and what is missing.
+        answer: What it says.
+        figure: The figure beside the answer; None where none helps.
+        parts: The evidence: only tables with rows and figures that are drawn, each once.
+        missing: What is not shown, by its reason.
+        refusals: Comparisons that are refused, with what to do instead.
+        limits: What the numbers do not mean.
         definitions: Of every quantity in the tables, each once.
+        columns: Heading -> what every column of a table means, each once.
         sheet: T1; None where there is none.
         acknowledgement: What a testbed asks to be said; empty where there is none.
+        tables: Every table, the empty ones and those of the answer too.
+        figures: Every figure, those that are not drawn too.
         clip: The film of the best policy, which stands beside its learning curve; None where nobody made one.
     """
 
     name: str
     source: str
     summary: str
-    refusals: tuple[str, ...]
-    conclusions: tuple[Statement, ...]
+    answer: Answer
+    figure: Figure | None
     parts: tuple[Part, ...]
+    missing: tuple[Missing, ...]
+    refusals: tuple[str, ...]
     limits: tuple[Limit, ...]
     definitions: tuple[str, ...]
+    columns: Mapping[str, str]
     sheet: Table | None
     acknowledgement: str
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
     clip: Clip | None = None
 
     @property
     def title(self) -> str:
         """The heading of the page."""
-        return f"Scaling report: {self.name}"
-
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """Every table, in the order of the report."""
-        return (*(table for part in self.parts for table in part.tables), *((self.sheet,) if self.sheet else ()))
-
-    @property
-    def figures(self) -> tuple[Figure, ...]:
-        """Every figure, in the order of the report; some only say why they are missing."""
-        return tuple(figure for part in self.parts for figure in part.figures)
+        return self.name
 
 
-PARTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "throughput": (
-        "Throughput and efficiency",
-        ("T2", "T2b", "T3", "T4"),
-        ("throughput", "efficiency", "weak_efficiency"),
-    ),
-    "time": ("Where the time of an iteration goes", ("T5", "T6"), ("phases",)),
-    "workload": ("When the batch changed with the runners", ("T7",), ()),
-    LEARNING: (
-        "What was learnt, and what it cost",
-        ("T8",),
-        (
-            "score",
-            "return_steps",
-            "return_wall_clock",
-            "steps_to_target",
-            "time_to_target",
-            "front",
-            "importance",
-        ),
-    ),
-    "models": ("What the models predict", ("T9",), ()),
-    "recommendation": ("How many runners", ("T10",), ()),
-    "holdup": ("Does the setting hold up?", ("T11",), ()),
-}
-"""Key -> title, tables and figures of each part, in the order of the report; what is in none comes last."""
+def make_report(
+    data: StudyData,
+    *,
+    importance: Importance | str = "",
+    clip: Clip | None = None,
+    price_per_cpu_hour: float | None = None,
+) -> Report:
+    """Return the report of a study.
+
+    Args:
+        data: The study.
+        importance: Which parameters mattered, from whoever may import Optuna; or why that is not known.
+        clip: The film of the study's best policy, if somebody made one.
+        price_per_cpu_hour: What a CPU-hour costs, in any currency.
+    """
+    results = Results(data)
+    tables = all_tables(data, results)
+    figures = all_figures(data, results, importance=importance)
+    answer = answer_from(data, results, price_per_cpu_hour)
+    return build(data, tables, figures, answer=answer, refusals=tuple(_refusals(results)), clip=clip)
 
 
 def build(
@@ -116,69 +146,64 @@ def build(
     tables: Sequence[Table],
     figures: Sequence[Figure],
     *,
+    answer: Answer | None = None,
     refusals: Sequence[str] = (),
     clip: Clip | None = None,
 ) -> Report:
-    """Return the report of a study.
+    """Return the report of a study from what it consists of.
 
     Args:
         data: The study.
         tables: Its tables, in any order; those that are empty say why.
         figures: Its figures, in any order; those that are not drawn say why.
+        answer: What it says; None where nobody asked.
         refusals: Efficiencies that were refused, as sentences with the command that would help.
         clip: The film of the best policy.
     """
-    by_key = {table.key: table for table in tables}
-    sheet = by_key.get(SHEET)
-    told = list(refusals[:MOST_REFUSALS])
-    if len(refusals) > MOST_REFUSALS:
-        told.append(f"{len(refusals) - MOST_REFUSALS} more comparisons are refused; T2 lists them.")
-    definitions = dict.fromkeys(each for table in tables for each in table.definitions)
+    answer = answer or Answer(kind=data.kind, sentence="No answer was asked for.")
+    sheet = next((table for table in tables if table.key == SHEET), None)
+    beside = next((each for each in figures if each.drawn and each.key == answer.figure), None)
+    more = len(refusals) - MOST_REFUSALS
+    told = [*refusals[:MOST_REFUSALS], *([f"{more} more comparisons are refused; T2 lists them."] if more > 0 else [])]
+    shown = [table for table in (*answer.tables, *tables) if not table.empty]
     return Report(
         name=data.name,
         source=data.source,
-        summary=sheet.conclusion if sheet is not None else data.name,
+        summary=_summary(data),
+        answer=answer,
+        figure=beside,
+        parts=tuple(_parts(tables, figures, beside, FIRST.get(data.kind, ()))),
+        missing=tuple(_missing(tables, figures)),
         refusals=tuple(told),
-        conclusions=tuple(_conclusions(by_key, kind=data.kind, refused=bool(refusals))),
-        parts=tuple(_parts(tables, figures, asked=_asked(by_key, data.kind)[1])),
-        limits=tuple(limits(data, tables, figures)),
-        definitions=tuple(definitions),
+        limits=tuple(limits(data, tables)),
+        definitions=tuple(dict.fromkeys(each for table in shown for each in table.definitions)),
+        columns=_columns(column for table in shown for column in table.columns),
         sheet=sheet,
         acknowledgement=acknowledgement(data),
+        tables=(*answer.tables, *tables),
+        figures=tuple(figures),
         clip=clip,
     )
 
 
-def _asked(tables: Mapping[str, Table], kind: str) -> tuple[str, tuple[str, ...]]:
-    """Return the table and the parts that answer what a study was run for, which come before all others.
-
-    A search without a measured clock was run for what it learnt; if it has one, for the times too: in their order.
-    """
-    if kind == "holdup":
-        return "T11", ("holdup", LEARNING)
-    unmeasured = (table := tables.get("T2")) is None or table.empty
-    learnt = (table := tables.get("T8")) is not None and not table.empty
-    return ("T8", (LEARNING,)) if kind == "search" and unmeasured and learnt else ("", ())
-
-
-def _conclusions(tables: Mapping[str, Table], *, kind: str, refused: bool) -> Iterator[Statement]:
-    """Yield the conclusion of each leading table.
-
-    A refusal that heads the report is not said twice, and that a study without hold-up stages has no certificate is
-    no finding.
-    """
-    asked, _ = _asked(tables, kind)
-    for key in dict.fromkeys((*([asked] if asked else []), *FIRST)):
-        table = tables.get(key)
-        if table is None or (table.empty and ((key == "T2" and refused) or (key == "T11" and kind != "holdup"))):
-            continue
-        yield Statement(table=key, text=table.conclusion)
+def _summary(data: StudyData) -> str:
+    """Return `Hold-up study on Acrobot-v1: 259 trials with 10 to 64 runners.`."""
+    runs = at_their_scale(data.runs)
+    environment = data.sheet.get("environment")
+    where = f" on {environment['id']}" if isinstance(environment, Mapping) and environment.get("id") else ""
+    trials = "1 trial" if len(runs) == 1 else f"{len(runs):,} trials"
+    scales = sorted({int(each) for each in runs["num_env_runners"].dropna()})
+    span = "" if not scales else f" with {scales[0]}" + (f" to {scales[-1]}" if len(scales) > 1 else "")
+    unit = "" if not scales else " runner" if scales == [1] else " runners"
+    return f"{KINDS.get(data.kind, data.kind).capitalize()}{where}: {trials}{span}{unit}."
 
 
-def _parts(tables: Sequence[Table], figures: Sequence[Figure], *, asked: Sequence[str]) -> Iterator[Part]:
-    left_tables = {table.key: table for table in tables if table.key != SHEET}
-    left_figures = {figure.key: figure for figure in figures}
-    for key in dict.fromkeys((*asked, *PARTS)):
+def _parts(
+    tables: Sequence[Table], figures: Sequence[Figure], beside: Figure | None, first: Sequence[str]
+) -> Iterator[Part]:
+    left_tables = {table.key: table for table in tables if table.key != SHEET and not table.empty}
+    left_figures = {figure.key: figure for figure in figures if figure.drawn and figure is not beside}
+    for key in dict.fromkeys((*first, *PARTS)):
         title, table_keys, figure_keys = PARTS[key]
         some = tuple(left_tables.pop(each) for each in table_keys if each in left_tables)
         pictures = tuple(left_figures.pop(each) for each in figure_keys if each in left_figures)
@@ -187,3 +212,38 @@ def _parts(tables: Sequence[Table], figures: Sequence[Figure], *, asked: Sequenc
     if left_tables or left_figures:
         rest, pictures = tuple(left_tables.values()), tuple(left_figures.values())
         yield Part(key="more", title="More", tables=rest, figures=pictures)
+
+
+def _missing(tables: Sequence[Table], figures: Sequence[Figure]) -> Iterator[Missing]:
+    """Yield what is not shown, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for table in tables:
+        if table.empty:
+            reasons.setdefault(table.conclusion, []).append(f"{table.key} {table.title}")
+    for figure in figures:
+        if not figure.drawn:
+            reasons.setdefault(figure.missing, []).append(f"figure “{figure.title}”")
+    for why, names in reasons.items():
+        yield Missing(names=tuple(names), why=why)
+
+
+def _columns(columns: Iterator[TableColumn]) -> Mapping[str, str]:
+    """Return heading -> meaning; a heading with several meanings has them all."""
+    found: dict[str, list[str]] = {}
+    for column in columns:
+        meanings = found.setdefault(column.heading, [])
+        if column.meaning and column.meaning not in meanings:
+            meanings.append(column.meaning)
+    return {heading: " Or: ".join(meanings) for heading, meanings in sorted(found.items()) if meanings}
+
+
+def _refusals(results: Results) -> Iterator[str]:
+    """Yield every refused comparison between two cells, with what helps: the parts of the ratio, or the command."""
+    found = results.strong
+    for refusal in found.refusals if isinstance(found, Scaling) else ():
+        if refusal.second is None:
+            continue  # nothing to compare is no refusal of a comparison
+        if refusal.decomposition is not None and refusal.decomposition.sentence:
+            yield f"{refusal.reason} {refusal.decomposition.sentence}"
+        else:
+            yield f"{refusal.reason} Run: `{refusal.command}`" if refusal.command else refusal.reason

@@ -1,16 +1,27 @@
-"""What the numbers of a report do not mean, and what it lacks: plain sentences from the data. Pure."""
+"""What the numbers of a report do not mean, and what a testbed asks to be said: sentences from the data. Pure."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
-from analysis.figures.figure import Figure
 from analysis.figures.settings import arms
 from analysis.figures.words import counted
 from analysis.load.study_data import StudyData
 from analysis.tables.table import Table
 
+GRID5000 = (
+    "Experiments presented in this paper were carried out using the Grid'5000 testbed, supported by a scientific "
+    "interest group hosted by Inria and including CNRS, RENATER and several Universities as well as other "
+    "organizations (see https://www.grid5000.fr)."
+)
+"""Source: Grid'5000's usage policy."""
+_NODE = re.compile(r"(?:^|[^A-Za-z0-9.-])(?:[A-Za-z0-9-]+\.)+grid5000\.fr(?![A-Za-z0-9.-]*[A-Za-z0-9])", re.IGNORECASE)
+"""A host name of the testbed, such as gros-12.nancy.grid5000.fr, and not of a name that merely begins so."""
+_PLACES = ("hardware", "cluster", "sessions", "hostname", "nodes")
+"""Entries of the sheet that name machines; a description may name any."""
 CLOCKS = {
     "oversubscribed": "more processes than cores",
     "emulated": "the lanes of all runners stepped in few processes: the learning is theirs, the clock is not",
@@ -39,15 +50,14 @@ class Limit:
     items: tuple[str, ...]
 
 
-def limits(data: StudyData, tables: Sequence[Table], figures: Sequence[Figure]) -> Iterator[Limit]:
-    """Yield the limits of a study, what is missing first; a kind without a sentence is left out."""
+def limits(data: StudyData, tables: Sequence[Table]) -> Iterator[Limit]:
+    """Yield the limits of a study, what is unfinished first; a kind without a sentence is left out."""
     kinds = (
         ("Missing or unfinished", data.problems),
         ("Failed runs: they count as score 0 and as target not reached", tuple(_failed(data.runs))),
         ("Clocks", tuple(_clocks(data.runs))),
         ("Seeds", tuple(_seeds(data))),
         ("Rows left out of tables", tuple(_left_out(tables))),
-        ("Not shown, and why", tuple(_missing(tables, figures))),
         ("What the numbers do not mean", tuple(_meaning(data, tables))),
     )
     for title, items in kinds:
@@ -92,15 +102,6 @@ def _left_out(tables: Sequence[Table]) -> Iterator[str]:
             yield f"{table.key}: {'; '.join(reasons)}."
 
 
-def _missing(tables: Sequence[Table], figures: Sequence[Figure]) -> Iterator[str]:
-    for table in tables:
-        if table.empty:
-            yield f"{table.key}, {table.title}: {table.conclusion}"
-    for figure in figures:
-        if not figure.drawn:
-            yield f"Figure “{figure.title}”: {figure.missing}"
-
-
 def _meaning(data: StudyData, tables: Sequence[Table]) -> Iterator[str]:
     if any(table.key in ("T9", "T10") and not table.empty for table in tables):
         yield PREDICTION
@@ -108,3 +109,28 @@ def _meaning(data: StudyData, tables: Sequence[Table]) -> Iterator[str]:
         yield MEASURED
     if data.kind != "throughput":
         yield GREEDY
+
+
+def acknowledgement(data: StudyData) -> str:
+    """Return the testbed's sentence if a driver or a node of the study was there, else an empty text."""
+    return GRID5000 if any(_NODE.search(text) for text in _machines(data)) else ""
+
+
+def _machines(data: StudyData) -> Iterator[str]:
+    for place in _PLACES:
+        yield from _texts(data.sheet.get(place))
+    if "nodes" in data.runs:
+        yield from (str(nodes) for nodes in data.runs["nodes"].dropna().unique())
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield str(key)
+            if key != "command":
+                yield from _texts(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _texts(inner)

@@ -8,8 +8,10 @@ from markupsafe import Markup
 from analysis.figures.figure import Figure
 from analysis.report.clip import Clip
 from analysis.report.content import LEARNING, Report
-from analysis.tables.html import prose
 from analysis.tables.table import Table
+from analysis.tables.writers import prose
+from analysis.tables.writers import to_html as table_to_html
+from analysis.tables.writers import to_markdown as table_to_markdown
 from study.harmless import markdown
 
 CLIP = "clip"
@@ -19,7 +21,7 @@ CLIP = "clip"
 def to_html(report: Report) -> str:
     """Return one self-contained page: no script, no request, figures inline."""
     template = _environment().get_template("page.html.j2")
-    return template.render(report=report, table_html=_table, figure_svg=_svg)
+    return template.render(report=report, learning=LEARNING)
 
 
 def to_markdown(report: Report, *, figures: str = "figures") -> str:
@@ -41,49 +43,51 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["prose"] = lambda text: Markup(prose(text))
+    environment.filters["table"] = lambda table: Markup(table_to_html(table.grid(), alone=False))
+    environment.filters["svg"] = lambda figure: Markup(figure.to_svg())
+    environment.filters["answer"] = lambda answer, figure: Markup(answer.to_html(str(figure)))
     return environment
-
-
-def _table(table: Table) -> Markup:
-    return Markup(table.to_html())
-
-
-def _svg(figure: Figure) -> Markup:
-    return Markup(figure.to_svg())
 
 
 def _markdown(report: Report, folder: str) -> Iterator[str]:
     yield f"# {_line(report.title)}"
     yield _line(report.summary)
-    yield "## Conclusion"
-    if report.refusals:
-        yield "\n".join(f"- **Refused:** {_line(text)}" for text in report.refusals)
-    if report.conclusions:
-        yield "\n".join(f"- {_line(each.text)} ({each.table})" for each in report.conclusions)
-    yield "## Evidence"
+    yield report.answer.to_markdown().rstrip()
+    yield from _pictures([report.figure] if report.figure else [], folder)
     for part in report.parts:
-        yield f"### {part.title}"
+        yield f"## {part.title}"
         yield from _clip(report.clip if part.key == LEARNING else None, folder)
-        for figure in part.figures:
-            if figure.drawn:
-                yield f"![{_alt(figure.alt)}]({folder}/{figure.key}.png)"
-                yield f"*{_line(figure.title)}.* {_line(figure.caption)}"
-            else:
-                yield f"*{_line(figure.title)}*: not drawn. {_line(figure.missing)}"
-        for table in part.tables:
-            yield table.to_markdown().replace("### ", "#### ", 1).rstrip()
+        yield from _pictures(part.figures, folder)
+        yield from (_table(table) for table in part.tables)
+    if report.refusals:
+        yield "## Comparisons that are refused"
+        yield "\n".join(f"- {_line(text)}" for text in report.refusals)
     yield "## Limits"
     for limit in report.limits:
         yield f"### {limit.title}"
         yield "\n".join(f"- {_line(item)}" for item in limit.items)
+    if report.missing:
+        yield "## What is not shown, and why"
+        yield "\n".join(f"- {_line(', '.join(each.names))}: {_line(each.why)}" for each in report.missing)
     yield "## Definitions"
     yield "\n".join(f"- {_line(text)}" for text in report.definitions)
+    yield "\n".join(f"- **{_line(heading)}**: {_line(text)}" for heading, text in report.columns.items())
     if report.sheet is not None:
         yield "## Study sheet"
-        yield report.sheet.to_markdown().replace("### ", "#### ", 1).rstrip()
+        yield _table(report.sheet)
     if report.acknowledgement:
         yield "## Acknowledgement"
         yield report.acknowledgement
+
+
+def _pictures(figures: "list[Figure] | tuple[Figure, ...]", folder: str) -> Iterator[str]:
+    for figure in figures:
+        yield f"![{_alt(figure.alt)}]({folder}/{figure.key}.png)"
+        yield f"*{_line(figure.title)}.* {_line(figure.caption)}"
+
+
+def _table(table: Table) -> str:
+    return table_to_markdown(table.grid(), alone=False).rstrip()
 
 
 def _clip(clip: Clip | None, folder: str) -> Iterator[str]:

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from analysis.report.content import Report
-from analysis.report.formats import Format
 from analysis.report.pages import CLIP, to_html, to_markdown
 from analysis.tables.table import Table
 from analysis.tables.writers import frame_to_csv
@@ -13,8 +12,36 @@ from study.errors import AnalysisError
 from study.harmless import printable
 from study.records.files import below, write_below
 
+Format = Literal["html", "md", "csv", "tex"]
 PAGE, TEXT = "report.html", "report.md"
 TABLES, FIGURES = "tables", "figures"
+
+
+def parse_formats(text: str) -> tuple[Format, ...]:
+    """Return the formats named in "html,md", each once, in the order of `Format`.
+
+    Raises:
+        AnalysisError: One is unknown, or none is named.
+    """
+    known: tuple[Format, ...] = get_args(Format)
+    words = [word.strip().lower() for word in text.split(",") if word.strip()]
+    if unknown := [word for word in words if word not in known]:
+        raise AnalysisError(
+            where="--format",
+            rule=f"must be some of {', '.join(known)}",
+            got=f"{unknown[0]!r}",
+            fix="Name these.",
+            code="unknown-report-format",
+        )
+    if not words:
+        raise AnalysisError(
+            where="--format",
+            rule=f"must be some of {', '.join(known)}",
+            got="none",
+            fix="Name one, or drop it.",
+            code="unknown-report-format",
+        )
+    return tuple(each for each in known if each in words)
 
 
 def write(report: Report, out: Path, formats: Sequence[Format] = get_args(Format)) -> tuple[Path, ...]:

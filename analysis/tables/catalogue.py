@@ -15,6 +15,7 @@ from analysis.tables.scaling_tables import strong_scaling, weak_scaling
 from analysis.tables.sheet import study_sheet
 from analysis.tables.table import Table, without_rows
 from analysis.tables.time_tables import phases, pop_tree
+from analysis.tables.trials import every_trial
 from study.errors import StudyError
 
 TABLES: Mapping[str, tuple[str, Maker]] = {
@@ -30,6 +31,7 @@ TABLES: Mapping[str, tuple[str, Maker]] = {
     "T9": ("Models", model_comparison),
     "T10": ("Recommendation", recommendation),
     "T11": ("Hold-up certificate", hold_up),
+    "trials": ("Every trial", every_trial),
 }
 """Key -> title of a table that could not be made, and what makes it."""
 

@@ -11,7 +11,7 @@ from analysis.tables.numbers import estimate, is_missing, is_number, plain
 MISSING = "-"
 """What stands where a quantity does not exist."""
 MOST_ROWS = 300
-"""Rows that people are shown; the CSV has all."""
+"""Maximum rows rendered; the CSV has all."""
 SUFFIXES = ("_low", "_high", "_n")
 """Of the columns that go with an estimate: the ends of its interval, and the runs behind it where rows differ."""
 
@@ -77,6 +77,9 @@ class Grid:
     engine: str
     notes: tuple[str, ...]
     definitions: tuple[str, ...]
+    first: tuple[str, ...] = ()
+    """Columns that people see first, after the one that names the row."""
+    most_rows: int = MOST_ROWS
 
     @property
     def empty(self) -> bool:
@@ -86,23 +89,52 @@ class Grid:
     @property
     def more_rows(self) -> str:
         """A sentence on the rows that people are not shown; empty where they see all."""
-        more = len(self.frame) - MOST_ROWS
+        more = len(self.frame) - self.most_rows
         return f"… and {more:,} more rows; the CSV has all of them." if more > 0 else ""
 
-    def cells(self) -> list[list[Cell]]:
-        """Return the first `MOST_ROWS` rows, each with a cell for every declared column."""
-        return [
-            [cell(column, {str(key): value for key, value in row.items()}) for column in self.columns]
-            for row in self.frame.head(MOST_ROWS).to_dict("records")
-        ]
+    def body(self) -> "Body":
+        """Return what people see: the columns that differ between rows, those that answer first, and the rest apart."""
+        name, *others = self.columns
+        order = [name, *sorted(others, key=lambda column: self._place(column.name))]
+        records = self.frame.head(self.most_rows).to_dict("records")
+        cells = [[cell(column, row) for column in order] for row in records]
+        same = [len(cells) > 1 and len({row[at].text for row in cells}) == 1 for at in range(len(order))]
+        same = [each and column.name != name.name and column.name not in self.first
+                for each, column in zip(same, order, strict=True)]  # fmt: skip
+        kept = [at for at, each in enumerate(same) if not each]
+        return Body(
+            columns=tuple(order[at] for at in kept),
+            rows=[[row[at] for at in kept] for row in cells],
+            constant=tuple((order[at], cells[0][at]) for at, each in enumerate(same) if each),
+        )
+
+    def _place(self, name: str) -> int:
+        return self.first.index(name) if name in self.first else len(self.first)
 
 
-def numeric_columns(rows: list[list[Cell]]) -> list[bool]:
-    """Return for each column whether it is aligned as numbers: any of its cells is one."""
-    return [any(cell.number for cell in column) for column in zip(*rows, strict=True)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """The cells of a table as people see them."""
+
+    columns: tuple[TableColumn, ...]
+    rows: list[list[Cell]]
+    """One cell for each of `columns`."""
+    constant: tuple[tuple[TableColumn, Cell], ...]
+    """Columns that have one value in all rows: they stand above the table."""
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Whether each column is aligned as numbers: any of its cells is one."""
+        return [any(row[at].number for row in self.rows) for at in range(len(self.columns))]
+
+    @property
+    def above(self) -> str:
+        """The constant columns in a sentence; empty where there are none."""
+        said = [f"{column.heading} {each.text}" for column, each in self.constant if each.value != MISSING]
+        return f"In all rows: {'; '.join(said)}." if said else ""
 
 
-def cell(column: TableColumn, row: Mapping[str, Any]) -> Cell:
+def cell(column: TableColumn, row: Mapping[Any, Any]) -> Cell:
     """Return one cell; estimates are merged with their interval."""
     value: Any = row.get(column.name)
     if is_missing(value):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.tables import html, latex, writers
-from analysis.tables.grid import SUFFIXES, Grid, TableColumn
+from analysis.tables import writers
+from analysis.tables.grid import MOST_ROWS, SUFFIXES, Grid, TableColumn
 from study.errors import AnalysisError
 from study.statistics import Estimate
 
@@ -41,6 +41,10 @@ class Table:
     notes: tuple[str, ...] = ()
     engine: str = ""
     """Of the runs, see `study.engine`; empty where the rows are of no run."""
+    first: tuple[str, ...] = ()
+    """Columns that people see first, after the one that names the row; the CSV keeps the order of the frame."""
+    most_rows: int = MOST_ROWS
+    """Rows that people are shown."""
 
     def __post_init__(self) -> None:
         if faults := [*self._faults()]:
@@ -89,6 +93,8 @@ class Table:
             engine=self.engine,
             notes=self.notes,
             definitions=self.definitions,
+            first=self.first,
+            most_rows=self.most_rows,
         )
 
     def of_engine(self, engine: str) -> "Table":
@@ -111,11 +117,18 @@ class Table:
 
     def to_latex(self) -> str:
         """Return a `table` environment for booktabs and graphicx."""
-        return latex.to_latex(self.grid())
+        return writers.to_latex(self.grid())
 
     def to_html(self) -> str:
         """Return a `section` with an accessible table: caption, scopes, a region that scrolls by itself."""
-        return html.to_html(self.grid())
+        return writers.to_html(self.grid())
+
+    def to_text(self, width: int = 100) -> str:
+        """Return the table for a terminal: title, aligned columns, conclusion, every line at most `width` letters."""
+        return writers.to_text(self.grid(), width)
+
+    def __str__(self) -> str:
+        return self.to_text()
 
     def _repr_html_(self) -> str:
         """Show the table in a notebook."""

@@ -18,6 +18,7 @@ from analysis.report import Report, find_clip, make_report, parse_formats, write
 from analysis.report.writing import PAGE
 from analysis.study import Study
 from study.console import say, terminal
+from study.console import write as write_text
 from study.errors import AnalysisError, StudyError
 from study.harmless import mask_credentials
 from study.mirrors.mlflow_report import ARTIFACTS, NOT_ASKED, asked_place, publish_answer
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 FOLDER = "report"
 """Inside of the study's folder."""
+MOST_LETTERS = 100
+"""Width of the answer in a terminal, at most: longer lines are hard to read."""
 STUDIES = Path("studies")
 """Where the report of a study in MLflow goes: `studies/<name>/report`."""
 
@@ -61,15 +64,24 @@ def report(
         str | None, typer.Option(help="MLflow whose run of the study gets them; also MLFLOW_TRACKING_URI.")
     ] = None,
     name: Annotated[str | None, typer.Option("--study", help="Study or experiment in MLflow, by name or id.")] = None,
+    price_per_cpu_hour: Annotated[
+        float | None,
+        typer.Option(min=0, help="What a CPU-hour costs, in any currency: the price list then has costs."),
+    ] = None,
 ) -> None:
     """Write the report of a study: one HTML page, tables and figures; on request attach it to the MLflow run."""
-    written = report_study(study, study=name, formats=format_, out=out, tracking_uri=tracking_uri, attach=attach)
+    written = report_study(
+        study,
+        study=name,
+        formats=format_,
+        out=out,
+        tracking_uri=tracking_uri,
+        attach=attach,
+        price_per_cpu_hour=price_per_cpu_hour,
+    )
     console = terminal()
-    for refusal in written.report.refusals:
-        say(console, f"Refused: {refusal}")
-    for each in written.report.conclusions:
-        say(console, f"{each.table}: {each.text}")
-    say(console, f"\n{len(written.files)} files: {written.page or written.out}")
+    write_text(written.report.answer.to_text(min(console.width, MOST_LETTERS)) + "\n")
+    say(console, f"{len(written.files)} files: {written.page or written.out}")
     say(console, written.attached)
     if open_:
         open_page(written)
@@ -100,6 +112,7 @@ def report_study(
     out: Path | None = None,
     tracking_uri: str | None = None,
     attach: bool = False,
+    price_per_cpu_hour: float | None = None,
 ) -> Written:
     """Write the report of a study, and attach it to the study's MLflow run where the person asks for that.
 
@@ -110,6 +123,7 @@ def report_study(
         out: Folder; by default `report` in the study's folder.
         tracking_uri: MLflow that gets the report; by default `MLFLOW_TRACKING_URI`, else none but a `source`.
         attach: Whether the MLflow that a study of this user's own was started with gets it.
+        price_per_cpu_hour: What a CPU-hour costs; None where costs are CPU-hours.
 
     Raises:
         StudyError: There is no such study, it cannot be read, or the folder cannot be written.
@@ -121,7 +135,7 @@ def report_study(
     if out is None:
         out = folder.path / FOLDER if folder else folder_of_experiment(data.name)
     clip = None if folder is None else find_clip(folder.path, str(data.sheet.get("study_id")))
-    report = make_report(data, importance=_importance(folder), clip=clip)
+    report = make_report(data, importance=_importance(folder), clip=clip, price_per_cpu_hour=price_per_cpu_hour)
     files = write(report, out, chosen)
     attached = _attach(data, files, out, place)
     return Written(report=report, out=out, files=files, attached=attached)

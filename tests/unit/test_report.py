@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.answers import Answer, Number, Unknown
 from analysis.figures import absent, all_figures, importance
 from analysis.load import StudyData, from_folder
 from analysis.report import build, make_report, parse_formats, to_html, to_markdown, write
-from analysis.report.acknowledgement import GRID5000, acknowledgement
-from analysis.report.limits import limits
+from analysis.report.limits import GRID5000, acknowledgement, limits
 from analysis.tables import Results, Table, TableColumn, without_rows
-from analysis.tables.html import prose
+from analysis.tables.writers import prose
 from study.errors import AnalysisError
 from tests.planted import Truth, as_frame, planted_folder
 
@@ -79,61 +79,69 @@ class Outline(HTMLParser):
             self.faults.append(tag)
 
 
-def test_the_conclusion_is_in_the_order_of_what_to_do_what_was_measured_what_holds():
-    tables = [table("T2", "Twice as fast."), table("T11", "It holds up."), table("T10", "Use 16."), table("T5", "Hm.")]
-    report = build(data(), tables, [])
-    assert [(each.table, each.text) for each in report.conclusions] == [
-        ("T10", "Use 16."),
-        ("T2", "Twice as fast."),
-        ("T11", "It holds up."),
-    ]
+ANSWER = Answer(
+    kind="search",
+    sentence="Batch 64 learnt best.",
+    setting="train_batch_size: 64  lr: 1e-3",
+    facts=("It is a fact.",),
+    numbers=(Number(label="return", text="500"),),
+    rows=table("answer"),
+    unknown=(Unknown(text="other seeds.", command="python run_study.py --space x.yaml"),),
+    figure="importance",
+)
+
+
+def test_the_answer_stands_before_the_contents_and_the_evidence():
+    report = build(data(), [table("T2", "Twice as fast.")], [PICTURE], answer=ANSWER)
     page = to_html(report)
-    assert (
-        page.index("Use 16.") < page.index("Twice as fast.") < page.index('id="evidence"') < page.index('id="limits"')
-    )
+    words = ["Batch 64 learnt best.", "train_batch_size: 64", "It is a fact.", 'id="figure-importance"', "Other seeds."]
+    places = [page.index(each) for each in (*words, "<nav", "Twice as fast.", 'id="limits"')]
+    assert places[-3:] == sorted(places[-3:])
+    assert max(places[:-3]) < places[-3]
+    text = to_markdown(report)
+    assert text.index("Batch 64") < text.index("figures/importance.png") < text.index("Twice as fast.")
+    assert report.parts[0].figures == ()  # the figure beside the answer is not shown twice
 
 
-def test_what_a_hold_up_study_was_run_for_comes_first():
-    tables = [table("T2", "Twice as fast."), table("T11", "It holds up."), table("T10", "Use 16."), table("T8", "Hm.")]
-    report = build(data(kind="holdup"), tables, [])
-    assert [each.table for each in report.conclusions] == ["T11", "T10", "T2"]
-    assert [part.key for part in report.parts] == ["holdup", "learning", "throughput", "recommendation"]
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("holdup", ["holdup", "learning", "trials", "throughput", "recommendation"]),
+        ("search", ["learning", "trials", "throughput", "recommendation", "holdup"]),
+        ("throughput", ["throughput", "recommendation", "holdup", "learning", "trials"]),
+    ],
+)
+def test_evidence_is_in_the_order_of_the_study_s_question(kind, parts):
+    tables = [table(key) for key in ("T2", "T11", "T10", "T8", "trials")]
+    assert [part.key for part in build(data(kind=kind), tables, []).parts] == parts
 
 
-def test_a_search_without_a_clock_says_first_what_was_learnt():
-    nothing = [empty("T10", "No recommendation."), empty("T2", "No efficiency.")]
-    report = build(data(), [*nothing, table("T8", "Reached by 5 of 5 runs."), empty("T5", "No phases.")], [])
-    assert [each.table for each in report.conclusions] == ["T8", "T10", "T2"]
-    assert report.parts[0].key == "learning"
-    silent = build(data(), [*nothing, empty("T8", "No steps to target.")], [])
-    assert [each.table for each in silent.conclusions] == ["T10", "T2"]
+def test_what_is_empty_is_one_list_at_the_end_each_reason_once():
+    tables = [table("T2"), empty("T3", "No clock."), empty("T5", "No clock."), empty("T9", "No cell.")]
+    report = build(data(), tables, [absent("own", "Own", "No clock.")])
+    assert [(len(each.names), each.why) for each in report.missing] == [(3, "No clock."), (1, "No cell.")]
+    for page in (to_html(report), to_markdown(report)):
+        assert page.count("No clock.") == 1
 
 
-def test_refusals_come_before_every_conclusion():
-    tables = [table("T10", "Use 16."), empty("T2", "Efficiency is refused. Batch.")]
-    report = build(data(), tables, [], refusals=["10 against 46: the batch differs. Run: python run_study.py"])
-    assert [each.table for each in report.conclusions] == ["T10"]  # the refusal is not said twice
-    for text in (to_html(report), to_markdown(report)):
-        assert text.index("the batch differs. Run: python run_study.py") < text.index("Use 16.")
-    many = build(data(), tables, [], refusals=[f"refusal {number}" for number in range(5)])
-    assert len(many.refusals) == 4
-    assert many.refusals[-1] == "2 more comparisons are refused; T2 lists them."
-
-
-def test_a_study_that_asks_for_no_certificate_is_not_told_that_it_has_none():
-    tables = [table("T2", "Twice as fast."), empty("T11", "No certificate.")]
-    assert [each.table for each in build(data(), tables, []).conclusions] == ["T2"]
-    assert [each.table for each in build(data(kind="holdup"), tables, []).conclusions] == ["T11", "T2"]
+def test_refusals_are_told_once_the_most_important_ones():
+    report = build(data(), [table("T2")], [], refusals=[f"refusal {number}" for number in range(6)])
+    assert len(report.refusals) == 5
+    assert to_html(report).count("refusal 3") == to_markdown(report).count("refusal 3") == 1
 
 
 def test_every_table_and_figure_is_in_the_evidence_once():
     tables = [table(key) for key in ("T1", "T2", "T2b", "T3", "T9", "T99")]
-    figures = [PICTURE, absent("efficiency", "Efficiency", "Refused. Fix: none."), absent("own", "Own", "Why. Fix: x.")]
-    report = build(data(), tables, figures)
+    report = build(data(), tables, [PICTURE])
     assert sorted(each.key for each in report.tables) == sorted(each.key for each in tables)
-    assert sorted(each.key for each in report.figures) == sorted(each.key for each in figures)
     assert report.sheet is not None
-    assert [part.key for part in report.parts] == ["throughput", "learning", "models", "more"]
+    assert [part.key for part in report.parts] == ["learning", "throughput", "models", "apart", "more"]
+    assert [each.key for part in report.parts for each in part.figures] == ["importance"]
+
+
+def test_a_definition_stands_once_on_the_page():
+    tables = [table(key, definitions=("X is a number of things.",)) for key in ("T2", "T3")]
+    assert to_html(build(data(), tables, [])).count("X is a number of things.") == 1
 
 
 def test_limits_tell_what_is_missing_left_out_and_single():
@@ -144,17 +152,13 @@ def test_limits_tell_what_is_missing_left_out_and_single():
         {"status": "failed", "timing": "tainted", "digest": "ccc", "reason": "it broke", "stage": "confirm"},
     ]
     tables = [table("T2", excluded={"emulated": 2, "tainted": 1}), table("T9"), empty("T3", "One scale only.")]
-    found = {
-        limit.title: limit.items
-        for limit in limits(data(rows, problems=("It still runs.",)), tables, [absent("front", "Front", "No cost.")])
-    }
+    found = {limit.title: limit.items for limit in limits(data(rows, problems=("It still runs.",)), tables)}
     assert found["Missing or unfinished"] == ("It still runs.",)
     assert found["Failed runs: they count as score 0 and as target not reached"] == ("1 run: it broke",)
     assert found["Clocks"][0].startswith("1 of 4 runs with a measured clock")
     assert found["Clocks"][2].startswith("1 run tainted")
     assert found["Seeds"][0].startswith("2 of 3 cells")
     assert found["Rows left out of tables"] == ("T2: 2 emulated; 1 tainted.",)
-    assert found["Not shown, and why"] == ("T3, Table T3: One scale only.", "Figure “Front”: No cost.")
     assert any("is a prediction" in item for item in found["What the numbers do not mean"])
 
 
@@ -246,7 +250,8 @@ def test_the_same_study_makes_the_same_figures(planted, report):
 
 def test_what_was_planted_is_in_the_page(report):
     truth = Truth(cells=((2, 2048), (4, 2048), (8, 2048)), blocks=3)
-    (row,) = report.tables[0].frame.query("num_env_runners == 8").to_dict("records")
+    strong = next(each for each in report.tables if each.key == "T2")
+    (row,) = strong.frame.query("num_env_runners == 8").to_dict("records")
     assert row["speed_up_low"] <= truth.speed_up(8, 2, 2048) <= row["speed_up_high"]
     assert f"{row['speed_up']:.2f}" in to_html(report)
 
@@ -292,9 +297,8 @@ def test_unknown_formats_are_told(text):
         parse_formats(text)
 
 
-def test_without_any_table_the_page_says_so():
+def test_a_page_without_any_table_says_what_is_wrong():
     page = to_html(build(data(problems=("All is lost.",)), [], []))
-    assert "No table allows a conclusion" in page
     assert "All is lost." in page
 
 

@@ -67,8 +67,8 @@ def test_strong_scaling_shows_the_planted_speed_up_and_efficiencies():
 
 
 def test_the_reference_row_is_no_estimate():
-    first = strong_scaling(study(amdahl())).to_markdown().splitlines()[6]
-    assert first.startswith("| 1 | 2 | 3,200 | 3 | 0 |")
+    first = next(line for line in strong_scaling(study(amdahl())).to_markdown().splitlines() if "by definition" in line)
+    assert first.startswith("| 1 | 2 |")
     assert first.count("1.00 (by definition)") == 3  # S, E_n, E_P
 
 
@@ -360,7 +360,11 @@ BAD_INPUT = {
 def test_bad_input_gives_every_table_with_a_sentence(name):
     rows, words = BAD_INPUT[name]
     tables = all_tables(study(rows))
-    assert [table.key for table in tables] == list(TABLES) == ["T1", "T2", "T2b", *(f"T{n}" for n in range(3, 12))]
+    assert (
+        [table.key for table in tables]
+        == list(TABLES)
+        == ["T1", "T2", "T2b", *(f"T{n}" for n in range(3, 12)), "trials"]
+    )
     assert words in tables[1].conclusion
     for table in tables:
         assert len(table.conclusion) > 20
