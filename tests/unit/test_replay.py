@@ -12,7 +12,8 @@ from scipy import stats
 from study.designs.holdup.replay import replay, replay_table, to_markdown
 from study.designs.holdup.replay import run as module
 from study.designs.holdup.replay.protocol import protocol
-from study.designs.holdup.replay.rules import (
+from study.designs.holdup.replay.run import OURS, STRATEGIES
+from study.designs.holdup.replay.strategies import (
     FREE,
     Purse,
     draw_roles,
@@ -22,7 +23,6 @@ from study.designs.holdup.replay.rules import (
     roles_of,
     single_seed,
 )
-from study.designs.holdup.replay.run import OURS, RULES
 from study.designs.holdup.replay.table import SMALL, TARGET, ScoreTable, score_table
 from study.errors import AnalysisError
 from study.records.folder import StudyFolder, StudyIdentity
@@ -69,8 +69,8 @@ def draw_of(scores, seed=0):
     return draw_study(scores, columns, roles_of(len(columns), HOLDUP), HOLDUP, np.random.default_rng(seed))
 
 
-def by_rule(result):
-    return {each.rule: each for each in result.rules}
+def by_strategy(result):
+    return {each.strategy: each for each in result.strategies}
 
 
 def near(value, wanted, num_replays, spread=0.5):
@@ -87,8 +87,8 @@ def test_a_lucky_trap_is_found_as_often_as_calculation_says():
     # Of four seeds one tunes, two rank, one judges. The one tune seed likes the trap in half of the replays, and then
     # one of the three other seeds likes it too: P = 1/2 * 1/3 + 1/2 = 2/3, and its mean there is 1/3.
     scores = table([TRAP, STEADY], [STEADY, STEADY])
-    rules = {name: rule for name, rule in RULES.items() if name != "successive halving"}
-    found = by_rule(replay_table(scores, num_replays=400, budget_cpu_s=100.0, rules=rules))
+    strategies = {name: strategy for name, strategy in STRATEGIES.items() if name != "successive halving"}
+    found = by_strategy(replay_table(scores, num_replays=400, budget_cpu_s=100.0, strategies=strategies))
     single = found["one seed, best score"]
     near(single.holds_up.value, 2 / 3, 400)
     near(single.holds_up_on_all.value, 1 / 2, 400)
@@ -121,21 +121,25 @@ def enumerated(scores, num_looks):
     return np.mean(passed), np.mean(regrets)
 
 
-@pytest.mark.parametrize(("rule", "num_looks"), [(single_seed, 1), (fixed_repeats, 3)])
-def test_probability_and_regret_agree_with_enumeration(rule, num_looks):
+@pytest.mark.parametrize(("strategy", "num_looks"), [(single_seed, 1), (fixed_repeats, 3)])
+def test_probability_and_regret_agree_with_enumeration(strategy, num_looks):
     rng = np.random.default_rng(5)
     scores = table(np.where(rng.random((4, 6)) < 0.4, 0.3, 0.95) + rng.uniform(0, 0.04, (4, 6)))
     chance, regret = enumerated(scores, num_looks)
     assert 0.1 < chance < 0.9
-    found = replay_table(scores, num_replays=1000, budget_cpu_s=100.0, rules={"rule": rule}).rules[0]
+    found = replay_table(scores, num_replays=1000, budget_cpu_s=100.0, strategies={"strategy": strategy}).strategies[0]
     near(found.holds_up.value, chance, 1000)
     near(found.regret.value, regret, 1000)
 
 
 def test_each_part_of_holding_up_is_needed():
     def chance(target, small):
-        rules = {"random pick": RULES["random pick"]}
-        return replay_table(table([target] * 2, [small] * 2), num_replays=80, rules=rules).rules[0].holds_up.value
+        strategies = {"random pick": STRATEGIES["random pick"]}
+        return (
+            replay_table(table([target] * 2, [small] * 2), num_replays=80, strategies=strategies)
+            .strategies[0]
+            .holds_up.value
+        )
 
     good = [0.96] * 4
     assert chance(good, good) == 1
@@ -148,21 +152,23 @@ def test_each_part_of_holding_up_is_needed():
 def test_equal_settings_leave_nothing_to_choose():
     row = [1.0, 0.95, 0.3, 1.0, 0.92, 0.5, 1.0, 0.97]
     result = replay_table(table([row] * 6), num_replays=160, budget_cpu_s=100.0)
-    assert len({each.holds_up.value for each in result.rules}) == 1
-    near(result.rules[0].holds_up.value, math.comb(6, 2) / math.comb(8, 2), 160)  # both judges among the six that solve
-    assert all(each.ratio.value == 1 for each in result.rules[1:])
+    assert len({each.holds_up.value for each in result.strategies}) == 1
+    near(
+        result.strategies[0].holds_up.value, math.comb(6, 2) / math.comb(8, 2), 160
+    )  # both judges among the six that solve
+    assert all(each.ratio.value == 1 for each in result.strategies[1:])
 
 
 # Equal money
 
 
-@pytest.mark.parametrize("name", list(RULES))
+@pytest.mark.parametrize("name", list(STRATEGIES))
 @pytest.mark.parametrize("limit", [0.0, 3.0, 60.0, 333.0, 900.0, 1500.0])
 def test_no_rule_spends_more_than_it_has(name, limit):
     for seed in range(3):
         draw = draw_of(noisy(np.random.default_rng(seed)), seed)
         purse = Purse(limit=limit)
-        pick = RULES[name](draw, purse)
+        pick = STRATEGIES[name](draw, purse)
         assert 0 <= purse.spent <= limit
         if limit < 5 and name != "oracle":
             assert pick == draw.order[0]  # not one trial: a blind pick
@@ -175,8 +181,8 @@ def report():
 
 
 def test_the_default_budget_is_what_our_protocol_needs_and_binds_all(report):
-    assert all(each.most_spent_cpu_s <= report.budget_cpu_s for each in report.rules)
-    assert by_rule(report)[OURS].spent_cpu_s > 0.8 * report.budget_cpu_s
+    assert all(each.most_spent_cpu_s <= report.budget_cpu_s for each in report.strategies)
+    assert by_strategy(report)[OURS].spent_cpu_s > 0.8 * report.budget_cpu_s
     notes = " ".join(report.notes)
     assert "`one seed, best score` never spends more than" in notes
     assert f"`{OURS}`" not in notes
@@ -247,7 +253,7 @@ def test_every_seed_plays_its_role_once_on_the_table_itself():
     assert len(judge) == 2
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if name != "oracle"])
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "oracle"])
 def test_what_judges_have_no_say_in_the_choice(name):
     for seed in range(5):
         scores = noisy(np.random.default_rng(seed))
@@ -257,7 +263,9 @@ def test_what_judges_have_no_say_in_the_choice(name):
         changed[..., judge] = np.random.default_rng(99).uniform(0, 1.2, changed[..., judge].shape)
         other = dataclasses.replace(scores, score=changed, last_score=changed, solved=changed >= SOLVED)
         original = dataclasses.replace(scores, last_score=scores.score)
-        picks = {RULES[name](dataclasses.replace(draw, table=each), Purse(limit=1000.0)) for each in (original, other)}
+        picks = {
+            STRATEGIES[name](dataclasses.replace(draw, table=each), Purse(limit=1000.0)) for each in (original, other)
+        }
         assert len(picks) == 1
 
 
@@ -369,7 +377,7 @@ def test_the_order_of_the_records_changes_nothing(tmp_path):
     assert results[0] == results[1]
     assert results[0].seeds == SEEDS
     other = replay(tmp_path / "one", target=4, small=2, num_replays=80, seed=1)
-    assert [each.regret for each in other.rules] != [each.regret for each in results[0].rules]
+    assert [each.regret for each in other.strategies] != [each.regret for each in results[0].strategies]
 
 
 def test_a_failed_trial_lowers_its_setting_and_nothing_else(tmp_path):
@@ -382,9 +390,10 @@ def test_a_failed_trial_lowers_its_setting_and_nothing_else(tmp_path):
     assert (failed.score[cell], failed.last_score[cell], failed.solved[cell]) == (0, 0, False)
     assert failed.cost[cell] == sound.cost[cell] > 0
     assert (failed.score != sound.score).sum() == (failed.solved != sound.solved).sum() == 1
-    rules = {"random pick": RULES["random pick"]}
+    strategies = {"random pick": STRATEGIES["random pick"]}
     sure, less = (
-        replay_table(each, num_replays=400, budget_cpu_s=1.0, rules=rules).rules[0] for each in (sound, failed)
+        replay_table(each, num_replays=400, budget_cpu_s=1.0, strategies=strategies).strategies[0]
+        for each in (sound, failed)
     )
     assert sure.holds_up.value == 1
     near(less.holds_up.value, 1 - 1 / 4 * 1 / 4, 400)
@@ -460,11 +469,11 @@ def test_a_ratio_needs_a_rival_that_sometimes_holds_up():
 
 
 def test_the_report_says_what_was_found(report):
-    assert [each.rule for each in report.rules] == list(RULES)
-    assert all(each.holds_up.low <= each.holds_up.value for each in report.rules)
+    assert [each.strategy for each in report.strategies] == list(STRATEGIES)
+    assert all(each.holds_up.low <= each.holds_up.value for each in report.strategies)
     text = to_markdown(report)
     assert "24 settings, 8 seeds, 10 -> 46 runners; 80 replays" in text
-    assert all(f"| {name} |" in text for name in RULES)
+    assert all(f"| {name} |" in text for name in STRATEGIES)
     assert "2 tune, 4 rank and 2 judge" in text
     assert "trials failed" in text
 
@@ -483,10 +492,12 @@ def test_intervals_cover_as_the_docstring_says():
     for number in range(100):
         stream = np.random.default_rng([1, number])
         scores = table(drawn(stream, failing), drawn(stream, failing / 4))
-        rules = {OURS: fixed_repeats, "one": single_seed}
-        found.append(replay_table(scores, num_replays=800, budget_cpu_s=1e9, rules=rules, seed=number).rules)
+        strategies = {OURS: fixed_repeats, "one": single_seed}
+        found.append(
+            replay_table(scores, num_replays=800, budget_cpu_s=1e9, strategies=strategies, seed=number).strategies
+        )
     for (name, least), place in itertools.product((("holds_up", 0.95), ("regret", 0.8)), (0, 1)):
-        estimates = [getattr(rules[place], name) for rules in found]
+        estimates = [getattr(strategies[place], name) for strategies in found]
         truth = np.mean([estimate.value for estimate in estimates])
         covered = np.mean([estimate.low <= truth <= estimate.high for estimate in estimates])
         assert covered >= least, (place, name, covered)

@@ -8,7 +8,7 @@ import numpy as np
 
 from study.designs.holdup import selection
 from study.designs.holdup.phases import REPEATED
-from study.designs.holdup.replay.rules import Draw, Purse, scores_of
+from study.designs.holdup.replay.strategies import Draw, Purse, scores_of
 from study.designs.holdup.replay.table import SMALL, TARGET
 from study.statistics import pooled_sd
 

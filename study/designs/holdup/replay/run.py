@@ -1,8 +1,8 @@
-"""Draws studies from a table, lets every rule choose, and counts how often its pick holds up. Pure NumPy and SciPy.
+"""Draws studies from a table, lets every strategy choose, and counts how often its pick holds up. Pure NumPy and SciPy.
 
 **A replay** draws a study from the table: the order in which the search proposes the settings, and the role of every
-seed: `tune` and `rank` seeds, which choosing may use, and `judge` seeds, which no rule has seen. The judge seeds of a
-replay are the same for all rules: more seeds left over would mean a harder test.
+seed: `tune` and `rank` seeds, which choosing may use, and `judge` seeds, which no strategy has seen. The judge seeds of
+a replay are the same for all strategies: more seeds left over would mean a harder test.
 
 **Holds up**: on the judge seeds the pick's mean score at the target scale is at most `tolerance` below the best
 setting's mean score at the small scale, and the share of solved runs is at least `solved_share` (with two judge seeds:
@@ -10,10 +10,10 @@ both). The best setting's mean is over all seeds of the table. The same test on 
 choice included, is reported beside it: there a setting passes or not, whatever the replay.
 
 **Regret**: the best setting's mean score at the target over all seeds, minus the pick's mean on the judge seeds. The
-largest of many means is a little optimistic, by the same amount for all rules.
+largest of many means is a little optimistic, by the same amount for all strategies.
 
 **Limits.** A table is small: the search sees nearly all of it, so a clever order of proposals (TPE) changes little, and
-rules that run each setting a fixed number of times come to its end before they come to the end of the money; the
+strategies that run each setting a fixed number of times come to its end before they come to the end of the money; the
 report says which. With a hundred times as many settings than the money pays for, the comparison may be another.
 """
 
@@ -26,15 +26,15 @@ import numpy.typing as npt
 from scipy import stats
 
 from study.designs.holdup.replay.protocol import protocol
-from study.designs.holdup.replay.report import ReplayResult, RuleResult, notes
-from study.designs.holdup.replay.rules import RIVALS, Purse, Roles, Rule, draw_study, roles_of
+from study.designs.holdup.replay.report import ReplayResult, StrategyResult, notes
+from study.designs.holdup.replay.strategies import RIVALS, Purse, Roles, Strategy, draw_study, roles_of
 from study.designs.holdup.replay.table import SMALL, TARGET, ScoreTable, score_table
 from study.errors import AnalysisError
 from study.space.holdup import HoldUpSpec
 from study.statistics import Estimate, FloatArray
 
 OURS = "our protocol"
-RULES: Mapping[str, Rule] = MappingProxyType({OURS: protocol, **RIVALS})
+STRATEGIES: Mapping[str, Strategy] = MappingProxyType({OURS: protocol, **RIVALS})
 """In the order of the report."""
 NUM_TABLES = 40
 """Resampled tables: the standard error between them is then known to about 11 %."""
@@ -43,7 +43,7 @@ NATURAL_REPLAYS = 200
 LEVEL = 0.95
 METHOD = "seed bootstrap and Monte Carlo"
 PASSES, PASSES_ALL, REGRET, SPENT = range(4)
-"""What a replay says of a rule."""
+"""What a replay says of a strategy."""
 
 
 def replay(
@@ -56,7 +56,7 @@ def replay(
     budget_cpu_s: float | None = None,
     complete_seeds_only: bool = False,
 ) -> ReplayResult:
-    """Replay all rules on the complete table of a study.
+    """Replay all strategies on the complete table of a study.
 
     Args:
         study: Folder of the study, such as one of `search_spaces/acrobot_table.yaml`.
@@ -64,7 +64,7 @@ def replay(
         small: Runners at the small scale.
         num_replays: Replays on the table, and again on resampled tables, >= `2 * NUM_TABLES`.
         seed: Seed of everything that chance decides.
-        budget_cpu_s: CPU-seconds for each rule in each replay, > 0; None: the most that our protocol spends.
+        budget_cpu_s: CPU-seconds for each strategy in each replay, > 0; None: the most that our protocol spends.
         complete_seeds_only: Leave out seeds with a trial that has not ended, instead of refusing the table.
 
     Raises:
@@ -81,25 +81,25 @@ def replay_table(
     num_replays: int = 2000,
     seed: int = 0,
     budget_cpu_s: float | None = None,
-    rules: Mapping[str, Rule] = RULES,
+    strategies: Mapping[str, Strategy] = STRATEGIES,
     holdup: HoldUpSpec | None = None,
 ) -> ReplayResult:
-    """Replay rules on a table; see `replay`.
+    """Replay strategies on a table; see `replay`.
 
     Intervals hold for other seeds and the same settings. Their standard error adds the spread between tables with
     resampled seeds, less what the few replays of each put into it, to the Monte Carlo error of the replays; the
     quantile is Student's for the seeds of the table, and the spread is widened by n / (n - 1) as in
     `study.statistics` (expanded). That of a probability is never narrower than for as many runs as there are seeds.
     On tables of 24 settings and 8 seeds, of which some fail now and then, a nominal 95 % covers 98-100 % for
-    probabilities, 90-94 % for their ratio and 80-92 % for regret, least where the rule is good and failures are rare
-    (`test_intervals_cover_as_the_docstring_says`).
+    probabilities, 90-94 % for their ratio and 80-92 % for regret, least where the strategy is good and failures are
+    rare (`test_intervals_cover_as_the_docstring_says`).
 
     Args:
         table: The table.
         num_replays: As in `replay`.
         seed: As in `replay`.
         budget_cpu_s: As in `replay`.
-        rules: Name -> rule; the ratio compares them with `OURS`, if it is among them.
+        strategies: Name -> strategy; the ratio compares them with `OURS`, if it is among them.
         holdup: Sizes of our protocol, tolerance and solved share; None: the defaults of a space.
 
     Raises:
@@ -114,19 +114,21 @@ def replay_table(
     )
     whole = np.arange(len(table.seeds))
     if budget_cpu_s is None:
-        ours = {OURS: RULES[OURS]}
+        ours = {OURS: STRATEGIES[OURS]}
         natural = _outcomes(table, whole, ours, roles, holdup, float("inf"), NATURAL_REPLAYS, for_budget)
         budget_cpu_s = float(natural[..., SPENT].max())
-    observed = _outcomes(table, whole, rules, roles, holdup, budget_cpu_s, num_replays, for_table)
+    observed = _outcomes(table, whole, strategies, roles, holdup, budget_cpu_s, num_replays, for_table)
     resampled = np.stack(
         [
-            _outcomes(table, columns, rules, roles, holdup, budget_cpu_s, num_replays // NUM_TABLES, for_resampling)
+            _outcomes(
+                table, columns, strategies, roles, holdup, budget_cpu_s, num_replays // NUM_TABLES, for_resampling
+            )
             for columns in _resamples(len(table.seeds), for_resampling)
         ]
     )
-    results = _summarise(list(rules), observed, resampled, len(table.seeds))
+    results = _summarise(list(strategies), observed, resampled, len(table.seeds))
     return ReplayResult(
-        rules=results,
+        strategies=results,
         target=table.target,
         small=table.small,
         num_settings=len(table.settings),
@@ -156,26 +158,26 @@ def _check(num_replays: int, budget_cpu_s: float | None) -> None:
 def _outcomes(
     table: ScoreTable,
     columns: npt.NDArray[np.int64],
-    rules: Mapping[str, Rule],
+    strategies: Mapping[str, Strategy],
     roles: Roles,
     holdup: HoldUpSpec,
     limit: float,
     num_replays: int,
     rng: np.random.Generator,
 ) -> FloatArray:
-    """Return what every replay says of every rule on a table of the given columns: shape (replays, rules, 4)."""
+    """Return what every replay on a table of the given columns says: shape (replays, strategies, 4)."""
     drawn = table.resampled(columns)
     means, solved = drawn.score.mean(axis=-1), drawn.solved[TARGET].mean(axis=-1)
     bar, best = means[SMALL].max() - holdup.tolerance, means[TARGET].max()
     passes_all = (means[TARGET] >= bar) & (solved >= holdup.solved_share)
-    outcomes = np.empty((num_replays, len(rules), 4))
+    outcomes = np.empty((num_replays, len(strategies), 4))
     for number in range(num_replays):
         draw = draw_study(drawn, columns, roles, holdup, rng)
         judged = drawn.score[TARGET][:, draw.judge].mean(axis=-1)
         passes = (judged >= bar) & (drawn.solved[TARGET][:, draw.judge].mean(axis=-1) >= holdup.solved_share)
-        for place, rule in enumerate(rules.values()):
+        for place, strategy in enumerate(strategies.values()):
             purse = Purse(limit=limit)
-            pick = rule(draw, purse)
+            pick = strategy(draw, purse)
             outcomes[number, place] = passes[pick], passes_all[pick], best - judged[pick], purse.spent
     return outcomes
 
@@ -195,8 +197,8 @@ def _resamples(num_seeds: int, rng: np.random.Generator) -> list[npt.NDArray[np.
 
 def _summarise(
     names: Sequence[str], observed: FloatArray, resampled: FloatArray, num_seeds: int
-) -> tuple[RuleResult, ...]:
-    """Return the results: `observed` has shape (replays, rules, 4), `resampled` (tables, replays, rules, 4)."""
+) -> tuple[StrategyResult, ...]:
+    """Return the results: `observed` has shape (replays, strategies, 4), `resampled` that per table."""
 
     def values(name: str, what: int) -> tuple[FloatArray, FloatArray]:
         place = names.index(name)
@@ -209,8 +211,8 @@ def _summarise(
             ratio = _ratio(values(OURS, PASSES), values(name, PASSES), num_seeds)
         spent = values(name, SPENT)[0]
         results.append(
-            RuleResult(
-                rule=name,
+            StrategyResult(
+                strategy=name,
                 holds_up=_share(*values(name, PASSES), num_seeds),
                 holds_up_on_all=_share(*values(name, PASSES_ALL), num_seeds),
                 regret=_mean(*values(name, REGRET), num_seeds),

@@ -1,7 +1,7 @@
 """A complete table of trials, which a replay draws from: every setting with every seed at two scales. Reads files only.
 
-The rows of a search are survivors: a rule that is replayed on them looks better than it is. So an incomplete table is
-refused. A failed trial is a cell with score 0, unsolved, that cost what it cost.
+The rows of a search are survivors: a strategy that is replayed on them looks better than it is. So an incomplete table
+is refused. A failed trial is a cell with score 0, unsolved, that cost what it cost.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """Rival ways of choosing a setting, and what chance decides in one replay of them. Pure.
 
-Every rule sees the same draw: the order in which the search proposes the settings of the table, and the seeds that
-choosing may use. A trial that the rule cannot pay is not started, and the rule then decides on what it has.
+Every strategy sees the same draw: the order in which the search proposes the settings of the table, and the seeds that
+choosing may use. A trial that the strategy cannot pay is not started, and the strategy then decides on what it has.
 """
 
 import math
@@ -35,7 +35,7 @@ class Roles(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """One replay: what chance decides in a study, the same for all rules."""
+    """One replay: what chance decides in a study, the same for all strategies."""
 
     table: ScoreTable
     holdup: HoldUpSpec
@@ -47,7 +47,7 @@ class Draw:
     tune: tuple[int, ...]
     """Columns of the table that are seeds of the search."""
     rank: tuple[int, ...]
-    """Columns that are seeds of race and stress; rules that know no such difference use `tune + rank`."""
+    """Columns that are seeds of race and stress; strategies that know no such difference use `tune + rank`."""
     judge: tuple[int, ...]
     """Columns that judge the pick: none of those above."""
     own_seed: tuple[int, ...]
@@ -56,7 +56,7 @@ class Draw:
 
 @dataclass(slots=True, kw_only=True)
 class Purse:
-    """CPU-seconds that a rule may spend."""
+    """CPU-seconds that a strategy may spend."""
 
     limit: float
     spent: float = 0.0
@@ -69,7 +69,7 @@ class Purse:
         return True
 
 
-Rule = Callable[[Draw, Purse], int]
+Strategy = Callable[[Draw, Purse], int]
 """Returns the index of the setting that it picks; without money for one trial, the first of the random order."""
 
 
@@ -261,7 +261,7 @@ def _halving_trials(count: int, rungs: Sequence[int]) -> int:
     return trials
 
 
-RIVALS: Mapping[str, Rule] = MappingProxyType(
+RIVALS: Mapping[str, Strategy] = MappingProxyType(
     {
         "one seed, best score": single_seed,
         "one seed, last evaluation": last_evaluation,
