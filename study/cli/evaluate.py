@@ -94,6 +94,9 @@ def evaluate(
             "in the study's clips/, for its report and MLflow.",
         ),
     ] = None,
+    best_and_worst: Annotated[
+        bool, typer.Option("--best-and-worst", help="Film the best episode beside the worst one, side by side.")
+    ] = False,
     render: Annotated[bool, typer.Option("--render", help="Show the first 3 episodes in a window.")] = False,
     attach: Annotated[
         bool, typer.Option("--attach", help="Give the film to the MLflow that the study was started with.")
@@ -122,6 +125,7 @@ def evaluate(
         random=random,
         seed=seed,
         video=video,
+        beside=best_and_worst,
         render=render,
         attach=attach,
         tracking_uri=tracking_uri,
@@ -158,7 +162,10 @@ def print_film(console: Console, film: "Film", attached: str) -> None:
     if film.file is not None:
         size, cut = film.file.stat().st_size / 1e3, sum(not shot.whole for shot in film.shots)
         shown = f"episodes 1 to {len(film.shots)}" if len(film.shots) > 1 else "episode 1"
-        end = ", the last one not to its end" if cut else ""
+        if film.beside:
+            best, worst = (shot.episode + 1 for shot in film.shots)
+            shown = f"episode {best}, the best, beside {worst}, the worst"
+        end = ", not all to their end" if cut else ""
         length = f"{film.seconds:.1f} s, {size:,.0f} kB"
         say(console, f"Film: {film.file} ({shown}{end}; {length}); a picture of it: {film.poster}")
     if film.unlike:

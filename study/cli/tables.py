@@ -116,7 +116,8 @@ def _state(row: TrialRow, now: float | None, *, narrow: bool = False) -> Text:
         case "running":
             return Text(f"running {row.progress:4.0%}", style="cyan")
         case "finished":
-            return Text(row.timing or "finished" if narrow else "finished", style="green")
+            shown = row.timing or "finished" if narrow else "finished"
+            return Text(shown, style="green" if shown in ("measured", "finished") else "")
         case _:
             return Text(row.status.upper(), style="red" if row.status == "failed" else "yellow")
 

@@ -1,4 +1,7 @@
-"""The first episodes of an evaluation, seen again: as an .mp4 or a .gif with a poster beside it, or in a window.
+"""Episodes of an evaluation, seen again: as an .mp4 or a .gif with a poster beside it, or in a window.
+
+Below each picture of a film stand the policy, the episode, the step and the return so far; the last picture of an
+episode stands still for a moment, marked as its end.
 
 Steps environments; imports the encoders (imageio-ffmpeg, Pillow) when needed. No Ray, no torch.
 """
@@ -24,11 +27,17 @@ if TYPE_CHECKING:
     from study.trial.evaluation import EvaluationResult
 
 EPISODES = 3
-"""Episodes that are shown, from the first."""
+"""Episodes that are shown, from the first, unless the best one is shown beside the worst."""
 MOST_SECONDS = 20.0
 """Length of a film at most: a long episode is cut there."""
 GIF_FPS = 25.0
 """Pictures per second of a .gif at most; viewers slow down shorter delays than 0.02 s."""
+END_SECONDS = 0.8
+"""How long the last picture of an episode stands still."""
+NARROWEST = 200
+"""Pixels of a picture that has room for words below it."""
+_STRIP, _END_STRIP, _WORDS = (24, 26, 30), (32, 84, 147), (235, 235, 235)
+"""Colours below the picture, while the episode runs and at its end, and of the words."""
 _GIF_TICK_MS = 10
 """Delays in a .gif are whole hundredths of a second."""
 
@@ -40,6 +49,8 @@ class Film:
     Attributes:
         shots: One for each episode of which something was seen.
         fps: Pictures per second.
+        num_frames: Pictures of the film.
+        beside: Whether the best episode is seen beside the worst one.
         file: The film; None for a window.
         poster: A picture from the middle of the first episode, beside the film.
         unlike: Episodes whose replay had another return than the one that was counted.
@@ -47,6 +58,8 @@ class Film:
 
     shots: tuple[Shot, ...]
     fps: float
+    num_frames: int
+    beside: bool
     file: Path | None
     poster: Path | None
     unlike: tuple[int, ...]
@@ -54,7 +67,7 @@ class Film:
     @property
     def seconds(self) -> float:
         """Length at the environment's own pace."""
-        return sum(shot.num_frames for shot in self.shots) / self.fps
+        return self.num_frames / self.fps
 
 
 def check_target(path: Path) -> None:
@@ -84,74 +97,151 @@ def _writes_mp4() -> bool:
     return importlib.util.find_spec("imageio_ffmpeg") is not None
 
 
-def show(scene: "Scene", result: "EvaluationResult", *, film: Path | None = None) -> Film:
-    """Play the first episodes again with the actions that they had, into a film or a window.
+def show(
+    scene: "Scene",
+    result: "EvaluationResult",
+    *,
+    film: Path | None = None,
+    title: str = "",
+    second: "Scene | None" = None,
+) -> Film:
+    """Play episodes again with the actions that they had, into a film or a window.
 
     Args:
         scene: The environment, ready to draw.
-        result: The evaluation, with the actions of its first episodes.
+        result: The evaluation, with the actions of the episodes that are shown.
         film: Where the pictures go; None where the environment shows them itself.
+        title: Whose policy it is, for the words below the pictures.
+        second: The environment once more: then the best episode is shown beside the worst one.
 
     Raises:
         SpaceError: The environment does not draw.
         RecordError: The film cannot be written.
     """
-    replay = _Replay(scene, result, room=math.inf if film is None else math.floor(MOST_SECONDS * scene.fps))
+    replay = _Replay(scene, result, title, room=math.inf if film is None else math.floor(MOST_SECONDS * scene.fps))
+    frames = replay.counted(replay.in_turn() if second is None else replay.beside(second))
     poster = None
     if film is None:
-        for _ in replay.frames():
+        for _ in frames:
             pass
     else:
         with _written(film) as draft:
             write = _write_mp4 if film.suffix.lower() == ".mp4" else _write_gif
-            write(draft, replay.frames(), scene.fps)
+            write(draft, frames, scene.fps)
         if replay.poster is not None:
             from PIL import Image
 
             poster = film.with_suffix(".png")
             with _written(poster) as draft:
                 Image.fromarray(replay.poster).save(draft)
-    return Film(shots=tuple(replay.shots), fps=scene.fps, file=film, poster=poster, unlike=tuple(replay.unlike))
+    return Film(
+        shots=tuple(sorted(replay.shots, key=lambda shot: -shot.episode_return) if second else replay.shots),
+        fps=scene.fps,
+        num_frames=replay.num_frames,
+        beside=second is not None,
+        file=film,
+        poster=poster,
+        unlike=tuple(replay.unlike),
+    )
 
 
 @dataclass
 class _Replay:
-    """Plays the first episodes again, and keeps what was seen of each."""
+    """Plays episodes again, and keeps what was seen of each."""
 
     scene: "Scene"
     result: "EvaluationResult"
+    title: str
     room: float
-    """Pictures that may still be shown."""
+    """Pictures that a film has at most."""
+    num_frames: int = 0
     shots: list[Shot] = field(default_factory=list)
     unlike: list[int] = field(default_factory=list)
     poster: "Frame | None" = None
 
-    def frames(self) -> Iterator[Any]:
-        """Yield every picture; None where a window shows it."""
-        for episode, actions in enumerate(self.result.actions[:EPISODES]):
-            if self.room <= 0:
-                return
-            seen, total, middle = 0, 0.0, int(min(self.room, len(actions))) // 2
-            for frame, so_far in self.scene.replay(self.result.seeds[episode], actions):
-                if seen >= self.room:
-                    break
-                if episode == 0 and seen == middle:
+    def counted(self, frames: Iterator[Any]) -> Iterator[Any]:
+        """Yield the pictures as far as there is room, and keep the one from the middle of the first episode."""
+        middle = int(min(self.room, len(self.result.actions[0]))) // 2
+        with contextlib.closing(frames):  # type: ignore[type-var]
+            for frame in frames:
+                if self.num_frames == middle:
                     self.poster = frame
-                seen, total = seen + 1, so_far
+                self.num_frames += 1
                 yield frame
-            self.room -= seen
-            counted, whole = self.result.returns[episode], seen == len(actions) + 1
+                if self.num_frames >= self.room:
+                    return
+
+    def in_turn(self) -> Iterator[Any]:
+        """Yield every picture of the first episodes; None where a window shows it."""
+        for episode in range(min(EPISODES, len(self.result.actions))):
+            yield from self._episode(self.scene, episode, f"episode {episode + 1}")
+
+    def beside(self, second: "Scene") -> Iterator[Any]:
+        """Yield the best episode on the left of the worst one; the shorter one waits at its end."""
+        order = sorted(range(len(self.result.actions)), key=self.result.returns.__getitem__)
+        of = f"of {len(order)} episodes"
+        best = self._episode(self.scene, order[-1], f"best {of}")
+        worst = self._episode(second, order[0], f"worst {of}")
+        left = right = np.zeros((0, 0, 3), np.uint8)
+        with contextlib.closing(best), contextlib.closing(worst):  # type: ignore[type-var]
+            for new_left, new_right in itertools.zip_longest(best, worst):
+                left = left if new_left is None else new_left
+                right = right if new_right is None else new_right
+                yield np.hstack([left, right])
+
+    def _episode(self, scene: "Scene", episode: int, which: str) -> Iterator[Any]:
+        """Yield the pictures of an episode, the last one for a moment longer, and note what was seen of it."""
+        actions, expected, seed = (
+            self.result.actions[episode],
+            self.result.returns[episode],
+            self.result.seeds[episode],
+        )
+        shown, whole, total = 0, False, 0.0
+        try:
+            for step, (frame, so_far) in enumerate(scene.replay(seed, actions)):
+                total = so_far
+                whole = step == len(actions)
+                if frame is None or frame.shape[1] < NARROWEST:
+                    shown += 1
+                    yield frame
+                    continue
+                words = " · ".join(filter(None, [self.title, which])), f"step {step} · return {so_far:.4g}"
+                captioned = with_caption(frame, words, ended=whole)
+                for _ in range(1 + whole * round(END_SECONDS * scene.fps)):
+                    shown += 1
+                    yield captioned
+        finally:  # also where the film is full
             shot = Shot(
                 episode=episode,
-                seed=self.result.seeds[episode],
-                episode_return=counted,
+                seed=seed,
+                episode_return=expected,
                 num_steps=len(actions),
-                num_frames=seen,
+                num_frames=shown,
                 whole=whole,
             )
-            self.shots.append(shot)
-            if whole and not math.isclose(total, counted, rel_tol=1e-6, abs_tol=1e-6):
+            if shown:
+                self.shots.append(shot)
+            if whole and not math.isclose(total, expected, rel_tol=1e-6, abs_tol=1e-6):
                 self.unlike.append(episode)
+
+
+def with_caption(frame: "Frame", words: tuple[str, str], *, ended: bool) -> "Frame":
+    """Return a picture with a strip of two lines below it: whose episode it is, and how far it has come.
+
+    Args:
+        frame: Shape (height, width, 3).
+        words: The lines; they are cut where the picture ends.
+        ended: Whether the strip marks the end of the episode.
+    """
+    from PIL import Image, ImageDraw, ImageFont
+
+    width = frame.shape[1]
+    size = min(max(width // 26, 10), 20)
+    strip = Image.new("RGB", (width, 3 * size), _END_STRIP if ended else _STRIP)
+    draw, font = ImageDraw.Draw(strip), ImageFont.load_default(size)
+    for line, text in enumerate((words[0], f"{words[1]} · END" if ended else words[1])):
+        draw.text((size // 2, (0.25 + 1.3 * line) * size), text, fill=_WORDS, font=font)
+    return np.vstack([frame, np.asarray(strip)])
 
 
 @contextlib.contextmanager

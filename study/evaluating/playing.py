@@ -18,6 +18,7 @@ from study.records.clip import BEST, FilmFacts
 from study.records.folder import StudyFolder
 from study.records.trust import check_modules
 from study.space.spec import StudySpec
+from study.text import count
 
 if TYPE_CHECKING:
     from study.trial.engine.envs.probing import Spaces
@@ -37,6 +38,7 @@ class EvaluationRequest:
         random: Whether they are drawn from the action space, and there is no policy.
         seed: First seed of the episodes; None is the space's.
         video: Where the film goes; an empty text is the study's own place for it, None is no film.
+        beside: Whether the film shows the best episode beside the worst one, in place of the first ones.
         render: Whether to open a window.
         attach: Whether the MLflow that the study was started with gets the film.
         tracking_uri: MLflow that gets it instead.
@@ -50,6 +52,7 @@ class EvaluationRequest:
     random: bool = False
     seed: int | None = None
     video: str | None = None
+    beside: bool = False
     render: bool = False
     attach: bool = False
     tracking_uri: str | None = None
@@ -100,6 +103,9 @@ def evaluate_policy(
     if policy.study is not None:
         asked_place(policy.study, request.tracking_uri, attach=request.attach)  # refuse before anything is played
     spec = _as_requested(policy.spec, request)
+    if request.beside and request.video is None:
+        fix = "Add --video."
+        raise wrong_option("--best-and-worst", "belongs to a film", got="no --video", fix=fix, code="no-film")
     film = None if request.video is None else _target(policy, request.video)
     if film is not None:
         check_target(film)
@@ -112,11 +118,13 @@ def evaluate_policy(
         spaces = probe(spec.evaluated_environment, policy.title) if random else probe_study(spec, policy.title)
         window = open_scene(spec.evaluated_environment, "human") if request.render else None
         stage = open_scene(spec.evaluated_environment, "rgb_array") if film is not None else None
-        for scene in (window, stage):
+        second = open_scene(spec.evaluated_environment, "rgb_array") if film is not None and request.beside else None
+        for scene in (window, stage, second):
             if scene is not None:
                 scenes.callback(scene.env.close)
 
-        result = _play(policy, spec, spaces, keep_actions=EPISODES if window or stage else 0)
+        seen = spec.evaluation.episodes if second else EPISODES if window or stage else 0
+        result = _play(policy, spec, spaces, keep_actions=seen)
         evaluated = Evaluated(
             policy=policy,
             spec=spec,
@@ -128,7 +136,7 @@ def evaluate_policy(
             show(window, result)
         if stage is None or film is None:
             return evaluated
-        shown = show(stage, result, film=film)
+        shown = show(stage, result, film=film, title=_short_title(policy), second=second)
     return replace(evaluated, film=shown, attached=_keep(policy, spec, request, shown, film))
 
 
@@ -197,6 +205,13 @@ def _as_recorded(policy: ChosenPolicy, spec: StudySpec, returns: tuple[float, ..
     return returns == policy.recorded
 
 
+def _short_title(policy: ChosenPolicy) -> str:
+    """Return whose policy it is, in the few words that a picture has room for."""
+    if policy.trial is None:
+        return "random policy" if policy.random else "checkpoint"
+    return f"trial {policy.trial} · {count(policy.num_env_runners, 'runner')}"
+
+
 def _target(policy: ChosenPolicy, video: str) -> Path:
     if video:
         return Path(video)
@@ -223,6 +238,7 @@ def _keep(policy: ChosenPolicy, spec: StudySpec, request: EvaluationRequest, sho
         evaluation_seed=spec.evaluation.seed,
         fps=shown.fps,
         shots=shown.shots,
+        beside=shown.beside,
     )
     files = [film, *([shown.poster] if shown.poster else []), facts.write(film)]
     if uri is None:

@@ -38,6 +38,7 @@ class ChosenPolicy:
         seed: Of the trial.
         study: The study that it is from; None for a checkpoint with a space of its own, and for a random policy.
         trial: Its number in the study.
+        num_env_runners: Of the trial.
         chosen_among: Finished trials that it is the best of; 0 where a person named it.
         recorded: Return of each episode of the trial's final evaluation; None where that is not known.
         first_episode: Number of the first evaluation episode that its trial played.
@@ -50,6 +51,7 @@ class ChosenPolicy:
     seed: int = 0
     study: StudyFolder | None = None
     trial: int | None = None
+    num_env_runners: int = 0
     chosen_among: int = 0
     recorded: tuple[float, ...] | None = None
     first_episode: int = 0
@@ -197,6 +199,7 @@ def _of_trial(study: StudyFolder, spec: StudySpec, row: TrialRow, *, chosen_amon
         seed=row.seed,
         study=study,
         trial=row.trial,
+        num_env_runners=row.num_env_runners,
         chosen_among=chosen_among,
         recorded=tuple(last.returns) if last is not None and last.progress >= 1 else None,
         first_episode=row.first_episode,

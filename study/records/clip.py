@@ -44,6 +44,8 @@ class FilmFacts:
     evaluation_seed: int
     fps: float
     shots: tuple[Shot, ...]
+    beside: bool = False
+    """Whether the best episode is seen beside the worst one, in place of the first ones one after another."""
 
     def write(self, film: Path) -> Path:
         """Write them beside the film and return the file."""

@@ -356,6 +356,34 @@ def test_a_film_has_a_picture_for_every_step_and_a_poster(tmp_path):
     assert sorted(each.name for each in file.parent.iterdir()) == ["film.mp4", "film.png"]
 
 
+def test_a_film_says_whose_episode_it_is_and_marks_its_end(tmp_path):
+    frames = [np.full((200, 300, 3), 200, np.uint8)] * 6
+    shown = show(pictures(*frames, fps=10.0), played(5), film=tmp_path / "film.mp4", title="trial 3  4 runners")
+    _, seen = frames_of(shown.file)
+    assert len(seen) == shown.num_frames == 6 + 8  # the end stands still for 0.8 s
+    assert shown.shots[0].num_frames == 14
+    assert shown.shots[0].whole
+    assert seen[0].shape == (200 + 34, 300, 3)  # a strip below the picture, which stays whole
+    assert np.allclose(seen[0][:195], 200, atol=8)
+    strips = [frame[201:] for frame in seen]
+    assert all((strip > 180).any() for strip in strips), "words"
+    assert [strip[-2, -2, 2] > 100 for strip in strips] == [False] * 5 + [True] * 9, "the end has another colour"
+    assert any((strips[0] != strip).any() for strip in strips[1:5]), "the step counts"
+
+
+def test_the_best_episode_stands_beside_the_worst(tmp_path):
+    short, long = ([np.full((200, 300, 3), grey, np.uint8)] * n for grey, n in ((50, 3), (200, 6)))
+    result = SimpleNamespace(returns=(1.0, 9.0, 4.0), seeds=(0, 1, 2), actions=((0,) * 2, (0,) * 5, (0,) * 9))
+    best, worst = pictures(*long, fps=10.0), pictures(*short, fps=10.0)
+    shown = show(best, result, film=tmp_path / "film.mp4", second=worst)
+    _, seen = frames_of(shown.file)
+    assert (shown.beside, [shot.episode for shot in shown.shots]) == (True, [1, 0])
+    assert [shot.num_frames for shot in shown.shots] == [6 + 8, 3 + 8]
+    assert len(seen) == 14  # the shorter one waits at its end
+    assert seen[0].shape == (234, 600, 3)
+    assert (int(seen[-1][100, 100, 0]) > 150, int(seen[-1][100, 500, 0]) > 150) == (True, False)
+
+
 def pictures(*frames, fps):
     """Return a scene that shows these pictures."""
 
