@@ -69,21 +69,48 @@ class StudyIdentity:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A file or folder of a study, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: "StudyFolder", _: object = None) -> Path:
+        return folder.path / self._name
+
+
+@dataclass(frozen=True)
 class StudyFolder:
     """All paths of one study."""
 
     path: Path
 
-    @property
-    def identity_file(self) -> Path:
-        """The study's identity, JSON."""
-        return self.path / "study.json"
-
-    @property
-    def space_file(self) -> Path:
-        """The space as the person wrote it."""
-        return self.path / "space.yaml"
+    identity_file = _Entry("study.json")
+    """The study's identity, JSON."""
+    space_file = _Entry("space.yaml")
+    """The space as the person wrote it."""
+    packed_records = _Entry("records.jsonl.xz")
+    """The records of a packed study."""
+    packed_results = _Entry("results.jsonl.xz")
+    """The records of a packed study without its training iterations."""
+    optuna_journal = _Entry("optuna.journal")
+    """Where `optuna-dashboard` finds the trials of a study without a database for them."""
+    mirror_state = _Entry("mirror.json")
+    """How far MLflow has caught up."""
+    mirror_log = _Entry("mirror.log")
+    """What the mirror process had to say."""
+    tensorboard = _Entry("tensorboard")
+    """Event files for TensorBoard, a folder for each trial. That it is there says that the study keeps them."""
+    table = _Entry("trials.csv")
+    """The table of trials, CSV."""
+    certificate = _Entry("certificate.json")
+    """The certificate of a hold-up study, JSON."""
+    certificate_page = _Entry("certificate.md")
+    """The certificate as a page, Markdown."""
+    checkpoints = _Entry("checkpoints")
+    """One folder per trial with its final policy."""
+    clips = _Entry("clips")
+    """Films of policies, made on request: `best.mp4` with its poster and its facts, `trial_00007.gif`."""
 
     @property
     def records(self) -> Path:
@@ -91,56 +118,6 @@ class StudyFolder:
         file = self.path / "records.jsonl"
         packed = (each for each in (self.packed_records, self.packed_results) if each.exists())
         return file if file.exists() else next(packed, file)
-
-    @property
-    def packed_records(self) -> Path:
-        """The records of a packed study."""
-        return self.path / "records.jsonl.xz"
-
-    @property
-    def packed_results(self) -> Path:
-        """The records of a packed study without its training iterations."""
-        return self.path / "results.jsonl.xz"
-
-    @property
-    def optuna_journal(self) -> Path:
-        """Where `optuna-dashboard` finds the trials of a study without a database for them."""
-        return self.path / "optuna.journal"
-
-    @property
-    def mirror_state(self) -> Path:
-        """How far MLflow has caught up."""
-        return self.path / "mirror.json"
-
-    @property
-    def mirror_log(self) -> Path:
-        """What the mirror process had to say."""
-        return self.path / "mirror.log"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Event files for TensorBoard, a folder for each trial. That it is there says that the study keeps them."""
-        return self.path / "tensorboard"
-
-    @property
-    def table(self) -> Path:
-        """The table of trials, CSV."""
-        return self.path / "trials.csv"
-
-    @property
-    def certificate(self) -> Path:
-        """The certificate of a hold-up study, JSON."""
-        return self.path / "certificate.json"
-
-    @property
-    def certificate_page(self) -> Path:
-        """The certificate as a page, Markdown."""
-        return self.path / "certificate.md"
-
-    @property
-    def checkpoints(self) -> Path:
-        """One folder per trial with its final policy."""
-        return self.path / "checkpoints"
 
     def checkpoint(self, trial: int) -> Path:
         """Return the folder of the final policy of `trial`."""
@@ -150,11 +127,6 @@ class StudyFolder:
     def files(self) -> list[Path]:
         """Every file directly in the folder that a driver and its mirrors read, write or replace."""
         return [self.path / name for name in _FILES]
-
-    @property
-    def clips(self) -> Path:
-        """Films of policies, made on request: `best.mp4` with its poster and its facts, `trial_00007.gif`."""
-        return self.path / "clips"
 
     @property
     def clip_files(self) -> list[Path]:

@@ -92,12 +92,8 @@ class Choices(Model, Generic[T]):
     @model_validator(mode="after")
     def _distinct(self) -> "Choices[T]":
         if len(set(self.choices)) != len(self.choices):
-            raise broken(
-                rule="every choice must differ",
-                got=str(self.choices),
-                fix="Name each value once.",
-                code="choices-not-distinct",
-            )
+            rule = "every choice must differ"
+            raise broken(rule=rule, got=str(self.choices), fix="Name each value once.", code="choices-not-distinct")
         return self
 
 
@@ -134,26 +130,14 @@ class Range(Model, Generic[T]):
             rule = "`low < high` must hold"
             raise broken(rule=rule, got=f"low={low}, high={high}", fix=fix, code="low-not-below-high")
         if self.log and low <= 0:
-            raise broken(
-                rule="`low > 0` must hold with `log: true`",
-                got=f"low={low}",
-                fix="Raise `low` or drop `log`.",
-                code="log-range-from-zero",
-            )
+            rule = "`low > 0` must hold with `log: true`"
+            raise broken(rule=rule, got=f"low={low}", fix="Raise `low` or drop `log`.", code="log-range-from-zero")
         if step is not None and (self.log or step <= 0):
-            raise broken(
-                rule="`step > 0` without `log: true` must hold",
-                got=f"step={step}, log={self.log}",
-                fix="Drop one of the two.",
-                code="step-in-log-range",
-            )
+            rule, got = "`step > 0` without `log: true` must hold", f"step={step}, log={self.log}"
+            raise broken(rule=rule, got=got, fix="Drop one of the two.", code="step-in-log-range")
         if step is not None and not is_multiple(high - low, step):
-            raise broken(
-                rule="`high` must be `low` plus a whole number of steps",
-                got=f"low={low}, high={high}, step={step}",
-                fix="Change one of the three.",
-                code="range-not-whole-steps",
-            )
+            rule, got = "`high` must be `low` plus a whole number of steps", f"low={low}, high={high}, step={step}"
+            raise broken(rule=rule, got=got, fix="Change one of the three.", code="range-not-whole-steps")
         return self
 
 
@@ -165,12 +149,8 @@ def _listed(given: Range[int]) -> list[int]:
     if given.step is not None:
         count = (given.high - given.low) // given.step + 1
         if count > MAX_LISTED:
-            raise broken(
-                rule=f"at most {MAX_LISTED} values",
-                got=str(count),
-                fix="Raise `step`, or leave it out: each value is then twice the last.",
-                code="range-of-too-many-values",
-            )
+            fix = "Raise `step`, or leave it out: each value is then twice the last."
+            raise broken(rule=f"at most {MAX_LISTED} values", got=str(count), fix=fix, code="range-of-too-many-values")
         return list(range(given.low, given.high + 1, given.step))
     values, value = [], given.low
     while value < given.high:

@@ -1,6 +1,6 @@
 """Whatever a study folder holds: rows, or a message that names the file. Never a traceback, never a silent half.
 
-The heavy profile is the same with a hundred times the examples; `fuzz_records.py` goes on from there under atheris.
+The heavy profile is the same with a hundred times the examples.
 """
 
 import lzma

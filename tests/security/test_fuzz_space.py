@@ -1,6 +1,6 @@
 """Whatever a space file holds: a spec, or a message; soon, in little memory, and nothing is run.
 
-The heavy profile is the same with a hundred times the examples; `fuzz_space.py` goes on from there under atheris.
+The heavy profile is the same with a hundred times the examples.
 """
 
 import json
