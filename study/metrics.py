@@ -27,7 +27,7 @@ class Metric:
             added up from the other records whenever a table is made, so that no record of its own holds it.
         source: `measured` by a clock or the system, `counted` exactly, or `computed` from the others or by the learner.
         meaning: One line.
-        mirrored: Whether MLflow gets it too.
+        section: Where TensorBoard shows it, such as `speed`; empty where no mirror gets it.
         of_trial: What the column of this name in a table of trials holds: the `mean` over the timed iterations (those
             after the warm-up), the `weighted mean` by their time, or the `total`, `largest` or `smallest` value of all
             iterations or evaluations; None: a table of trials has no such column.
@@ -38,8 +38,13 @@ class Metric:
     grain: Grain
     source: Source
     meaning: str
-    mirrored: bool = True
+    section: str = ""
     of_trial: Sum | None = None
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether MLflow and TensorBoard get it too."""
+        return bool(self.section)
 
     @property
     def whole(self) -> bool:
@@ -51,8 +56,7 @@ def _read() -> Iterator[Metric]:
     """Yield the quantities of `metrics.csv`, in their order there."""
     with Path(__file__).with_suffix(".csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            mirrored, of_trial = row.pop("mirrored") == "yes", row.pop("of_trial") or None
-            yield Metric(**row, mirrored=mirrored, of_trial=of_trial)  # type: ignore[arg-type]
+            yield Metric(**row | {"of_trial": row["of_trial"] or None})
 
 
 _ALL = tuple(_read())

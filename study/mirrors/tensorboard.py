@@ -3,14 +3,14 @@
 Event files can be continued and not amended. The file of an attempt that had not ended is therefore written anew by the
 next mirror; its first event lets a TensorBoard that reads meanwhile drop what it has seen. The file `.ended` in a
 trial's folder says which attempt is complete. The metrics, their names and their steps are those of MLflow; a tag has
-its group before the name, so that TensorBoard shows few sections of cards that belong together.
+its section (`metrics.csv`) before the name, so that TensorBoard shows few sections of cards that belong together.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from study.metrics import METRICS
 from study.mirrors import mlflow_content as content
 from study.mirrors.base import Mirror
 from study.mirrors.mlflow_content import Point, milliseconds
@@ -21,23 +21,13 @@ from study.space.parameters import SCALE
 
 _RESULTS = ("final_return", "score", "env_steps_per_s")
 """Metrics that the HPARAMS tab shows beside the settings."""
-_GROUPS: Mapping[str, str] = {
-    "return": r"(training|eval|final|peak)_return|score",
-    "speed": r"env_steps_per_s|env_steps|wall_time_s",
-    "target": r".*_to_target(_s)?",
-    "machine": r"peak_rss_mb|cpu_.*|foreign_cores|stolen_cores",
-    "time": r".*_time_s",
-    "runners": r"num_(healthy_env_runners|episodes)|train_batch_size_actual|policy_lag",
-    "learner": r"kl|entropy|vf_.*|policy_loss|num_gradient_updates",
-}
-"""Section of TensorBoard -> the names of its metrics; the first that fits counts."""
 _ENDED = ".ended"
 _STATUS = {"finished": "STATUS_SUCCESS", "failed": "STATUS_FAILURE"}
 
 
 def tag_of(name: str) -> str:
     """Return the tag of a metric: its section and its name, such as `return/final_return`."""
-    return next((f"{group}/{name}" for group, names in _GROUPS.items() if re.fullmatch(names, name)), name)
+    return f"{METRICS[name].section}/{name}"
 
 
 class TensorBoardMirror(Mirror):

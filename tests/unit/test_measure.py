@@ -1,13 +1,15 @@
 import math
 import mmap
+import re
 import time
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from study.errors import TrialError
 from study.hosts.memory import forget_peak_rss, read_peak_rss_mb
-from study.metrics import METRICS
+from study.metrics import METRICS, Grain, Source, Sum
 from study.trial.measure import (
     ProcessMeasurement,
     RunnerMeasurement,
@@ -62,6 +64,13 @@ def test_learner_processes_count_in_cpu_time_and_memory() -> None:
         before, after = alone[name], with_learners[name]
         assert before is not None
         assert after == pytest.approx(before + more)
+
+
+def test_the_list_of_metrics_has_known_words_only() -> None:
+    for metric in METRICS.values():
+        assert metric.grain in get_args(Grain) and metric.source in get_args(Source), metric
+        assert metric.of_trial is None or metric.of_trial in get_args(Sum), metric
+        assert metric.unit and metric.meaning.endswith(".") and re.fullmatch("[a-z]*", metric.section), metric
 
 
 def test_every_metric_of_an_iteration_is_there_and_raw() -> None:
