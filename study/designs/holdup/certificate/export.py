@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from ruamel.yaml import YAML
 
 from study.designs.holdup.certificate.making import Certificate, make_certificate
@@ -39,17 +40,15 @@ def export_python(folder: StudyFolder, scale: int) -> str:
     """
     certificate, spec, setting = _resolved(folder, scale)
     if spec.environment.backend != "gymnasium":
-        fix = "Use `export --format yaml`, which keeps the backend."
-        got = spec.environment.backend
         raise AnalysisError(
             where="environment.backend",
             rule="a plain script makes its environment with Gymnasium",
-            got=got,
-            fix=fix,
+            got=spec.environment.backend,
+            fix="Use `export --format yaml`, which keeps the backend.",
             code="export-needs-gymnasium",
         )
     _check_rllib_can(spec)
-    return f"{_comment(_header(certificate, spec, scale))}\n{_body(spec, setting)}"
+    return f"{_comment(_header(certificate, spec, scale))}\n\n{_script(spec, setting)}"
 
 
 def export_yaml(folder: StudyFolder, scale: int) -> str:
@@ -164,30 +163,55 @@ def _rule(certificate: Certificate, spec: StudySpec, scale: int) -> Iterator[str
         yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
 
 
-def _body(spec: StudySpec, setting: Mapping[str, Value]) -> str:
-    learners = max(spec.resources.num_learners, 1)
-    environment, resources = spec.environment, spec.resources
+def _script(spec: StudySpec, setting: Mapping[str, Value]) -> str:
+    """Return the script without its header, from the template beside this file."""
+    environment = Environment(
+        loader=PackageLoader("study.designs.holdup.certificate", "templates"),
+        undefined=StrictUndefined,
+        autoescape=False,  # Python, not HTML
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "literal": _literal,
+        "limit": lambda value: 'float("inf")' if value is None else repr(value),
+    }
+    module, colon, name = spec.environment.id.partition(":")
+    return environment.get_template("winner.py.j2").render(
+        # `module:name` is a class of the person's own, or an id that the module registers.
+        module=module if colon else "",
+        name=name if colon else spec.environment.id,
+        kwargs=spec.environment.kwargs,
+        max_episode_steps=spec.environment.max_episode_steps,
+        step_wait_ms=spec.environment.step_wait_ms,
+        calls=_calls(spec, setting),
+        env_steps=spec.budget.env_steps,
+        iterations=max((each for each in spec.iterations_axis if each), default=None),
+        time_s=spec.budget.time_s,
+    )
+
+
+def _calls(spec: StudySpec, setting: Mapping[str, Value]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return what is called on RLlib's configuration: methods with their arguments."""
+    resources, learners = spec.resources, max(spec.resources.num_learners, 1)
+    runners = {
+        "num_env_runners": int(setting[SCALE]),
+        "num_envs_per_env_runner": int(setting["num_envs_per_env_runner"]),
+        "num_cpus_per_env_runner": resources.num_cpus_per_env_runner,
+        "rollout_fragment_length": "auto",
+        "sample_timeout_s": resources.sample_timeout_s,
+    }
     training: dict[str, Any] = {
         "train_batch_size_per_learner": int(setting["train_batch_size"]) // learners,
         "minibatch_size": int(setting["minibatch_size"]) // learners,
         **{attribute(name): setting[name] for name in TRAINING},
         "grad_clip_by": "global_norm",
     }
-    calls = [
-        _call("environment", {"env": "winner_env"}),
-        _call(
-            "env_runners",
-            {
-                "num_env_runners": int(setting[SCALE]),
-                "num_envs_per_env_runner": int(setting["num_envs_per_env_runner"]),
-                "num_cpus_per_env_runner": resources.num_cpus_per_env_runner,
-                "rollout_fragment_length": "auto",
-                "sample_timeout_s": resources.sample_timeout_s,
-            },
-        ),
-        _call("training", training),
-        f"    config.rl_module(model_config={_network(spec)})",
-    ]
+    model, head = spec.model, "" if spec.model.conv_filters is None else "head_"
+    network: dict[str, Any] = {} if model.conv_filters is None else {"conv_filters": model.conv_filters}
+    network |= {f"{head}fcnet_hiddens": list(model.fcnet_hiddens), f"{head}fcnet_activation": model.fcnet_activation}
+    network |= {"vf_share_layers": model.vf_share_layers}
     learning: dict[str, Any] = {"num_learners": resources.num_learners}
     if resources.num_learners:
         learning["num_cpus_per_learner"] = resources.num_cpus_per_learner
@@ -197,119 +221,17 @@ def _body(spec: StudySpec, setting: Mapping[str, Value]) -> str:
         "num_cpus_for_main_process": resources.num_cpus_for_main_process,
         "placement_strategy": resources.placement.upper(),
     }
-    calls += [
-        _call("learners", learning),
-        _call("resources", main),
-        "    config.debugging(seed=seed)",
-        *(_call(method, arguments) for method, arguments in spec.rllib.items()),
+    return [
+        ("environment", {"env": "winner_env"}),
+        ("env_runners", runners),
+        ("training", training),
+        ("rl_module", network),
+        ("learners", learning),
+        ("resources", main),
+        ("debugging", {}),
+        *spec.rllib.items(),
     ]
-    limits = {
-        "env_steps": _limit(spec.budget.env_steps),
-        "iterations": _limit(max((each for each in spec.iterations_axis if each), default=None)),
-        "time_s": _limit(spec.budget.time_s),
-    }
-    return _SCRIPT.format(
-        make_env=_make_env(spec),
-        calls="\n".join(calls),
-        env_steps=limits["env_steps"],
-        iterations=limits["iterations"],
-        time_s=limits["time_s"],
-        wait="" if not environment.step_wait_ms else _WAIT.format(wait=environment.step_wait_ms),
-    )
-
-
-def _limit(value: float | None) -> str:
-    """Return a limit of the budget as Python text."""
-    return 'float("inf")' if value is None else repr(value)
-
-
-def _call(method: str, arguments: Mapping[str, Any]) -> str:
-    inside = "\n".join(f"        {name}={_literal(value)}," for name, value in arguments.items())
-    return f"    config.{method}(\n{inside}\n    )"
 
 
 def _literal(value: Any) -> str:
     return pprint.pformat(value, width=WIDTH - 20, sort_dicts=False).replace("\n", "\n        ")
-
-
-def _network(spec: StudySpec) -> str:
-    model = spec.model
-    hiddens, activation = list(model.fcnet_hiddens), model.fcnet_activation
-    arguments: dict[str, Any] = {"fcnet_hiddens": hiddens, "fcnet_activation": activation}
-    if model.conv_filters is not None:
-        arguments = {
-            "conv_filters": model.conv_filters,
-            "head_fcnet_hiddens": hiddens,
-            "head_fcnet_activation": activation,
-        }
-    arguments["vf_share_layers"] = model.vf_share_layers
-    inside = "\n".join(f"            {name}={_literal(value)}," for name, value in arguments.items())
-    return f"DefaultModelConfig(\n{inside}\n        )"
-
-
-def _make_env(spec: StudySpec) -> str:
-    environment = spec.environment
-    kwargs, limit = _literal(environment.kwargs), environment.max_episode_steps
-    module, colon, name = environment.id.partition(":")
-    # `module:name` is a class of the person's own, or an id that the module registers.
-    if not colon:
-        return f"    env = gymnasium.make({environment.id!r}, max_episode_steps={limit}, **{kwargs})"
-    lines = [f"    module = importlib.import_module({module!r})", f"    kwargs = {kwargs}"]
-    lines += [f"    maker = getattr(module, {name!r}, None)"]
-    lines += [f"    env = maker(**kwargs) if maker else gymnasium.make({name!r}, **kwargs)"]
-    if limit is not None:
-        lines += [f"    env = gymnasium.wrappers.TimeLimit(env, {limit})"]
-    return "\n".join(lines)
-
-
-_WAIT = """
-# In the study every training step of an environment waited {wait:g} ms; here it does not."""
-
-_SCRIPT = """
-# Needs `ray[rllib]`, torch and gymnasium, and nothing of the project that found the numbers.
-# What is printed is the return of the exploring training episodes; the study judged greedy evaluations.{wait}
-
-import importlib
-import sys
-
-import gymnasium
-import numpy as np
-from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.tune.registry import register_env
-
-
-def make_env(context=None):
-{make_env}
-    space = env.observation_space
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-        return env  # an image, or a space that RLlib's own connectors flatten
-    low, high = space.low.astype(np.float32), space.high.astype(np.float32)
-    return gymnasium.wrappers.TransformObservation(
-        env, lambda observation: np.asarray(observation, np.float32), gymnasium.spaces.Box(low, high, dtype=np.float32)
-    )
-
-
-def make_config(seed=1):
-    register_env("winner_env", make_env)
-    config = PPOConfig()
-{calls}
-    return config
-
-
-def main():
-    algorithm = make_config(seed=int(sys.argv[1]) if len(sys.argv) > 1 else 1).build_algo()
-    env_steps = iterations = time_s = 0
-    while env_steps < {env_steps} and iterations < {iterations} and time_s < {time_s}:
-        result = algorithm.train()
-        runners = result["env_runners"]
-        env_steps = runners["num_env_steps_sampled_lifetime"]
-        iterations, time_s = result["training_iteration"], result["time_total_s"]
-        print(iterations, env_steps, runners.get("episode_return_mean", "no episode has ended"), sep="\\t")
-    print("policy:", algorithm.save_to_path())
-    algorithm.stop()
-
-
-if __name__ == "__main__":
-    main()
-"""
