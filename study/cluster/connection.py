@@ -24,6 +24,7 @@ from typing import Any, Self
 
 import psutil
 
+from study.cluster.environment import PRIVATE_ENVIRONMENT, SHIPPING_ENVIRONMENT, TUNE_ENVIRONMENT, environment
 from study.designs.registry import design_of
 from study.errors import ClusterError
 from study.hosts.machine import Machine, machine
@@ -34,59 +35,6 @@ from study.space.spec import StudySpec
 
 HANDSHAKE_TIMEOUT_S = 20.0
 """How long Ray's own handshake may take, the import of Ray included."""
-TUNE_ENVIRONMENT = {
-    # Admission is ours (study.driver.admission): Tune may place every trial that we hand out.
-    "TUNE_MAX_PENDING_TRIALS_PG": "1000",
-    # Records are ours; Tune's snapshots and log files would only cost time in its event loop.
-    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
-    "TUNE_RESULT_BUFFER_LENGTH": "1",
-    # Else Tune starts a trial anew by itself, under the same attempt, when its node is drained.
-    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",
-    # The study's own handlers end it cleanly.
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-}
-"""Environment of the driver while Tune runs."""
-
-RAY_ENVIRONMENT = {
-    # Ray lowers the priority of its workers, so that any foreign process on the machine disturbs a measurement.
-    "RAY_worker_niceness": "0",
-    "RAY_AUTH_MODE": "token",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
-"""Environment of every Ray that this project starts."""
-SHIPPING_ENVIRONMENT = {
-    # What git ignores may well be needed: compiled parts of a package, its data. `.rayignore` is respected.
-    "RAY_RUNTIME_ENV_IGNORE_GITIGNORE": "1",
-}
-"""Environment of a driver that brings modules to the nodes of a Ray."""
-PRIVATE_ENVIRONMENT = {
-    **RAY_ENVIRONMENT,
-    # No cluster: Ray's processes take the loopback address, and listen nowhere else. So Ray does on macOS and Windows.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # Gloo, by which several learners meet, would listen on the address of the host's name.
-    "GLOO_SOCKET_IFNAME": "lo",
-}
-"""Environment of a Ray on one machine, for nobody else."""
-
-
-@contextlib.contextmanager
-def environment(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for a while."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def local_shape(*, at_least: int = 0) -> ClusterShape:
@@ -124,8 +72,7 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
     token = {"RAY_AUTH_TOKEN": secrets.token_urlsafe(32)}  # in the environment: no file, nothing in `ps`
     with (
         authentication_as_in_environment(),
-        environment({**PRIVATE_ENVIRONMENT, **token, **TUNE_ENVIRONMENT}),
-        environment_without("RAY_ADDRESS"),
+        environment({**PRIVATE_ENVIRONMENT, **token, **TUNE_ENVIRONMENT, "RAY_ADDRESS": None}),
         authentication_as_in_environment(),
         loopback_only(),
     ):
@@ -167,17 +114,6 @@ def _quieten(verbose: bool) -> None:
     """Keep Tune's own reports off the screen: what matters of them is in the records and in the study's messages."""
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
-
-
-@contextlib.contextmanager
-def environment_without(name: str) -> Iterator[None]:
-    """Unset an environment variable for a while."""
-    value = os.environ.pop(name, None)
-    try:
-        yield
-    finally:
-        if value is not None:
-            os.environ[name] = value
 
 
 def session_path() -> Path:
@@ -271,14 +207,7 @@ def connected_ray(
                 )
             _quieten(verbose)
         except (Exception, SystemExit) as error:  # Ray exits the process when a handshake fails
-            raise ClusterError(
-                where=f"--address {address}",
-                rule="must be a Ray cluster of the same version that accepts us",
-                got=_first_line(error),
-                fix="Check `ray status`, the Ray and Python versions on both sides, and RAY_AUTH_MODE and "
-                "RAY_AUTH_TOKEN.",
-                code="ray-does-not-accept",
-            ) from error
+            raise _refused(address, _first_line(error)) from error
         try:
             yield
         finally:
@@ -308,10 +237,14 @@ def _addresses_of_nodes(address: str) -> set[str]:
         if done.returncode == 0:
             return set(done.stdout.rstrip().rpartition("\n")[2].split())
     reason = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "no answer")
-    raise ClusterError(
+    raise _refused(address, reason[:300])
+
+
+def _refused(address: str, reason: str) -> ClusterError:
+    return ClusterError(
         where=f"--address {address}",
         rule="must be a Ray cluster of the same version that accepts us",
-        got=reason[:300],
+        got=reason,
         fix="Check `ray status`, the Ray and Python versions on both sides, and RAY_AUTH_MODE and RAY_AUTH_TOKEN.",
         code="ray-does-not-accept",
     )
@@ -375,7 +308,7 @@ def _first_line(error: BaseException) -> str:
 # --- while a study runs ----------------------------------------------------------------------------------------------
 
 PERIOD_S = 2.0
-"""How often Ray is looked at."""
+"""How often Ray's servers are asked."""
 PATIENCE_S = 30.0
 """How long it may be away: Ray itself gives up after 60 s (`RAY_gcs_rpc_server_reconnect_timeout_s`)."""
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from packaging.version import InvalidVersion, Version
 
-from study.cluster.connection import environment
+from study.cluster.environment import environment
 from study.doctor.packages import required
 from study.doctor.results import CheckResult, fail, ok, warn
 from study.doctor.storage import nearest

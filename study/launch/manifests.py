@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 import typer
 
-from study.cluster.connection import RAY_ENVIRONMENT
+from study.cluster.environment import RAY_ENVIRONMENT
 from study.designs.registry import make_plan
 from study.launch.files import fill
 from study.launch.options import HostOptions, Hosts, LaunchOptions, Nodes

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from study.cluster.connection import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
+from study.cluster.environment import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
 from study.errors import LaunchError
 from study.hosts.machine import machine
 from study.launch.ports import claim, take_block

@@ -1,7 +1,13 @@
+"""Which Ray a study joins, the shape of a private one, and the watch over its servers."""
+
+import socket
+import threading
+
 import pytest
 
+from study.cluster import connection
 from study.cluster.address import check_address, resolve_address
-from study.cluster.connection import local_shape, private_shape
+from study.cluster.connection import RayWatch, local_shape, private_shape
 from study.errors import ClusterError
 from tests.spaces import spec
 
@@ -31,3 +37,51 @@ def test_a_private_ray_hands_out_the_cores_and_no_less_than_the_largest_trial_re
     assert (real.num_cpus, real.physical_cpus) == (301, here.physical_cpus)
     (emulated,) = private_shape(spec(**many, execution="emulated", parameters__train_batch_size=300)).nodes
     assert emulated.num_cpus == here.physical_cpus
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    monkeypatch.setattr(connection, "PERIOD_S", 0.05)
+    monkeypatch.setattr(connection, "PATIENCE_S", 0.5)
+
+
+def address_of(server):
+    return "{}:{}".format(*server.getsockname())
+
+
+def test_a_server_that_goes_away_is_reported_once_and_by_name(soon):
+    said, reported = [], threading.Event()
+
+    def on_lost(why):
+        said.append(why)
+        reported.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as other, socket.create_server(("127.0.0.1", 0)) as server:
+        address = address_of(server)
+        with RayWatch({"the other": address_of(other), "the head": address}, on_lost):
+            assert not reported.wait(1.5)  # three times its patience, and both are there
+            server.close()
+            assert reported.wait(30)
+            reported.clear()
+            assert not reported.wait(1)
+    assert said == [f"the head ({address}) has not answered for 0.5 s"]
+
+
+def test_a_server_that_comes_back_in_time_was_never_gone(soon, monkeypatch):
+    monkeypatch.setattr(connection, "PATIENCE_S", 30)
+    reported = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+    with RayWatch({"the head": f"{address[0]}:{address[1]}"}, lambda why: reported.set()):
+        assert not reported.wait(0.5)
+        with socket.create_server(address):
+            assert not reported.wait(0.5)
+
+
+def test_a_watch_that_has_ended_reports_nothing(soon):
+    reported = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = address_of(server)
+    with RayWatch({"the head": address}, lambda why: reported.set()):
+        pass
+    assert not reported.wait(1)
