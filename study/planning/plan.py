@@ -144,8 +144,8 @@ def check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int
     objective = spec.search.objective
     mixed = objective in ("cpu_s_to_target", "return_and_cpu_s") and 0 < len(emulated) < len(ways)
     if (objective == "time_to_target_s" and emulated) or mixed:
-        law = "needs real runners" if not mixed else "needs trials that are all real or all emulated"
-        rule = f"{objective} {law}, and {emulated} runners would be emulated here"
+        need = "needs real runners" if not mixed else "needs trials that are all real or all emulated"
+        rule = f"{objective} {need}, and {emulated} runners would be emulated here"
         fix = "Use env_steps_to_target or final_return, set execution, or run where the CPUs are."
         raise ClusterError(where="search.objective", rule=rule, fix=fix, code="objective-needs-real-runners")
 

@@ -10,7 +10,7 @@ from study.errors import SpaceError
 from study.space.parsing import load_space, parse_space
 from study.space.space_file import SHIPPED, Source, read_text
 from study.space.spec import StudySpec
-from tests.spaces import content, spec
+from tests.spaces import spec
 
 
 def faults(**changes):
@@ -314,29 +314,6 @@ def test_the_score_is_linear_between_floor_and_reference_and_clipped(value):
     assert 0 <= score <= 1.2
     if 0 <= value <= 500:
         assert score == pytest.approx(value / 500)
-
-
-@given(st.text(max_size=200))
-def test_any_text_either_loads_or_is_a_space_error(text):
-    try:
-        parse_space(read_text(text, name="fuzz"))
-    except SpaceError as error:
-        assert error.faults
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-        max_leaves=8,
-    ),
-    st.sampled_from(["environment", "parameters", "budget", "search", "rllib", "evaluation"]),
-)
-def test_any_value_in_any_section_either_loads_or_is_a_space_error(value, section):
-    try:
-        parse_space(Source(name="fuzz", content={**content(), section: value}))
-    except SpaceError as error:
-        assert error.faults
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path):

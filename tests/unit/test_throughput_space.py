@@ -151,34 +151,3 @@ def test_the_identity_of_a_recorded_study_is_still_its_own():
     again = parse_space(Source(name="again", content=recorded["spec"]))
     assert again.to_json() == recorded["spec"]
     assert again.digest() == recorded["digest"]
-
-
-WORDS = ("grids", "allocation", "trials", "num_env_runners", "train_batch_size", "iterations", "strong")
-PLACES = ("kind", "throughput", "throughput.grids", "throughput.allocation", "throughput.grids.strong", "parameters")
-
-
-@settings(deadline=None)
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(st.text(max_size=5) | st.sampled_from(WORDS), inner, max_size=3)
-        ),
-        max_leaves=8,
-    ),
-    st.sampled_from(PLACES),
-)
-def test_any_value_in_any_place_either_loads_and_reads_back_or_is_a_space_error(value, place):
-    content = throughput_content()
-    *parents, last = place.split(".")
-    node = content
-    for parent in parents:
-        node = node[parent]
-    node[last] = value
-    try:
-        loaded = parse_space(Source(name="fuzz", content=content))
-    except SpaceError as error:
-        assert error.faults
-    else:
-        assert parse_space(Source(name="again", content=json.loads(json.dumps(loaded.to_json())))) == loaded
