@@ -12,6 +12,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from study.errors import SpaceError
 from study.space.algorithms import ALGORITHMS
+from study.space.parameters import PARAMETERS, attribute
 from study.space.settings import differences
 from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
@@ -38,64 +39,30 @@ def fault(rllib: dict[str, Any], **changes: Any) -> tuple[str, str]:
     return only.where, f"{only.problem} {only.fix}"
 
 
-def test_every_parameter_reaches_rllib() -> None:
-    odd = {
-        "num_env_runners": 3,
-        "num_envs_per_env_runner": 5,
-        "train_batch_size": 1501,
-        "minibatch_size": 77,
-        "num_epochs": 7,
-        "lr": 0.00123,
-        "gamma": 0.977,
-        "lambda": 0.911,
-        "clip_param": 0.177,
-        "entropy_coeff": 0.0133,
-        "grad_clip": 0.77,
-        "vf_clip_param": 55.5,
-        "vf_loss_coeff": 0.33,
-        "kl_coeff": 0.44,
-        "kl_target": 0.022,
-    }
-    assert odd.keys() == set(ALGORITHMS["PPO"].parameters)
-    built = config(setting=odd, seed=17)
-    rllib_names = {"lambda": "lambda_", "train_batch_size": "total_train_batch_size"}
-    assert {name: getattr(built, rllib_names.get(name, name)) for name in odd} == odd
-    assert (built.seed, built.grad_clip_by, built.rollout_fragment_length) == (17, "global_norm", "auto")
-    assert (built.restart_failed_env_runners, built.num_learners) == (False, 0)
-    assert (built.merge_env_runner_states, built.broadcast_env_runner_states) == (False, False)
+SIZES = {"num_env_runners": 3, "num_envs_per_env_runner": 5, "train_batch_size": 1400, "minibatch_size": 77}
 
 
-@pytest.mark.parametrize("algorithm", ["APPO", "IMPALA"])
-def test_every_parameter_of_an_asynchronous_algorithm_reaches_rllib(algorithm: str) -> None:
+@pytest.mark.parametrize("algorithm", ["PPO", "APPO", "IMPALA"])
+def test_every_parameter_reaches_rllib(algorithm: str) -> None:
+    """Each has a value of its own; whoever adds a parameter has nothing to do here."""
+    names = ALGORITHMS[algorithm].parameters
     odd = {
-        "num_env_runners": 3,
-        "num_envs_per_env_runner": 5,
-        "train_batch_size": 1400,
-        "lr": 0.00123,
-        "lr_end_fraction": 0.5,
-        "gamma": 0.977,
-        "clip_param": 0.177,
-        "entropy_coeff": 0.0133,
-        "grad_clip": 0.77,
-        "vf_loss_coeff": 0.33,
-        "kl_coeff": 0.44,
-        "kl_target": 0.022,
-        "rollout_fragment_length": 7,
-        "vtrace_clip_rho_threshold": 1.1,
-        "vtrace_clip_pg_rho_threshold": 1.2,
-        "circular_buffer_num_batches": 3,
-        "circular_buffer_iterations_per_batch": 4,
-        "target_network_update_freq": 5,
+        name: SIZES.get(name, 0.0137 * number if PARAMETERS[name].kind is float else number)
+        for number, name in enumerate(PARAMETERS, start=2)
+        if name in names
     }
-    odd = {name: value for name, value in odd.items() if name in ALGORITHMS[algorithm].parameters}
-    assert odd.keys() == set(ALGORITHMS[algorithm].parameters)
     built = config(setting=odd, seed=17, algorithm=algorithm, budget__env_steps=9000)
-    rllib_names = {"train_batch_size": "total_train_batch_size"}
-    expected = odd | {"lr": [[0, 0.00123], [9000, pytest.approx(0.000615)]]}
-    del expected["lr_end_fraction"]
-    assert {name: getattr(built, rllib_names.get(name, name)) for name in expected} == expected
-    assert (built.num_epochs, built.minibatch_size, built.vtrace, built.seed) == (1, None, True, 17)
-    assert (built.restart_failed_env_runners, built.use_env_runner_state_server) == (False, True)
+    expected = {attribute(name): value for name, value in odd.items() if name != "lr_end_fraction"}
+    expected["total_train_batch_size"] = expected.pop("train_batch_size")
+    if algorithm != "PPO":
+        last = odd["lr"] * odd["lr_end_fraction"]
+        expected |= {"lr": [[0, odd["lr"]], [9000, pytest.approx(last)]], "num_epochs": 1, "minibatch_size": None}
+        expected |= {"vtrace": True, "use_env_runner_state_server": True}
+    else:
+        expected |= {"rollout_fragment_length": "auto", "merge_env_runner_states": False}
+    assert {name: getattr(built, name) for name in expected} == expected
+    assert (built.seed, built.grad_clip_by, built.num_learners) == (17, "global_norm", 0)
+    assert (built.restart_failed_env_runners, built.broadcast_env_runner_states) == (False, False)
 
 
 def test_a2c_is_ppo_with_one_plain_update() -> None:
