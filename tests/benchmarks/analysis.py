@@ -1,10 +1,10 @@
-"""How long analysis takes to load a large study, and how much memory: 100,000 trials on record, 10,000 runs in MLflow.
+"""How long `analysis.open` takes on a large study, and how much memory: 100,000 trials on record, 10,000 in MLflow.
 
 Records are written as a driver writes them, one JSON line each (`--trials` x `--iterations` iterations, every metric),
 by orjson and without syncing. The MLflow store is SQLite with the tables that MLflow's own client makes; runs,
 parameters, tags, latest metrics and (with `--history 1`) metric histories are inserted by SQL, with the keys and texts
-of `study.mirrors.mlflow_content`. Each measurement is a fresh process: its wall time from the import to the tables,
-and its largest resident size.
+of `study.mirrors.mlflow_content`. Each measurement is a fresh process: its wall time from the import to the frame of
+trials, then to the estimates and the answer, and its largest resident size.
 
     python -m tests.benchmarks.analysis [--trials 100000] [--iterations 10] [--runs 10000] [--history 0] [--folder DIR]
 """
@@ -234,33 +234,36 @@ def points_step(latest: dict[str, content.Point]) -> int:
 
 
 def measure(source: str) -> dict[str, Any]:
-    """Load and tabulate; meant for a process of its own."""
+    """Open a study, then compute its estimates and its answer; meant for a process of its own."""
     begun = time.perf_counter()
-    from analysis import load
+    import analysis
 
-    imported = time.perf_counter()
-    data = load.open_study(source)
-    loaded = time.perf_counter()
-    rows = None
-    try:
-        from analysis.scaling import strong_scaling
-    except ImportError:
-        pass
-    else:
-        scaling = strong_scaling(data.runs)
-        rows = sum(len(group.rows) for group in scaling.groups)
+    study = analysis.open(source)
+    trials = len(study.trials)
+    opened = time.perf_counter()
+    opened_gb = peak_gb()
+    estimates = len(study.estimates())
+    estimated = time.perf_counter()
+    sentence = study.answer().sentence
     ended = time.perf_counter()
     return {
-        "runs": len(data.runs),
-        "import_s": round(imported - begun, 2),
-        "load_s": round(loaded - imported, 2),
-        "tabulate_s": round(ended - loaded, 2),
+        "trials": trials,
+        "open_s": round(opened - begun, 2),
+        "open_peak_gb": opened_gb,
+        "estimates": estimates,
+        "estimates_s": round(estimated - opened, 2),
+        "answer_s": round(ended - estimated, 2),
         "total_s": round(ended - begun, 2),
         "cpu_s": round(time.process_time(), 2),
-        "rows_of_the_table": rows,
-        "peak_rss_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2),
-        "problems": list(data.problems),
+        "peak_gb": peak_gb(),
+        "answer": sentence,
+        "problems": list(study.problems),
     }
+
+
+def peak_gb() -> float:
+    """Return the largest resident size of this process so far."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2)
 
 
 def in_a_process(source: str) -> dict[str, Any]:
