@@ -8,7 +8,6 @@ from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COL
 from analysis.load.folder import from_folder
 from analysis.load.source import from_mlflow, open_study
 from analysis.load.study_data import Kind, StudyData
-from analysis.load.tables_of_records import curves, evaluations, trials
 
 __all__ = [
     "EVALUATION_COLUMNS",
@@ -17,10 +16,7 @@ __all__ = [
     "Column",
     "Kind",
     "StudyData",
-    "curves",
-    "evaluations",
     "from_folder",
     "from_mlflow",
     "open_study",
-    "trials",
 ]

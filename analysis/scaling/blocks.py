@@ -17,6 +17,8 @@ Block = Hashable
 Logs = Mapping[Block, float]
 """Mean logarithm of a cell's runs by block."""
 
+LARGEST_LOG = 700.0
+"""Logarithm of about the largest double: beyond, an upper end is open."""
 PAIRED = "paired t on logs"
 WELCH = "Welch t on logs"
 BY_DEFINITION = "by definition"
@@ -137,7 +139,7 @@ def ratio_of_totals(
     return Estimate(
         value=value,
         low=value * float(np.exp(-half)),
-        high=value * float(np.exp(half)),
+        high=value * float(np.exp(half)) if half < LARGEST_LOG else float("inf"),
         n=above.size,
         level=level,
         method=method,

@@ -241,7 +241,7 @@ def measure(source: str) -> dict[str, Any]:
     study = analysis.open(source)
     trials = len(study.trials)
     opened = time.perf_counter()
-    opened_gb = peak_gb()
+    opened_cpu, opened_gb = time.process_time(), peak_gb()
     estimates = len(study.estimates())
     estimated = time.perf_counter()
     sentence = study.answer().sentence
@@ -249,6 +249,7 @@ def measure(source: str) -> dict[str, Any]:
     return {
         "trials": trials,
         "open_s": round(opened - begun, 2),
+        "open_cpu_s": round(opened_cpu, 2),
         "open_peak_gb": opened_gb,
         "estimates": estimates,
         "estimates_s": round(estimated - opened, 2),

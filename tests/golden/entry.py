@@ -17,8 +17,8 @@ import pandas as pd
 import ray.tune
 from typer.testing import CliRunner
 
+import analysis
 import study.driver.run  # noqa: F401 (it has names that `on_cluster` replaces)
-from analysis.load import trials
 from study.cli import commands as command_line
 from study.cluster import address, connection
 from study.designs.registry import make_plan
@@ -235,4 +235,4 @@ def write_trials_csv(study_folder: Path, target: Path) -> None:
 
 def frame_of(study_folder: Path) -> pd.DataFrame:
     """Return a recorded study's trials as the analysis has them."""
-    return trials(study_folder)
+    return analysis.open(study_folder).trials

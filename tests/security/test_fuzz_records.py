@@ -24,7 +24,7 @@ FEW = settings(max_examples=150, deadline=None, suppress_health_check=list(Healt
 MANY = settings(FEW, max_examples=15_000)
 
 
-WAYS = ("lines", "ledger", "identity", "runs", "iterations", "evaluations", "trials", "curves")
+WAYS = ("lines", "ledger", "identity", "runs", "iterations", "evaluations")
 
 
 def read_all(folder: StudyFolder, ways: Sequence[str] = WAYS) -> list[str]:
@@ -40,8 +40,6 @@ def read_all(folder: StudyFolder, ways: Sequence[str] = WAYS) -> list[str]:
         "runs": data(lambda study: (study.runs, study.sheet, study.problems)),
         "iterations": data(lambda study: study.iterations()),
         "evaluations": data(lambda study: study.evaluations()),
-        "trials": lambda: load.trials(folder.path),
-        "curves": lambda: load.curves(folder.path),
     }
     ends = []
     begin = time.process_time()

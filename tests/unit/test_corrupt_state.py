@@ -168,7 +168,7 @@ def resume(path):
             assert after[number] == row, "a trial that had ended was run again"
         else:
             assert (after[number].attempt, after[number].setting) == (row.attempt + 1, row.setting)
-    assert load.trials(path)["trial"].tolist() == list(range(6))
+    assert load.from_folder(path).runs["trial"].tolist() == list(range(6))
     lines = (path / "trials.csv").read_text().splitlines()
     assert len(lines) == 7
     return resumed
@@ -187,10 +187,7 @@ def status(path):
 
 def frames(path):
     data = load.from_folder(path)
-    return [
-        *(data.runs, data.iterations(), data.evaluations()),
-        *(load.trials(path), load.curves(path), load.evaluations(path)),
-    ]
+    return [data.runs, data.iterations(), data.evaluations()]
 
 
 def told(call, *arguments):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import analysis
 from analysis.figures import return_curves
-from analysis.load import open_study, trials
+from analysis.load import open_study
 from study.designs.holdup.certificate.making import verify
 from study.designs.holdup.replay import replay, to_markdown
 from study.records.folder import StudyFolder
@@ -18,7 +19,7 @@ PROTOCOL = (ANALYSIS.parent / "study" / "designs" / "holdup" / "README.md").read
 
 
 def test_the_table_is_complete():
-    frame = trials(ANALYSIS / "example_table")
+    frame = analysis.open(ANALYSIS / "example_table").trials
     assert len(frame) == 24 * 8 * 2
     assert set(frame["status"]) == {"finished"}
     assert set(frame["execution"]) == {"emulated"}
@@ -92,7 +93,7 @@ def test_coinrun_is_learnt_for_levels_that_were_never_seen():
     """Three seeds on test levels against a random policy there: 500 episodes, as the space's header says."""
     header = (ANALYSIS.parent / "search_spaces" / "coinrun_ppo.yaml").read_text()
     (upper,) = re.findall(r"A random policy gets [\d.]+ \[[\d.]+, ([\d.]+)\]", header)
-    finals = trials(ANALYSIS / "example_coinrun")["final_return"]
+    finals = analysis.open(ANALYSIS / "example_coinrun").trials["final_return"]
     estimate = mean_interval(finals)
     assert estimate.n == 3
     assert f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]" in header

@@ -18,7 +18,7 @@ from study.records.folder import StudyFolder
 from study.records.ledger import fold
 from study.records.log import RecordLog
 from study.records.packing import pack
-from study.records.records import Iteration, open_records, read_lines
+from study.records.records import Evaluation, Iteration, open_records, read_lines
 from study.records.table import table_row, write_table
 from study.space.parameters import PARAMETERS
 from tests import holdup, synthetic
@@ -154,10 +154,10 @@ def test_episodes_that_were_cut_are_in_the_table(tmp_path):
     cut = [replace(synthetic.evaluation(0, number), num_cut=number) for number in (1, 2)]
     synthetic.append(folder, synthetic.opened(), synthetic.started(0), synthetic.built(0), *cut)
     synthetic.append(folder, synthetic.started(1), synthetic.built(1))
-    for frame in (load.trials(folder.path), load.from_folder(folder.path).runs):
-        seen, not_evaluated = frame[["num_evaluations", "num_eval_episodes", "num_cut"]].to_numpy().tolist()
-        assert seen == [2, 6, 3]
-        assert all(value is pd.NA for value in not_evaluated)
+    runs = load.from_folder(folder.path).runs
+    seen, not_evaluated = runs[["num_evaluations", "num_eval_episodes", "num_cut"]].to_numpy().tolist()
+    assert seen == [2, 6, 3]
+    assert all(value is pd.NA for value in not_evaluated)
 
 
 def test_rates_are_totals_over_totals_after_the_first_iteration(tmp_path):
@@ -196,14 +196,20 @@ def test_chunks_change_nothing(study, monkeypatch):
 
 
 def test_iterations_and_evaluations_are_those_of_the_latest_attempts(study):
-    data, curves, evaluations = load.from_folder(study.path), load.curves(study.path), load.evaluations(study.path)
-    iterations = data.iterations()
+    data, latest = load.from_folder(study.path), {0: 1, 1: 1, 2: 2, 3: 1, 4: 1}
+    lines = [line.record for line in read_lines(study.records)]
+    own = [each for each in lines if isinstance(each, (Iteration, Evaluation)) and latest[each.trial] == each.attempt]
+    iterations, evaluations = data.iterations(), data.evaluations()
     assert list(iterations) == list(load.ITERATION_COLUMNS)
-    for name in curves:
-        pd.testing.assert_series_equal(iterations[name].astype(curves[name].dtype), curves[name], check_exact=True)
-    got = data.evaluations()
-    for name in evaluations:
-        pd.testing.assert_series_equal(got[name].astype(evaluations[name].dtype), evaluations[name], check_exact=True)
+    wanted = [each for each in own if isinstance(each, Iteration)]
+    for name in ("trial", "iteration", "env_steps", "wall_time_s"):
+        assert iterations[name].tolist() == [getattr(each, name) for each in wanted]
+    for name in wanted[0].metrics.keys() & set(iterations):
+        known = [value for each in wanted if (value := each.metrics[name]) is not None]
+        assert iterations[name].dropna().tolist() == known
+    seen = [each for each in own if isinstance(each, Evaluation)]
+    assert evaluations["eval_return"].tolist() == [sum(each.returns) / len(each.returns) for each in seen]
+    assert evaluations["num_episodes"].tolist() == [len(each.returns) for each in seen]
     assert iterations["entropy"].isna().all()
 
 
