@@ -21,7 +21,12 @@ from study.records.records import (
 )
 from tests.spaces import spec
 
-PROVENANCE = {"git": {"commit": "abc", "dirty": False}, "versions": {"ray": "2.60.0"}, "hostname": "here"}
+PROVENANCE = {
+    "git": {"commit": "abc", "dirty": False},
+    "versions": {"ray": "2.60.0"},
+    "hostname": "here",
+    "command": ["/opt/study/__main__.py", "run", "spaces/demo.yaml"],
+}
 CLUSTER = {"num_cpus": 8, "nodes": [{"address": "n0", "num_cpus": 8}]}
 
 

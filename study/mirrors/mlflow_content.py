@@ -42,7 +42,7 @@ EFFECTIVE = "effective"
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
 """Tag with the text above a run's page: of the study's run the answer, once there is one."""
-BEST = "best_run_return/{}_runners"
+BEST = "best_run_return/runners_{}"
 """Metric of the study's run: the largest `final_return` of one trial at a scale, as far as trials have ended."""
 COLOUR = "mlflow.runColor"
 _FIRST = ("final_return", "training_return", "env_steps_per_s")
@@ -144,11 +144,17 @@ def opened_tags(record: StudyOpened) -> dict[str, str]:
             "cluster.num_cpus": str(record.cluster.get("num_cpus", "")),
             "cluster.num_nodes": str(len(nodes)),
             "cluster.nodes": _short(nodes),
-            "mlflow.source.name": shlex.join(record.provenance.get("command") or []),
+            "mlflow.source.name": _source(record.provenance.get("command") or []),
             "mlflow.source.type": "LOCAL",
             **{f"provenance.{key}": value for key, value in _flat(record.provenance)},
         }
     )
+
+
+def _source(command: Sequence[str]) -> str:
+    """Return a command line without folders: of a text with slashes MLflow shows what is behind the last one."""
+    words = [word.rpartition("/")[2] for word in command]
+    return shlex.join(words).replace("__main__.py", "python -m study", 1)
 
 
 def closed_tags(record: StudyClosed) -> dict[str, str]:

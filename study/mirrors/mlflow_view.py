@@ -96,11 +96,6 @@ def _charts(params: Sequence[str], best: str, spec: StudySpec) -> list[Mapping[s
         _chart("PARALLEL", _PARAMETERS, selectedParams=list(params), selectedMetrics=[best], showAllRuns=True),
         *curve,
         *(_chart("BAR", metricKey=name, dataAccessKey=name) for name in results),
-        _chart(
-            "SCATTER",
-            xaxis={"key": SCALE, "type": "PARAM"},
-            yaxis={"key": "env_steps_per_s", "type": "METRIC", "dataAccessKey": "env_steps_per_s"},
-        ),
     ]
 
 

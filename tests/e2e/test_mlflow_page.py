@@ -6,27 +6,47 @@ Pictures of the pages go to the folder named by STUDY_SCREENSHOTS, else to pytes
 import json
 import os
 import shlex
-import signal
-import socket
-import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from mlflow import MlflowClient
 from rich.console import Console
 
 from study.cli.run import print_end
+from study.cli.syncing import show_answer
 from study.driver.run import StudyResult
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed, TrialEnded, TrialStarted
-from tests.e2e.commands import environment
-from tests.integration.mlflow_tools import wait_until
+from tests.integration.mlflow_tools import Server
 from tests.synthetic import append, built, evaluation, iteration, make_folder, opened, sync_mlflow
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-Keys = webdriver.Keys
+pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+
+
+@dataclass
+class Study:
+    """A study and its page."""
+
+    folder: StudyFolder
+    page: str
+    address: str
+
+    @property
+    def client(self) -> MlflowClient:
+        return MlflowClient(self.folder.identity().tracking_uri)
+
+    @property
+    def experiment(self) -> str:
+        return self.client.get_experiment_by_name("demo").experiment_id
+
+    def runs(self, role: str) -> dict[int, str]:
+        found = self.client.search_runs([self.experiment], f"tags.`study.role` = '{role}'")
+        return {int(run.data.tags.get("study.trial", 0)): run.info.run_id for run in found}
+
 
 SCALES = (1, 2, 4, 2, 4, 1)
 BATCHES = (400, 800, 1600, 1000, 500, 700)
@@ -72,22 +92,40 @@ def records_of(trial):
             "score": 0.0 if failed else FINAL[trial] / 500,
             "wall_time_s": 12.5,
         },
-        checkpoint=None,
+        checkpoint=None if failed else f"checkpoints/trial_{trial:05d}",
     )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> StudyFolder:
+@pytest.fixture(scope="module", params=["SQLite", "server"])
+def study(request, tmp_path_factory):
+    """A study in MLflow, and the address that the end of its run prints, served as printed; only the port is another.
+
+    The address is that of a store with `mlflow ui`, or that of a server.
+    """
     place = tmp_path_factory.mktemp("study")
-    folder = make_folder(place / "demo", f"sqlite:///{place}/mlflow.db")
+    server = Server(place)
+    if request.param == "server":
+        server.start()
+    uri = server.uri if request.param == "server" else f"sqlite:///{place}/mlflow.db"
+    folder = make_folder(place / "demo", uri)
     append(folder, opened(), *(record for trial in range(len(SCALES)) for record in records_of(trial)))
     append(folder, StudyClosed(session=1, reason="complete"))
     sync_mlflow(folder)
-    return folder
+    assert show_answer(folder, uri) == ""
+    command, address = printed(folder)
+    if command:
+        place, port = tmp_path_factory.mktemp("elsewhere"), server.port
+        more = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+        server.start(command=[str(Path(sys.executable).parent / command[0]), *command[1:], *more], cwd=place)
+        address = address.replace(":5000", f":{port}")
+    try:
+        yield Study(folder, address.partition("/#")[0], address)
+    finally:
+        server.stop()
 
 
-def printed_command(folder: StudyFolder) -> list[str]:
-    """Return the words of the `mlflow ui` line that the end of a study prints."""
+def printed(folder: StudyFolder) -> tuple[list[str], str]:
+    """Return the words of the `mlflow ui` line that the end of a study prints, if any, and the address to open."""
     result = StudyResult(
         folder=folder,
         identity=folder.identity(),
@@ -100,40 +138,9 @@ def printed_command(folder: StudyFolder) -> list[str]:
         console = Console(width=140, record=True, file=nowhere)
         print_end(console, result, "again")
         said = console.export_text()
-    (line,) = [line for line in said.splitlines() if "mlflow ui" in line]
-    return shlex.split(line[line.index("mlflow ui") :])
-
-
-@pytest.fixture(scope="module")
-def page(folder, tmp_path_factory):
-    """The address of `mlflow ui`, started as printed; only the port is another, and only this machine sees it."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    program, *rest = printed_command(folder)
-    words = [str(Path(sys.executable).parent / program), *rest, "--host", "127.0.0.1", "--port", str(port)]
-    settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    place = tmp_path_factory.mktemp("ui")
-    with (place / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*words, "--workers", "1"],
-            cwd=place,
-            env=environment() | settings,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-
-    def listens():
-        assert process.poll() is None, (place / "log").read_text()
-        with socket.socket() as connection:
-            return connection.connect_ex(("127.0.0.1", port)) == 0
-
-    try:
-        wait_until(listens, 60)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    commands = [shlex.split(line[line.index("mlflow ui") :]) for line in said.splitlines() if "mlflow ui" in line]
+    (address,) = [word for word in said.split() if "/#/experiments" in word]
+    return (commands[0] if commands else []), address
 
 
 def text(browser):
@@ -152,65 +159,55 @@ def await_texts(browser, picture, *wanted, seconds=30):
     assert not missing, f"not on the page: {missing}; the page says: {text(browser)[:3000]}"
 
 
-def press(browser, selector, by="css selector", seconds=10):
-    """Press the first element that `selector` finds."""
-    wait_until(lambda: browser.find_elements(by, selector), seconds)
-    browser.find_elements(by, selector)[0].click()
-    time.sleep(0.5)
+COLUMNS = ("num_env_runners", "train_batch_size", "lr", "final_return", "score", "env_steps_per_s", "wall_time_s")
+NAMES = [f"trial {trial} · {scale} runner" for trial, scale in enumerate(SCALES)]
 
 
-@pytest.fixture(scope="module")
-def experiment(folder):
-    from mlflow import MlflowClient
-
-    client = MlflowClient(folder.identity().tracking_uri)
-    experiment = client.get_experiment_by_name("demo")
-    runs = client.search_runs([experiment.experiment_id], "tags.`study.role` = 'trial'")
-    return experiment.experiment_id, {int(run.data.tags["study.trial"]): run.info.run_id for run in runs}
-
-
-COLUMNS = ("num_env_runners", "train_batch_size", "lr", "final_return")
+def test_the_printed_address_opens_the_trials_in_the_order_of_their_returns(study, browser, pictures):
+    browser.get(study.address)
+    await_texts(browser, pictures / "first.png", *NAMES, *COLUMNS, "timing", "oversubscribed", "Model training")
+    shown = text(browser)
+    ranks = sorted(range(len(SCALES)), key=lambda trial: (trial == FAILED, -FINAL[trial]))
+    places = [shown.index(f"trial {trial} ·") for trial in ranks]
+    assert places == sorted(places)
+    assert f"{len(SCALES) + 1} matching runs" in shown
 
 
-def test_the_table_lists_every_trial_with_parameters_and_metrics(page, browser, pictures, experiment):
-    number, runs = experiment
-    assert len(runs) == len(SCALES)
-    browser.get(f"{page}/#/experiments/{number}/runs")
-    await_texts(browser, pictures / "experiment.png", "demo", f"{len(SCALES) + 1} matching runs")
-    press(browser, "[role=gridcell] button")  # MLflow folds the trials below their study
-    names = [f"trial {trial} · {scale} runner" for trial, scale in enumerate(SCALES)]
-    await_texts(browser, pictures / "unfolded.png", *names)
-    columns = "//*[normalize-space(text())='Columns']/ancestor-or-self::button"
-    press(browser, columns, by="xpath")
-    for name in COLUMNS:
-        search = browser.find_element("css selector", "input[placeholder='Search columns']")
-        search.send_keys(Keys.CONTROL, "a")
-        search.send_keys(name)
-        line = f"//*[contains(@class, 'tree-treenode')][normalize-space()='{name}']"
-        press(browser, f"{line}//*[contains(@class, 'tree-checkbox')]", by="xpath")
-    press(browser, columns, by="xpath")
-    await_texts(browser, pictures / "runs.png", *names, *COLUMNS, *map(str, FINAL[:FAILED]))
+def test_its_charts_begin_with_parameters_and_results(study, browser, pictures):
+    browser.get(f"{study.address}&compareRunsMode=CHART")
+    sections = ["Parameters and result", "Results", "best_run_return", "Model metrics"]
+    await_texts(browser, pictures / "charts.png", *sections, "Parallel Coordinates", "eval_return", "final_return")
+    places = [text(browser).index(title) for title in sections]
+    assert places == sorted(places)
+    assert drawn(browser) > 0, "no chart has a line with points"
+    assert "kl" not in text(browser).split(), "the other metrics are not folded"
 
 
-def test_a_trial_shows_its_parameters_and_results(page, browser, pictures, experiment):
-    number, runs = experiment
-    browser.get(f"{page}/#/experiments/{number}/runs/{runs[0]}")
-    wanted = [*COLUMNS, str(BATCHES[0]), str(RATES[0]), "410.5", "oversubscribed"]
+def test_the_run_of_the_study_shows_the_answer(study, browser, pictures):
+    (run,) = study.runs("study").values()
+    browser.get(f"{study.page}/#/experiments/{study.experiment}/runs/{run}")
+    await_texts(browser, pictures / "study.png", "learnt best", "best_run_return/runners_4", "123.75", "run demo.yaml")
+
+
+def test_a_trial_shows_its_parameters_results_environment_and_policy(study, browser, pictures):
+    run = study.runs("trial")[0]
+    browser.get(f"{study.page}/#/experiments/{study.experiment}/runs/{run}")
+    wanted = [*COLUMNS, str(BATCHES[0]), str(RATES[0]), "410.5", "CartPole-v1", "policy of trial 0"]
     await_texts(browser, pictures / "trial.png", *wanted)
 
 
-def test_a_chart_of_the_returns_has_data(page, browser, pictures, experiment):
-    number, runs = experiment
-    browser.get(f"{page}/#/experiments/{number}/runs/{runs[0]}/model-metrics")
-    await_texts(browser, pictures / "charts.png", "eval_return")
-    assert drawn(browser) > 0, "no chart has a line with points"
+def test_policies_are_compared_by_their_results(study, browser, pictures):
+    browser.get(f"{study.page}/#/experiments/{study.experiment}/models?workflowType=machine_learning")
+    models = [f"policy of trial {trial}" for trial in range(len(SCALES)) if trial != FAILED]
+    await_texts(browser, pictures / "models.png", *models, "CartPole-v1", "final_return")
 
 
-def test_runs_compare_side_by_side(page, browser, pictures, experiment):
-    number, runs = experiment
-    chosen = quote(json.dumps([runs[trial] for trial in range(len(SCALES))]))
-    browser.get(f"{page}/#/compare-runs?runs={chosen}&experiments={quote(json.dumps([number]))}")
-    await_texts(browser, pictures / "compare.png", "Parallel Coordinates", *COLUMNS, *map(str, BATCHES))
+def test_the_comparison_of_chosen_runs_begins_with_the_return(study, browser, pictures):
+    chosen = quote(json.dumps([run for trial, run in study.runs("trial").items() if trial != FAILED]))
+    browser.get(f"{study.page}/#/compare-runs?runs={chosen}&experiments={quote(json.dumps([study.experiment]))}")
+    await_texts(browser, pictures / "compare.png", "Parallel Coordinates", *COLUMNS, *map(str, BATCHES[:FAILED]))
+    metric = "//*[normalize-space(text())='Metrics:']/following::*[contains(@class, 'select-selection-item')][1]"
+    assert browser.find_element("xpath", metric).text == "final_return"
 
 
 def drawn(browser):

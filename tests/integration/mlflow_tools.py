@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,16 +188,18 @@ class Server:
         self.uri = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, timeout_s: float = 60.0) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
-        command += ["--host", "127.0.0.1", "--port", str(self.port)]
+    def start(self, timeout_s: float = 60.0, *, command: Sequence[str] = (), cwd: Path | None = None) -> None:
+        """Start it, or `command` in its place, and wait until it answers."""
         store = self.database if isinstance(self.database, str) else f"sqlite:///{self.database}"
-        command += ["--backend-store-uri", store]
-        command += ["--artifacts-destination", str(self._folder / "artifacts")]
+        command = command or [
+            *(sys.executable, "-m", "mlflow", "server", "--workers", "1"),
+            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--backend-store-uri", store, "--artifacts-destination", str(self._folder / "artifacts")),
+        ]
         settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, start_new_session=True, env=os.environ | settings
+                command, stdout=log, stderr=log, start_new_session=True, env=os.environ | settings, cwd=cwd
             )
         wait_until(self.answers, timeout_s)
 
