@@ -131,7 +131,7 @@ def limits(node: NodeReport, around: Surroundings) -> CheckResult:
     if around.cluster is None:  # ray.init raises it itself
         files = max(files, min(facts["open_files_hard"], RAISED_FILES))
     few = f"{files} open files allowed"
-    more = f"`ulimit -n {RAISED_FILES}` before Ray starts; where refused, ask for a higher limit in limits.conf."
+    more = f"Run `ulimit -n {RAISED_FILES}` before Ray starts; where refused, ask for a higher limit in limits.conf."
     need = THREADS_PER_PROCESS * max(node.num_cpus, 1)
     tight = f"{facts['thread_limit']} leaves room for {room} threads; {node.num_cpus} processes may start {need}"
     raise_it = "Raise it (`ulimit -u`, or the container's or the job's pids limit)."
@@ -194,7 +194,7 @@ def other_work(node: NodeReport, around: Surroundings) -> CheckResult | None:
     if load["stolen_cores"] > STOLEN_SHARE * cores:
         return warn(
             f"the hypervisor took {load['stolen_cores'] / cores:.0%} of the CPU time",
-            "A shared virtual machine: repeat timings at other hours, or use dedicated hardware.",
+            "Repeat timings at other hours, or use dedicated hardware: this virtual machine shares its CPUs.",
         )
     if load["pressure"] is None:
         return warn(
@@ -223,6 +223,6 @@ def frequency(node: NodeReport, around: Surroundings) -> CheckResult:
     if slow:
         return warn(
             f"CPU frequency governor {', '.join(sorted(slow))}: the clock follows the load{turbo}",
-            "`cpupower frequency-set -g performance`, where you may; else leave out the first iterations of trials.",
+            "Run `cpupower frequency-set -g performance` where you may; else leave out the first iterations.",
         )
     return ok(f"CPU frequency governor {', '.join(sorted(governors))}{turbo}")

@@ -3,6 +3,7 @@
 from importlib import metadata
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from study.doctor.results import CheckResult, fail, ok, on_every_node, some, warn
 from study.doctor.surroundings import NodeReport, Surroundings
@@ -15,20 +16,19 @@ RESULTS = ("ray", "torch", "numpy", "gymnasium", "optuna", "mlflow", "scipy", "e
 
 def requirements(around: Surroundings) -> CheckResult:
     """Whether the packages here are of versions that this project allows: tested, and without known holes."""
-    needed = required()
+    needed, versions = required(), around.here.facts["software"]["versions"]
+    fix = "Type `pip install -e .` in the checkout: it brings what it was tested with."
     if not needed:
-        return warn(f"{DISTRIBUTION} runs from its sources and is not installed", "pip install -e . in its checkout.")
+        return warn(f"{DISTRIBUTION} runs from its sources and is not installed", fix)
     broken = []
     for each in needed:
-        try:
-            version = metadata.version(each.name)
-        except metadata.PackageNotFoundError:
+        version = versions.get(canonicalize_name(each.name))
+        if version is None:
             broken.append(f"{each.name} is missing")
-            continue
-        if not each.specifier.contains(version, prereleases=True):
+        elif not each.specifier.contains(version, prereleases=True):
             broken.append(f"{each.name} {version} instead of {each.specifier}")
     if broken:
-        return fail(some(broken), "pip install -e . in the checkout brings what it was tested with.")
+        return fail(some(broken), fix)
     return ok(f"all {len(needed)} requirements are met")
 
 

@@ -1,6 +1,5 @@
 """Whether Ray lets us in, asks for a token, and how it starts its workers. Judges facts; imports no Ray."""
 
-import os
 import shlex
 
 from study.doctor.results import CheckResult, fail, failed, ok, on_every_node, some, warn
@@ -15,7 +14,8 @@ def connection(around: Surroundings) -> CheckResult:
     if around.refusal is not None:
         result = failed(around.refusal)
         fix = result.fix
-        if os.environ.get("RAY_AUTH_MODE") is None and around.here.facts["token"]["token_file"]:
+        mine = around.here.facts["token"]
+        if mine["mode"] is None and mine["token_file"]:
             fix += f" A token exists here, so that Ray's head may ask for it: {TOKEN_HELP}."
         return fail(result.found, f"{fix} All further checks are about this machine alone.")
     if around.cluster is None:
@@ -55,7 +55,7 @@ def token(node: NodeReport, around: Surroundings) -> CheckResult | None:
     if facts["token_file"] is not None and facts["token_readers"]:
         return fail(
             f"{facts['token_readers']} can read {facts['token_file']}, and with it run code in your Ray",
-            f"chmod 600 {shlex.quote(facts['token_file'])}, and make a new token (`ray get-auth-token --generate`).",
+            f"Run `chmod 600 {shlex.quote(facts['token_file'])}`; make a new token (`ray get-auth-token --generate`).",
         )
     if ray is None:
         return ok("a private Ray makes a token of its own")

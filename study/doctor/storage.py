@@ -7,7 +7,6 @@ tell, and a quota shows only then.
 import fcntl
 import os
 import shlex
-import shutil
 import socket
 import stat
 import tempfile
@@ -72,13 +71,13 @@ def _exposed(place: Path) -> CheckResult | None:
     if (exposed := open_place(place)) is not None:
         return warn(
             f"everybody may write to {exposed}: a study below it could be exchanged, and is not resumed",
-            f"chmod o-w {shlex.quote(str(exposed))}.",
+            f"Run `chmod o-w {shlex.quote(str(exposed))}`.",
         )
     status = place.stat()
     if group_may_write(status) and not status.st_mode & stat.S_ISVTX:
         return warn(
             f"its group may write to {place}: a study that you resume from there could be somebody else's",
-            f"chmod g-w {shlex.quote(str(place))}.",
+            f"Run `chmod g-w {shlex.quote(str(place))}`.",
         )
     return None
 
@@ -101,7 +100,7 @@ def free_space(around: Surroundings) -> CheckResult:
     status = os.statvfs(place)
     if status.f_files and not status.f_favail:
         return fail(f"no more files can be made on the file system of {place} (inodes)", "Remove some files.")
-    free_mb = shutil.disk_usage(place).free // 2**20
+    free_mb = status.f_bavail * status.f_frsize // 2**20
     found = f"{gigabytes(free_mb)} are free for {place}"
     if free_mb < LITTLE_MB:
         return fail(found, "Free some space: a study whose records cannot be written stops.")

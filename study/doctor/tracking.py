@@ -89,7 +89,7 @@ def _database(uri: str, path: Path | None) -> CheckResult:
     try:
         engine = sqlalchemy.create_engine(readable)
     except ImportError as error:
-        return fail(f"its database driver is missing: {error}", "pip install it beside MLflow.")
+        return fail(f"its database driver is missing: {error}", "Install it beside MLflow with pip.")
     try:
         tables = set(sqlalchemy.inspect(engine).get_table_names())
         if not tables:

@@ -6,6 +6,7 @@ Sources: sbatch(1); OAR 2.5 "environment variables"; PBS Professional 2022.1 Use
 import os
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,14 +106,19 @@ def granted_cpus(host_names: Sequence[str], variables: Mapping[str, str] = os.en
                 return count, name
     if variables.get("OAR_NODEFILE"):
         try:
-            lines = [line.strip() for line in _file(variables, "OAR_NODEFILE").read_text().splitlines()]
+            counts = cpus_of_hosts(_file(variables, "OAR_NODEFILE"))
         except OSError:  # it is on the job's first node only
             return None, ""
-        here = [line for line in lines if line in host_names or line.partition(".")[0] in host_names]
-        return (len(here), "OAR_NODEFILE") if here else (None, "")
+        here = sum(count for name, count in counts.items() if {name, name.partition(".")[0]} & set(host_names))
+        return (here, "OAR_NODEFILE") if here else (None, "")
     if job_of("pbs", variables) is not None and (count := _number(variables, "NCPUS")) is not None:
         return count, "NCPUS"
     return None, ""
+
+
+def cpus_of_hosts(node_file: Path) -> Counter[str]:
+    """Return host -> CPUs of a node file, which has a line with the host's name for each CPU; in the file's order."""
+    return Counter(name for line in node_file.read_text().splitlines() if (name := line.strip()))
 
 
 def _number(variables: Mapping[str, str], name: str) -> int | None:

@@ -2,13 +2,13 @@
 
 import os
 import stat
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import pydantic
 
 from study.errors import LaunchError
+from study.hosts.jobs import cpus_of_hosts
 
 JOB_FILE = "launch.json"
 LONGEST_TEMP_ROOT = 25
@@ -48,8 +48,7 @@ class Allocation:
 
 def hosts_of_file(node_file: Path) -> tuple[Host, ...]:
     """Return the hosts of a node file that has one line for each CPU, in its order."""
-    counts = Counter(name for line in node_file.read_text().splitlines() if (name := line.strip()))
-    return tuple(Host(name=name, num_cpus=count) for name, count in counts.items())
+    return tuple(Host(name=name, num_cpus=count) for name, count in cpus_of_hosts(node_file).items())
 
 
 class LaunchJob(pydantic.BaseModel):

@@ -1,7 +1,6 @@
 """The doctor's checks: each meets its fault and its absence, in surroundings that a test describes."""
 
 import os
-import shutil
 import socket
 import time
 import tomllib
@@ -22,7 +21,7 @@ from study.doctor.results import CheckResult, fail, failed, merged, ok, warn
 from study.doctor.surroundings import JoinedCluster, NodeReport, Surroundings
 from study.errors import ClusterError, RecordError
 from study.hosts.mounts import Mount
-from study.hosts.probe import NodeFacts
+from study.hosts.probe import NodeFacts, read_software
 from study.planning.shape import LOCAL
 from study.records import trust
 from tests.spaces import spec
@@ -96,6 +95,8 @@ def assert_says(name: str, around: Surroundings, level: str | None, *words: str)
     assert (None if result is None else result.level) == level, result
     for word in words:
         assert word in f"{result.found} | {result.fix}", result
+    if result is not None and result.level != "ok":
+        assert result.fix[0].isupper() and result.fix.endswith("."), result
 
 
 SAME = {"identity": {"boot_id": "one"}}
@@ -219,21 +220,20 @@ def test_a_ray_that_the_network_can_reach_without_a_token_is_named():
     assert_says("ray: token", everywhere(**OPEN, ray={"open_ports": []}), "ok", "loopback")
 
 
-def test_a_refusal_keeps_its_parts_and_names_a_token_that_is_there(monkeypatch):
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)  # a Ray that this process has joined may have set it
+def test_a_refusal_keeps_its_parts_and_names_a_token_that_is_there():
     error = ClusterError(where="--address x", rule="must let us in", got="no", fix="Check it.")
     assert failed(error) == fail("--address x: must let us in, got no", "Check it.")
     around = replace(private(token={"mode": None, "token_file": "/h/t"}), refusal=error)
     assert_says("ray: connection", around, "fail", "Check it. A token exists here")
 
 
-def test_what_is_installed_is_compared_with_what_this_project_requires(tmp_path, monkeypatch):
-    assert_says("packages: requirements", private(), "ok")
-    planted = tmp_path / "torch-1.0.dist-info"
-    planted.mkdir()
-    (planted / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert_says("packages: requirements", private(), "fail", "torch 1.0 instead of")
+def test_what_is_installed_is_compared_with_what_this_project_requires():
+    installed = read_software()["versions"]
+    assert_says("packages: requirements", private(software={"versions": installed}), "ok")
+    older = {"versions": installed | {"torch": "1.0"}}
+    assert_says("packages: requirements", private(software=older), "fail", "torch 1.0 instead of")
+    del installed["jinja2"]
+    assert_says("packages: requirements", private(software={"versions": installed}), "fail", "jinja2 is missing")
 
 
 def test_versions_with_known_holes_are_below_what_this_project_requires():
@@ -306,13 +306,15 @@ def test_who_may_replace_a_study_is_told_by_the_rule_of_a_resume(tmp_path, monke
 
 
 def test_little_space_is_found(tmp_path, monkeypatch):
-    for free_mb, level in ((50, "fail"), (500, "warn"), (5000, "ok")):
-        usage = shutil._ntuple_diskusage(10**12, 0, free_mb * 2**20)
-        monkeypatch.setattr(storage.shutil, "disk_usage", lambda path, usage=usage: usage)
-        assert_says("storage: free space", private(out=tmp_path), level)
-    full = os.statvfs_result((4096, 4096, 9, 9, 9, 100, 0, 0, 0, 255))
-    monkeypatch.setattr(storage.os, "statvfs", lambda path: full)
-    assert_says("storage: free space", private(out=tmp_path), "fail", "inodes")
+    for free_mb, inodes, level, word in (
+        (50, 9, "fail", "Free some"),
+        (500, 9, "warn", "--out"),
+        (5000, 9, "ok", ""),
+        (5000, 0, "fail", "inodes"),
+    ):
+        status = os.statvfs_result((2**20, 2**20, 10**6, free_mb, free_mb, 100, inodes, inodes, 0, 255))
+        monkeypatch.setattr(storage.os, "statvfs", lambda path, status=status: status)
+        assert_says("storage: free space", private(out=tmp_path), level, word)
 
 
 def test_a_batch_job_wants_its_studies_where_its_next_node_finds_them(tmp_path, monkeypatch):
