@@ -1,44 +1,32 @@
 """The answer of a hold-up study: the setting by its values, whether it holds up, by which rule, at what cost."""
 
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.progress import complete, progress, resume
 from analysis.answers.search import candidates
-from analysis.answers.words import interval, listed, run_again, runners, said, to_copy
-from analysis.estimates.certificate import certificate_of
-from analysis.estimates.results import Results
+from analysis.answers.words import interval, known, listed, run_again, runners, said, to_copy
+from analysis.estimates import Results, Row
+from analysis.estimates.certificate import estimate_of
+from analysis.estimates.settings import ARMS
 from analysis.load.study_data import StudyData
 from analysis.tables.grid import TableColumn
 from analysis.tables.table import Table, estimate_columns, make_frame
 from study.space.parameters import SCALE
-from study.statistics import Estimate
-
-VERDICTS = {True: "Yes", False: "No"}
-BASELINES = {
-    "best_small": "best setting of {small} runners",
-    "best_small_unchanged": "best setting of {small} runners, unchanged",
-    "best_small_batch_grown": "best setting of {small} runners, batch grown with the runners",
-    "best_small_minibatch_grown": "best setting of {small} runners, batch and minibatch grown",
-    "rllib_defaults": "RLlib's defaults",
-    "naive_growth": "RLlib's defaults, batch grown with the runners",
-    "published": "the published setting",
-    "winner": "this setting",
-    "winner_stock": "this setting on RLlib's own runners and learner",
-}
-"""Arm -> what it is called."""
 
 
-def holdup_answer(data: StudyData, results: Results, price_per_cpu_hour: float | None) -> Answer:
+def holdup_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: float | None) -> Answer:
     """Return what a hold-up study says: whether its setting learns as well with many runners as the best with few."""
-    content = certificate_of(data)
+    data, content = results.data, results.certificate
     if isinstance(content, str):
-        return _not_yet(data, content)
+        return _not_yet(data, content, rows)
     try:
         return _answer(content, data)
     except (AttributeError, LookupError, TypeError, ValueError):
-        return _not_yet(data, "certificate.json is damaged")
+        fix = f"python -m study certificate write {shlex.quote(data.source)}"
+        return _not_yet(data, "whether a setting holds up: certificate.json is damaged.", rows, fix=fix)
 
 
 def arm_in_words(name: str, small: int) -> str:
@@ -48,7 +36,7 @@ def arm_in_words(name: str, small: int) -> str:
         name: In the certificate, such as `best_small_batch_grown`.
         small: The small scale.
     """
-    return BASELINES.get(name, name.replace("_", " ")).format(small=small)
+    return ARMS.get(name, name.replace("_", " ")).format(small=small)
 
 
 def _answer(content: Mapping[str, Any], data: StudyData) -> Answer:
@@ -69,10 +57,10 @@ def _answer(content: Mapping[str, Any], data: StudyData) -> Answer:
 def _sentence(content: Mapping[str, Any], target: int, small: int) -> str:
     learning = content["verdict"]["learning"]
     if learning:
-        return f"Yes: this setting learns as well with {runners(target)} as the best one does with {small}."
+        return f"Yes: the chosen setting learns as well with {runners(target)} as the best one does with {small}."
     broken = [check for check in content["verdict"]["checks"].values() if check["passed"] is False]
     why = f" It misses {len(broken)} of {len(content['verdict']['checks'])} rules." if broken else ""
-    return f"No: it is not shown that this setting learns as well with {runners(target)} as the best with {small}.{why}"
+    return f"No: the chosen setting does not hold up with {runners(target)}, against the best with {small}.{why}"
 
 
 def _tuned(content: Mapping[str, Any], data: StudyData) -> dict[str, Any]:
@@ -102,7 +90,7 @@ def _facts(content: Mapping[str, Any], arm: Mapping[str, Any], target: int) -> I
 
 def _rule(content: Mapping[str, Any], target: int) -> str:
     check = content["verdict"]["checks"].get(f"score_kept@{target}", {})
-    kept = _estimate(check.get("value"))
+    kept = estimate_of(check.get("value"))
     tolerance = content["laws"]["tolerance"]
     if kept is None:
         return "no comparison of mean scores was possible"
@@ -118,7 +106,7 @@ def _bound(low: float) -> str:
 
 
 def _numbers(content: Mapping[str, Any], arm: Mapping[str, Any], target: int) -> Iterator[Number]:
-    final = _estimate(arm["iqm_final_return"])
+    final = estimate_of(arm["iqm_final_return"])
     if final is not None:
         yield Number(label=f"return with {target} runners", text=said(final.value), note=interval(final))
     yield Number(
@@ -142,13 +130,13 @@ def _rows(arms: Mapping[str, Mapping[str, Any]], small: int) -> Table:
     frame = {
         "arm": [arm_in_words(each["name"], small) for each in values],
         "num_env_runners": [each["scale"] for each in values],
-        **estimate_columns("final_return", [_estimate(each["iqm_final_return"]) for each in values]),
+        **estimate_columns("final_return", [estimate_of(each["iqm_final_return"]) for each in values]),
         "solved": [f"{each['solved']} of {each['n']}" for each in values],
         "steps": [_steps(each) for each in values],
     }
     return Table(
         key="answer",
-        title="This setting and the others, on test seeds",
+        title="The chosen setting and the others, on test seeds",
         frame=make_frame(frame),
         columns=columns,
         n=sum(each["n"] for each in values),
@@ -171,38 +159,31 @@ def _unknown(content: Mapping[str, Any], data: StudyData, target: int) -> Iterat
         yield Unknown(text=f"{text} That needs {target + 1} CPUs." if command else text, command=command)
     rows = [row for row in content["comparisons"]["rows"].values() if row["better"] is False]
     for row in rows:
-        difference = _estimate(row["difference"])
+        difference = estimate_of(row["difference"])
         if difference is not None:
             name = arm_in_words(row["baseline"], content["scales"]["small"])
             yield Unknown(
-                text=f"whether it is better than the {name.removeprefix('the ')}: it scores {difference.value:+.3f}, "
+                text=f"whether it is better than {name}: it scores {difference.value:+.3f}, "
                 f"{interval(difference, digits=1)}."
             )
     n = content["arms"][f"winner@{target}"]["n"]
     yield Unknown(text=f"failures in fewer than about 1 of {max(n // 3, 1)} runs: {n} test runs cannot exclude them.")
 
 
-def _not_yet(data: StudyData, why: str) -> Answer:
+def _not_yet(data: StudyData, why: str, rows: Sequence[Row], *, fix: str = "") -> Answer:
     """Return what a study without a certificate says: how far it is, and its best setting so far."""
-    found = candidates(data)
+    found = candidates(data, rows)
     done = progress(data)
     missing = why if complete(data) else "whether a setting holds up: the study is not complete."
-    unknown = (Unknown(text=missing, command=resume(data)),)
+    unknown = (Unknown(text=missing, command=fix or resume(data)),)
     if not found:
         return Answer(kind=data.kind, sentence=f"No answer yet: {done}.", unknown=unknown)
     best = found[0]
     return Answer(
         kind=data.kind,
-        sentence=f"No answer yet: {done}. So far a return of {said(best.mean.value)} with "
+        sentence=f"No answer yet: {done}. So far a return of {known(best.final_return)} with "
         f"{runners(best.num_env_runners)} is best, on seeds that settings are chosen by.",
         setting=to_copy({SCALE: best.num_env_runners, **best.setting}),
         unknown=unknown,
         figure="score",
     )
-
-
-def _estimate(content: Mapping[str, Any] | None) -> Estimate | None:
-    if content is None:
-        return None
-    ends = {"low": float("-inf"), "high": float("inf")} | {k: v for k, v in content.items() if v is not None}
-    return Estimate(**ends)

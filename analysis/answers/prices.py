@@ -1,189 +1,131 @@
-"""The price list: what a million steps cost with each number of runners, measured or predicted. No engine.
+"""The price list: what a million steps cost with each number of runners, measured or predicted. Selects; no engine."""
 
-Only measured clocks have prices; a model speaks up to twice the largest measured scale.
-"""
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-import numpy as np
-
-from analysis import models
-from analysis.estimates.results import Results, attempt
-from analysis.models.observations import Cells
-from analysis.scaling.results import Scaling, ScalingGroup, ScalingRow
+from analysis.estimates import Row
 from analysis.tables.grid import TableColumn
 from analysis.tables.table import Table, estimate_columns, make_frame
 from study.statistics import Estimate
 
-MILLION = 1_000_000
-SECONDS_PER_HOUR = 3600
-MOST_EXTRAPOLATED = 2
-"""Times the largest measured scale up to which a prediction is shown."""
-MOST_CLOSURE = 0.1
-"""Median relative error on its own runs above which the iteration-time model predicts nothing here."""
-ASKED = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-"""Scales that are predicted where nobody ran them."""
 MOST_ROWS = 12
+PRICES: Mapping[str, str] = {
+    "env_steps_per_s": "steps/s",
+    "hours_per_million_steps": "hours per million steps",
+    "cpu_hours_per_million_steps": "CPU-hours per million",
+    "cpu_hours_per_hour_saved": "one hour saved costs (CPU-hours)",
+}
+"""Quantity -> heading of its column."""
+BASES: Mapping[str, str] = {
+    "measured": "measured",
+    "predicted": "predicted",
+    "extrapolated": "predicted, beyond",
+}
+"""Basis of a row -> what a reader is told."""
+SAVES = "An hour saved that costs less than 0 saves CPU-hours too."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """What one number of runners costs."""
+class Workload:
+    """The workload that a study measured at most scales, with every estimate of it.
 
-    num_env_runners: int
-    num_cpus: int
-    env_steps_per_s: Estimate
-    basis: str
-    """`measured` or `predicted`."""
-    saved: Estimate | None = None
-    """CPU-hours that one hour less costs, against the measured row before; None where there is none or no hour is
-    saved."""
+    Attributes:
+        name: What tells it from others, in words.
+        engine: Runner and learner.
+        rows: Its estimates.
+    """
 
-    @property
-    def hours(self) -> Estimate:
-        """Hours for a million env steps."""
-        return reciprocal(self.env_steps_per_s, MILLION / SECONDS_PER_HOUR)
+    name: str
+    engine: str
+    rows: tuple[Row, ...]
 
     @property
-    def cpu_hours(self) -> Estimate:
-        """CPU-hours for a million env steps."""
-        return times(self.hours, self.num_cpus)
+    def scales(self) -> list[int]:
+        """Measured numbers of runners, ascending."""
+        return sorted(self.at("speed_up"))
+
+    @property
+    def train_batch_size(self) -> int | None:
+        """Batch of the speed-ups."""
+        return next((row.cell.train_batch_size for row in self.rows if row.quantity == "speed_up"), None)
+
+    def at(self, quantity: str) -> dict[int, Row]:
+        """Return number of runners -> estimate of a quantity."""
+        return {row.cell.num_env_runners: row for row in self.rows if row.quantity == quantity
+                and row.cell.num_env_runners is not None}  # fmt: skip
 
 
-def price_list(results: Results, group: ScalingGroup) -> tuple[Price, ...]:
-    """Return the prices of one workload: the measured scales, and what the iteration-time model predicts between."""
-    known = [row for row in group.rows if row.num_cpus is not None]
-    found = [*_measured(known)]
-    found += _predicted(results, group, known)
-    return tuple(sorted(found, key=lambda each: each.num_env_runners))[:MOST_ROWS]
+def main_workload(rows: Iterable[Row]) -> Workload | None:
+    """Return the workload with most scales, the first of several; None where no two scales ran equal work."""
+    rows = tuple(rows)
+    scales: dict[tuple[str, str, int | None], set[int | None]] = {}
+    for row in rows:
+        if row.quantity == "speed_up":
+            key = row.cell.workload, row.engine, row.cell.train_batch_size
+            scales.setdefault(key, set()).add(row.cell.num_env_runners)
+    if not scales:
+        return None
+    name, engine, batch = max(scales, key=lambda key: len(scales[key]))
+    mine = (row for row in rows if (row.cell.workload, row.engine) == (name, engine))
+    return Workload(name=name, engine=engine, rows=tuple(row for row in mine if row.cell.train_batch_size == batch))
 
 
-def main_group(results: Results) -> ScalingGroup | None:
-    """Return the workload with most scales; None where no two scales ran equal work with a measured clock."""
-    found = results.strong
-    return found.groups[0] if isinstance(found, Scaling) and found.groups else None
-
-
-def prices_table(prices: tuple[Price, ...], *, price_per_cpu_hour: float | None = None, title: str = "") -> Table:
-    """Return the price list as a table.
+def price_list(workload: Workload, price_per_cpu_hour: float | None = None) -> Table:
+    """Return what each number of runners costs.
 
     Args:
-        prices: Its rows.
-        price_per_cpu_hour: In any currency; without it costs are CPU-hours.
-        title: Of the table.
+        workload: Whose prices.
+        price_per_cpu_hour: In any currency; None: without costs.
     """
+    found = {quantity: workload.at(quantity) for quantity in PRICES}
+    rates = found["env_steps_per_s"]
+    scales = sorted(rates)
+    while len(scales) > MOST_ROWS and (more := [n for n in scales if rates[n].basis != "measured"]):
+        scales.remove(more[-2] if len(more) > 1 else more[-1])
     columns = [
         TableColumn(name="num_env_runners", unit="1", label="runners", meaning="Environment runners."),
         TableColumn(name="num_cpus", unit="1", label="CPUs", meaning="CPUs reserved: one per process."),
-        TableColumn(name="env_steps_per_s", unit="1", label="steps/s", meaning="Environment steps per second.",
-                    estimate=True),
-        TableColumn(name="hours", unit="1", label="hours per million steps", meaning="Hours for a million steps.",
-                    estimate=True),
-        TableColumn(name="cpu_hours", unit="1", label="CPU-hours per million", meaning="Hours times CPUs.",
-                    estimate=True),
-    ]  # fmt: skip
-    frame = {
-        "num_env_runners": [each.num_env_runners for each in prices],
-        "num_cpus": [each.num_cpus for each in prices],
-        **estimate_columns("env_steps_per_s", [each.env_steps_per_s for each in prices]),
-        **estimate_columns("hours", [each.hours for each in prices]),
-        **estimate_columns("cpu_hours", [each.cpu_hours for each in prices]),
+    ]
+    frame: dict[str, list[object]] = {
+        "num_env_runners": [*scales],
+        "num_cpus": [rates[n].cell.num_cpus for n in scales],
     }
-    if price_per_cpu_hour is not None:
-        columns.append(TableColumn(name="cost", unit="1", label="cost per million", estimate=True,
-                                   meaning=f"CPU-hours at {price_per_cpu_hour:g} each."))  # fmt: skip
-        frame |= estimate_columns("cost", [times(each.cpu_hours, price_per_cpu_hour) for each in prices])
-    saved = [each.saved if price_per_cpu_hour is None or each.saved is None else times(each.saved, price_per_cpu_hour)
-             for each in prices]  # fmt: skip
-    unit = "CPU-hours" if price_per_cpu_hour is None else "cost"
-    if any(each is not None for each in saved):
-        columns.append(TableColumn(name="saved", unit="1", label=f"one hour saved costs ({unit})", estimate=True,
-                                   meaning="What one hour less costs, against the measured row before."))  # fmt: skip
-        frame |= estimate_columns("saved", saved)
-    columns.append(TableColumn(name="basis", unit="", meaning="How the row is known."))
-    frame["basis"] = [each.basis for each in prices]
+
+    def add(name: str, label: str, meaning: str, values: Sequence[Estimate | None]) -> None:
+        if any(each is not None for each in values):
+            columns.append(TableColumn(name=name, unit="1", label=label, meaning=meaning, estimate=True))
+            frame.update(estimate_columns(name, values))
+
+    for quantity, label in PRICES.items():
+        values = [found[quantity][n].estimate if n in found[quantity] else None for n in scales]
+        add(quantity, label, MEANINGS[quantity], values)
+        if quantity == "cpu_hours_per_million_steps" and price_per_cpu_hour is not None:
+            costs = [None if each is None else _times(each, price_per_cpu_hour) for each in values]
+            add("cost", "cost per million", f"CPU-hours at {price_per_cpu_hour:g} each.", costs)
+    columns.append(TableColumn(name="basis", unit="", label="known by", meaning="How the row is known."))
+    frame["basis"] = [BASES.get(rates[n].basis, rates[n].basis) for n in scales]
+    saved = found["cpu_hours_per_hour_saved"].values()
+    batch = f", batch {workload.train_batch_size:,}" if workload.train_batch_size else ""
+    saves = f" {SAVES}" if any(row.estimate.value < 0 for row in saved) else ""
     return Table(
         key="prices",
-        title=title or "What each number of runners costs",
+        title=f"What each number of runners costs (engine {workload.engine or 'unknown'}{batch}).{saves}",
         frame=make_frame(frame),
         columns=tuple(columns),
-        n=sum(each.env_steps_per_s.n for each in prices if each.basis == "measured"),
+        n=sum(rates[n].estimate.n for n in scales if rates[n].basis == "measured"),
         conclusion="Prices of a million environment steps.",
+        first=("num_cpus", *PRICES),
     )
 
 
-def _measured(rows: list[ScalingRow]) -> Iterator[Price]:
-    before: ScalingRow | None = None
-    for row in rows:
-        yield Price(
-            num_env_runners=row.num_env_runners,
-            num_cpus=int(row.num_cpus or 0),
-            env_steps_per_s=row.env_steps_per_s,
-            basis="measured",
-            saved=None if before is None else saved_hour(before, row),
-        )
-        before = row
+MEANINGS: Mapping[str, str] = {
+    "env_steps_per_s": "Environment steps per second.",
+    "hours_per_million_steps": "Hours of training for a million environment steps.",
+    "cpu_hours_per_million_steps": "Those hours times the CPUs reserved.",
+    "cpu_hours_per_hour_saved": "CPU-hours more over hours less, against the next smaller measured scale.",
+}
 
 
-def saved_hour(before: ScalingRow, row: ScalingRow) -> Estimate | None:
-    """Return the CPU-hours that one hour less costs: (P2 - P1 r) / (r - 1), r being the gain in speed.
-
-    It is below 0 where more runners save CPU-hours too. The interval is that of r, which only falls with it; no
-    interval where r may be 1, and nothing where no hour is saved.
-    """
-    if row.marginal is None or before.num_cpus is None or row.num_cpus is None:
-        return None
-    grown = row.num_cpus / before.num_cpus
-    ratios = [grown**each for each in (row.marginal.value, row.marginal.low, row.marginal.high)]
-    if ratios[0] <= 1:
-        return None
-    cost = [(row.num_cpus - before.num_cpus * r) / (r - 1) if r > 1 else math.inf for r in ratios]
-    low, high = (cost[2], cost[1]) if math.isfinite(cost[1]) and math.isfinite(cost[2]) else (-math.inf, math.inf)
-    marginal = row.marginal
-    return Estimate(value=cost[0], low=low, high=high, n=marginal.n, level=marginal.level, method=marginal.method)
-
-
-def _predicted(results: Results, group: ScalingGroup, rows: list[ScalingRow]) -> list[Price]:
-    """Return what the iteration-time model says of scales that nobody ran, where it describes those that ran."""
-    fit = attempt(lambda: results.models.fit)
-    if isinstance(fit, str) or fit.closure > MOST_CLOSURE or not rows:
-        return []
-    cell = results.models.cell
-    if int(cell.train_batch_size[0]) != rows[0].train_batch_size:
-        return []
-    measured = {row.num_env_runners for row in rows}
-    least, largest = min(measured), max(measured) * MOST_EXTRAPOLATED
-    extra = rows[-1].num_cpus - rows[-1].num_env_runners if rows[-1].num_cpus is not None else 1
-    scales = [n for n in dict.fromkeys((*ASKED, largest)) if least < n <= largest and n not in measured]
-    if not scales:
-        return []
-    one = cell.take(np.zeros(len(scales), dtype=np.int64))
-    fields = {name: getattr(one, name) for name in one.__slots__} | {"num_env_runners": np.array(scales, dtype=float)}
-    found: tuple[models.Prediction, ...] = fit.predict(Cells(**fields))
-    return [
-        Price(num_env_runners=n, num_cpus=n + extra, env_steps_per_s=each.env_steps_per_s, basis="predicted")
-        for n, each in zip(scales, found, strict=True)
-    ]
-
-
-def reciprocal(estimate: Estimate, factor: float) -> Estimate:
-    """Return factor / estimate; the ends of the interval change places."""
-    low = factor / estimate.high if math.isfinite(estimate.high) and estimate.high > 0 else -math.inf
-    high = factor / estimate.low if math.isfinite(estimate.low) and estimate.low > 0 else math.inf
-    return Estimate(
-        value=factor / estimate.value, low=low, high=high, n=estimate.n, level=estimate.level, method=estimate.method
-    )
-
-
-def times(estimate: Estimate, factor: float) -> Estimate:
-    """Return estimate * factor, factor being known exactly and > 0."""
-    return Estimate(
-        value=estimate.value * factor,
-        low=estimate.low * factor,
-        high=estimate.high * factor,
-        n=estimate.n,
-        level=estimate.level,
-        method=estimate.method,
-    )
+def _times(estimate: Estimate, factor: float) -> Estimate:
+    ends = {end: getattr(estimate, end) * factor for end in ("value", "low", "high")}
+    return replace(estimate, **ends) if factor else estimate

@@ -1,7 +1,7 @@
 """The answer of a search: the best setting of each scale, how sure that is, what to run next. Imports pandas."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +9,13 @@ import orjson
 import pandas as pd
 
 from analysis.answers.answer import Answer, Number, Unknown
-from analysis.answers.prices import main_group, price_list, prices_table
+from analysis.answers.prices import main_workload, price_list
 from analysis.answers.progress import nothing_yet, unfinished
 from analysis.answers.words import (
     clocks_in_words,
     in_words,
     interval,
+    known,
     listed,
     minutes,
     run_again,
@@ -22,15 +23,16 @@ from analysis.answers.words import (
     said,
     to_copy,
 )
-from analysis.estimates.results import Results
-from analysis.figures.settings import identities, judged_runs
+from analysis.estimates import Results, Row
+from analysis.estimates.learning import MOST_SETTINGS
+from analysis.estimates.settings import learning_runs, settings_of, small_scale
 from analysis.load.study_data import StudyData
 from analysis.tables.grid import TableColumn
 from analysis.tables.numbers import overlap
 from analysis.tables.table import Table, estimate_columns, make_frame
 from study.space.domains import Range
 from study.space.parameters import PARAMETERS, SCALE
-from study.statistics import Estimate, mean_interval
+from study.statistics import Estimate
 
 NEW_SEEDS = 5
 """Runs of the best setting that the recommended command starts: the fewest of which a mean has a useful interval."""
@@ -40,45 +42,37 @@ EDGE = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One setting at one scale, with its runs."""
+    """One setting at one scale, with what its runs came to."""
 
     num_env_runners: int
     setting: Mapping[str, Any]
     """Values of the parameters that differ in the study; the rest is the same for all."""
-    returns: tuple[float, ...]
-    num_failed: int
+    final_return: Estimate
     score: float
     """Mean over the runs, a failed one being 0."""
     solved: bool | None
-    """Whether the mean return is at the target; None where no target is known."""
+    """Whether every run ended at the target; None where no target is known."""
     steps: float
     """Env steps to the target, mean; infinite where a run never got there."""
     trials: tuple[int, ...]
-
-    @property
-    def mean(self) -> Estimate:
-        """Mean of the final returns with Student's interval."""
-        return mean_interval(self.returns)
+    num_failed: int
 
     @property
     def order(self) -> tuple[float, float, float, int]:
         """Best first: score, return, then fewer steps to the target, then fewer runners."""
-        return -self.score, -self.mean.value, self.steps, self.num_env_runners
+        return -self.score, -self.final_return.value, self.steps, self.num_env_runners
 
 
-def search_answer(data: StudyData, results: Results, price_per_cpu_hour: float | None) -> Answer:
+def search_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: float | None) -> Answer:
     """Return what a search says: which setting learnt best at each scale."""
-    found = candidates(data)
+    data = results.data
+    found = candidates(data, rows)
     if not found:
-        learns = "which setting learns best: no trial has ended with a return."
-        return nothing_yet(data, learns)
+        return nothing_yet(data, "which setting learns best: no trial has ended with a return.")
     best = found[0]
     by_scale = {each.num_env_runners: each for each in reversed(found)}
     target = data.spec.target if data.spec is not None else None
-    group = main_group(results)
-    prices = None
-    if group is not None:
-        prices = prices_table(price_list(results, group), price_per_cpu_hour=price_per_cpu_hour)
+    workload = main_workload(rows)
     return Answer(
         kind=data.kind,
         sentence=_sentence(found, target),
@@ -86,39 +80,45 @@ def search_answer(data: StudyData, results: Results, price_per_cpu_hour: float |
         facts=tuple(_facts(found, data, results.engine)),
         numbers=tuple(_numbers(best, found, target)),
         rows=_rows([by_scale[scale] for scale in sorted(by_scale)], found),
-        prices=prices,
+        prices=price_list(workload, price_per_cpu_hour) if workload is not None else None,
         unknown=(*unfinished(data), *_unknown(best, found, data)),
         figure="score" if len(by_scale) > 1 else "return_steps",
     )
 
 
-def candidates(data: StudyData) -> list[Candidate]:
-    """Return every setting at every scale that ended with a return, the best first."""
-    runs = judged_runs(data.runs)
-    runs = runs[runs[SCALE].notna()]
-    if runs.empty or runs["final_return"].isna().all():
-        return []
+def candidates(data: StudyData, rows: Iterable[Row]) -> list[Candidate]:
+    """Return every setting at every scale that ended with a return, the best first.
+
+    Args:
+        data: The study.
+        rows: Its estimates.
+    """
+    returns = {(row.cell.arm, row.cell.num_env_runners): row.estimate for row in rows if row.quantity == "final_return"}
+    runs = learning_runs(data.runs)
     varying = [name for name in PARAMETERS if name != SCALE and name in runs and runs[name].nunique() > 1]
-    known = varying or [name for name in ("train_batch_size", "lr") if name in runs and runs[name].notna().any()]
+    shown = varying or [name for name in ("train_batch_size", "lr") if name in runs and runs[name].notna().any()]
     target = data.spec.target if data.spec is not None else None
     found = []
-    for _, some in runs.assign(_setting=identities(runs)).groupby([SCALE, "_setting"], sort=True):
-        returns = some["final_return"].dropna().astype(float)
-        if returns.empty:
+    for setting in settings_of(data.runs, most=MOST_SETTINGS, small=small_scale(data)):
+        some = setting.runs
+        value = returns.get((setting.name, setting.num_env_runners))
+        if value is None or some["final_return"].isna().all():
             continue
         steps = some["env_steps_to_target"]
         failed = some["status"].eq("failed").fillna(False)
         scores = some["score"].astype("Float64").where(~failed, 0.0).fillna(0.0)
         found.append(
             Candidate(
-                num_env_runners=int(some[SCALE].iloc[0]),
-                setting={name: some[name].iloc[0] for name in known if pd.notna(some[name].iloc[0])},
-                returns=tuple(returns),
-                num_failed=int(failed.sum()),
+                num_env_runners=setting.num_env_runners,
+                setting={name: some[name].iloc[0] for name in shown if pd.notna(some[name].iloc[0])},
+                final_return=value,
                 score=float(scores.mean()),
-                solved=None if target is None else bool(returns.mean() >= target and not failed.any()),
+                solved=None
+                if target is None
+                else bool((~failed & (some["final_return"] >= target)).fillna(False).all()),
                 steps=float(steps.mean()) if steps.notna().all() else float("inf"),
                 trials=tuple(int(each) for each in some["trial"]),
+                num_failed=int(failed.sum()),
             )
         )
     return sorted(found, key=lambda each: each.order)
@@ -130,20 +130,20 @@ def _sentence(found: list[Candidate], target: float | None) -> str:
     values = in_words(best.setting)
     where = f"{runners(best.num_env_runners)}{', ' + values if values else ''}"
     if len(found) == 1:
-        return f"With {where} this study reached a return of {said(best.mean.value)}{solved}."
-    return f"With {where} learnt best: return {said(best.mean.value)}{solved}."
+        return f"With {where} this study reached a return of {known(best.final_return)}{solved}."
+    return f"With {where} learnt best: return {known(best.final_return)}{solved}."
 
 
 def _facts(found: list[Candidate], data: StudyData, engine: str) -> Iterator[str]:
     best, several = found[0], len(found) > 1
     seeds = "one run" if len(best.trials) == 1 else f"{len(best.trials)} runs"
-    sure = f", {interval(best.mean)}" if len(best.trials) > 1 else ""
+    sure = f", {interval(best.final_return)}" if len(best.trials) > 1 else ""
     if several:
         yield f"It is the best of {len(found):,} that were tried, by {seeds}{sure}."
     else:
         yield f"It rests on {seeds}{sure}."
     if len(best.trials) > 1:
-        equal = [each for each in found[1:] if overlap(each.mean, best.mean)]
+        equal = [each for each in found[1:] if overlap(each.final_return, best.final_return)]
         if equal:
             yield f"{_others(equal)} cannot be told from it: their intervals overlap."
     elif equal := [each for each in found[1:] if each.order[:2] == best.order[:2]]:
@@ -160,36 +160,46 @@ def _others(found: list[Candidate]) -> str:
 
 def _numbers(best: Candidate, found: list[Candidate], target: float | None) -> Iterator[Number]:
     many = len(best.trials) > 1
-    note = interval(best.mean) if many else "one run, no interval"
-    yield Number(label="return", text=said(best.mean.value), note=note)
+    note = interval(best.final_return) if many else "one run, no interval"
+    yield Number(label="return", text=known(best.final_return), note=note)
     if target is not None:
         solved = sum(bool(each.solved) for each in found)
-        yield Number(label="settings that solve it", text=f"{solved} of {len(found)}", note=f"return {target:g}")
+        yield Number(label="settings solved in every run", text=f"{solved} of {len(found)}", note=f"return {target:g}")
     runs = sum(len(each.trials) for each in found)
     yield Number(label="runs behind this", text=f"{runs:,}", note=f"{sum(each.num_failed for each in found)} failed")
 
 
 def _rows(best: list[Candidate], found: list[Candidate]) -> Table:
-    many = any(len(each.returns) > 1 for each in best)
+    many = any(len(each.trials) > 1 for each in best)
     judged = any(each.solved is not None for each in found)
     columns = [
         TableColumn(name="num_env_runners", unit="1", label="runners", meaning="Environment runners."),
         TableColumn(name="setting", unit="", label="best setting", meaning="The values that differ in this study."),
-        TableColumn(name="final_return", unit="1", label="return", meaning="Mean final return.", estimate=many),
+        TableColumn(
+            name="final_return",
+            unit="1",
+            label="return",
+            meaning="Interquartile mean of the final returns.",
+            estimate=many,
+        ),
         TableColumn(name="n", unit="1", label="runs", meaning="Runs of this setting at this scale."),
     ]
     frame: dict[str, Any] = {
         "num_env_runners": [each.num_env_runners for each in best],
         "setting": [in_words(each.setting, most=4) for each in best],
         **(
-            estimate_columns("final_return", [each.mean for each in best])
+            estimate_columns("final_return", [each.final_return for each in best])
             if many
-            else {"final_return": [each.mean.value for each in best]}
+            else {"final_return": [each.final_return.value for each in best]}
         ),
         "n": [len(each.trials) for each in best],
     }
     if judged:
-        columns.append(TableColumn(name="solved", unit="", meaning="Settings at the target, of those tried here."))
+        columns.append(
+            TableColumn(
+                name="solved", unit="", meaning="Settings of which every run ended at the target, of those tried here."
+            )
+        )
         counts = {
             scale: [each.solved for each in found if each.num_env_runners == scale]
             for scale in (each.num_env_runners for each in best)
@@ -220,7 +230,7 @@ def _unknown(best: Candidate, found: list[Candidate], data: StudyData) -> Iterat
     if edges := _edges(best, data):
         text = f"whether a better value lies beyond the range: the best {listed(edges)} at its end."
         yield Unknown(text=text)
-    told = clocks_in_words(judged_runs(data.runs))
+    told = clocks_in_words(learning_runs(data.runs))
     if told:
         most = max(each.num_env_runners for each in found)
         text = f"what any of this takes in hours: {told}, so their times say nothing about real runners."

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.answers import Answer, answer_from
-from analysis.estimates.results import Results
+from analysis.estimates import Results, rows_of_study
 from analysis.figures.catalogue import Importance, all_figures
 from analysis.figures.figure import Figure
 from analysis.load.study_data import StudyData
@@ -137,7 +137,7 @@ def make_report(
     results = Results(data)
     tables = all_tables(data, results)
     figures = all_figures(data, results, importance=importance)
-    answer = answer_from(data, results, price_per_cpu_hour)
+    answer = answer_from(results, rows_of_study(results), price_per_cpu_hour)
     return build(data, tables, figures, answer=answer, refusals=tuple(_refusals(results)), clip=clip)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import analysis
 from analysis.report import build, to_html
 from analysis.tables import Table, TableColumn
 from study.records.folder import StudyFolder
@@ -47,13 +48,13 @@ def reported(folder, uri):
     return done
 
 
-def test_the_command_says_the_conclusion_and_where_the_page_is(folder, reported):
+def test_the_command_says_the_answer_and_where_the_page_is(folder, reported):
     page = folder.path / "report" / "report.html"
     assert page.exists()
     assert str(page) in reported.stdout
-    lines = reported.stdout.splitlines()
-    assert lines[0].startswith("T10: ")
-    assert re.search(r"speed-up is [\d.]+ \[[\d.]+, [\d.]+\]", reported.stdout)
+    first = analysis.open(folder.path).answer().sentence
+    assert " ".join(reported.stdout.split()).startswith(first)
+    assert "What each number of runners costs" in reported.stdout
     assert (folder.path / "report" / "tables" / "T2.tex").exists()
     assert (folder.path / "report" / "figures" / "efficiency.svg").exists()
 

@@ -30,13 +30,13 @@ def test_a_throughput_study_says_its_gain_and_a_price_list(throughput):
     measured = prices[prices["basis"] == "measured"].set_index("num_env_runners")
     assert list(measured.index) == [2, 4, 8]
     hours = 1e6 / measured["env_steps_per_s"] / 3600
-    assert np.allclose(measured["hours"], hours)
-    assert np.allclose(measured["hours_low"], 1e6 / measured["env_steps_per_s_high"] / 3600)
+    assert np.allclose(measured["hours_per_million_steps"], hours)
+    assert np.allclose(measured["hours_per_million_steps_low"], 1e6 / measured["env_steps_per_s_high"] / 3600)
     assert np.allclose(measured["cost"], hours * measured["num_cpus"] * 0.05)
 
 
 def test_a_hold_up_study_names_the_setting_by_its_values(holdup):
-    assert holdup.sentence == "Yes: this setting learns as well with 46 runners as the best one does with 10."
+    assert holdup.sentence == "Yes: the chosen setting learns as well with 46 runners as the best one does with 10."
     assert "lr: 1.886e-3" in holdup.setting
     assert "steps_per_env_runner: 128" in holdup.setting
     assert holdup.prices is None  # emulated clocks have no price
