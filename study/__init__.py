@@ -15,7 +15,7 @@ from study.space.parsing import load_space
 from study.space.spec import StudySpec
 
 if TYPE_CHECKING:
-    from study.driver.display import Display
+    from study.driver.conductor import Display
     from study.driver.opening import RunOptions
     from study.driver.run import StudyResult
 

@@ -21,8 +21,7 @@ from study.text import clock, count, duration, number
 
 if TYPE_CHECKING:
     from study.designs.base import Design
-    from study.driver.conductor import Conductor
-    from study.driver.display import Display
+    from study.driver.conductor import Conductor, Display
 
 MAX_ROWS = 12
 """Lines of trials in the live view; the table at the end has all."""

@@ -7,8 +7,9 @@ The records are the only truth: proposals follow from them, and so do MLflow and
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from study.designs.registry import design_of
 from study.designs.search.asking import Proposer
@@ -23,7 +24,6 @@ from study.planning.plan import Plan
 from study.records.folder import StudyFolder, unpack_policy
 from study.records.ledger import Ledger, TrialRow
 from study.records.log import RecordLog
-from study.records.node_load import Reserved, disturbances
 from study.records.records import (
     Evaluation,
     Iteration,
@@ -37,7 +37,7 @@ from study.records.records import (
 )
 from study.records.request import TrialRequest
 from study.records.table import write_table
-from study.records.timing import Label, label_at_end, label_with_lanes_in
+from study.records.timing import Label, Reserved, disturbances, label_at_end, label_with_lanes_in
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.space.variants import spec_of
@@ -431,3 +431,19 @@ def _label_at_end(row: TrialRow, status: Status, lost: Loss | None, reserved: Ma
         cpu_pressure=row.mean_cpu_pressure(),
         disturbances=disturbances(row.node_loads, reserved),
     )
+
+
+class Display(Protocol):
+    """Shows a running study; the command line has the implementations."""
+
+    def note(self, text: str) -> None:
+        """Show one line. Never raises because it cannot be written."""
+
+    def busy(self, what: str) -> AbstractContextManager[None]:
+        """Show what is being done while the context is open."""
+
+    def live(self, conductor: Conductor) -> AbstractContextManager[None]:
+        """Show the study while the context is open."""
+
+    def update(self) -> None:
+        """Show what has changed since the last call; called after every record."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 
 from study.records.ledger import TrialRow
-from study.records.node_load import Reserved
+from study.records.timing import Reserved
 
 
 class Neighbours:

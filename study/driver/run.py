@@ -12,8 +12,7 @@ from study.cluster.address import resolve_address
 from study.cluster.connection import RayWatch, joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
 from study.cluster.shipping import own_modules, runtime_env
 from study.designs.registry import design_of, make_plan
-from study.driver.conductor import Conductor
-from study.driver.display import Display
+from study.driver.conductor import Conductor, Display
 from study.driver.opening import (
     RunOptions,
     forget_unstarted,

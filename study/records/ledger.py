@@ -10,7 +10,6 @@ from study.engine import engine_of
 from study.errors import RecordError
 from study.hosts.load import NodeLoad
 from study.metrics import FINAL_SHARE, METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
-from study.records.node_load import reserved_on
 from study.records.records import (
     RESTORE,
     Evaluation,
@@ -27,6 +26,7 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
 )
+from study.records.timing import reserved_on
 from study.space.parameters import SCALE, Value
 from study.space.spec import Execution, StudySpec
 

@@ -4,7 +4,7 @@ import pytest
 
 from study.driver.neighbours import Neighbours
 from study.records.ledger import TrialRow
-from study.records.node_load import Reserved
+from study.records.timing import Reserved
 
 
 def row(trial, *, started=0.0, ended=None, timed=(100.0, 110.0), num_cpus=3, **hosts):
