@@ -60,26 +60,6 @@ def problems(error):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("environment: [", ("file", "not-yaml")),
-        (SPACE + "\nbudget: {env_steps: 1}\n", ("file", "duplicate-key")),
-        (SPACE + "\nrllib: !!python/object/apply:os.system [ls]\n", ("rllib", "tag-in-space")),
-        (changed("env_steps: 800", "env_steps: many"), ("budget.env_steps", "wrong-type")),
-        (changed("train_batch_size", "train_batch_siz"), ("parameters.train_batch_siz", "unknown-key")),
-        (changed("low: 1.0e-4", "low: 1.0"), ("parameters.lr", "low-not-below-high")),
-        (changed("size: 64", "size: 640"), ("parameters.minibatch_size", "minibatch-above-batch")),
-        (changed("[1, 2]\n", "0\n"), ("parameters.num_env_runners", "value-out-of-bounds")),
-        (changed("[1, 2]\n", "[-1]\n"), ("parameters.num_env_runners.0", "value-out-of-bounds")),
-        (changed("[1, 2]\n", "2.5\n"), ("parameters.num_env_runners", "wrong-type")),
-    ],
-)
-def test_a_space_that_breaks_a_rule_is_refused(place, text, expected):
-    (place / "space.yaml").write_text(text)
-    assert expected in problems(refused("run", "space.yaml"))
-
-
-@pytest.mark.parametrize(
     ("text", "where"),
     [
         (changed("CartPole-v1", "CartPol-v1"), "environment.id"),
@@ -265,24 +245,6 @@ def test_help_plan_and_refusals_do_not_import_an_engine(place):
     done = subprocess.run([sys.executable, "-c", code], cwd=place, env=environment(), capture_output=True, text=True)
     found = [line for line in done.stdout.splitlines() if line.startswith("ENGINES")]
     assert found == ["ENGINES"] * len(calls), done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--set", "holdup.rank_seeds={first: 8, count: 4}"], ("holdup.rank_seeds", "seeds-shared")),
-        (["--set", "holdup.target_scale=5"], ("holdup.target_scale", "target-scale-below-all")),
-        (["--set", "holdup.num_settings=6"], ("holdup.num_settings", "too-few-settings")),
-        (["--until", "rce"], ("--until", "stage")),
-    ],
-)
-def test_a_hold_up_study_that_cannot_end_well_is_refused(options, expected):
-    assert expected in problems(refused("plan" if "--set" in options else "run", "acrobot_holdup.yaml", *options))
-
-
-def test_a_budget_that_pays_for_nothing_is_refused_with_what_would_be_enough():
-    error = refused("plan", "acrobot_holdup.yaml", "--set", "holdup.cpu_hours=0.1")
-    assert re.search(r"holdup\.cpu_hours: .* Fix: Set it to \d", str(error))
 
 
 def test_the_plan_says_what_a_trial_needs_and_how_its_times_will_be_labelled():

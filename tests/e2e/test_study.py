@@ -184,19 +184,10 @@ def test_signals_end_the_study_cleanly_and_a_resume_finishes_it(place, numbers):
     assert_files_follow(StudyFolder(place / "studies" / "space"))
 
 
-@pytest.mark.quick
-def test_a_killed_driver_loses_nothing_and_leaves_no_ray(place):
-    repeated_kills(place, kills=2, seed=1)
-
-
-@pytest.mark.heavy
 @pytest.mark.timeout(1800)
-def test_a_driver_killed_five_times_at_random_moments(place):
-    repeated_kills(place, kills=5, seed=int(os.environ.get("KILL_SEED", "0")))
-
-
-def repeated_kills(place, *, kills, seed):
-    rng = random.Random(seed)
+@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.quick), pytest.param(5, marks=pytest.mark.heavy)])
+def test_a_driver_killed_at_random_moments_loses_nothing_and_leaves_no_ray(place, kills):
+    rng = random.Random(int(os.environ.get("KILL_SEED", "1")))
     (place / "space.yaml").write_text(LONGER)
     words = command("--space", "space.yaml", "--resume-or-start")
     file = place / "studies" / "space" / "records.jsonl"

@@ -1,6 +1,5 @@
 """A throughput study by the real command: killed, resumed, its processes kept. Real Ray, RLlib, Optuna and MLflow."""
 
-import os
 import time
 from collections import Counter
 
@@ -92,18 +91,6 @@ def test_a_throughput_study_is_killed_resumed_and_keeps_its_processes(place):
 
     assert "python -m study report studies/space" in done.stdout
     assert "2 x 1" in done.stdout
-
-
-def test_auto_refuses_runners_that_would_share_cores_before_anything_starts(place):
-    cores = len(os.sched_getaffinity(0))
-    words = ["--set", "environment.step_wait_ms=0", "--set", f"throughput.grids.strong.num_env_runners={cores + 1}"]
-    done = run(command("--space", "space.yaml", *words), place)
-    assert done.returncode == 2
-    assert "execution: real times them all the same" in done.stderr
-    assert not (place / "studies").exists()
-    done = run(command("--space", "space.yaml", *words, "--set", "execution=real", "--dry-run"), place)
-    assert done.returncode == 0, done.stderr
-    assert "have more processes than cores" in done.stdout
 
 
 def _kinds(folder):
