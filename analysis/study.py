@@ -149,19 +149,21 @@ class Study:
         Raises:
             AnalysisError: There is no figure of that name, or nothing to draw.
         """
-        known = {figure.key: figure for figure in self.figures}
-        if name not in known:
-            raise unknown("figure", name, known, code="unknown-figure")
+        from analysis.figures.catalogue import MAKERS, figure_of
+
+        if name not in MAKERS and name != "importance":
+            raise unknown("figure", name, MAKERS, code="unknown-figure")
+        figure = figure_of(self, name)
         if ax is not None:
-            known[name].draw(ax)
-        return known[name]
+            figure.draw(ax)
+        return figure
 
     @cached_property
     def figures(self) -> "tuple[Figure, ...]":
         """Every figure of the report; one that cannot be drawn says why."""
         from analysis.figures.catalogue import all_figures
 
-        return all_figures(self.data, self.results)
+        return all_figures(self)
 
     @cached_property
     def tables(self) -> "tuple[Table, ...]":
@@ -181,7 +183,7 @@ class Study:
         """
         from analysis.report import make_report, write
 
-        return write(make_report(self.data), Path(out))[0]
+        return write(make_report(self), Path(out))[0]
 
     def __repr__(self) -> str:
         counts = self.data.runs["status"].value_counts()

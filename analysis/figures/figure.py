@@ -6,7 +6,7 @@ drawn by a painter, which only draws the frame.
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -19,9 +19,13 @@ from matplotlib.figure import Figure as Canvas
 from analysis.figures import style
 from study.errors import AnalysisError
 
-Painter = Callable[[Axes, pd.DataFrame], None]
+Painter = Callable[[Sequence[Axes], pd.DataFrame], None]
+"""Draws a frame on as many axes as the figure has panels."""
 DPI = 200
-"""Of the PNG: 860 pixels across, enough for a slide or a wiki."""
+"""Of the PNG: 920 pixels across, enough for a slide or a wiki."""
+TITLE_POINTS, TITLE_LINE_IN = 10, 0.2
+COLUMNS = 2
+"""Panels side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +34,14 @@ class Figure:
 
     Attributes:
         key: Name of its files and anchor; lower case letters, digits and `_`.
-        title: What it shows, in a few words, without the finding.
-        alt: The finding in words, with its numbers.
+        title: What it says: the finding, with its numbers; of a figure that is missing, its subject.
+        alt: The finding in words, with the numbers of all that is drawn.
         caption: How to read it: marks, intervals, n, what is left out and why.
         frame: Every point that is drawn, one row each, and those for which there was no room.
         painter: Draws the frame; None where there is nothing to draw.
         missing: Why it cannot be drawn, as a sentence with a way out; empty where it can.
-        height_in: Height without the legend, in inches.
+        panels: Small pictures that it consists of, >= 1.
+        height_in: Height without the title, in inches.
     """
 
     key: str
@@ -46,6 +51,7 @@ class Figure:
     frame: pd.DataFrame
     painter: Painter | None = None
     missing: str = ""
+    panels: int = 1
     height_in: float = field(default=style.HEIGHT_IN)
 
     def __post_init__(self) -> None:
@@ -80,28 +86,45 @@ class Figure:
         """Whether there is a picture."""
         return self.painter is not None
 
-    def draw(self, ax: Axes) -> None:
-        """Draw on axes of one's own, for a notebook or a figure of several panels; the legend goes inside.
+    def draw(self, ax: Axes, *, titled: bool = True) -> None:
+        """Draw on axes of one's own, for a notebook or a page of several figures.
+
+        Args:
+            ax: Axes; a figure of several panels divides them.
+            titled: Whether the title is written above.
 
         Raises:
             AnalysisError: There is nothing to draw.
         """
-        self._paint(ax)
-        if ax.get_legend_handles_labels()[0]:
-            ax.legend(frameon=False, fontsize="small")
+        if self.painter is None:
+            raise AnalysisError(
+                where=f"figure {self.key}",
+                rule="must have something to draw",
+                got=f"none: {self.missing}",
+                fix="Ask `drawn` before.",
+                code="nothing-to-draw",
+            )
+        if titled:
+            ax.set_title(style.wrapped(self.title, style.LONGEST_TITLE), loc="left")
+        # seaborn computes with NumPy's types, not with pandas' nullable ones.
+        numbers = self.frame.select_dtypes(["Float64", "Int64", "boolean"])
+        self.painter(_panels(ax, self.panels), self.frame.astype(dict.fromkeys(numbers, "float64")))
 
-    def to_svg(self) -> str:
+    def to_svg(self, *, titled: bool = True) -> str:
         """Return a picture as SVG text: the same bytes for the same frame, letters as letters, title and alt inside.
 
+        Args:
+            titled: Whether the title is seen too, for a place that does not print it beside the picture.
+
         Raises:
             AnalysisError: There is nothing to draw.
         """
-        text = self._saved("svg", metadata={"Date": None, "Creator": None}).decode()
+        text = self._saved("svg", metadata={"Date": None, "Creator": None}, titled=titled).decode()
         text = text[text.index("<svg") :]
         return _accessible(_own_ids(text, self.key), self.key, self.title, self.alt)
 
     def to_png(self) -> bytes:
-        """Return a picture as PNG, 860 pixels across.
+        """Return a picture as PNG, 920 pixels across.
 
         Raises:
             AnalysisError: There is nothing to draw.
@@ -122,26 +145,37 @@ class Figure:
             return {"text/plain": f"{self.title}: {self.missing}"}
         return {"image/svg+xml": self.to_svg(), "text/plain": f"{self.title}. {self.alt} {self.caption}"}
 
-    def _saved(self, form: str, metadata: dict[str, Any]) -> bytes:
+    def _saved(self, form: str, metadata: dict[str, Any], *, titled: bool = True) -> bytes:
         with rc_context(style.RC | {"svg.hashsalt": self.key}):
             canvas = Canvas(figsize=(style.WIDTH_IN, self.height_in), layout="constrained")
-            ax = canvas.add_subplot()
-            self._paint(ax)
-            canvas.set_figheight(self.height_in + style.legend_below(canvas, ax))
+            lines = style.wrapped(self.title, style.LONGEST_TITLE).count("\n") + 1 if titled else 0
+            canvas.set_figheight(self.height_in + lines * TITLE_LINE_IN)
+            self.draw(canvas.add_subplot(), titled=False)
+            if titled:
+                title = style.wrapped(self.title, style.LONGEST_TITLE)
+                canvas.suptitle(title, x=0.01, ha="left", fontsize=TITLE_POINTS, fontweight="bold")
             file = io.BytesIO()
             canvas.savefig(file, format=form, dpi=DPI, metadata=metadata)
         return file.getvalue()
 
-    def _paint(self, ax: Axes) -> None:
-        if self.painter is None:
-            raise AnalysisError(
-                where=f"figure {self.key}",
-                rule="must have something to draw",
-                got=f"none: {self.missing}",
-                fix="Ask `drawn` before.",
-                code="nothing-to-draw",
-            )
-        self.painter(ax, self.frame)
+
+def _panels(ax: Axes, count: int) -> list[Axes]:
+    """Return `ax`, or as many panels in its place, with a common y axis."""
+    if count == 1:
+        return [ax]
+    spec, canvas = ax.get_subplotspec(), ax.get_figure()
+    if spec is None or canvas is None:
+        raise AnalysisError(
+            where="draw",
+            rule="a figure of several panels needs axes of a grid",
+            got="axes at a place of their own",
+            fix="Make them by `subplots` or `add_subplot`.",
+            code="axes-outside-a-grid",
+        )
+    ax.set_axis_off()
+    grid = spec.subgridspec(-(-count // COLUMNS), COLUMNS)
+    first = canvas.add_subplot(grid[0, 0])
+    return [first, *(canvas.add_subplot(grid[place // COLUMNS, place % COLUMNS]) for place in range(1, count))]
 
 
 def absent(key: str, title: str, why: str) -> Figure:

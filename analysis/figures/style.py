@@ -1,4 +1,4 @@
-"""How every figure looks: colours, marks, axes, words of its legend. Imports Matplotlib's objects, never pyplot.
+"""How every figure looks: colours, marks, axes, labels at the ends of lines. Imports Matplotlib's objects, no pyplot.
 
 Colours are Okabe and Ito's without yellow, which white paper swallows, in an order whose neighbours also differ in
 lightness; every series has a mark of its own besides, so that a grey print still tells them apart.
@@ -6,14 +6,11 @@ lightness; every series has a mark of its own besides, so that a grey print stil
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from analysis.figures.words import number
@@ -26,22 +23,20 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#E69F00", "#56B4E9")
 """Source: Okabe and Ito, "Color universal design" (2008); purple is Tol's darker one, for contrast on white."""
 MARKS = ("o", "s", "D", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
-PHASES = ("#0072B2", "#56B4E9", "#B9DDF3", "#E69F00", "#009E73", "#6b6b6b", "#CC79A7", "#D55E00")
+PHASES = ("#0072B2", "#56B4E9", "#B9DDF3", "#E69F00", "#009E73", "#6b6b6b")
 """Of stacked bars, in the order of an iteration: sampling is blue; neighbours differ in lightness."""
 MAX_SERIES = len(COLOURS)
 """Series that one picture can hold; the others are named in its caption and kept in its frame."""
 
-NOT_MEASURED = MappingProxyType({"emulated": "#D55E00", "oversubscribed": "#AA4499", "tainted": "#6b6b6b"})
-"""Colour of rows whose clock says nothing about scaling."""
-NOT_MEASURED_MARKS = MappingProxyType({"emulated": "o", "oversubscribed": "s", "tainted": "X"})
-
-WIDTH_IN = 4.3
+WIDTH_IN = 4.6
 """Small on purpose: at the width of a phone the letters are still as large as they are here."""
 HEIGHT_IN = 3.0
-LONGEST_LABEL = 52
-"""Characters of one line of a legend."""
-_WRAPPED_LABEL = 24
-"""Characters of one line of a category's label beside its axis."""
+LONGEST_TITLE = 50
+"""Characters of one line of a title."""
+_LABEL = 20
+"""Characters of one line of a label at the end of a line, or beside an axis."""
+SHRUNK = 0.85
+"""What a layout leaves of the height that axes have before it."""
 _TICK_GAP = 0.07
 """Share of an axis between two tick labels of two or three digits."""
 
@@ -49,6 +44,10 @@ RC: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica", "sans-serif"],
     "font.size": 9.0,
+    "axes.titlesize": 10.0,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 8.0,
     "axes.labelsize": 9.0,
     "xtick.labelsize": 8.5,
     "ytick.labelsize": 8.5,
@@ -66,8 +65,6 @@ RC: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.6,
     "lines.markersize": 5.5,
-    "errorbar.capsize": 2.5,
-    "hatch.linewidth": 0.6,
     "savefig.facecolor": "white",
     "text.parse_math": False,  # a dollar in a name is a dollar
     # Letters stay letters: they can be searched, read aloud and restyled; paths would be neither.
@@ -76,22 +73,8 @@ RC: dict[Any, Any] = {
 }
 
 
-def label_axes(ax: Axes, x: tuple[str, str], y: tuple[str, str]) -> None:
-    """Name both axes, each with its unit in brackets."""
-    ax.set_xlabel(f"{x[0]} [{x[1]}]")
-    ax.set_ylabel(f"{y[0]} [{y[1]}]")
-
-
-def runner_axis(ax: Axes, scales: Iterable[float]) -> bool:
-    """Give `ax` an axis of numbers of runners, with ticks at those that were run.
-
-    Args:
-        ax: Its x axis is set up; limits leave room for the outermost marks.
-        scales: Numbers of runners, > 0.
-
-    Returns:
-        Whether the axis is logarithmic: it is where scales differ fourfold or more.
-    """
+def runner_axis(ax: Axes, scales: Iterable[float]) -> None:
+    """Give `ax` an axis of numbers of runners, logarithmic where they differ fourfold, with ticks at those that ran."""
     known = sorted({float(scale) for scale in scales})
     low, high = known[0], known[-1]
     logarithmic = high >= 4 * low
@@ -107,7 +90,6 @@ def runner_axis(ax: Axes, scales: Iterable[float]) -> bool:
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.set_xlabel("environment runners [count]")
-    return logarithmic
 
 
 def thinned(values: Sequence[float], limits: tuple[float, float], *, logarithmic: bool) -> list[float]:
@@ -124,25 +106,40 @@ def thinned(values: Sequence[float], limits: tuple[float, float], *, logarithmic
     return sorted(kept)
 
 
-def logarithmic_y(ax: Axes, low: float, high: float) -> None:
-    """Give `ax` a logarithmic y axis from below `low` to above `high` with plain numbers at round values."""
-    ax.set_yscale("log")
-    margin = (high / low) ** 0.07 if high > low else 1.3
-    bottom, top = low / margin, high * margin
-    ax.set_ylim(bottom, top)
-    _round_ticks(ax.yaxis, bottom, top)
+def value_axis(
+    ax: Axes, which: str, values: npt.ArrayLike, *, finest: float | None = None, factor: float = 5.0
+) -> tuple[float, float]:
+    """Fit the axis `which` ("x" or "y") to the data, with plain numbers; logarithmic where they differ by `factor`.
+
+    Args:
+        ax: The axes.
+        which: The axis.
+        values: All that must be seen; what is not finite is left out.
+        finest: Smallest range, down from the largest value: small differences are not made to look large; None: a
+            tenth of the largest value.
+        factor: Ratio of the largest to the smallest value above which the axis is logarithmic.
+
+    Returns:
+        The limits of the axis.
+    """
+    known = np.asarray(values, dtype=np.float64)
+    known = known[np.isfinite(known)]
+    low, high = float(known.min()), float(known.max())
+    axis, limit = (ax.xaxis, ax.set_xlim) if which == "x" else (ax.yaxis, ax.set_ylim)
+    if low > 0 and high > factor * low:
+        (ax.set_xscale if which == "x" else ax.set_yscale)("log")
+        margin = (high / low) ** 0.06
+        low, high = limit(low / margin, high * margin)
+        _round_ticks(axis, low, high, most=4 if which == "x" else 6)
+        return low, high
+    span = max(high - low, 0.1 * abs(high) if finest is None else finest) or 1.0
+    low, high = limit(high - 1.06 * span, high + 0.06 * span)
+    plain_numbers(axis)
+    ax.locator_params(axis=which, nbins=5 if which == "x" else 7)  # type: ignore[arg-type]
+    return low, high
 
 
-def logarithmic_x(ax: Axes, low: float, high: float) -> None:
-    """Give `ax` a logarithmic x axis from below `low` to above `high` with plain numbers at round values."""
-    ax.set_xscale("log")
-    margin = (high / low) ** 0.05 if high > low else 1.3
-    left, right = low / margin, high * margin
-    ax.set_xlim(left, right)
-    _round_ticks(ax.xaxis, left, right, most=6)
-
-
-def _round_ticks(axis: Any, low: float, high: float, most: int = 8) -> None:
+def _round_ticks(axis: Any, low: float, high: float, most: int) -> None:
     """Set ticks at round numbers of the coarsest series that gives at least three, else of the finest."""
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks: list[float] = []
@@ -162,59 +159,66 @@ def plain_numbers(axis: Any) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(value, digits=5)))
 
 
-def wrapped(label: str, width: int = LONGEST_LABEL) -> str:
-    """Return a label in lines that fit; a word longer than a line is broken."""
-    return "\n".join(textwrap.wrap(label, width)) or label
+def wrapped(text: str, width: int = _LABEL) -> str:
+    """Return a text in lines that fit; a word longer than a line is broken."""
+    return "\n".join(textwrap.wrap(text, width)) or text
 
 
-def category(label: str) -> str:
-    """Return the label of a category beside its axis."""
-    return wrapped(label, _WRAPPED_LABEL)
-
-
-def legend_below(canvas: Canvas, ax: Axes) -> float:
-    """Put the legend of `ax` below it, outside of the data, in as many columns as fit.
+def end_labels(ax: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None:
+    """Write the name of each line beside the axes, joined to the end of the line, so that no legend is needed.
 
     Args:
-        canvas: The figure; its width is kept.
-        ax: Its axes; without labelled artists there is no legend.
-
-    Returns:
-        The height that the legend takes, in inches.
+        ax: Its limits and scales are final.
+        ends: (name, x, y, colour) of the last point of each line, in data coordinates.
     """
-    handles, labels = ax.get_legend_handles_labels()
-    if not handles:
-        return 0.0
-    labels = [wrapped(label) for label in labels]
-    renderer = FigureCanvasAgg(canvas).get_renderer()  # type: ignore[no-untyped-call]
-    width = canvas.get_figwidth() * canvas.dpi
-    for columns in range(min(3, len(labels)), 0, -1):
-        legend = canvas.legend(
-            handles,
-            labels,
-            loc="outside lower left",
-            ncols=columns,
-            frameon=False,
-            handlelength=2.4,
-            columnspacing=1.2,
-            borderaxespad=0.2,
-            labelspacing=0.35,
+    height = SHRUNK * ax.get_position().height * float(ax.figure.get_figheight())  # type: ignore[union-attr]
+    names = [wrapped(name) for name, *_ in ends]
+    sizes = [(name.count("\n") + 1.3) * 8.5 * 1.2 / 72 / height for name in names]
+    to_axes = ax.transData + ax.transAxes.inverted()
+    wanted = [float(np.clip(to_axes.transform((x, y))[1], 0.0, 1.0)) for _, x, y, _ in ends]
+    for place, centre in spread(wanted, sizes).items():
+        _, x, y, colour = ends[place]
+        ax.annotate(
+            names[place],
+            xy=(x, y),
+            xytext=(1.05, centre),
+            textcoords="axes fraction",
+            fontsize=8.5,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 1.0, "shrinkA": 1, "shrinkB": 4},
         )
-        size = legend.get_window_extent(renderer)
-        if size.width <= 0.98 * width or columns == 1:
-            break
-        legend.remove()
-    return float(size.height / canvas.dpi)
 
 
-def dodged(values: npt.ArrayLike, shift: float, logarithmic: bool) -> npt.NDArray[np.float64]:
-    """Return places beside `values`, so that marks of several series at one scale are all seen.
+def spread(wanted: Sequence[float], sizes: Sequence[float]) -> dict[int, float]:
+    """Return label -> place, as near to the wanted places as labels of these sizes allow, in the same order.
 
-    Args:
-        values: Numbers of runners, shape (points,).
-        shift: How far to the side: a share of the value on a logarithmic axis, of one runner on a linear one.
-        logarithmic: What `runner_axis` returned.
+    Labels that would overlap become a block around the mean of their wanted places (as in isotonic regression).
     """
-    places = np.asarray(values, dtype=np.float64)
-    moved: npt.NDArray[np.float64] = places * np.exp2(1.5 * shift) if logarithmic else places + shift
-    return moved
+    blocks: list[tuple[list[int], float]] = []  # (labels from below, middle of the block)
+    for label in sorted(range(len(wanted)), key=lambda each: wanted[each]):
+        block, middle = [label], wanted[label]
+        while blocks:
+            below, centre = blocks[-1]
+            tops = centre + sum(sizes[each] for each in below) / 2
+            if tops <= middle - sum(sizes[each] for each in block) / 2:
+                break
+            blocks.pop()
+            middle = (centre * len(below) + middle * len(block)) / (len(below) + len(block))
+            block = below + block
+        blocks.append((block, middle))
+    places: dict[int, float] = {}
+    for block, middle in blocks:
+        at = middle - sum(sizes[each] for each in block) / 2
+        for label in block:
+            places[label] = at + sizes[label] / 2
+            at += sizes[label]
+    return places
+
+
+def evenly(values: Sequence[Any], most: int = MAX_SERIES) -> list[Any]:
+    """Return at most so many of the values: both ends and what lies evenly between."""
+    if len(values) <= most:
+        return list(values)
+    step = (len(values) - 1) / (most - 1)
+    return [values[round(index * step)] for index in range(most)]

@@ -3,14 +3,26 @@
 Never a number without its interval and its n, or "no interval".
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.scaling.fingerprint import ENGINE, fields
 from analysis.tables.numbers import estimate
-from study.engine import UNKNOWN, engines_in_words
+
+SHORT = {
+    "train_batch_size": "batch",
+    "env_steps_per_runner": "steps per runner",
+    "steps_per_env_runner": "steps per runner",
+    "minibatch_size": "minibatch",
+    "minibatch_times_learners": "minibatch",
+    "num_epochs": "epochs",
+    "num_envs_per_env_runner": "environments per runner",
+    "lr": "learning rate",
+    "id": "environment",
+}
+"""Parameter -> how people call it."""
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -45,6 +57,14 @@ def with_interval(value: float, low: float, high: float, n: int, *, unit: str = 
     return f"{shown} {interval}{unit} (n={n})"
 
 
+def of_row(row: "pd.Series[Any]", *, unit: str = "") -> str:
+    """Return a row of the frame of estimates in words, as `with_interval` does."""
+    low, high = (np.nan if pd.isna(row[end]) else float(row[end]) for end in ("low", "high"))
+    if pd.isna(row["n"]):
+        return f"{number(float(row['value']))}{f' {unit}' if unit else ''} by definition"
+    return with_interval(float(row["value"]), low, high, int(row["n"]), unit=unit)
+
+
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """Return "1 run" or "3 runs"."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
@@ -56,15 +76,20 @@ def listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"
 
 
-def engine_of(runs: pd.DataFrame) -> str:
-    """Return the sentence that names the engine of some runs."""
-    return f"Engine: {engines_in_words(runs['engine'].dropna() if 'engine' in runs else ())}."
+def told_apart(workloads: Sequence[str]) -> list[str]:
+    """Return the names of workloads in words, without what is the same in all of them; "" where nothing differs.
+
+    Args:
+        workloads: As the frame of estimates names them: "num_epochs 4, train_batch_size 384".
+    """
+    parts = [each.split(", ") for each in workloads]
+    common = set(parts[0]).intersection(*parts) if len(parts) > 1 else set()
+    return [", ".join(_in_words(part) for part in each if part not in common) for each in parts]
 
 
-def engine_of_workloads(fingerprints: Iterable[str]) -> str:
-    """Return the same of workloads, by their fingerprints."""
-    found = dict.fromkeys(fields(each).get(ENGINE) for each in dict.fromkeys(fingerprints))
-    return f"Engine: {', '.join(str(each) for each in found if each) or UNKNOWN}."
+def _in_words(part: str) -> str:
+    name, _, value = part.partition(" ")
+    return f"{SHORT.get(name, name.replace('_', ' '))} {value}".strip()
 
 
 def sentence(text: str) -> str:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from analysis.answers import Answer, answer_from
-from analysis.estimates import Results, rows_of_study
-from analysis.figures.catalogue import Importance, all_figures
+from analysis.answers import Answer, answer_of
+from analysis.estimates.results import Results
+from analysis.figures import Importance, all_figures
 from analysis.figures.figure import Figure
 from analysis.load.study_data import StudyData
 from analysis.report.clip import Clip
@@ -15,6 +16,9 @@ from analysis.scaling.selection import at_their_scale
 from analysis.tables import all_tables
 from analysis.tables.grid import TableColumn
 from analysis.tables.table import Table
+
+if TYPE_CHECKING:
+    from analysis.study import Study
 
 SHEET = "T1"
 LEARNING = "learning"
@@ -120,7 +124,7 @@ class Report:
 
 
 def make_report(
-    data: StudyData,
+    study: "Study",
     *,
     importance: Importance | str = "",
     clip: Clip | None = None,
@@ -129,15 +133,15 @@ def make_report(
     """Return the report of a study.
 
     Args:
-        data: The study.
+        study: As `analysis.open` returns it.
         importance: Which parameters mattered, from whoever may import Optuna; or why that is not known.
         clip: The film of the study's best policy, if somebody made one.
         price_per_cpu_hour: What a CPU-hour costs, in any currency.
     """
-    results = Results(data)
+    data, results = study.data, study.results
     tables = all_tables(data, results)
-    figures = all_figures(data, results, importance=importance)
-    answer = answer_from(results, rows_of_study(results), price_per_cpu_hour)
+    figures = all_figures(study, importance=importance)
+    answer = answer_of(study, price_per_cpu_hour)
     return build(data, tables, figures, answer=answer, refusals=tuple(_refusals(results)), clip=clip)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figures.settings import arms
+from analysis.estimates.settings import settings_of
 from analysis.figures.words import counted
 from analysis.load.study_data import StudyData
 from analysis.tables.table import Table
@@ -82,14 +82,14 @@ def _clocks(runs: pd.DataFrame) -> Iterator[str]:
 
 
 def _seeds(data: StudyData) -> Iterator[str]:
-    found = arms(data.runs) if data.kind != "throughput" else []
-    single = sum(len(arm.trials) == 1 for arm in found)
+    found = settings_of(data.runs, most=len(data.runs)) if data.kind != "throughput" else []
+    single = sum(len(arm.runs) == 1 for arm in found)
     if single:
         yield (
             f"{single:,} of {counted(len(found), 'cell')} (one setting at one number of runners) with a single "
             "seed: n=1, no interval. The best of many single runs is luck."
         )
-    small = sum(2 <= len(arm.trials) < 5 for arm in found)
+    small = sum(2 <= len(arm.runs) < 5 for arm in found)
     if small:
         wide = "intervals of means are wide, steps to target have none, and rare failures go unseen"
         yield f"{counted(small, 'cell')} with 2 to 4 seeds: {wide}."

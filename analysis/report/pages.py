@@ -44,7 +44,7 @@ def _environment() -> Environment:
     )
     environment.filters["prose"] = lambda text: Markup(prose(text))
     environment.filters["table"] = lambda table: Markup(table_to_html(table.grid(), alone=False))
-    environment.filters["svg"] = lambda figure: Markup(figure.to_svg())
+    environment.filters["svg"] = lambda figure: Markup(figure.to_svg(titled=False))
     environment.filters["answer"] = lambda answer, figure: Markup(answer.to_html(str(figure)))
     return environment
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analysis.figures.catalogue import Importance
+from analysis.figures import Importance
 from analysis.load import StudyData, open_study
 from analysis.report import Report, find_clip, make_report, parse_formats, write
 from analysis.report.writing import PAGE
@@ -135,7 +135,7 @@ def report_study(
     if out is None:
         out = folder.path / FOLDER if folder else folder_of_experiment(data.name)
     clip = None if folder is None else find_clip(folder.path, str(data.sheet.get("study_id")))
-    report = make_report(data, importance=_importance(folder), clip=clip, price_per_cpu_hour=price_per_cpu_hour)
+    report = make_report(Study(data), importance=_importance(folder), clip=clip, price_per_cpu_hour=price_per_cpu_hour)
     files = write(report, out, chosen)
     attached = _attach(data, files, out, place)
     return Written(report=report, out=out, files=files, attached=attached)

@@ -18,7 +18,6 @@ import numpy as np
 from scipy import stats
 
 from analysis import models
-from analysis.figures.times import _median_interval
 from analysis.models.comparison import _median
 from analysis.models.phases import phase_times
 from analysis.scaling.blocks import contrast, mean_of, ratio_of_totals
@@ -129,20 +128,6 @@ def censored_ratio(failed: float) -> Draw:
 def censored_mean(failed: float) -> Draw:
     truth = float(population(0.6, failed).mean())
     return lambda rng, n: (restricted(targets(rng, n, 0.6, failed), 1.0, level=0.95), truth)
-
-
-def censored_median(failed: float) -> Draw:
-    truth = float(np.median(population(0.6, failed)))
-
-    def draw(rng: Rng, n: int) -> tuple[Estimate | None, float]:
-        ends, reached = times(rng, n, 0.6, failed)
-        low, high = _median_interval(ends, ends, reached, 500)
-        known = not np.isnan(low)
-        ends_known = (low, high) if known else (-np.inf, np.inf)
-        return Estimate(value=max(ends_known[0], 0.0) if known else 0.0, low=ends_known[0], high=ends_known[1],
-                        n=n, level=0.95, method=""), truth  # fmt: skip
-
-    return draw
 
 
 def solved(rng: Rng, n: int) -> tuple[Estimate, float]:
@@ -283,7 +268,6 @@ ROWS = (
     Row("ratio of times to target, none fails", "T8, certificate", censored_ratio(0.0), 1000),
     Row("ratio of times to target, 20 % fail", "the same", censored_ratio(0.2), 1000),
     Row("steps to target, 20 % fail", "T8", censored_mean(0.2), 1000),
-    Row("median steps to target, 20 % fail", "figure of times to target", censored_median(0.2), 1000),
     Row("goodput, 10 % fail", "T8", goodput, 1000),
     Row("speed-up, paired by block", "T2, T3, T7, efficiencies, Karp-Flatt", speed_up),
     Row("ratio without a common block", "the same", unpaired),

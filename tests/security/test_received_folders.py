@@ -23,6 +23,7 @@ from analysis.load import open_study
 from analysis.report import make_report, write
 from analysis.scaling.rerun import Rerun
 from analysis.status import StatusReader
+from analysis.study import Study
 from study.cli.report import report_study
 from study.cli.status import show
 from study.cli.syncing import sync_study
@@ -181,7 +182,7 @@ def test_no_command_waits_for_a_pipe_or_a_socket(study, command, kind, monkeypat
 def test_a_report_overwrites_no_file_that_a_link_below_its_folder_leads_to(study, tmp_path):
     outside = tmp_path / ".bashrc"
     outside.write_text("mine")
-    report, out = make_report(open_study(study.path)), tmp_path / "out"
+    report, out = make_report(Study(open_study(study.path))), tmp_path / "out"
     for name in ("tables/T1.csv", "tables", "report.md", "figures"):
         shutil.rmtree(out, ignore_errors=True)
         (out / name).parent.mkdir(parents=True)
@@ -443,7 +444,7 @@ def test_the_console_keeps_its_own_colours_and_reads_no_markup_in_texts():
 
 
 def test_a_report_holds_no_script_no_link_and_no_formula_of_a_record(study, tmp_path):
-    files = write(make_report(open_study(study.path)), tmp_path / "out")
+    files = write(make_report(Study(open_study(study.path))), tmp_path / "out")
     for file in files:
         if file.suffix in (".md", ".html", ".svg"):
             text = file.read_text()

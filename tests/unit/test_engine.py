@@ -12,6 +12,7 @@ from analysis import load
 from analysis.figures import all_figures
 from analysis.scaling import strong_scaling
 from analysis.status import read_status
+from analysis.study import Study
 from analysis.tables import Results, all_tables
 from study.engine import UNKNOWN, engine_of, engine_of_space, engines_in_words, other_engine
 from study.records.ledger import fold
@@ -90,8 +91,7 @@ def test_every_throughput_space_is_a_measuring_one():
 
 
 def test_every_table_and_figure_names_the_engine(study):
-    results = Results(study)
-    tables, figures = all_tables(study, results), all_figures(study, results)
+    tables, figures = all_tables(study, Results(study)), all_figures(Study(study))
     assert [table.key for table in tables if not table.empty]
     for table in tables:
         assert table.engine == "batched+lean"

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 import analysis
-from analysis.figures import return_curves
+from analysis.estimates.curves import learning_curves
+from analysis.estimates.settings import settings_of
 from analysis.load import open_study
+from analysis.study import Study
 from study.designs.holdup.certificate.making import verify
 from study.designs.holdup.replay import replay, to_markdown
 from study.records.folder import StudyFolder
@@ -61,11 +63,12 @@ def test_the_env_steps_saved_in_the_readme_are_those_of_the_certificate():
 
 def test_a_quantity_has_one_interval_in_certificate_and_figure():
     """The interquartile mean of the winner's returns, at every scale and number of environment steps that both show."""
-    data = open_study(ANALYSIS / "example_study")
-    floor = data.spec.environment.floor
-    frame = return_curves(data.runs, data.evaluations(), against="env_steps", floor=floor).frame
-    winner = frame[frame["series"].str.contains(": winner ")]
-    drawn = {(row.num_env_runners, row.at): (row.eval_return, row.low, row.high, row.n) for row in winner.itertuples()}
+    found = Study(open_study(ANALYSIS / "example_study"))
+    settings = settings_of(found.trials, most=100, small=10)
+    floor = found.data.spec.environment.floor
+    frame = learning_curves(settings, found.evaluations, floor=floor)
+    winner = frame[frame["arm"] == "the chosen setting"]
+    drawn = {(row.num_env_runners, row.at): (row.value, row.low, row.high, row.n) for row in winner.itertuples()}
     arms = json.loads(StudyFolder(ANALYSIS / "example_study").certificate.read_text())["arms"]
     written = {}
     for name, arm in arms.items():

@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 
 from analysis.answers import Answer, Number, Unknown
-from analysis.figures import absent, all_figures, importance
+from analysis.figures import Importance, absent, all_figures, importance
 from analysis.load import StudyData, from_folder
 from analysis.report import build, make_report, parse_formats, to_html, to_markdown, write
 from analysis.report.limits import GRID5000, acknowledgement, limits
-from analysis.tables import Results, Table, TableColumn, without_rows
+from analysis.study import Study
+from analysis.tables import Table, TableColumn, without_rows
 from analysis.tables.writers import prose
 from study.errors import AnalysisError
 from tests.planted import Truth, as_frame, planted_folder
@@ -47,7 +48,7 @@ def empty(key, why="Nothing to show."):
     return without_rows(key, f"Table {key}", why, definitions=())
 
 
-PICTURE = importance({10: {"lr": 0.3, "batch": 0.7}}, runs={10: 12})
+PICTURE = importance(Importance(values={10: {"lr": 0.3, "batch": 0.7}}, runs={10: 12}), engine="batched+lean")
 
 
 class Outline(HTMLParser):
@@ -212,7 +213,7 @@ def planted(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(planted):
-    return make_report(from_folder(planted.path))
+    return make_report(Study(from_folder(planted.path)))
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +242,7 @@ def test_a_page_is_whole_and_asks_for_nothing(report):
 
 def test_the_same_study_makes_the_same_figures(planted, report):
     data = from_folder(planted.path)
-    again = all_figures(data, Results(data))
+    again = all_figures(Study(data))
     first = {figure.key: figure for figure in report.figures}
     for figure in again:
         assert figure.alt == first[figure.key].alt

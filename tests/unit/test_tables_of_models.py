@@ -10,6 +10,7 @@ from analysis import models
 from analysis.estimates.fits import _steps_by_batch, merged, on_cell_means, thinned
 from analysis.figures.catalogue import all_figures
 from analysis.models import leave_one_scale_out
+from analysis.study import Study
 from analysis.tables import Results, all_tables, model_comparison, recommendation
 from analysis.tables.scaling_tables import FIRST_COMMAND
 from tests.unit.tables_data import amdahl, frame, run, study
@@ -212,7 +213,7 @@ def test_a_phase_without_time_costs_no_other_table_or_figure(name):
     data = study([row | {name: 0.0} for row in amdahl()])
     results = Results(data)
     tables = {table.key: table for table in all_tables(data, results)}
-    assert all_figures(data, results)
+    assert all_figures(Study(data))
     assert "the speed-up is" in tables["T2"].conclusion
     refused = f"{name}: must be > 0 in every run" in " ".join(tables["T9"].notes)
     assert refused == (name == "learning_time_s")

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.figures.throughput import throughput
 from analysis.tables import (
     TABLES,
     Results,
@@ -180,8 +179,6 @@ def test_a_folded_run_is_shown_at_the_scale_that_it_stands_for():
     assert shown["num_env_runners"].tolist() == [46, 46]
     assert shown["num_cpus"].tolist() == ["1", "2"]
     assert "at 2 scales from 1 to 46 runners" in study_sheet(data).conclusion
-    hollow = throughput(Results(data).strong, data.runs).frame.set_index("series")
-    assert set(hollow.loc["emulated", "num_env_runners"]) == {46}
 
 
 def test_a_study_of_measured_rows_has_nothing_to_show_apart():
