@@ -48,7 +48,7 @@ def find_surroundings(
             cluster = None if joined is None else ask_cluster(joined, None if spec is None else spec.environment)
     except StudyError as error:
         refusal = error
-    except Exception as error:  # noqa: BLE001 (what Ray throws at us is a finding too)
+    except Exception as error:  # noqa: BLE001 (whatever Ray raises is a result too)
         refusal = ClusterError(
             where=str(address),
             rule="its nodes must answer",

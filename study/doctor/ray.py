@@ -1,4 +1,4 @@
-"""Whether Ray lets us in, asks for a token, and how it starts its workers. Judges facts; imports no Ray."""
+"""Whether Ray accepts the connection, asks for a token, and how it starts its workers. Imports no Ray."""
 
 import shlex
 
@@ -10,7 +10,7 @@ TOKEN_HELP = "export RAY_AUTH_MODE=token for every `ray start` and for the study
 
 
 def connection(around: Surroundings) -> CheckResult:
-    """Whether the Ray of the given address lets us in."""
+    """Whether the Ray of the given address accepts the connection."""
     if around.refusal is not None:
         result = failed(around.refusal)
         fix = result.fix

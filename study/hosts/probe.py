@@ -232,11 +232,11 @@ class LoadFacts(TypedDict):
 
 
 def read_load(sample_s: float, own: Sequence[int], ray: Raylet | None) -> LoadFacts:
-    """Return what happens on this machine's CPUs for a while beside this Ray and whoever asks.
+    """Return what happens on this machine's CPUs for a while besides this Ray and the doctor.
 
     Args:
         sample_s: Seconds to watch.
-        own: Processes of whoever asks; what they have started is theirs too.
+        own: Processes of the doctor; those that they have started count with them.
         ray: The Ray that this task runs in.
     """
     session = "" if ray is None else ray.options["session_dir"]
@@ -278,7 +278,7 @@ def read_node(*, sample_s: float, asking: Sequence[int] = (), asking_boot_id: st
 
     Args:
         sample_s: Seconds to watch the load; 0 for not at all.
-        asking: Processes of whoever asks, which are not foreign.
+        asking: Processes of the doctor, which are not foreign.
         asking_boot_id: `boot_id()` of the machine of these processes.
     """
     ray = own_raylet()

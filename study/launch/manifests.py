@@ -29,7 +29,7 @@ from study.options import seconds, wrong_option
 from study.planning.shape import ClusterShape, NodeShape
 
 RAY_VERSION = "2.60.0"
-"""Of the Ray in the image; KubeRay wants to know it where a token is asked for."""
+"""Of the Ray in the image; KubeRay needs it for the token."""
 LONGEST_NAME = 24
 """With Ray's own names behind it, a socket's path stays below 107 bytes. KubeRay's limit is 47."""
 _LEAST_DEADLINE_S = 60

@@ -1,7 +1,7 @@
 """PBS, written from the documentation of PBS Professional 2022; it was never run on PBS.
 
 Source: PBS Professional 2022.1 User's Guide, "Submitting a PBS job" (PBS_NODEFILE, mpiprocs), "pbs_attach"; OpenPBS's
-pbs_tmrsh.c, which passes on neither input nor output, so that an agent could not be spoken to, and pbs_attach.c.
+pbs_tmrsh.c, which passes on neither input nor output, so that no message would reach an agent; pbs_attach.c.
 """
 
 import shlex

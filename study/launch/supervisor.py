@@ -205,7 +205,7 @@ class Supervisor:
         return self._launcher.resubmit(self._started_at)
 
     def _time_is_up(self) -> bool:
-        """Return whether the walltime is why the study ends, and not somebody who wants the nodes."""
+        """Return whether the study ends for the end of the walltime, and not for a preemption."""
         near = self._ends_at is not None and self._ends_at - time.time() < NEAR_THE_END_S
         return near if self._signal else self._out_of_time
 

@@ -136,25 +136,20 @@ def test_the_line_that_fetches_a_study_names_its_folder(out, study, monkeypatch)
 
 def test_a_trial_that_can_never_fit_is_refused_before_the_queue():
     words = ("--nodes", 2, "--cpus-per-node", 4, "--set", "execution=real")
-    result = launch("slurm", *words, space="acrobot_workers.yaml")
-    assert isinstance(result.exception, ClusterError)
+    assert isinstance(launch("slurm", *words, space="acrobot_workers.yaml").exception, ClusterError)
 
 
-@pytest.mark.parametrize(("cpus", "emulated"), [("1", True), ("5", False)])
-def test_the_preview_says_what_will_be_emulated(cpus, emulated):
-    result = launch("slurm", "--cpus-per-node", cpus, "--print")
-    assert f"on 1 node x {cpus} CPUs" in result.output
-    assert ("Emulated there" in result.output) is emulated
-
-
-def test_the_plan_is_made_for_the_cpus_of_the_job(monkeypatch):
+@pytest.mark.parametrize(
+    ("words", "cpus", "emulated"), [(["1"], [1], True), (["8", "--nodes", "2"], [8], False), (["5"], [5], False)]
+)
+def test_the_plan_is_made_for_the_cpus_of_the_job_and_says_what_is_emulated(monkeypatch, words, cpus, emulated):
     planned = []
-    monkeypatch.setattr(
-        "study.launch.commands.make_plan", lambda spec, shape: planned.append(shape) or make_plan(spec, shape)
-    )
-    for words in (["2"], ["8", "--nodes", "2"], ["8", "--nodes", "2", "--use-head"]):
-        assert launch("slurm", "--cpus-per-node", *words, "--print").exit_code == 0
-    assert [[node.num_cpus for node in shape.nodes] for shape in planned] == [[2], [8], [8, 8]]
+    monkeypatch.setattr(commands, "make_plan", lambda spec, shape: planned.append(shape) or make_plan(spec, shape))
+    result = launch("slurm", "--cpus-per-node", *words, "--print")
+    assert [node.num_cpus for shape in planned for node in shape.nodes] == cpus
+    assert ("Emulated there" in result.output) is emulated
+    launch("slurm", "--cpus-per-node", *words, "--use-head", "--print")
+    assert len(planned[-1].nodes) == (2 if "--nodes" in words else 1)
 
 
 def test_what_nobody_knows_yet_refuses_no_job():
@@ -238,18 +233,33 @@ def test_no_folder_and_no_option_of_the_scheduler_begins_another_line(tmp_path, 
     refused(launch("slurm", "--print"), "--workdir")
 
 
-def test_a_container_is_for_hosts_without_a_scheduler():
-    result = launch("ssh", "--python", "apptainer exec study.sif python", "--print")
-    job = json.loads(result.output[result.output.index("{") :])
-    assert job["python"] == "apptainer exec study.sif python"
+def printed_job(*words):
+    """Return the job that `launch ssh --print` shows."""
+    output = launch("ssh", *words, "--print").output
+    return json.loads(output[output.index("{") :])
+
+
+@pytest.mark.parametrize(
+    ("mark", "words", "field", "value"),
+    [
+        ("", ("--python", "apptainer exec study.sif python"), "python", "apptainer exec study.sif python"),
+        ("pyvenv.cfg", ("--stage", "--python", "env/bin/python"), "stage", "env"),
+        ("conda-meta", ("--stage", "--python", "env/bin/python"), "stage", "env"),
+        ("", ("--stage", "--python", "/no/such/env/bin/python"), "stage", "/no/such/env"),  # only the hosts have it
+    ],
+)
+def test_an_interpreter_may_be_in_a_container_and_its_environment_is_copied(place, mark, words, field, value):
+    if mark:
+        (place / "env" / mark).mkdir(parents=True)
+    words = [shlex.quote(f"{place}/{word}") if word.startswith("env/") else word for word in words]
+    assert printed_job(*words)[field] == (f"{place}/{value}" if mark else value)
 
 
 def test_a_password_is_not_printed():
     uris = ("--tracking-uri", "http://me:secret@lab-1:5000", "--optuna-storage", "postgresql://me:se/c@ret@lab-1/db")
-    result = launch("ssh", *uris, "--print")
-    assert "secret" not in result.output
-    assert "ret@" not in result.output
-    assert "http://***@lab-1:5000" in json.loads(result.output[result.output.index("{") :])["run"]
+    job = printed_job(*uris)
+    assert "http://***@lab-1:5000" in job["run"]
+    assert not any(part in json.dumps(job) for part in ("secret", "ret@"))
 
 
 @pytest.mark.parametrize("kind", ["ray-up", "kuberay"])
@@ -273,18 +283,6 @@ def test_a_password_gets_into_no_manifest_and_no_printed_command(place, kind, op
 @pytest.mark.parametrize("uri", ["postgresql://me@lab-1:5432/db", "http://lab-1:5000", "sqlite:////shared/mlflow.db"])
 def test_a_manifest_takes_a_uri_without_a_password(uri):
     assert launch("kuberay", "--tracking-uri", uri, "--print").exit_code == 0
-
-
-@pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta"])
-def test_an_environment_is_copied(place, mark):
-    (place / "env" / mark).mkdir(parents=True)
-    result = launch("ssh", "--stage", "--print", "--python", shlex.quote(str(place / "env" / "bin" / "python")))
-    assert json.loads(result.output[result.output.index("{") :])["stage"] == str(place / "env")
-
-
-def test_an_environment_that_only_the_hosts_have_is_copied():
-    result = launch("ssh", "--stage", "--print", "--python", "/no/such/env/bin/python")
-    assert json.loads(result.output[result.output.index("{") :])["stage"] == "/no/such/env"
 
 
 def test_the_shortest_job_has_time_for_a_study():
