@@ -93,7 +93,7 @@ FAULTS = (
     ),
     Fault(
         subject="proposals",
-        what="the model is told losses as gains",
+        what="the model sees losses as gains",
         old="[value - median for value, median in zip(",
         new="[median - value for value, median in zip(",
         tests=("test_samplers.py", "test_sequences.py"),
@@ -314,10 +314,10 @@ FAULTS = (
     ),
     Fault(
         subject="report",
-        what="what a search has learnt comes first though its times were measured",
-        old='if kind == "search" and unmeasured and learnt else',
-        new='if kind == "search" and learnt else',
-        tests=("test_report.py", "test_tables*.py"),
+        what="the answer of a search is the setting with the lowest score",
+        old="return -self.score, -self.mean.value",
+        new="return self.score, -self.mean.value",
+        tests=("test_answers*.py", "test_report.py"),
     ),
     Fault(
         subject="command line",

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from study.designs.holdup.certificate.record_rules import broken_by_study
-from study.designs.holdup.certificate.trial_rules import Checked, Study, check_trial
+from study.designs.holdup.certificate.recorded import Study
+from study.designs.holdup.certificate.trial_rules import Checked, check_trial
 from study.records.records import KINDS, Evaluation, Iteration, Line, Record
 from study.records.shapes import misfit
 from study.space.spec import StudySpec

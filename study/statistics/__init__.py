@@ -15,8 +15,8 @@ from study.statistics.means import (
     iqm,
     iqm_interval,
     mean_interval,
+    rate_interval,
 )
-from study.statistics.rates import rate_interval
 from study.statistics.samples import BoolArray, FloatArray
 from study.statistics.times import median_time, ratio_of_restricted_means, restricted_mean
 

@@ -8,41 +8,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from study.designs.registry import make_plan
-from study.driver.conductor import Conductor
 from study.driver.losses import TAKEN_BACK
 from study.errors import RecordError
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
-from study.records.folder import StudyFolder
 from study.records.ledger import fold
-from study.records.log import RecordLog
-from study.records.records import TrialEnded, TrialStarted, read_lines
+from study.records.records import TrialEnded, read_lines
 from study.records.table import table_row
+from tests.driven import ROOMY, Driven, assert_whole, records
 from tests.reported import report
 from tests.spaces import spec
 
-CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=5, physical_cpus=2, memory_mb=64_000),))
-ROOMY = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=32, physical_cpus=32, memory_mb=64_000),))
 
+class Session(Driven):
+    """A session whose trials have two iterations."""
 
-class Session:
-    """One driver's session over a study folder; leaving it without `close` is a kill."""
-
-    def __init__(self, path, space=None, *, deadline=None, cluster=CLUSTER):
-        self.folder = StudyFolder(path)
-        self.spec = space or spec(execution="real")
-        path.mkdir(exist_ok=True)
-        ledger = fold((line.record, line.time) for line in read_lines(self.folder.records))
-        self.log = RecordLog(self.folder.records)
-        self.conductor = Conductor(
-            spec=self.spec,
-            plan=make_plan(self.spec, cluster),
-            folder=self.folder,
-            log=self.log,
-            ledger=ledger,
-            provenance={},
-            deadline=deadline,
-        )
+    def __init__(self, path, space=None, **options):
+        super().__init__(path, space or spec(execution="real"), **options)
 
     def iterate(self, trial, number=1, **metrics):
         built = {
@@ -88,19 +69,6 @@ class Session:
         closed = self.conductor.close()
         self.log.close()
         return closed
-
-
-def records(path):
-    return [line.record for line in read_lines(path / "records.jsonl")]
-
-
-def assert_whole(path, num_trials, failed=()):
-    """Every planned trial has ended exactly once, and nothing is left running."""
-    ended = [record for record in records(path) if isinstance(record, TrialEnded) and record.status != "interrupted"]
-    assert sorted(record.trial for record in ended) == list(range(num_trials))
-    assert {record.trial for record in ended if record.status == "failed"} == set(failed)
-    started = [(record.trial, record.attempt) for record in records(path) if isinstance(record, TrialStarted)]
-    assert len(set(started)) == len(started)
 
 
 def test_a_study_runs_to_its_end(tmp_path):

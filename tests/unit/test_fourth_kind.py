@@ -24,7 +24,8 @@ from study.space.kinds import KINDS, Kind
 from study.space.parsing import load_space
 from study.space.spec import StudySpec
 from study.text import count
-from tests.unit.test_conductor import CLUSTER, Session, assert_whole
+from tests.driven import CLUSTER, assert_whole
+from tests.unit.test_conductor import Session
 
 SPACE = """
 kind: repeat

@@ -11,8 +11,9 @@ from optuna.samplers import TPESampler
 from study.designs.search.proposals import Observation, nearest, propose
 from study.designs.search.proposals import _at as at
 from study.errors import RecordError
+from tests.driven import ROOMY
 from tests.spaces import spec
-from tests.unit.test_conductor import ROOMY, Session
+from tests.unit.test_conductor import Session
 
 SAMPLERS = ("tpe", "gp", "random", "qmc", "grid")
 

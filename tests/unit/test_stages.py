@@ -14,7 +14,7 @@ from rich.console import Console
 from study.cli.tables import print_front, print_importance, print_plan, print_stages
 from study.designs.holdup import machine
 from study.designs.holdup.certificate.record_rules import _retaken, broken_rules
-from study.designs.holdup.certificate.trial_rules import Study
+from study.designs.holdup.certificate.recorded import Study
 from study.designs.holdup.choosing import REUSED
 from study.designs.holdup.evidence import Evidence
 from study.designs.holdup.machine import PROTOCOL, opening
@@ -23,19 +23,16 @@ from study.designs.holdup.stage_keeper import StageKeeper
 from study.designs.registry import make_plan
 from study.designs.search.importance import importance_per_scale
 from study.designs.search.outcome import Outcomes
-from study.driver.conductor import Conductor
 from study.errors import RecordError
-from study.records.folder import StudyFolder
 from study.records.ledger import fold
-from study.records.log import RecordLog
 from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines
 from study.records.request import TrialRequest, digest_of
 from study.space.variants import SHARED, STAGES, spec_of
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup
+from tests.driven import CLUSTER, ROOMY, Driven, records, rows
 from tests.reported import report
 from tests.spaces import spec
-from tests.unit.test_conductor import CLUSTER, ROOMY, records
 
 HOLDUP = {
     "target_scale": 8,
@@ -77,24 +74,8 @@ def planted(row):
     return 480 - 200 * miss - collapse + 10 * noise
 
 
-class Drive:
-    """One driver's session; leaving it without `close` is a kill."""
-
-    def __init__(self, path, space, *, deadline=None, until=None):
-        self.folder, self.spec = StudyFolder(path), space
-        path.mkdir(exist_ok=True)
-        ledger = fold((line.record, line.time) for line in read_lines(self.folder.records))
-        self.log = RecordLog(self.folder.records)
-        self.conductor = Conductor(
-            spec=space,
-            plan=make_plan(space, CLUSTER, ledger.decisions),
-            folder=self.folder,
-            log=self.log,
-            ledger=ledger,
-            provenance={},
-            deadline=deadline,
-            until=until,
-        )
+class Drive(Driven):
+    """A session whose trials have two iterations, and `planted` returns."""
 
     def finish(self, trial, outcome=planted, *, cpu_s=10.0, healthy=None):
         row = self.conductor.ledger.rows[trial]
@@ -118,26 +99,7 @@ class Drive:
         self.conductor.finish(trial, None)
 
     def run(self, outcome=planted, *, most=None, healthy=None):
-        """Run to the end, or until `most` trials have ended (then as a kill leaves it); return the ending."""
-        ended = 0
-        while not self.conductor.exhausted or self.conductor.part_ended:
-            if self.conductor.part_ended:
-                self.conductor.begin_part()
-                continue
-            started = []
-            while (next_one := self.conductor.next_trial()) is not None:
-                started.append(next_one.trial)
-            assert started
-            assert not self.conductor.exhausted  # else Tune would end, and Ray with it, at every phase
-            for trial in reversed(started):  # out of order
-                if ended == most:
-                    self.log.close()
-                    return None
-                self.finish(trial, outcome, healthy=healthy)
-                ended += 1
-        closed = self.conductor.close()
-        self.log.close()
-        return closed
+        return super().run(lambda trial: self.finish(trial, outcome, healthy=healthy), most=most)
 
 
 def decisions(path):
@@ -174,10 +136,9 @@ def test_the_confirmation_is_on_test_seeds_and_on_scales_that_nothing_else_ran(t
 
 def test_a_study_that_is_stopped_behind_its_last_decision_is_complete(tmp_path):
     drive = Drive(tmp_path, space())
-    while not drive.conductor.exhausted or drive.conductor.part_ended:
-        if drive.conductor.part_ended:
-            drive.conductor.begin_part()
-        drive.finish(drive.conductor.next_trial().trial)
+    for started in drive.groups():
+        for one in started:
+            drive.finish(one.trial)
     drive.conductor.end_early("stopped", "told to")
     assert drive.conductor.close().reason == "complete"
 
@@ -497,13 +458,9 @@ def test_until_a_stage_and_on(undisturbed, tmp_path):
         closed = Drive(tmp_path, space(), until=stage).run()
         assert closed.reason == "until"
         assert decisions(tmp_path)[-1].stage == stage
-        assert all(STAGES.index(row.stage) <= STAGES.index(stage) for row in fold_of(tmp_path).rows.values())
+        assert all(STAGES.index(row.stage) <= STAGES.index(stage) for row in rows(tmp_path).values())
     assert Drive(tmp_path, space(), until="confirm").run().reason == "complete"
     assert essence(tmp_path) == essence(undisturbed)
-
-
-def fold_of(path):
-    return fold((line.record, line.time) for line in read_lines(path / "records.jsonl"))
 
 
 def test_a_budget_cuts_the_search_and_keeps_what_the_later_stages_need(tmp_path):
@@ -600,20 +557,13 @@ def test_a_group_that_a_kill_tore_apart_is_tainted(tmp_path):
         return planted(row)
 
     drive = Drive(tmp_path, wanted)
-    torn = None
-    while torn is None:
-        assert not drive.conductor.exhausted or drive.conductor.part_ended
-        if drive.conductor.part_ended:
-            drive.conductor.begin_part()
-        started = []
-        while (one := drive.conductor.next_trial()) is not None:
-            started.append(one)
+    for started in drive.groups():
         if started[0].anchor == SHARED:
             drive.finish(started[0].trial, outcome)
             torn = [one.trial for one in started]
-        else:
-            for one in started:
-                drive.finish(one.trial, outcome)
+            break
+        for one in started:
+            drive.finish(one.trial, outcome)
     drive.log.close()
     drive = Drive(tmp_path, wanted)
     assert drive.run(outcome).reason == "complete"
@@ -647,12 +597,7 @@ def test_trials_of_one_group_run_together_and_alone(tmp_path):
     measure = {"scales": [1, 3], "repeats": 2, "iterations": 2, "step_wait_ms": 2}
     drive = Drive(tmp_path, space(holdup={"measure": measure}))
     seen = []
-    while not drive.conductor.exhausted or drive.conductor.part_ended:
-        if drive.conductor.part_ended:
-            drive.conductor.begin_part()
-        started = []
-        while (one := drive.conductor.next_trial()) is not None:
-            started.append(one)
+    for started in drive.groups():
         if started[0].stage == "measure":
             seen.append([(one.anchor, one.setting["num_env_runners"]) for one in started])
         for one in started:

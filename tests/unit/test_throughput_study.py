@@ -10,16 +10,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from study.cli.tables import print_throughput
-from study.designs.registry import make_plan
-from study.driver.conductor import Conductor
 from study.mirrors.mlflow_content import study_params, trial_name, trial_params
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
-from study.records.folder import StudyFolder
-from study.records.ledger import PHASES, best_per_scale, fold
-from study.records.log import RecordLog
-from study.records.records import TrialEnded, TrialStarted, read_lines
+from study.records.ledger import PHASES, best_per_scale
+from study.records.records import TrialStarted
 from study.records.table import table_row
 from study.space.cells import BASE_CELL
+from tests.driven import Driven, assert_whole, records, rows
 from tests.reported import report
 from tests.throughput import throughput_spec
 
@@ -33,23 +30,11 @@ NUM_TRIALS = 2 * (2 + 2 + 2)
 """Of `SMALL`: two anchors, two other cells and a pair side by side in each block."""
 
 
-class Drive:
-    """One driver's session over a study folder; leaving it without `close` is a kill."""
+class Drive(Driven):
+    """A session whose trials have three iterations."""
 
     def __init__(self, path, space=None):
-        self.folder, self.spec = StudyFolder(path), space or throughput_spec(**SMALL)
-        path.mkdir(exist_ok=True)
-        ledger = fold((line.record, line.time) for line in read_lines(self.folder.records))
-        self.log = RecordLog(self.folder.records)
-        self.conductor = Conductor(
-            spec=self.spec,
-            plan=make_plan(self.spec, CLUSTER),
-            folder=self.folder,
-            log=self.log,
-            ledger=ledger,
-            provenance={},
-        )
-        self.legs, self.together = [], []
+        super().__init__(path, space or throughput_spec(**SMALL), cluster=CLUSTER)
 
     def finish(self, trial, *, pressure=0.01, seconds=None):
         """Report three iterations; one with n runners takes 4 / n seconds, the first twice as long and all sampling."""
@@ -67,40 +52,18 @@ class Drive:
         self.conductor.finish(trial, None)
 
     def run(self, finish=None, *, most=None):
-        """Run to the end, or until `most` trials have ended (then as a kill leaves it); return the ending."""
-        ended, finish = 0, finish or self.finish
-        while not self.conductor.exhausted or self.conductor.part_ended:
-            if self.conductor.part_ended:
-                self.legs.append(self.conductor.begin_part())
-                continue
-            started = []
-            while (next_one := self.conductor.next_trial()) is not None:
-                started.append(next_one.trial)
-            assert started
-            self.together.append(len(started))
-            for trial in started:
-                if ended == most:
-                    self.log.close()
-                    return None
-                finish(trial)
-                ended += 1
-        closed = self.conductor.close()
-        self.log.close()
-        return closed
-
-
-def records(path):
-    return [line.record for line in read_lines(path / "records.jsonl")]
-
-
-def rows(path):
-    return fold((line.record, line.time) for line in read_lines(path / "records.jsonl")).rows
+        return super().run(finish or self.finish, most=most)
 
 
 def test_a_study_runs_to_its_end_one_trial_at_a_time_but_for_the_divided_ones(tmp_path):
     drive = Drive(tmp_path)
-    assert drive.run().reason == "complete"
-    assert sorted(drive.together) == [1] * (NUM_TRIALS - 4) + [2, 2]
+    together = []
+    for started in drive.groups():
+        together.append(len(started))
+        for one in started:
+            drive.finish(one.trial)
+    assert drive.conductor.close().reason == "complete"
+    assert sorted(together) == [1] * (NUM_TRIALS - 4) + [2, 2]
     found = rows(tmp_path)
     assert sorted(found) == list(range(NUM_TRIALS))
     for row in found.values():
@@ -126,7 +89,7 @@ def test_processes_are_kept_while_runners_stay_as_many_and_never_side_by_side(tm
     started = [record for record in records(tmp_path) if isinstance(record, TrialStarted)]
     keys = [None if record.anchor.startswith("all") else record.setting["num_env_runners"] for record in started]
     runs = [key for key, _ in itertools.groupby(keys)]
-    assert drive.legs == [key is not None for key in runs][1:]  # the first leg begins with the session
+    assert drive.kept == [key is not None for key in runs][1:]  # the first part begins with the session
     assert keys.count(2) == 4
     assert runs.count(2) == 3  # an anchor at the end of a block goes on into the next one
 
@@ -139,8 +102,7 @@ def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_fact
         Drive(path).run(most=most)
     closed = Drive(path).run()
     assert closed.reason == "complete"
-    ended = [record for record in records(path) if isinstance(record, TrialEnded) and record.status != "interrupted"]
-    assert sorted(record.trial for record in ended) == list(range(NUM_TRIALS))
+    assert_whole(path, NUM_TRIALS)
     whole, clean = rows(path), path / "clean"
     Drive(clean).run()
     for number, row in rows(clean).items():  # the same cells in the same blocks, however often it was killed

@@ -23,6 +23,7 @@ from study.designs.holdup.certificate.content import (
     Session,
 )
 from study.designs.holdup.certificate.diagnosis import TrialHistory, diagnose, histories
+from study.designs.holdup.certificate.notes import notes
 from study.designs.holdup.certificate.verdict import (
     LEAST_MEASURED,
     Arm,
@@ -35,7 +36,6 @@ from study.designs.holdup.certificate.verdict import (
     judge,
     num_solved_needed,
 )
-from study.designs.holdup.choosing import REUSED
 from study.errors import RecordError
 from study.records.folder import StudyIdentity
 from study.records.ledger import TrialRow, fold
@@ -81,7 +81,8 @@ class Maker:
         """Return it."""
         spec, holdup, ledger = self._spec, self._holdup, self._ledger
         target, small = holdup.target_scale, holdup.small_scale
-        verdict = self._verdict()
+        verdict, cpu_hours = self._verdict(), self._cpu_hours()
+        openings = [line.record for line in self._lines if isinstance(line.record, StudyOpened)]
         comparisons = compare(self._arms[WINNER, target], self._baselines(), rng=self._rng("comparisons"))
         return Certificate(
             format=FORMAT,
@@ -108,7 +109,7 @@ class Maker:
             arms={f"{name}@{scale}": self._figures(name, scale) for name, scale in self._groups},
             comparisons=comparisons,
             optimism=self._optimism(),
-            cpu_hours=self._cpu_hours(),
+            cpu_hours=cpu_hours,
             trials=self._trials(),
             clock_measured=verdict.clock is not None,
             diagnosis={
@@ -131,14 +132,13 @@ class Maker:
             ],
             sessions=[
                 Session(
-                    session=line.record.session,
-                    provenance={name: line.record.provenance.get(name) for name in MACHINE},
-                    cluster=line.record.cluster,
+                    session=opened.session,
+                    provenance={name: opened.provenance.get(name) for name in MACHINE},
+                    cluster=opened.cluster,
                 )
-                for line in self._lines
-                if isinstance(line.record, StudyOpened)
+                for opened in openings
             ],
-            notes=list(self._notes(verdict)),
+            notes=list(notes(spec, ledger, openings, self._groups, verdict, cpu_hours)),
         )
 
     def _rng(self, place: str) -> np.random.Generator:
@@ -343,78 +343,6 @@ class Maker:
                 timing=_counted(row.timing for row in rows),
                 env_steps_per_s=(min(rates), float(np.median(rates)), max(rates)) if rates else None,
             )
-
-    def _notes_on_the_course(self) -> Iterator[str]:
-        version, size = self._protocol, self._spec.evaluation.episodes
-        yield f"The study follows version {version} of the protocol."
-        if version < 3:
-            yield (
-                f"All its trials play the same {size} evaluation episodes, those that the choice rests on too. The "
-                "intervals hold the spread between runs alone: for other episodes they are too narrow."
-            )
-        else:
-            yield (
-                f"Every run of the confirmation plays {size} evaluation episodes of its own, which no other trial "
-                "plays: intervals over runs hold the spread between runs and between episodes."
-            )
-        for each in self._ledger.decisions:
-            for name, trials in each.evidence.get(REUSED, {}).items():
-                numbers = ", ".join(map(str, trials))
-                yield f"`{name}` was not run again on {len(trials)} seeds: trials {numbers} ran the same before."
-        commits = [
-            f"{(git.get('commit') or 'unknown')[:12]}{' with changes' if git.get('dirty') else ''}"
-            for line in self._lines
-            if isinstance(line.record, StudyOpened)
-            for git in (line.record.provenance.get("git") or {},)
-        ]
-        if len(different := dict.fromkeys(commits)) > 1:
-            yield f"The study ran under {len(different)} commits, not under one: {', '.join(different)}."
-        hours = self._cpu_hours()
-        budget, spent = self._holdup.cpu_hours, sum(hours[stage] for stage in STAGES if stage != "measure")
-        if budget is not None and spent > budget:
-            yield f"The budget of {budget:g} CPU-hours was exceeded: {spent:.2f} were spent up to the confirmation."
-        for each in self._ledger.decisions:
-            if each.cancelled:
-                reason = each.evidence.get("cancelled", "no reason is on record")
-                yield f"{len(each.cancelled)} trials of `{each.phase}` were not run: {reason}."
-
-    def _notes(self, verdict: Verdict) -> Iterator[str]:
-        target, small = self._holdup.target_scale, self._holdup.small_scale
-        count = len(self._arms[WINNER, target].runs)
-        most = rate_interval(count, count).low
-        yield (
-            f"{count} seeds without a failure still allow failures in up to {1 - most:.0%} of runs (95 %): rare ones "
-            "cannot be excluded."
-        )
-        best = self._groups.get((BEST_SMALL, small))
-        if best is None:
-            yield f"The winner is also the best setting at {small} runners: it is its own reference there, in one arm."
-        elif self._groups[WINNER, target][0].row.digest == best[0].row.digest:
-            yield (
-                f"The winner is also the best setting at {small} runners; the arms `{WINNER}` and `{BEST_SMALL}` there "
-                "are the same runs twice, equal to the last digit, and no replication."
-            )
-        if any(row.execution == "emulated" for row in self._ledger.rows.values()):
-            yield (
-                "Emulated trials step the lanes of all runners in few processes: they learn the same, and their times "
-                "are no facts about real runners. What these would reserve (`cpu_s_reserved`) is then not known."
-            )
-        if any(trial.row.scale is not None for trials in self._groups.values() for trial in trials):
-            yield (
-                f"`{WINNER_STOCK}` ran folded: one of RLlib's own runners with the lanes of all. Its learning is that "
-                "of the scale; its clock is not."
-            )
-        if ("naive_growth", target) not in self._arms:
-            yield "naive_growth is no arm of this study: its rule is not required."
-        yield from self._notes_on_the_course()
-        if self._holdup.measure is None:
-            yield "The space has no `measure` stage: there are no trials for the clock alone."
-        if verdict.clock is None:
-            yield "No time to target was measured: nothing here says that more runners get there sooner."
-        yield (
-            "Environment steps and wall clock answer different questions; the table of evaluations is at equal "
-            "environment steps."
-        )
 
 
 # Small parts

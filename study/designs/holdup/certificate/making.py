@@ -19,7 +19,7 @@ from study.designs.holdup.certificate.record_rules import (
     confirmation_is_over,
     planned_cells,
 )
-from study.designs.holdup.certificate.trial_rules import same
+from study.designs.holdup.certificate.recorded import same
 from study.errors import RecordError
 from study.records.chain import heads
 from study.records.files import below

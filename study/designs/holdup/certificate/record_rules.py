@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from study.designs.holdup import machine
-from study.designs.holdup.certificate.trial_rules import Checked, Study, check_trial, same
+from study.designs.holdup.certificate.recorded import Study, same
+from study.designs.holdup.certificate.trial_rules import Checked, check_trial
 from study.designs.holdup.phases import current, phases
 from study.errors import RecordError
 from study.records.ledger import Ledger, TrialRow

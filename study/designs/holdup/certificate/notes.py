@@ -1,0 +1,106 @@
+"""What a reader of a certificate has to know beside its figures, in sentences. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK
+from study.designs.holdup.certificate.diagnosis import TrialHistory
+from study.designs.holdup.certificate.verdict import Verdict
+from study.designs.holdup.choosing import REUSED
+from study.designs.holdup.phases import holdup_of
+from study.records.ledger import Ledger
+from study.records.records import StudyOpened
+from study.space.spec import StudySpec
+from study.space.variants import STAGES
+from study.statistics import rate_interval
+
+
+def notes(
+    spec: StudySpec,
+    ledger: Ledger,
+    openings: Sequence[StudyOpened],
+    arms: Mapping[tuple[str, int], Sequence[TrialHistory]],
+    verdict: Verdict,
+    cpu_hours: Mapping[str, float],
+) -> Iterator[str]:
+    """Yield what a reader has to know beside the figures.
+
+    Args:
+        spec: Of a hold-up study.
+        ledger: What its records add up to.
+        openings: The start of every session.
+        arms: (name, scale) -> the trials of an arm on test seeds.
+        verdict: The verdict.
+        cpu_hours: Stage -> CPU-hours of training.
+    """
+    target, small = holdup_of(spec).target_scale, holdup_of(spec).small_scale
+    count = len(arms[WINNER, target])
+    most = rate_interval(count, count).low
+    yield (
+        f"{count} seeds without a failure still allow failures in up to {1 - most:.0%} of runs (95 %): rare ones "
+        "cannot be excluded."
+    )
+    best = arms.get((BEST_SMALL, small))
+    if best is None:
+        yield f"The winner is also the best setting at {small} runners: it is its own reference there, in one arm."
+    elif arms[WINNER, target][0].row.digest == best[0].row.digest:
+        yield (
+            f"The winner is also the best setting at {small} runners; the arms `{WINNER}` and `{BEST_SMALL}` there "
+            "are the same runs twice, equal to the last digit, and no replication."
+        )
+    if any(row.execution == "emulated" for row in ledger.rows.values()):
+        yield (
+            "Emulated trials step the lanes of all runners in few processes: they learn the same, and their times "
+            "are no facts about real runners. What these would reserve (`cpu_s_reserved`) is then not known."
+        )
+    if any(trial.row.scale is not None for trials in arms.values() for trial in trials):
+        yield (
+            f"`{WINNER_STOCK}` ran folded: one of RLlib's own runners with the lanes of all. Its learning is that "
+            "of the scale; its clock is not."
+        )
+    if ("naive_growth", target) not in arms:
+        yield "naive_growth is no arm of this study: its rule is not required."
+    yield from _of_the_course(spec, ledger, openings, cpu_hours)
+    if holdup_of(spec).measure is None:
+        yield "The space has no `measure` stage: there are no trials for the clock alone."
+    if verdict.clock is None:
+        yield "No time to target was measured: nothing here says that more runners get there sooner."
+    yield (
+        "Environment steps and wall clock answer different questions; the table of evaluations is at equal "
+        "environment steps."
+    )
+
+
+def _of_the_course(
+    spec: StudySpec, ledger: Ledger, openings: Sequence[StudyOpened], cpu_hours: Mapping[str, float]
+) -> Iterator[str]:
+    version, size = ledger.decisions[0].protocol, spec.evaluation.episodes
+    yield f"The study follows version {version} of the protocol."
+    if version < 3:
+        yield (
+            f"All its trials play the same {size} evaluation episodes, those that the choice rests on too. The "
+            "intervals hold the spread between runs alone: for other episodes they are too narrow."
+        )
+    else:
+        yield (
+            f"Every run of the confirmation plays {size} evaluation episodes of its own, which no other trial "
+            "plays: intervals over runs hold the spread between runs and between episodes."
+        )
+    for each in ledger.decisions:
+        for name, trials in each.evidence.get(REUSED, {}).items():
+            numbers = ", ".join(map(str, trials))
+            yield f"`{name}` was not run again on {len(trials)} seeds: trials {numbers} ran the same before."
+    commits = [
+        f"{(git.get('commit') or 'unknown')[:12]}{' with changes' if git.get('dirty') else ''}"
+        for opened in openings
+        for git in (opened.provenance.get("git") or {},)
+    ]
+    if len(different := dict.fromkeys(commits)) > 1:
+        yield f"The study ran under {len(different)} commits, not under one: {', '.join(different)}."
+    budget = holdup_of(spec).cpu_hours
+    spent = sum(cpu_hours[stage] for stage in STAGES if stage != "measure")
+    if budget is not None and spent > budget:
+        yield f"The budget of {budget:g} CPU-hours was exceeded: {spent:.2f} were spent up to the confirmation."
+    for each in ledger.decisions:
+        if each.cancelled:
+            reason = each.evidence.get("cancelled", "no reason is on record")
+            yield f"{len(each.cancelled)} trials of `{each.phase}` were not run: {reason}."

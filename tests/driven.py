@@ -1,0 +1,84 @@
+"""A driver's session without Ray: the conductor over a study folder, and trials that a test makes up."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from study.designs.registry import make_plan
+from study.driver.conductor import Conductor
+from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.records.folder import StudyFolder
+from study.records.ledger import TrialRow, fold
+from study.records.log import RecordLog
+from study.records.records import Record, StudyClosed, TrialEnded, TrialStarted, read_lines
+from study.space.spec import StudySpec
+
+CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=5, physical_cpus=2, memory_mb=64_000),))
+ROOMY = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=32, physical_cpus=32, memory_mb=64_000),))
+
+
+class Driven:
+    """One session; leaving it without `close` is a kill."""
+
+    def __init__(self, path: Path, spec: StudySpec, *, cluster: ClusterShape = CLUSTER, **options: Any) -> None:
+        self.folder, self.spec = StudyFolder(path), spec
+        path.mkdir(exist_ok=True)
+        ledger = fold((line.record, line.time) for line in read_lines(self.folder.records))
+        self.log = RecordLog(self.folder.records)
+        self.conductor = Conductor(
+            spec=spec,
+            plan=make_plan(spec, cluster, ledger.decisions),
+            folder=self.folder,
+            log=self.log,
+            ledger=ledger,
+            provenance={},
+            **options,
+        )
+        self.kept: list[bool] = []
+        """Of every part but the first: whether it goes on in the processes of the one before."""
+
+    def groups(self) -> Iterator[list[TrialStarted]]:
+        """Yield the trials that start together, to the end of the study; the caller ends them."""
+        while not self.conductor.exhausted or self.conductor.part_ended:
+            if self.conductor.part_ended:
+                self.kept.append(self.conductor.begin_part())
+                continue
+            started = []
+            while (one := self.conductor.next_trial()) is not None:
+                started.append(one)
+            assert started
+            assert not self.conductor.exhausted  # else Tune would end, and Ray with it, at every phase
+            yield started
+
+    def run(self, finish: Callable[[int], None], *, most: int | None = None) -> StudyClosed | None:
+        """End the trials of each group, the last one first, until `most` have ended (then as a kill leaves it)."""
+        ended = 0
+        for started in self.groups():
+            for one in reversed(started):
+                if ended == most:
+                    self.log.close()
+                    return None
+                finish(one.trial)
+                ended += 1
+        closed = self.conductor.close()
+        self.log.close()
+        return closed
+
+
+def records(path: Path) -> list[Record]:
+    """Return the records of a study's folder."""
+    return [line.record for line in read_lines(path / "records.jsonl")]
+
+
+def rows(path: Path) -> dict[int, TrialRow]:
+    """Return the trials of a study's folder, by number."""
+    return fold((line.record, line.time) for line in read_lines(path / "records.jsonl")).rows
+
+
+def assert_whole(path: Path, num_trials: int, failed: tuple[int, ...] | list[int] = ()) -> None:
+    """Every planned trial has ended exactly once, and nothing is left running."""
+    ended = [record for record in records(path) if isinstance(record, TrialEnded) and record.status != "interrupted"]
+    assert sorted(record.trial for record in ended) == list(range(num_trials))
+    assert {record.trial for record in ended if record.status == "failed"} == set(failed)
+    started = [(record.trial, record.attempt) for record in records(path) if isinstance(record, TrialStarted)]
+    assert len(set(started)) == len(started)
