@@ -18,7 +18,6 @@ from analysis.models.comparison import (
 )
 from analysis.models.derived import (
     MARGINAL_THRESHOLD,
-    CpuNeeds,
     Knee,
     RunnerLimit,
     knee,
@@ -43,7 +42,6 @@ __all__ = [
     "BestBatch",
     "Bound",
     "Cells",
-    "CpuNeeds",
     "CriticalBatch",
     "ErnestFit",
     "GaussianProcessFit",

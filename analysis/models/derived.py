@@ -13,11 +13,12 @@ import numpy as np
 from analysis.models.iteration_time import IterationTimeFit
 from analysis.models.observations import Cells, IntArray
 from analysis.models.phases import INDEX
-from study.errors import AnalysisError
 from study.statistics import Estimate, FloatArray
 
 MOST_RUNNERS = 4096
 """Where a search over runners ends."""
+MOST_LIMIT = 512
+"""Runners up to which a limit is looked for."""
 _POINTS = 600
 """Points of the logarithmic grid on which a crossing is looked for, then interpolated."""
 MARGINAL_THRESHOLD = 0.5
@@ -47,29 +48,14 @@ class RunnerLimit:
         num_env_runners: The largest n that every runner up to it was worth its CPU for. None where every n that was
             looked at is worth it; without an upper end where that is so in some resamples.
         reason: Why there is none, or that the batch has no env step for a lane more; empty otherwise.
-        threshold: Least marginal efficiency d ln X / d ln P that counts as worth it.
         env_steps_per_s: Throughput there; None where there is no limit.
         extrapolated: Whether it lies beyond the largest fitted number of runners.
     """
 
     num_env_runners: Estimate | None
     reason: str
-    threshold: float
     env_steps_per_s: Estimate | None
     extrapolated: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuNeeds:
-    """CPUs of a trial's processes: P = main + n per_runner + learner processes."""
-
-    main: int = 1
-    per_runner: int = 1
-    learners: int = 0
-
-    def of(self, num_env_runners: FloatArray) -> FloatArray:
-        """Return P, shape as given."""
-        return self.main + self.per_runner * num_env_runners + self.learners
 
 
 def throughput_ceiling(fit: IterationTimeFit, cells: Cells) -> tuple[Estimate | None, ...]:
@@ -111,64 +97,39 @@ def knee(fit: IterationTimeFit, cells: Cells) -> tuple[Knee, ...]:
     return tuple(found)
 
 
-def runner_limit(
-    fit: IterationTimeFit,
-    cells: Cells,
-    *,
-    threshold: float = MARGINAL_THRESHOLD,
-    cpus: CpuNeeds | None = None,
-    most: int = 512,
-) -> tuple[RunnerLimit, ...]:
+def runner_limit(fit: IterationTimeFit, cells: Cells) -> tuple[RunnerLimit, ...]:
     """Return the n beyond which one more runner is not worth its CPU, for each cell's batch and setting.
 
-    More lanes than env steps of the batch can do nothing: the limit is B / k at most, whatever the model says.
+    Worth it: d ln X / d ln P between n and n + 1 is at least `MARGINAL_THRESHOLD`, with P = n + 1 CPUs. More lanes than
+    env steps of the batch can do nothing: the limit is B / k at most, whatever the model says.
 
     Args:
         fit: The model.
         cells: Batch and setting; their own n is ignored.
-        threshold: Least d ln X / d ln P between n and n + 1, in (0, 1).
-        cpus: CPUs of a trial; None for one per process and the learner in the main process.
-        most: Largest n looked at.
-
-    Raises:
-        AnalysisError: `threshold` is out of range.
     """
-    if not 0 < threshold < 1:
-        raise AnalysisError(
-            where="threshold",
-            rule="must lie in (0, 1)",
-            got=threshold,
-            fix=f"Pass {MARGINAL_THRESHOLD}.",
-            code="threshold-outside-unit-interval",
-        )
     largest = float(fit.observations.cells.num_env_runners.max())
     found = []
     for index in range(len(cells)):
         lanes = max(int(cells.train_batch_size[index] // cells.num_envs_per_env_runner[index]), 1)
-        cap = min(most, lanes)
+        cap = min(MOST_LIMIT, lanes)
         scales = np.arange(1, cap + 2, dtype=np.float64)
-        growth = np.diff(np.log((cpus or CpuNeeds()).of(scales)))
+        growth = np.diff(np.log(1 + scales))
         along = _along(cells, index, scales)
         rate = along.train_batch_size / fit.times(along, whole_steps=False)["iteration"]
         rates = along.train_batch_size / fit.time_draws(along, whole_steps=False)["iteration"]
         # Behind the cap: no lane has a step left, or nobody has looked.
         limits = np.append(scales[:cap], cap if cap == lanes else np.inf)
-        last = int(_last_worth(rate, growth, threshold))
-        draws = limits[_last_worth(rates, growth, threshold)]
+        last = int(_last_worth(rate, growth))
+        draws = limits[_last_worth(rates, growth)]
         if not np.isfinite(limits[last]):
             reason = f"every runner up to {cap} is worth its CPU"
-            found.append(
-                RunnerLimit(
-                    num_env_runners=None, reason=reason, threshold=threshold, env_steps_per_s=None, extrapolated=False
-                )
-            )
+            found.append(RunnerLimit(num_env_runners=None, reason=reason, env_steps_per_s=None, extrapolated=False))
             continue
         at = int(limits[last]) - 1
         found.append(
             RunnerLimit(
                 num_env_runners=fit.estimate(float(limits[last]), draws),
                 reason="every lane has one env step of the batch there" if last == cap else "",
-                threshold=threshold,
                 env_steps_per_s=fit.estimate(float(rate[at]), rates[:, at]),
                 extrapolated=bool(limits[last] > largest),
             )
@@ -202,10 +163,10 @@ def _crossing(times: dict[str, FloatArray], grid: FloatArray) -> FloatArray:
     return np.where(below.any(axis=-1), np.where(first == 0, 1.0, crossed), np.inf)
 
 
-def _last_worth(rates: FloatArray, growth: FloatArray, threshold: float) -> IntArray:
+def _last_worth(rates: FloatArray, growth: FloatArray) -> IntArray:
     """Return the index of the last scale before the first step that is not worth it, that of the last one if none is.
 
     Shape (…, scales) -> (…,).
     """
-    poor = np.diff(np.log(rates), axis=-1) / growth < threshold
+    poor = np.diff(np.log(rates), axis=-1) / growth < MARGINAL_THRESHOLD
     return np.asarray(np.where(poor.any(axis=-1), poor.argmax(axis=-1), poor.shape[-1]), dtype=np.int64)

@@ -230,7 +230,7 @@ class Selection:
     excluded: Mapping[str, int]
 
 
-def from_runs(runs: "pd.DataFrame", *, timings: Sequence[str] = ("measured",)) -> Selection:
+def from_runs(runs: "pd.DataFrame") -> Selection:
     """Return the runs of a study whose clock means something, grouped by workload.
 
     A workload is the fingerprint without what the models take as numbers (runners, environments per runner, batch,
@@ -239,7 +239,6 @@ def from_runs(runs: "pd.DataFrame", *, timings: Sequence[str] = ("measured",)) -
 
     Args:
         runs: The frame that `analysis.load` makes, one row per trial.
-        timings: Values of the column `timing` that are taken.
     """
     from analysis.scaling.selection import BESIDE, beside_others  # pandas: whoever has a frame has it
 
@@ -252,7 +251,7 @@ def from_runs(runs: "pd.DataFrame", *, timings: Sequence[str] = ("measured",)) -
         missing = [name for name in (*FACTORS[:5], *TIMES) if not np.isfinite(numbers[name][row])]
         if statuses[row] != "finished":
             excluded[f"status is {statuses[row] or 'not known'}"] += 1
-        elif given[row] not in timings:
+        elif given[row] != "measured":
             excluded[f"timing is {given[row] or 'not known'}"] += 1
         elif beside[row]:
             excluded[BESIDE] += 1

@@ -6,7 +6,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
 
 from analysis.models.regression import Curve, Fitted, as_curve_data, fit_curve, nonnegative
 from study.statistics import Estimate, FloatArray
@@ -56,16 +55,14 @@ def fit_usl(
     *,
     blocks: npt.ArrayLike | None = None,
     level: float = 0.95,
-    loss: Loss = "relative",
 ) -> USLFit:
-    """Fit the law by least squares under a, b >= 0.
+    """Fit the law by least squares of relative errors under a, b >= 0.
 
     Args:
         num_env_runners: n of each run, shape (runs,).
         env_steps_per_s: Throughput of each run, shape (runs,), at one batch.
         blocks: Number of each run's block, shape (runs,), see `regression.fit_curve`; None: each is a block of its own.
         level: Nominal coverage of the intervals.
-        loss: `relative` errors, as everywhere here; `absolute` ones as R's package usl and Gunther's book have.
 
     Raises:
         AnalysisError: Fewer than three distinct scales, or a number that is not positive.
@@ -74,7 +71,7 @@ def fit_usl(
         Gunther, Guerrilla Capacity Planning (2007); the R package usl (Moeding) for the published coefficients.
     """
     scales, rates = as_curve_data(num_env_runners, env_steps_per_s, least=3)
-    curve = fit_curve(partial(_fit, scales, loss=loss), rates, scales, blocks)
+    curve = fit_curve(partial(_fit, scales), rates, scales, blocks)
     coherency = curve.estimate(lambda theta: float(theta[2]), level=level, low=0.0)
     num_scales = np.unique(scales).size
     unidentified = ""
@@ -113,38 +110,21 @@ def _peak_throughput(theta: FloatArray) -> float:
     return float(usl_throughput(theta, usl_peak(theta)))
 
 
-def _fit(scales: FloatArray, rates: FloatArray, loss: Loss) -> Fitted:
+def _fit(scales: FloatArray, rates: FloatArray) -> Fitted:
     # n / X is linear in (1, a, b) / g, and relative errors of n / X are those of X.
     features = np.column_stack([np.ones_like(scales), scales - 1, scales * (scales - 1)])
     line = nonnegative(features, scales / rates)
     # At g = infinity the line says nothing of a and b; the throughput with one runner is then that of the best rate.
     single = 1 / line[0] if line[0] > 0 else float((rates / scales).max())
     theta = np.array([single, line[1] * single, line[2] * single])
-    if loss == "absolute":
-        least = optimize.least_squares(
-            partial(_excess, scales=scales, rates=rates),
-            theta,
-            jac=partial(_jacobian, scales=scales),
-            bounds=(0, np.inf),
-            x_scale=np.maximum(theta, [1e-12, 1e-4, 1e-6]),
-            xtol=1e-14,
-            ftol=1e-14,
-            gtol=1e-14,
-        )
-        theta = np.asarray(least.x, dtype=np.float64)
     fitted = usl_throughput(theta, scales)
-    scale = fitted if loss == "relative" else np.ones_like(fitted)
     return Fitted(
         theta=theta,
         throughput=fitted,
-        jacobian=_jacobian(theta, scales) / scale[:, None],
-        residuals=(rates - fitted) / scale,
+        jacobian=_jacobian(theta, scales) / fitted[:, None],
+        residuals=(rates - fitted) / fitted,
         level=np.array([theta[0], 0.0, 0.0]),
     )
-
-
-def _excess(theta: FloatArray, scales: FloatArray, rates: FloatArray) -> FloatArray:
-    return usl_throughput(theta, scales) - rates
 
 
 def _jacobian(theta: FloatArray, scales: FloatArray) -> FloatArray:

@@ -24,7 +24,7 @@ from analysis.scaling.results import (
     ScalingRow,
     Straggler,
 )
-from analysis.scaling.single import Claim, amdahl_limit, amdahl_speed_up, audit, karp_flatt, unexplained_factor
+from analysis.scaling.single import Claim, audit, karp_flatt
 from analysis.scaling.speed_up import strong_scaling, weak_scaling
 
 __all__ = [
@@ -45,8 +45,6 @@ __all__ = [
     "ScalingRow",
     "Straggler",
     "allocation",
-    "amdahl_limit",
-    "amdahl_speed_up",
     "anchors",
     "audit",
     "goodput",
@@ -54,6 +52,5 @@ __all__ = [
     "phases",
     "stragglers",
     "strong_scaling",
-    "unexplained_factor",
     "weak_scaling",
 ]

@@ -44,7 +44,6 @@ SECONDS_PER_HOUR = 3600
 def goodput(
     runs: pd.DataFrame,
     *,
-    reference: tuple[int, int] | None = None,
     level: float = 0.95,
     budget: float | None = None,
 ) -> Goodput:
@@ -62,7 +61,6 @@ def goodput(
 
     Args:
         runs: One row per trial (`analysis.load`).
-        reference: (runners, batch) with statistical efficiency 1; by default the smallest batch at its smallest scale.
         level: Nominal coverage of the intervals, in (0, 1).
         budget: Env steps that every run was given, where known: no horizon is beyond, although the last batch is.
 
@@ -95,7 +93,7 @@ def goodput(
     groups: dict[str, GoodputGroup] = {}
     for key, part in ended.groupby(keys[ended.index], sort=True):
         timed = measured[keys[measured.index] == key]
-        group = _group(part, timed, reference=reference, level=level, budget=budget)
+        group = _group(part, timed, level=level, budget=budget)
         if group is None:
             excluded[NO_TARGET] += len(part)
         else:
@@ -161,7 +159,6 @@ def _group(
     part: pd.DataFrame,
     measured: pd.DataFrame,
     *,
-    reference: tuple[int, int] | None,
     level: float,
     budget: float | None,
 ) -> GoodputGroup | None:
@@ -174,7 +171,7 @@ def _group(
         return None
     horizon = min(horizon, budget or horizon)
     targets = {key: to_target(cell, horizon) for key, cell in cells.items()}
-    base = next(iter(cells)) if reference is None or reference[::-1] not in cells else reference[::-1]
+    base = next(iter(cells))  # the smallest batch at its smallest scale has statistical efficiency 1
     rows = []
     for (batch, scale), of_cell in targets.items():
         timed = measured[

@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.scaling.blocks import Block, ratio_of_totals, transformed
 from analysis.scaling.fingerprint import labels
 from analysis.scaling.results import PhaseRow, Phases, Straggler
-from analysis.scaling.selection import MEASURED, as_int, check_columns, select
+from analysis.scaling.selection import as_int, check_columns, select
 from study.statistics import Estimate, FloatArray
 
 PHASES = ("runners", "imbalance", "transfer", "learning", "sync", "rest")
@@ -32,7 +32,7 @@ STRAGGLING = 2.0
 """Slowest runner's time over the mean runner's from which a hold-up study's diagnosis speaks of a straggler."""
 
 
-def phases(runs: pd.DataFrame, *, level: float = 0.95, timings: tuple[str, ...] = MEASURED) -> Phases:
+def phases(runs: pd.DataFrame, *, level: float = 0.95) -> Phases:
     """Return, per workload and scale, the phases of an iteration and the POP tree.
 
     Seconds are totals over totals: each run counts with its timed iterations. The POP tree splits the share of the
@@ -48,7 +48,6 @@ def phases(runs: pd.DataFrame, *, level: float = 0.95, timings: tuple[str, ...] 
     Args:
         runs: One row per trial (`analysis.load`).
         level: Nominal coverage of the intervals, in (0, 1).
-        timings: Labels of the runs that enter; other than `measured` ones must be shown apart.
 
     Raises:
         AnalysisError: A column is missing.
@@ -57,7 +56,7 @@ def phases(runs: pd.DataFrame, *, level: float = 0.95, timings: tuple[str, ...] 
         POP Centre of Excellence, parallel efficiency metrics (load balance, transfer, serialisation).
     """
     check_columns(runs, TIMES)
-    selection = select(runs, timings=timings)
+    selection = select(runs)
     complete = selection.runs[list(TIMES)].notna().all(axis=1).to_numpy(dtype=bool)
     excluded = dict(selection.excluded)
     if not complete.all():
@@ -77,15 +76,15 @@ def phases(runs: pd.DataFrame, *, level: float = 0.95, timings: tuple[str, ...] 
     return Phases(rows=tuple(rows), excluded=excluded, n=len(kept), n_failed=selection.n_failed)
 
 
-def stragglers(table: Phases, *, limit: float = STRAGGLING) -> tuple[Straggler, ...]:
-    """Return the cells whose slowest runner surely takes more than `limit` times the mean one's time.
+def stragglers(table: Phases) -> tuple[Straggler, ...]:
+    """Return the cells whose slowest runner surely takes more than `STRAGGLING` times the mean one's time.
 
     Surely: the lower end of the interval is above the limit; without an interval the value is.
     """
     found = []
     for row in table.rows:
         ratio = transformed(row.load_balance, lambda value: 1 / value)
-        if (ratio.low if ratio.has_interval else ratio.value) > limit:
+        if (ratio.low if ratio.has_interval else ratio.value) > STRAGGLING:
             found.append(
                 Straggler(
                     num_env_runners=row.num_env_runners,

@@ -25,54 +25,6 @@ def karp_flatt(speed_up: float, p: float) -> float:
     return (1 / speed_up - 1 / p) / (1 - 1 / p)
 
 
-def amdahl_speed_up(serial_fraction: float, p: float) -> float:
-    """Return 1 / (f + (1 - f) / p), the speed-up that a serial fraction allows at p times the resources.
-
-    Args:
-        serial_fraction: f, in [0, 1].
-        p: How many times the resources, >= 1.
-
-    Raises:
-        AnalysisError: An argument is out of range.
-
-    Source:
-        Amdahl, AFIPS Spring Joint Computer Conference (1967).
-    """
-    _check_fraction(serial_fraction)
-    if not p >= 1:
-        raise AnalysisError(
-            where="p",
-            rule="must be >= 1",
-            got=p,
-            fix="Divide the larger number of nodes by the smaller.",
-            code="ratio-below-one",
-        )
-    return 1 / (serial_fraction + (1 - serial_fraction) / p)
-
-
-def amdahl_limit(serial_fraction: float) -> float:
-    """Return 1 / f, the speed-up that no number of processors passes; inf without a serial part.
-
-    Raises:
-        AnalysisError: `serial_fraction` is out of [0, 1].
-    """
-    _check_fraction(serial_fraction)
-    return float("inf") if serial_fraction == 0 else 1 / serial_fraction
-
-
-def unexplained_factor(speed_up: float, p: float) -> float:
-    """Return S / p where it is above 1, else 1: what p times the resources cannot account for.
-
-    A lower bound: it grants the resources a perfect speed-up. With a serial fraction f they gave less, and the rest is
-    S / `amdahl_speed_up(f, p)`.
-
-    Raises:
-        AnalysisError: `speed_up` or `p` is out of range.
-    """
-    _check(speed_up, p)
-    return max(1.0, speed_up / p)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """A published speed-up and what follows from it alone."""
@@ -98,9 +50,11 @@ def audit(speed_up: float, p: float, *, what: str = "nodes") -> Claim:
     Raises:
         AnalysisError: `speed_up` or `p` is out of range.
     """
-    fraction, rest = karp_flatt(speed_up, p), unexplained_factor(speed_up, p)
+    fraction = karp_flatt(speed_up, p)
+    # A lower bound: it grants the resources a perfect speed-up.
+    rest = max(1.0, speed_up / p)
     start = f"{speed_up:g}x on {p:g}x the {what}, n=1, no interval: Karp-Flatt fraction {fraction:.3f}."
-    limit = amdahl_limit(fraction) if fraction >= 0 else None
+    limit = None if fraction < 0 else 1 / fraction if fraction > 0 else float("inf")
     if limit is None:
         sentence = (
             f"{start} It is negative: the {what} can give {p:g}x at most, so at least {rest:.2f}x is not the {what}."
@@ -113,30 +67,10 @@ def audit(speed_up: float, p: float, *, what: str = "nodes") -> Claim:
 
 
 def _check(speed_up: float, p: float) -> None:
-    if not speed_up > 0:
-        raise AnalysisError(
-            where="speed_up",
-            rule="must be > 0",
-            got=speed_up,
-            fix="Divide the reference's time by this time.",
-            code="speed-up-not-positive",
-        )
-    if not p > 1:
-        raise AnalysisError(
-            where="p",
-            rule="must be > 1",
-            got=p,
-            fix="Divide the larger number of nodes by the smaller.",
-            code="ratio-not-above-one",
-        )
-
-
-def _check_fraction(serial_fraction: float) -> None:
-    if not 0 <= serial_fraction <= 1:
-        raise AnalysisError(
-            where="serial_fraction",
-            rule="must lie in [0, 1]",
-            got=serial_fraction,
-            fix="A negative Karp-Flatt fraction is no serial part; look for what else changed.",
-            code="serial-fraction-outside-unit-interval",
-        )
+    rules = (
+        ("speed_up", speed_up, 0, "Divide the reference's time by this time.", "speed-up-not-positive"),
+        ("p", p, 1, "Divide the larger number of nodes by the smaller.", "ratio-not-above-one"),
+    )
+    for name, value, least, fix, code in rules:
+        if not value > least:
+            raise AnalysisError(where=name, rule=f"must be > {least}", got=value, fix=fix, code=code)

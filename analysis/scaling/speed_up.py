@@ -11,29 +11,25 @@ from analysis.scaling.fingerprint import BATCH, fields, labels
 from analysis.scaling.results import Kind, Scaling, ScalingGroup, ScalingRow
 from analysis.scaling.selection import as_int, select
 from analysis.scaling.workload import GROWING, workload_keys
-from study.errors import AnalysisError
 from study.statistics import Estimate
 
 ALONE = "no run of equal workload at another scale"
-NO_REFERENCE = "no run of equal workload at the reference scale"
 OVERSTEPPING = 0.01
 """Relative difference of the env steps per iteration from which a note tells it."""
 
 
-def strong_scaling(
-    runs: pd.DataFrame, *, reference: int | None = None, level: float = 0.95, space: str | None = None
-) -> Scaling:
+def strong_scaling(runs: pd.DataFrame, *, level: float = 0.95, space: str | None = None) -> Scaling:
     """Return speed-up and efficiency of every workload that ran at several scales with everything else equal.
 
     Only finished runs whose timing is `measured` enter; the others are counted by reason in `excluded`. A group holds
-    runs with equal fingerprints. S(n) = T(n_ref) / T(n), T the seconds per iteration after the warm-up. Ratios are
+    runs with equal fingerprints. S(n) = T(n_ref) / T(n), T the seconds per iteration after the warm-up, n_ref the
+    smallest scale of the group. Ratios are
     paired by block (runs with the same seed), see `blocks.contrast`; T and X themselves are totals over totals, so
     that their quotient may differ from S in the last digits. Within one group a scale has a row per number of CPUs
     and nodes.
 
     Args:
         runs: One row per trial (`analysis.load`).
-        reference: n_ref; by default the smallest scale of each group.
         level: Nominal coverage of the intervals, in (0, 1).
         space: Space file for commands that would run missing cells; None: no commands.
 
@@ -42,18 +38,12 @@ def strong_scaling(
         2x2 invite a naive comparison, or where there is nothing to compare.
 
     Raises:
-        AnalysisError: A column is missing, or no measured run has `reference` runners.
+        AnalysisError: A column is missing.
     """
-    return _scaling(runs, "strong", (), reference=reference, level=level, space=space)
+    return _scaling(runs, "strong", (), level=level, space=space)
 
 
-def weak_scaling(
-    runs: pd.DataFrame,
-    *,
-    reference: int | None = None,
-    level: float = 0.95,
-    space: str | None = None,
-) -> Scaling:
+def weak_scaling(runs: pd.DataFrame, *, level: float = 0.95, space: str | None = None) -> Scaling:
     """Return weak efficiency T(n_ref) / T(n) where the batch grows with the runners, steps per runner fixed.
 
     A group holds runs with equal env steps per runner and equal fingerprints but for the batch. The workload of an
@@ -62,14 +52,13 @@ def weak_scaling(
 
     Args:
         runs: One row per trial (`analysis.load`).
-        reference: n_ref; by default the smallest scale of each group.
         level: Nominal coverage of the intervals, in (0, 1).
         space: Space file for commands that would run missing cells; None: no commands.
 
     Raises:
-        AnalysisError: A column is missing, or no measured run has `reference` runners.
+        AnalysisError: A column is missing.
     """
-    return _scaling(runs, "weak", GROWING, reference=reference, level=level, space=space)
+    return _scaling(runs, "weak", GROWING, level=level, space=space)
 
 
 def _scaling(
@@ -77,36 +66,21 @@ def _scaling(
     kind: Kind,
     growing: tuple[str, ...],
     *,
-    reference: int | None,
     level: float,
     space: str | None,
 ) -> Scaling:
     selection = select(runs)
     measured = selection.runs.assign(key=workload_keys(selection.runs, growing))
     failed = selection.failed.assign(key=workload_keys(selection.failed, growing))
-    if reference is not None and len(measured) and not (measured["num_env_runners"] == reference).any():
-        got = ", ".join(str(scale) for scale in sorted(measured["num_env_runners"].unique()))
-        raise AnalysisError(
-            where="reference",
-            rule=f"must be a scale with a measured run ({got})",
-            got=reference,
-            fix="Name one of them.",
-            code="reference-without-run",
-        )
     excluded = dict(selection.excluded)
     scales = measured.groupby("key", sort=False)["num_env_runners"]
     several = measured["key"].map(scales.nunique()) > 1
     _count(excluded, ALONE, int((~several).sum()))
     inside = measured[several.astype(bool)]
-    if reference is not None:
-        holds = inside["key"].isin(inside.loc[inside["num_env_runners"] == reference, "key"])
-        _count(excluded, NO_REFERENCE, int((~holds).sum()))
-        inside = inside[holds]
     parts = {str(key): part for key, part in inside.groupby("key", sort=True)}
     names = dict(zip(parts, labels(list(parts)), strict=True)) if parts else {}
     groups = [
-        _group(kind, key, names[key], part, failed[failed["key"] == key], reference=reference, level=level)
-        for key, part in parts.items()
+        _group(kind, key, names[key], part, failed[failed["key"] == key], level=level) for key, part in parts.items()
     ]
     groups.sort(key=lambda group: (-len(group.rows), -sum(row.n for row in group.rows), group.label))
     return Scaling(
@@ -164,12 +138,11 @@ def _group(
     part: pd.DataFrame,
     failed: pd.DataFrame,
     *,
-    reference: int | None,
     level: float,
 ) -> ScalingGroup:
     scales = _scales(part)
-    chosen = scales[0].num_env_runners if reference is None else reference
-    base = next(scale for scale in scales if scale.num_env_runners == chosen)
+    base = scales[0]
+    chosen = base.num_env_runners
     rows = []
     for index, scale in enumerate(scales):
         before = scales[index - 1] if index else None

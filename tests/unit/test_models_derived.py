@@ -9,6 +9,7 @@ from scipy import optimize, stats
 
 from analysis.models import (
     best_batch,
+    derived,
     fit_critical_batch,
     fit_iteration_time,
     knee,
@@ -96,22 +97,20 @@ def test_the_runner_limit_is_the_first_runner_that_is_not_worth_it(exact, noisy)
     assert found.env_steps_per_s.value == pytest.approx(rates[expected - 1], rel=1e-3)
     (estimate,) = runner_limit(noisy, grid((1,), SETTING))
     assert estimate.num_env_runners.low <= expected <= estimate.num_env_runners.high
-    (strict,) = runner_limit(exact, grid((1,), SETTING), threshold=0.8)
-    assert strict.num_env_runners.value < expected
-    with pytest.raises(AnalysisError, match=r"threshold: must lie in \(0, 1\), got 1.5"):
-        runner_limit(exact, grid((1,), SETTING), threshold=1.5)
 
 
-def test_a_search_that_finds_no_limit_says_so_and_names_none(exact):
-    (found,) = runner_limit(exact, grid((1,), SETTING), most=20)
+def test_a_search_that_finds_no_limit_says_so_and_names_none(exact, monkeypatch):
+    monkeypatch.setattr(derived, "MOST_LIMIT", 20)
+    (found,) = runner_limit(exact, grid((1,), SETTING))
     assert found.num_env_runners is found.env_steps_per_s is None
     assert found.reason == "every runner up to 20 is worth its CPU"
 
 
-def test_where_some_resamples_find_no_limit_its_interval_has_no_upper_end(noisy):
+def test_where_some_resamples_find_no_limit_its_interval_has_no_upper_end(noisy, monkeypatch):
     (whole,) = runner_limit(noisy, grid((1,), SETTING))
     assert whole.num_env_runners.low < whole.num_env_runners.value < whole.num_env_runners.high
-    (cut,) = runner_limit(noisy, grid((1,), SETTING), most=int(whole.num_env_runners.value))
+    monkeypatch.setattr(derived, "MOST_LIMIT", int(whole.num_env_runners.value))
+    (cut,) = runner_limit(noisy, grid((1,), SETTING))
     assert (cut.num_env_runners.value, cut.num_env_runners.high) == (whole.num_env_runners.value, math.inf)
     assert cut.num_env_runners.low == whole.num_env_runners.low
 

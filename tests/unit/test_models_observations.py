@@ -104,7 +104,6 @@ def test_every_row_that_is_left_out_is_counted_with_its_reason():
     (group,) = selection.groups
     assert len(group) == 2
     assert not group.has_runner_times
-    assert len(from_runs(frame({"timing": "oversubscribed"}), timings=("oversubscribed",)).groups[0]) == 1
 
 
 def test_runs_beside_others_of_their_cell_are_in_no_model():

@@ -187,16 +187,6 @@ def test_the_same_scale_on_other_nodes_is_a_row_of_its_own():
     assert found == [(1, 1.0), (1, pytest.approx(2.0)), (2, pytest.approx(4 / 3))]
 
 
-def test_the_reference_can_be_chosen():
-    frame = planted()
-    rows = only(scaling.strong_scaling(frame, reference=8)).rows
-    assert [row.num_env_runners for row in rows if row.is_reference] == [8]
-    assert rows[0].speed_up.value == pytest.approx(STRONG.speed_up(2, 8, 2048))
-    assert [row.karp_flatt is None for row in rows] == [True, True, True, False]
-    with pytest.raises(AnalysisError, match=r"reference: must be a scale with a measured run \(2, 4, 8, 16\), got 3"):
-        scaling.strong_scaling(frame, reference=3)
-
-
 def test_what_is_planted_without_noise_is_found_exactly():
     group = only(scaling.strong_scaling(planted()))
     for row in group.rows[1:]:
