@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from analysis.comparison import Comparison
-    from analysis.study import Study
+    from analysis.opened import Study
 
 __all__ = ["compare", "open"]
 
@@ -31,7 +31,7 @@ def open(source: str | Path, name: str | None = None) -> "Study":
         TrackingError: The tracking URI does not answer.
     """
     from analysis.load import open_study
-    from analysis.study import Study
+    from analysis.opened import Study
 
     return Study(open_study(source, study=name))
 

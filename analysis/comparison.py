@@ -6,9 +6,9 @@ import pandas as pd
 
 from analysis.estimates import QUANTITIES, Row
 from analysis.estimates.frame import unknown
+from analysis.opened import Study
 from analysis.scaling.fingerprint import BATCH, differing, text_of
 from analysis.scaling.goodput import product_of
-from analysis.study import Study
 from study.errors import AnalysisError
 from study.statistics import Estimate
 

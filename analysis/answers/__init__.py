@@ -10,7 +10,7 @@ from analysis.answers.throughput import throughput_answer
 from analysis.estimates import Results, Row
 
 if TYPE_CHECKING:
-    from analysis.study import Study
+    from analysis.opened import Study
 
 __all__ = ["Answer", "Number", "Unknown", "answer_from", "answer_of"]
 

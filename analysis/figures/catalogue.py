@@ -12,7 +12,7 @@ from analysis.figures.learning import importance as importance_figure
 from study.errors import AnalysisError
 
 if TYPE_CHECKING:
-    from analysis.study import Study
+    from analysis.opened import Study
 
 MAKERS: "Mapping[str, tuple[str, Callable[[Study], Figure]]]" = MappingProxyType(
     {

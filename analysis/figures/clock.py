@@ -15,7 +15,7 @@ from analysis.figures.words import counted, listed, number, of_row, sentence, to
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from analysis.study import Study
+    from analysis.opened import Study
 
 THROUGHPUT = "Throughput against the number of runners"
 EFFICIENCY = "Efficiency against the number of runners"

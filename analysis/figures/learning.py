@@ -17,7 +17,7 @@ from analysis.figures.figure import Figure, absent
 from analysis.figures.words import SHORT, counted, listed, number, of_row, sentence
 
 if TYPE_CHECKING:
-    from analysis.study import Study
+    from analysis.opened import Study
 
 SCORE = "Score of the settings"
 CURVES = {"env_steps": "Return against environment steps", "wall_time_s": "Return against wall clock"}

@@ -18,7 +18,7 @@ from analysis.tables.grid import TableColumn
 from analysis.tables.table import Table
 
 if TYPE_CHECKING:
-    from analysis.study import Study
+    from analysis.opened import Study
 
 SHEET = "T1"
 LEARNING = "learning"

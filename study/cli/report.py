@@ -14,9 +14,9 @@ import typer
 
 from analysis.figures import Importance
 from analysis.load import StudyData, open_study
+from analysis.opened import Study
 from analysis.report import Report, find_clip, make_report, parse_formats, write
 from analysis.report.writing import PAGE
-from analysis.study import Study
 from study.console import say, terminal
 from study.console import write as write_text
 from study.errors import AnalysisError, StudyError

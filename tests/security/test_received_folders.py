@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.load import open_study
+from analysis.opened import Study
 from analysis.report import make_report, write
 from analysis.scaling.rerun import Rerun
 from analysis.status import StatusReader
-from analysis.study import Study
 from study.cli.report import report_study
 from study.cli.status import show
 from study.cli.syncing import sync_study

@@ -10,9 +10,9 @@ import pytest
 
 from analysis import load
 from analysis.figures import all_figures
+from analysis.opened import Study
 from analysis.scaling import strong_scaling
 from analysis.status import read_status
-from analysis.study import Study
 from analysis.tables import Results, all_tables
 from study.engine import UNKNOWN, engine_of, engine_of_space, engines_in_words, other_engine
 from study.records.ledger import fold

@@ -14,7 +14,7 @@ import analysis
 from analysis.estimates import QUANTITIES
 from analysis.estimates.frame import DTYPES
 from analysis.estimates.prices import cpu_hours_per_hour_saved, hours_of
-from analysis.study import TABLES, Study
+from analysis.opened import TABLES, Study
 from study.errors import AnalysisError
 from study.statistics import Estimate
 from tests.planted import Truth, planted_folder

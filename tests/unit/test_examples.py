@@ -10,7 +10,7 @@ import analysis
 from analysis.estimates.curves import learning_curves
 from analysis.estimates.settings import settings_of
 from analysis.load import open_study
-from analysis.study import Study
+from analysis.opened import Study
 from study.designs.holdup.certificate.making import verify
 from study.designs.holdup.replay import replay, to_markdown
 from study.records.folder import StudyFolder

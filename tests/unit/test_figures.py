@@ -14,7 +14,7 @@ from analysis.figures import Importance, absent, all_figures, figure_of, importa
 from analysis.figures import style as look
 from analysis.figures.figure import Figure
 from analysis.figures.words import counted, listed, number, sentence, told_apart, with_interval
-from analysis.study import Study
+from analysis.opened import Study
 from study.errors import AnalysisError
 from tests.planted import Truth, planted_runs
 from tests.unit.tables_data import study

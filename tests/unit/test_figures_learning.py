@@ -7,7 +7,7 @@ import pytest
 from analysis.estimates.curves import learning_curves
 from analysis.estimates.settings import settings_of
 from analysis.figures import all_figures, figure_of
-from analysis.study import Study
+from analysis.opened import Study
 from study.space.parsing import load_space
 from study.statistics import iqm, mean_interval
 from tests.planted import as_frame

@@ -12,9 +12,9 @@ import pytest
 from analysis.answers import Answer, Number, Unknown
 from analysis.figures import Importance, absent, all_figures, importance
 from analysis.load import StudyData, from_folder
+from analysis.opened import Study
 from analysis.report import build, make_report, parse_formats, to_html, to_markdown, write
 from analysis.report.limits import GRID5000, acknowledgement, limits
-from analysis.study import Study
 from analysis.tables import Table, TableColumn, without_rows
 from analysis.tables.writers import prose
 from study.errors import AnalysisError

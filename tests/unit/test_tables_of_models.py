@@ -10,7 +10,7 @@ from analysis import models
 from analysis.estimates.fits import _steps_by_batch, merged, on_cell_means, thinned
 from analysis.figures.catalogue import all_figures
 from analysis.models import leave_one_scale_out
-from analysis.study import Study
+from analysis.opened import Study
 from analysis.tables import Results, all_tables, model_comparison, recommendation
 from analysis.tables.scaling_tables import FIRST_COMMAND
 from tests.unit.tables_data import amdahl, frame, run, study

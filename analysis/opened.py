@@ -1,4 +1,7 @@
-"""A study for Python and notebooks: frames, estimates, answer, tables, figures, report. Imports no engine."""
+"""A study for Python and notebooks: frames, estimates, answer, tables, figures, report. Imports no engine.
+
+The file is not called `study.py`: in a notebook beside it that would hide the package `study`.
+"""
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
