@@ -102,5 +102,5 @@ def test_a_field_that_nothing_follows_from_is_found_where_decisions_hold_the_cha
 
 
 def test_other_digits_than_those_of_the_chain_are_refused(study: StudyFolder, tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"digits: must be 7, got 9\. Fix: --digits 7"):
+    with pytest.raises(RecordError, match="digits: must be 7, got 9"):
         pack(study, tmp_path / "copy", digits=9)

@@ -12,14 +12,9 @@ from typing import Any
 
 from study.designs.holdup.certificate.content import Certificate
 from study.designs.holdup.certificate.figures import FORMAT, Maker
-from study.designs.holdup.certificate.record_rules import (
-    broken_chain,
-    broken_rules,
-    cell_of,
-    confirmation_is_over,
-    planned_cells,
-)
+from study.designs.holdup.certificate.record_rules import broken_chain, broken_rules
 from study.designs.holdup.certificate.recorded import same
+from study.designs.holdup.machine import requests_of
 from study.errors import RecordError
 from study.records.chain import heads
 from study.records.files import below
@@ -198,17 +193,23 @@ def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, S
             fix="Restore the file from a backup; without one, this study proves nothing and has to be run again.",
             code="protocol-broken",
         )
-    _check_confirmed(folder, identity, fold_lines(lines, folder.records), certified)
+    _check_confirmed(folder, identity, spec, fold_lines(lines, folder.records), certified)
     return identity, spec, lines, chain
 
 
-def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, ledger: Ledger, certified: str) -> None:
-    planned = planned_cells(ledger.decisions)
-    ended = {cell_of(row) for row in ledger.rows.values() if row.stage == "confirm" and row.ended}
-    if planned and not set(planned) - ended and confirmation_is_over(ledger):
+def _check_confirmed(
+    folder: StudyFolder, identity: StudyIdentity, spec: StudySpec, ledger: Ledger, certified: str
+) -> None:
+    """Refuse a study whose confirmation is not complete: by a decision on it, or by the study's end."""
+    decisions, requests = ledger.decisions, requests_of(spec, ledger.decisions)
+    planned = {trial for trial, request in enumerate(requests) if request.stage == "confirm"}
+    ended = {trial for trial in planned if trial in ledger.rows and ledger.rows[trial].ended}
+    following = [decision.next_stage for decision in decisions if decision.stage == "confirm"]
+    complete = ledger.closed is not None and ledger.closed.reason == "complete"
+    if planned and planned == ended and (complete or (following and following[-1] != "confirm")):
         return
-    stage = (ledger.decisions[-1].next_stage if ledger.decisions else None) or STAGES[0]
-    progress = f" ({len(ended & set(planned))} of {len(planned)} trials)" if stage == "confirm" else ""
+    stage = (decisions[-1].next_stage if decisions else None) or STAGES[0]
+    progress = f" ({len(ended)} of {len(planned)} trials)" if stage == "confirm" else ""
     if certified:
         raise RecordError(
             where=str(folder.records),

@@ -8,18 +8,17 @@ Records that were rewritten consistently keep all of these rules. What helps aga
 `study.designs.holdup`: the digest of the records that was published before the first test seed, and training again.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from study.designs.holdup import machine
 from study.designs.holdup.certificate.recorded import Study, same
 from study.designs.holdup.certificate.trial_rules import Checked, check_trial
 from study.designs.holdup.phases import current, phases
 from study.errors import RecordError
-from study.records.ledger import Ledger, TrialRow
+from study.records.ledger import TrialRow
 from study.records.records import Line, SettingsFrozen, StageDecided, StudyClosed, StudyOpened
-from study.records.request import TrialRequest
 from study.space.spec import StudySpec
 
 CANCELLED = ("search", "measure")
@@ -28,41 +27,6 @@ TELLING = 20
 """Different returns between floor and reference that two trainings on two seeds never have in common by chance."""
 NOT_RETAKEN = ("chain",)
 """Fields of a decision that do not follow from trials."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Cell:
-    """What a trial of the confirmation is about; each is run once."""
-
-    arm: str
-    scale: int
-    seed: int
-    variant: str
-
-    def __str__(self) -> str:
-        return f"{self.arm}@{self.scale}, seed {self.seed}"
-
-
-def planned_cells(decisions: Sequence[StageDecided]) -> Counter[Cell]:
-    """Return every trial that the decisions ask for in the confirmation."""
-    requests = (TrialRequest.from_json(content) for decision in decisions for content in decision.requests)
-    return Counter(
-        Cell(request.name or "", request.num_env_runners, request.seed, request.variant)
-        for request in requests
-        if request.stage == "confirm"
-    )
-
-
-def cell_of(row: TrialRow) -> Cell:
-    """Return what a trial is about."""
-    return Cell(row.anchor or "", row.num_env_runners, row.seed, row.variant)
-
-
-def confirmation_is_over(ledger: Ledger) -> bool:
-    """Return whether the study says that its confirmation is complete: by a decision on it, or by its end."""
-    following = [decision.next_stage for decision in ledger.decisions if decision.stage == "confirm"]
-    complete = ledger.closed is not None and ledger.closed.reason == "complete"
-    return bool(following and following[-1] != "confirm") or (complete and bool(planned_cells(ledger.decisions)))
 
 
 def broken_rules(lines: Sequence[Line], spec: StudySpec) -> Iterator[str]:
