@@ -37,6 +37,7 @@ TABLES: Mapping[str, str] = MappingProxyType(
         "models": "T9",
         "recommendation": "T10",
         "certificate": "T11",
+        "trials": "trials",
     }
 )
 """Name of a table -> its key in the report; both are understood."""

@@ -127,7 +127,13 @@ def rows_at(results: Results, names: Names, num_env_runners: int) -> list[Row]:
     found = results.models
     fit = fitted(found) if not isinstance(why := attempt(lambda: found.observations), str) else why
     if isinstance(fit, str):
-        raise AnalysisError(fit, code="nothing-to-predict-from")
+        raise AnalysisError(
+            where="predict",
+            rule="the runs must allow a model that describes them",
+            got=fit,
+            fix="Measure two scales or more in equal workloads: python run_study.py --space throughput.yaml",
+            code="nothing-to-predict-from",
+        )
     fingerprint = _fingerprint(results, found)
     place = _Place(results, found, names[fingerprint] if fingerprint else "", engine_in(fingerprint))
     if not 1 <= num_env_runners <= MOST_EXTRAPOLATED * max(place.measured):

@@ -1,15 +1,13 @@
 """T9 and T10 on runs that obey the iteration-time model, and on runs that do not."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 
-from analysis import models
 from analysis.estimates.fits import _steps_by_batch, merged, on_cell_means, thinned
 from analysis.figures.catalogue import all_figures
-from analysis.models import leave_one_scale_out
+from analysis.models import derived, leave_one_scale_out
 from analysis.opened import Study
 from analysis.tables import Results, all_tables, model_comparison, recommendation
 from analysis.tables.scaling_tables import FIRST_COMMAND
@@ -93,7 +91,7 @@ def test_what_was_measured_has_the_level_that_the_definitions_name(results):
 
 
 def test_the_end_of_a_search_is_no_advice(results, monkeypatch):
-    monkeypatch.setattr(models, "runner_limit", partial(models.runner_limit, most=2))
+    monkeypatch.setattr(derived, "MOST_LIMIT", 2)
     table = recommendation(results.data, results)
     assert ("Do not go beyond", "predicted") not in advice(table)
     assert "No limit of the runners: every runner up to 2 is worth its CPU, by the iteration-time model." in table.notes
