@@ -73,7 +73,7 @@ def fill(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"tojson": quoted, "sh": lambda value: shlex.quote(str(value))}
+    environment.filters |= {"json": json.dumps, "tojson": quoted, "sh": lambda value: shlex.quote(str(value))}
     return environment.get_template(template).render(values)
 
 
