@@ -9,7 +9,7 @@ states what it needs of the engine, so that a release that has changed is notice
 import dis
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -52,46 +52,30 @@ class Seam:
     upstream: str = NONE_KNOWN
     needs: tuple[Need, ...]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeamState:
-    """A seam with what was found in the installed engine.
-
-    Attributes:
-        version: Of the installed engine; empty where it is not installed.
-        tested: Whether that version is one of `seam.versions`.
-        missing: What it lacks; empty when the seam holds.
-    """
-
-    seam: Seam
-    version: str
-    tested: bool
-    missing: tuple[str, ...]
+    @property
+    def version(self) -> str:
+        """Release of the installed engine; empty where it is not installed."""
+        try:
+            return metadata.version(self.distribution)
+        except metadata.PackageNotFoundError:
+            return ""
 
     @property
-    def holds(self) -> bool:
-        """Whether the engine has all that the seam needs."""
-        return not self.missing
+    def is_tested(self) -> bool:
+        """Whether the tests of this project pass with the installed release."""
+        return bool(self.version) and SpecifierSet(self.versions).contains(self.version, prereleases=True)
+
+    def missing(self) -> list[str]:
+        """Return what the installed engine, which is imported, lacks for this; empty when the seam holds."""
+        if not self.version:
+            return [f"the package {self.distribution} is not installed"]
+        return [found for need in self.needs if (found := need())]
 
 
-def seams_of(engine: Engine) -> tuple[Seam, ...]:
-    """Return the seams of one engine."""
-    found = vars(importlib.import_module(f"study.seams.{engine}")).values()
-    return tuple(each for each in found if isinstance(each, Seam))
-
-
-def states(engines: Iterable[Engine] = ENGINES) -> Iterator[SeamState]:
-    """Yield the state of every seam; imports the engines."""
-    for seam in (seam for engine in engines for seam in seams_of(engine)):
-        try:
-            version = metadata.version(seam.distribution)
-        except metadata.PackageNotFoundError:
-            absent = f"the package {seam.distribution} is not installed"
-            yield SeamState(seam=seam, version="", tested=False, missing=(absent,))
-            continue
-        tested = SpecifierSet(seam.versions).contains(version, prereleases=True)
-        missing = tuple(found for need in seam.needs if (found := need()))
-        yield SeamState(seam=seam, version=version, tested=tested, missing=missing)
+def seams_of(*engines: Engine) -> tuple[Seam, ...]:
+    """Return the seams of some engines."""
+    modules = (importlib.import_module(f"study.seams.{engine}") for engine in engines)
+    return tuple(each for module in modules for each in vars(module).values() if isinstance(each, Seam))
 
 
 def require(*engines: Engine) -> None:
@@ -100,15 +84,14 @@ def require(*engines: Engine) -> None:
     Raises:
         EngineError: An installed engine lacks something. The code is the name of the first such seam.
     """
-    broken = [state for state in states(engines) if not state.holds]
+    broken = [(seam, missing) for seam in seams_of(*engines) if (missing := seam.missing())]
     if broken:
-        first = broken[0]
-        seam = first.seam
+        seam, missing = broken[0]
         others = f" ({len(broken) - 1} more: see `python -m study seams`)" if len(broken) > 1 else ""
         raise EngineError(
-            where=f"{seam.distribution} {first.version or '(not installed)'}",
+            where=f"{seam.distribution} {seam.version or '(not installed)'}",
             rule=f"must have what this project needs to {seam.does}",
-            got=f"{'; '.join(first.missing)}{others}",
+            got=f"{'; '.join(missing)}{others}",
             fix=f"Install a tested release: pip install '{seam.distribution}{seam.versions}'.",
             code=seam.name,
         )
