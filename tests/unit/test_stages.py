@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from study.cli.tables import print_front, print_importance, print_plan, print_stages
-from study.designs.holdup import machine
+from study.designs.holdup import machine, selection
 from study.designs.holdup.certificate.record_rules import _retaken, broken_rules
 from study.designs.holdup.certificate.recorded import Study
 from study.designs.holdup.choosing import REUSED
@@ -132,6 +132,13 @@ def test_the_confirmation_is_on_test_seeds_and_on_scales_that_nothing_else_ran(t
     assert all(confirmed["winner", scale] == 5 for scale in (2, 4, 8, 12))
     assert ("best_small", 2) not in confirmed  # the winner is the best there too, and no run is made twice
     assert confirmed["naive_growth", 8] == 5
+
+
+def test_of_an_odd_number_of_settings_the_larger_half_goes_on_the_cheaper_one_on_a_tie():
+    scores = {name: [value, value] for name, value in zip("abcde", (0.5, 0.9, 0.7, 0.7, 0.1), strict=True)}
+    costs = {name: cost for cost, name in enumerate("abdce", start=1)}
+    assert selection.race(scores, costs, pooled_sd=None, least=1) == ["b", "d", "c"]
+    assert selection.winner({"a": 0.9, "b": 0.9 - selection.TIE / 2, "c": 0.8}, {"a": 2, "b": 1, "c": 0}) == "b"
 
 
 def test_a_study_that_is_stopped_behind_its_last_decision_is_complete(tmp_path):

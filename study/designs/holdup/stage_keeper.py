@@ -164,8 +164,8 @@ class StageKeeper(Course):
         if self._holdup.cpu_hours is None or not whole:
             return ""
         each = _mean(row.summary.get("cpu_s_spent") for row in whole)
-        looks = phases.fewest_searched(self._holdup) - sum(row.stage == "search" for row in whole)
-        enough = (self._spent() + (max(looks, 0) + self._num_later_left()) * each) / 3600
+        missing = phases.fewest_searched(self._holdup) - sum(row.stage == "search" for row in whole)
+        enough = (self._spent() + (max(missing, 0) + self._num_later_left()) * each) / 3600
         if enough <= self._holdup.cpu_hours:
             return ""
         wanted = math.ceil(enough * 110) / 100
