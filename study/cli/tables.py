@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from study.console import say, table
+from study.console import NARROW, say, table
 from study.designs.search.worth import pareto_front
 from study.engine import engine_of_space, engines_in_words, other_engine
 from study.harmless import one_line
@@ -202,8 +202,9 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
     say(console, f"Cluster: {nodes}")
     if cells:
         needs = [each.needs for each in plan.cells.values()]
-        headings = ("grids", "runners", *columns_of(cells), "trials")
-        named = [[_grids_of(cell), *cell_words(cell, cells)] for cell in cells]
+        grids = [] if console.width < NARROW else ["grids"]
+        headings = (*grids, "runners", *columns_of(cells), "trials")
+        named = [[*([_grids_of(cell)] if grids else []), *cell_words(cell, cells)] for cell in cells]
     else:
         headings, needs, named = (
             ("runners", "trials", "execution"),
@@ -221,8 +222,8 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
     headings = (*headings, "CPUs each", "memory each", "time each", "timing will say")
     if cells:
         say_equal(console, cells)
-    folding = ("grids", "execution", "timing will say")
-    console.print(table(headings, rows, fold=folding, width=console.width))
+    words = ("execution", "timing will say")
+    console.print(table(headings, rows, words=words, fold=("grids",), width=console.width))
     if any(each.label.provisional for each in needs):
         say(console, PROVISIONAL)
     if cells:

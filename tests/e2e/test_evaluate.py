@@ -132,7 +132,7 @@ def test_the_film_shows_what_was_counted(filmed, folder):
     best = evaluated(folder)["returns"]
     for number, shot in enumerate(facts["shots"]):
         assert (shot["episode_return"], shot["num_steps"]) == (best[number], best[number])  # CartPole: 1 a step
-        assert shot["whole"] == (shot["num_frames"] == shot["num_steps"] + 1 + 40)  # the end stands still
+        assert shot["whole"] == (shot["num_frames"] > shot["num_steps"])
     assert facts["shots"][0]["whole"]
 
 

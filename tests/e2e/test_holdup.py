@@ -80,7 +80,8 @@ def test_a_hold_up_study_from_calibration_to_export(place):
     kill(driver)
     done = run(command("--space", "space.yaml", "--resume"), place)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "this setting learns as well with 3 runners" in done.stdout
+    assert re.search(r"^(Yes|No): .* with 3 runners", done.stdout, flags=re.MULTILINE)
+    assert "Certificate, with every rule and interval: studies/space/certificate.md" in done.stdout
 
     kinds = [record.kind for record in records(folder)]
     assert kinds.index("settings_frozen") < next(
