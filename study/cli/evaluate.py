@@ -125,7 +125,7 @@ def evaluate(
         random=random,
         seed=seed,
         video=video,
-        beside=best_and_worst,
+        best_and_worst=best_and_worst,
         render=render,
         attach=attach,
         tracking_uri=tracking_uri,
@@ -188,8 +188,7 @@ def histogram_view(summary: "Summary") -> Table:
     most = max(bar.count for bar in summary.bars)
     for bar in summary.bars:
         span = f"{bar.low:,.1f}" if bar.low == bar.high else f"{bar.low:,.1f} to {bar.high:,.1f}"
-        length = round(bar.count / most * LONGEST)
-        table.add_row(span, BAR * max(length, bar.count > 0), f"{bar.count:,}")
+        table.add_row(span, BAR * max(round(bar.count / most * LONGEST), bar.count > 0), f"{bar.count:,}")
     return table
 
 

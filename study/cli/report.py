@@ -17,8 +17,8 @@ from analysis.load import StudyData, open_study
 from analysis.opened import Study
 from analysis.report import Report, find_clip, make_report, parse_formats, write
 from analysis.report.writing import PAGE
+from study.cli.tables import print_answer
 from study.console import say, terminal
-from study.console import write as write_text
 from study.errors import AnalysisError, StudyError
 from study.harmless import mask_credentials
 from study.mirrors.mlflow_report import ARTIFACTS, NOT_ASKED, asked_place, publish_answer
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 FOLDER = "report"
 """Inside of the study's folder."""
-MOST_LETTERS = 100
-"""Width of the answer in a terminal, at most: longer lines are hard to read."""
 STUDIES = Path("studies")
 """Where the report of a study in MLflow goes: `studies/<name>/report`."""
 
@@ -80,8 +78,8 @@ def report(
         price_per_cpu_hour=price_per_cpu_hour,
     )
     console = terminal()
-    write_text(written.report.answer.to_text(min(console.width, MOST_LETTERS)) + "\n")
-    say(console, f"{len(written.files)} files: {written.page or written.out}")
+    print_answer(console, written.report.answer)
+    say(console, f"\n{len(written.files)} files: {written.page or written.out}")
     say(console, written.attached)
     if open_:
         open_page(written)

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from study.console import say, terminal
-from study.errors import ExitCode, StudyError
-from study.harmless import mask_credentials, one_line
+from study.errors import ExitCode
+from study.harmless import mask_credentials
 from study.options import (
     Address,
     Command,
@@ -126,6 +126,8 @@ def run(
         then = f"Resume with: {again}" if (out / name).exists() else "Nothing was begun: start it again."
         say(terminal(error=True), f"Ended before the first trial. {then}")
         leave(ExitCode.STOPPED)  # at once: what Ray registered for the end of the interpreter can wait for minutes
+    from study.cli.tables import answer_of
+
     answer = None
     if result.closed.reason != "stopped":  # there are seconds left, see below
         with display.busy("Working out the answer"):
@@ -188,17 +190,6 @@ def _resume_command() -> str:
     return mask_credentials(" ".join(shlex.quote(word) for word in [*program, *words, "--resume"]))
 
 
-def answer_of(folder: Path) -> "Answer | str":
-    """Return what the study says, or why that is not known: whatever goes wrong here, the study itself went well."""
-    try:
-        import analysis
-
-        return analysis.open(folder).answer()
-    except Exception as error:  # noqa: BLE001 (see above)
-        what = error if isinstance(error, StudyError) else f"{type(error).__name__}: {error}"
-        return f"The answer cannot be given: {one_line(str(what))} The records are whole."
-
-
 def print_end(console: Console, result: "StudyResult", again: str, answer: "Answer | str | None" = None) -> None:
     """Print what a session came to: its trials, the study's answer, and what to type next.
 
@@ -240,7 +231,7 @@ def _publish(console: Console, result: "StudyResult", answer: "Answer") -> None:
     from study.mirrors.mlflow_mirror import MlflowMirror
 
     arrived = all(report.drained for report in result.mirrors if report.name == MlflowMirror.name)
-    if arrived and (problem := show_answer(result.folder, result.identity.tracking_uri, answer.to_markdown())):
+    if arrived and (problem := show_answer(result.folder, result.identity.tracking_uri, answer)):
         say(console, problem)
 
 

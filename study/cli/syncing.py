@@ -3,6 +3,9 @@
 One place that is away does not keep the others from their part.
 """
 
+from typing import TYPE_CHECKING
+
+from study.cli.tables import answer_of
 from study.errors import StudyError, TrackingError
 from study.harmless import mask_credentials
 from study.mirrors.base import SYNC_TIMEOUT_S, Mirror, sync
@@ -16,6 +19,9 @@ from study.records.folder import StudyFolder
 from study.records.packing import unpacked
 from study.records.state import check_files
 from study.records.trust import is_made_here
+
+if TYPE_CHECKING:
+    from analysis.answers import Answer
 
 
 def sync_study(
@@ -80,18 +86,13 @@ def sync_study(
     return said
 
 
-def show_answer(folder: StudyFolder, tracking_uri: str, markdown: str | None = None) -> str:
-    """Show what a study says, its answer now or `markdown`, on the page of its run in MLflow.
-
-    Returns:
-        Why that failed, as a sentence; else nothing.
-    """
-    identity = folder.identity()
+def show_answer(folder: StudyFolder, tracking_uri: str, answer: "Answer | str | None" = None) -> str:
+    """Show what a study says on the page of its run in MLflow; return why that failed, as a sentence, else nothing."""
+    identity, answer = folder.identity(), answer or answer_of(folder.path)
+    if isinstance(answer, str):
+        return answer
     try:
-        if markdown is None:
-            import analysis
-
-            markdown = analysis.open(folder.path).answer().to_markdown()
+        markdown = answer.to_markdown()
         publish_answer(markdown, tracking_uri=tracking_uri, name=identity.name, study_id=identity.study_id)
     except StudyError as error:
         return f"MLflow does not show the answer: {error}"

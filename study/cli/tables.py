@@ -3,6 +3,7 @@
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.text import Text
 from study.console import NARROW, say, table
 from study.designs.search.worth import pareto_front
 from study.engine import engine_of_space, engines_in_words, other_engine
+from study.errors import StudyError
 from study.harmless import one_line
 from study.planning.plan import Plan, TrialNeeds
 from study.records.ledger import PHASES, TrialRow
@@ -147,6 +149,17 @@ def say_counts(console: Console, rows: Sequence[TrialRow], table_file: str) -> N
     engine = engines_in_words(row.engine for row in rows)
     counts = f"n = {count(len(rows), 'trial')}, {statuses['failed']} failed{also}. Engine: {engine}."
     say(console, f"\n{counts}\nAll columns: {table_file}")
+
+
+def answer_of(folder: Path) -> "Answer | str":
+    """Return what the study says, or why that is not known: whatever goes wrong here, the study itself went well."""
+    try:
+        import analysis
+
+        return analysis.open(folder).answer()
+    except Exception as error:  # noqa: BLE001 (see above)
+        what = error if isinstance(error, StudyError) else f"{type(error).__name__}: {error}"
+        return f"The answer cannot be given: {one_line(str(what))} The records are whole."
 
 
 def print_answer(console: Console, answer: "Answer") -> None:

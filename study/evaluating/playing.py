@@ -27,22 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRequest:
-    """What a person asked for.
-
-    Attributes:
-        path: Folder of a study or of a checkpoint; of a random policy a space, or the folder of a study.
-        trial: Of the study; None is its best.
-        space: Of a checkpoint outside of a study.
-        episodes: To play; None is the space's number.
-        stochastic: Whether actions are drawn instead of the most probable ones; None is what the space says.
-        random: Whether they are drawn from the action space, and there is no policy.
-        seed: First seed of the episodes; None is the space's.
-        video: Where the film goes; an empty text is the study's own place for it, None is no film.
-        beside: Whether the film shows the best episode beside the worst one, in place of the first ones.
-        render: Whether to open a window.
-        attach: Whether the MLflow that the study was started with gets the film.
-        tracking_uri: MLflow that gets it instead.
-    """
+    """What a person asked for: the options of the command `evaluate` under their names, whose help describes them."""
 
     path: Path
     trial: int | None = None
@@ -52,7 +37,7 @@ class EvaluationRequest:
     random: bool = False
     seed: int | None = None
     video: str | None = None
-    beside: bool = False
+    best_and_worst: bool = False
     render: bool = False
     attach: bool = False
     tracking_uri: str | None = None
@@ -103,7 +88,7 @@ def evaluate_policy(
     if policy.study is not None:
         asked_place(policy.study, request.tracking_uri, attach=request.attach)  # refuse before anything is played
     spec = _as_requested(policy.spec, request)
-    if request.beside and request.video is None:
+    if request.best_and_worst and request.video is None:
         fix = "Add --video."
         raise wrong_option("--best-and-worst", "belongs to a film", got="no --video", fix=fix, code="no-film")
     film = None if request.video is None else _target(policy, request.video)
@@ -118,7 +103,9 @@ def evaluate_policy(
         spaces = probe(spec.evaluated_environment, policy.title) if random else probe_study(spec, policy.title)
         window = open_scene(spec.evaluated_environment, "human") if request.render else None
         stage = open_scene(spec.evaluated_environment, "rgb_array") if film is not None else None
-        second = open_scene(spec.evaluated_environment, "rgb_array") if film is not None and request.beside else None
+        second = (
+            open_scene(spec.evaluated_environment, "rgb_array") if film is not None and request.best_and_worst else None
+        )
         for scene in (window, stage, second):
             if scene is not None:
                 scenes.callback(scene.env.close)
