@@ -10,7 +10,6 @@ times lognormal noise of the run, of its block and a drift from block to block; 
 reaches its target after steps_min (1 + B / batch_crit) env steps, times lognormal noise.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ import pandas as pd
 
 from analysis.load.columns import RUN_COLUMNS
 from study.metrics import WARMUP_ITERATIONS
-from study.records.folder import StudyFolder, StudyIdentity
+from study.records.folder import StudyFolder
 from study.records.ledger import fold
 from study.records.log import RecordLog
 from study.records.records import (
@@ -36,6 +35,7 @@ from study.records.records import (
 )
 from study.space.spec import StudySpec
 from tests.spaces import spec
+from tests.synthetic import make_folder
 
 RETURN_BEFORE, RETURN_AFTER = 100.0, 500.0
 """Returns of the evaluations before and after the target of `tests.spaces`, 450."""
@@ -259,20 +259,8 @@ def _row(run: _Run) -> dict[str, object]:
 
 def planted_folder(path: Path, truth: Truth, rng: np.random.Generator, *, name: str = "planted") -> StudyFolder:
     """Write a complete study of that truth: identity and records, as a driver leaves them."""
-    space, folder = _space(truth), StudyFolder(path)
-    identity = StudyIdentity(
-        format=1,
-        study_id=f"id-{name}",
-        name=name,
-        created=time.time(),
-        tracking_uri="sqlite:///mlflow.db",
-        space="planted.yaml",
-        spec=space.to_json(),
-        digest=space.digest(),
-    )
-    folder.prepare()
-    folder.create(identity, "environment: {}\n")
-    folder.table.write_text("trial,status\n")
+    space = _space(truth)
+    folder = make_folder(path, "sqlite:///mlflow.db", space, name=name, space="planted.yaml")
     runs = list(_simulate(truth, rng))
     with RecordLog(folder.records) as log:
         log.append(_opened(truth, len(runs)))

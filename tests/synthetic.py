@@ -19,6 +19,7 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
 )
+from study.space.spec import StudySpec
 from tests.spaces import spec
 
 PROVENANCE = {
@@ -30,21 +31,28 @@ PROVENANCE = {
 CLUSTER = {"num_cpus": 8, "nodes": [{"address": "n0", "num_cpus": 8}]}
 
 
-def make_folder(path: Path, tracking_uri: str, *, name: str = "demo") -> StudyFolder:
-    """Create a study without records."""
-    space, folder = spec(), StudyFolder(path)
-    identity = StudyIdentity(
-        format=1,
-        study_id=f"id-{name}",
-        name=name,
-        created=time.time(),
-        tracking_uri=tracking_uri,
-        space="test.yaml",
-        spec=space.to_json(),
-        digest=space.digest(),
-    )
+def make_folder(
+    path: Path,
+    tracking_uri: str = "sqlite:////nowhere.db",
+    of: StudySpec | None = None,
+    *,
+    text: str = "environment: {}\n",
+    **identity: Any,
+) -> StudyFolder:
+    """Create a study without records.
+
+    Args:
+        path: Its folder.
+        tracking_uri: Its MLflow.
+        of: Its space.
+        text: What its space file says.
+        identity: Fields of its identity that matter.
+    """
+    of, folder, name = of or spec(), StudyFolder(path), identity.get("name", "demo")
+    usual = {"format": 1, "study_id": f"id-{name}", "name": name, "created": time.time(), "space": "test.yaml"}
+    made = {**usual, "tracking_uri": tracking_uri, "spec": of.to_json(), "digest": of.digest(), **identity}
     folder.prepare()
-    folder.create(identity, "environment: {}\n")
+    folder.create(StudyIdentity(**made), text)
     folder.table.write_text("trial,status\n")
     return folder
 

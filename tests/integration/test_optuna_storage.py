@@ -14,33 +14,20 @@ from study.errors import RecordError, TrackingError
 from study.mirrors.base import sync
 from study.mirrors.mlflow_content import identity_text
 from study.mirrors.optuna_storage import OptunaMirror, name_in_storage
-from study.records.folder import StudyFolder, StudyIdentity
+from study.records.folder import StudyFolder
 from study.records.packing import pack
 from study.records.records import TrialStarted
 from tests import holdup
 from tests.spaces import spec
-from tests.synthetic import append, opened
+from tests.synthetic import append, make_folder, opened
 from tests.throughput import throughput_spec
 from tests.unit.test_conductor import Session
 
 
 def make(path, storage, space=None):
     space = space or spec(execution="real", search__sampler="tpe")
-    folder = StudyFolder(path)
-    folder.prepare()
-    identity = StudyIdentity(
-        format=1,
-        study_id="s",
-        name="demo",
-        created=1_700_000_000.0,
-        tracking_uri="sqlite:////nowhere.db",
-        space="space.yaml",
-        spec=space.to_json(),
-        digest=space.digest(),
-        optuna_storage=storage,
-    )
-    folder.create(identity, "environment: {}\n")
-    return folder, space
+    identity = {"study_id": "s", "created": 1_700_000_000.0, "optuna_storage": storage}
+    return make_folder(path, of=space, **identity), space
 
 
 @pytest.fixture

@@ -23,13 +23,12 @@ from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.process import MirrorProcess
 from study.mirrors.tracking_uri import reach
-from study.records.folder import StudyFolder, StudyIdentity
+from study.records.folder import StudyFolder
 from study.records.records import TrialEnded, TrialStarted, read_lines
 from tests import postgresql
 from tests.e2e.commands import SPACE, environment
 from tests.integration.mlflow_tools import Server, children, expected_points, parent, wait_until
-from tests.spaces import spec
-from tests.synthetic import append, closed, opened
+from tests.synthetic import append, closed, make_folder, opened
 from tests.synthetic import whole_trial as synthetic_trial
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,25 +44,6 @@ def database():
 def mlflow_uri(database):
     """A database that MLflow has made its tables in, which takes longer than most tests."""
     return database.create("mlflow")
-
-
-def make_folder(path, tracking_uri, storage=None, name="demo"):
-    space, folder = spec(), StudyFolder(path)
-    folder.prepare()
-    identity = StudyIdentity(
-        format=1,
-        study_id=f"id-{name}",
-        name=name,
-        created=time.time(),
-        tracking_uri=tracking_uri,
-        space="test.yaml",
-        spec=space.to_json(),
-        digest=space.digest(),
-        optuna_storage=storage,
-    )
-    folder.create(identity, "environment: {}\n")
-    folder.table.write_text("trial,status\n")
-    return folder
 
 
 def whole_trial(trial, status="finished", *, length=3):
@@ -91,7 +71,7 @@ def test_a_crash_of_postgresql_in_mid_study_loses_and_doubles_nothing(database, 
     """MLflow's tables and Optuna's, directly, while a driver writes; the driver never waits for either."""
     monkeypatch.chdir(tmp_path)  # MLflow keeps artifacts in the working directory when no server does
     storage = database.create("optuna_crash")
-    folder = make_folder(tmp_path / "demo", mlflow_uri, storage, name="crash")
+    folder = make_folder(tmp_path / "demo", mlflow_uri, optuna_storage=storage, name="crash")
     append(folder, opened())
     mirrors = [MirrorProcess(MlflowMirror), MirrorProcess(OptunaMirror)]
     for mirror, uri in zip(mirrors, (mlflow_uri, storage), strict=True):
@@ -152,7 +132,7 @@ def assert_no_password(place, folder):
 def test_a_first_start_with_a_wrong_uri_is_refused_at_once_with_the_reason(database, tmp_path, change, reason):
     """MLflow by itself would try for minutes and say nothing."""
     uri = change(database.uri())
-    folder = make_folder(tmp_path / "demo", uri, uri)
+    folder = make_folder(tmp_path / "demo", uri, optuna_storage=uri)
     append(folder, opened())
     for mirror in (MirrorProcess(MlflowMirror), MirrorProcess(OptunaMirror)):
         folder.mirror_log.write_text("")
@@ -171,7 +151,7 @@ def test_a_sync_catches_up_with_what_was_missed_while_the_database_was_away(
 ):
     monkeypatch.chdir(tmp_path)
     storage = database.create("optuna_sync")
-    folder = make_folder(tmp_path / "demo", mlflow_uri, storage, name="sync")
+    folder = make_folder(tmp_path / "demo", mlflow_uri, optuna_storage=storage, name="sync")
     append(folder, opened(), *whole_trial(0), *whole_trial(1, "failed"), closed())
     database.stop()
     with pytest.raises(TrackingError, match=r"MLflow must take.*records are behind\. Fix: "):

@@ -36,7 +36,7 @@ from study.errors import StudyError
 from study.mirrors.mlflow_mirror import Attempt, Cursor, MlflowMirror
 from study.mirrors.process import MirrorProcess
 from study.records import state
-from study.records.folder import StudyFolder, StudyIdentity
+from study.records.folder import StudyFolder
 from study.records.lock import Owner
 from study.records.log import RecordLog
 from study.records.packing import pack, unpacked
@@ -44,9 +44,9 @@ from study.records.records import KINDS, TrialEnded, read_lines
 from study.records.table import write_table
 from study.records.trust import SIGNATURE, sign
 from tests import holdup
-from tests.driven import CLUSTER
 from tests.spaces import content, spec
-from tests.unit.test_conductor import Session
+from tests.synthetic import make_folder
+from tests.unit.test_conductor import CLUSTER, Session
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACE = spec(execution="real")
@@ -65,19 +65,8 @@ DERIVED = (
 def whole(tmp_path_factory):
     """Two trials have finished, one has failed, one runs as the driver is killed; two are left."""
     path = tmp_path_factory.mktemp("whole") / "demo"
-    folder = StudyFolder(path)
-    folder.prepare()
-    identity = StudyIdentity(
-        format=1,
-        study_id="s",
-        name="demo",
-        created=1_700_000_000.0,
-        tracking_uri=f"sqlite:///{path.parent}/mlflow.db",
-        space="space.yaml",
-        spec=SPACE.to_json(),
-        digest=SPACE.digest(),
-    )
-    folder.create(identity, json.dumps(content(execution="real")))  # JSON is YAML
+    uri = f"sqlite:///{path.parent}/mlflow.db"
+    folder = make_folder(path, uri, SPACE, text=json.dumps(content(execution="real")))  # JSON is YAML
     session = Session(path, SPACE)
     conductor = session.conductor
     session.finish(conductor.next_trial().trial, policy=policy())
@@ -96,9 +85,9 @@ def whole(tmp_path_factory):
         offset=lines[-2].end,
         seq=lines[-2].seq + 1,
         time=lines[-2].time,
-        open={started.trial: Attempt(attempt=1, run_id="r", env_steps=100, time_ms=5)},
+        open={started.trial: Attempt(attempt=1, run_id="r", env_steps=100, time_ms=5, runners=2)},
     )
-    MlflowMirror(folder, identity.tracking_uri).write_cursor(cursor)
+    MlflowMirror(folder, uri).write_cursor(cursor)
     folder.mirror_log.write_text("MLflow was away\n")
     folder.optuna_journal.write_text("made anew by the mirror\n")
     gone = replace(Owner.of_this_process(), began=1.0, token="gone")

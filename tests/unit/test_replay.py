@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import math
-import time
 
 import numpy as np
 import pytest
@@ -25,7 +24,6 @@ from study.designs.holdup.replay.strategies import (
 )
 from study.designs.holdup.replay.table import SMALL, TARGET, ScoreTable, score_table
 from study.errors import AnalysisError
-from study.records.folder import StudyFolder, StudyIdentity
 from study.records.records import Evaluation, TrialEnded, TrialStarted
 from study.space.holdup import HoldUpSpec
 from tests import synthetic
@@ -285,19 +283,7 @@ def study(path, trials):
         parameters__minibatch_size=[32, 64],
         search={"sampler": "grid", "seeds": list(SEEDS)},
     )
-    identity = StudyIdentity(
-        format=1,
-        study_id="table",
-        name="table",
-        created=time.time(),
-        tracking_uri="sqlite:////nowhere.db",
-        space="test.yaml",
-        spec=space.to_json(),
-        digest=space.digest(),
-    )
-    folder = StudyFolder(path)
-    folder.prepare()
-    folder.create(identity, "environment: {}\n")
+    folder = synthetic.make_folder(path, of=space, name="table")
     synthetic.append(folder, *(record for number, trial in enumerate(trials) for record in records(number, *trial)))
     return path
 
