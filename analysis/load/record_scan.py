@@ -82,7 +82,8 @@ class Scan:
                     trial, attempt, iteration, env_steps, wall_time_s, metrics = _FIELDS(content)
                 except KeyError:
                     self._refuse(raw, number)
-                if len(content) != _NUM_HEAD + _NUM_FIELDS or type(metrics) is not dict or type(trial) is not int:
+                whole = len(content) == _NUM_HEAD + _NUM_FIELDS and is_moment(content.get("time"))
+                if not whole or type(metrics) is not dict or type(trial) is not int or type(attempt) is not int:
                     self._refuse(raw, number)
                 if self._attempts.get(trial) == attempt:
                     on_iteration(number, self.slots[trial], iteration, env_steps, wall_time_s, metrics)

@@ -44,9 +44,10 @@ from study.records.records import KINDS, TrialEnded, read_lines
 from study.records.table import write_table
 from study.records.trust import SIGNATURE, sign
 from tests import holdup
+from tests.driven import CLUSTER
 from tests.spaces import content, spec
 from tests.synthetic import make_folder
-from tests.unit.test_conductor import CLUSTER, Session
+from tests.unit.test_conductor import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACE = spec(execution="real")
