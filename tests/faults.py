@@ -222,8 +222,8 @@ FAULTS = (
     Fault(
         subject="learning",
         what="PPO's surrogate takes the larger of the two",
-        old="torch.minimum(rows.advantages * ratio, rows.advantages * clipped)",
-        new="torch.maximum(rows.advantages * ratio, rows.advantages * clipped)",
+        old="surrogate = torch.minimum(rows.advantages * ratio, rows.advantages * clipped)",
+        new="surrogate = torch.maximum(rows.advantages * ratio, rows.advantages * clipped)",
         tests=("test_lean_learner.py",),
     ),
     Fault(
