@@ -11,15 +11,18 @@ import pytest
 from rich.console import Console
 
 from analysis.status.reader import time_left
-from study.cli.display import PlainDisplay, headline, live_view
-from study.cli.tables import print_plan, print_result
+from study.cli.display import LiveDisplay, PlainDisplay, headline, live_view
+from study.cli.run import print_end
+from study.cli.tables import answer_of, print_plan, print_result
 from study.console import say
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
+from study.driver.run import StudyResult
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.cautions import cautions
 from study.records.ledger import Ledger
-from study.records.records import Evaluation
+from study.records.records import Evaluation, StudyClosed
+from study.records.state import ledger_of
 from study.text import cpu_hours
 from tests import synthetic
 from tests.spaces import spec
@@ -233,3 +236,44 @@ def test_a_sentence_is_wrapped_at_words_on_a_terminal_alone_and_a_command_nowher
         assert len(text.splitlines()) == lines
         assert set(text.split()) == {"unbroken"}
         assert printed(say, command, width=80, terminal=terminal).splitlines() == [command]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path, width):
+    folder = synthetic.make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db")
+    failed = synthetic.whole_trial(2, "failed")
+    records = (synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1), *failed, synthetic.closed())
+    synthetic.append(folder, *records)
+    rows = tuple(ledger_of(folder.records).rows.values())
+    closed, identity = StudyClosed(session=1, reason="until", detail="for a test"), folder.identity()
+    result = StudyResult(folder=folder, identity=identity, rows=rows, best={}, closed=closed, mirrors=())
+    answer = answer_of(folder.path)
+    assert not isinstance(answer, str), answer
+    again = "python run_study.py x.yaml --until race --resume"
+    text = printed(print_end, result, again, answer, width=width, terminal=True)
+    places = ["demo: until (for a test)", "FAILED, trial 2: because of failed", "n = 3 trials, 1 failed"]
+    places += [answer.sentence.split(",")[0][:40], "Resume with: python run_study.py x.yaml --resume"]
+    places += ["python -m study report ", "mlflow ui --backend-store-uri"]
+    found = [text.index(place) for place in places]
+    assert found == sorted(found)
+    words = [
+        line for line in text.splitlines() if not any(each in line for each in ("run_study", "study report", "mlflow"))
+    ]
+    assert max(map(len, words)) <= width
+    assert "The answer is away." in printed(print_end, result, again, "The answer is away.", width=width)
+
+
+def test_an_answer_that_cannot_be_given_is_a_sentence(tmp_path, monkeypatch):
+    assert "must be the folder of a study" in answer_of(tmp_path / "nowhere")
+    monkeypatch.setattr("analysis.open", lambda folder: 1 // 0)
+    assert answer_of(tmp_path).startswith("The answer cannot be given: ZeroDivisionError: ")
+
+
+def test_what_a_start_waits_for_is_shown_with_its_time():
+    console = Console(width=80, force_terminal=True, record=True, file=io.StringIO(), color_system=None)
+    with LiveDisplay(console).busy("Starting a private Ray with 2 CPUs"):
+        pass
+    assert "Starting a private Ray with 2 CPUs … 0:00" in console.file.getvalue()
+    console = Console(width=80, file=io.StringIO())
+    with PlainDisplay(console).busy("Joining the Ray at n0:1"):
+        assert console.file.getvalue() == "Joining the Ray at n0:1 …\n"
