@@ -141,6 +141,18 @@ def test_what_is_not_there_is_refused_before_anything_starts(options, kind, word
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["nowhere"], "must be the folder of a study"),
+        (["sqlite:///nowhere.db", "--study", "x"], "nowhere.db"),
+        (["nowhere", "--format", "pdf"], "--format: must be some of html, md, csv, tex"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused(words, said):
+    assert said in str(refused("report", *words))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         (["run", "space.yaml", "--bogus"], "No such option: --bogus"),
         (["run", "space.yaml", "--trials", "0"], "--trials"),
         (["run", "space.yaml", "--seed", "1"], "No such option: --seed. Did you mean --replicate?"),

@@ -13,6 +13,7 @@ import pytest
 import analysis
 from analysis.report import build, to_html
 from analysis.tables import Table, TableColumn
+from study.cli.report import report_study
 from study.records.folder import StudyFolder
 from tests.e2e.commands import run, study
 from tests.planted import Truth, planted_folder
@@ -71,36 +72,15 @@ def test_the_files_are_with_the_study_in_mlflow(uri, reported):
 
 
 def test_a_study_in_mlflow_is_reported_too(uri, reported, tmp_path):
-    words = study("report", uri, "--study", "planted", "--format", "html", "--out", tmp_path / "copy")
-    done = run(words, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "Attached to MLflow" in done.stdout
-    assert "T2. Strong scaling" in (tmp_path / "copy" / "report.html").read_text()
+    written = report_study(uri, study="planted", formats="html", out=tmp_path)
+    assert written.attached.startswith("Attached to MLflow")
+    assert "T2. Strong scaling" in written.page.read_text()
 
 
 def test_a_report_does_not_depend_on_mlflow(folder, tmp_path):
-    words = study("report", folder.path, "--format", "csv", "--out", tmp_path / "out")
-    done = run([*words, "--tracking-uri", "http://127.0.0.1:9"], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "Not attached to MLflow: tracking URI http://127.0.0.1:9" in done.stdout
+    written = report_study(str(folder.path), formats="csv", out=tmp_path / "out", tracking_uri="http://127.0.0.1:9")
+    assert written.attached.startswith("Not attached to MLflow: tracking URI http://127.0.0.1:9")
     assert (tmp_path / "out" / "tables" / "T2.csv").exists()
-    assert not (tmp_path / "mlflow.db").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nowhere"], "must be the folder of a study"),
-        (["sqlite:///nowhere.db", "--study", "x"], "nowhere.db"),
-        (["nowhere", "--format", "pdf"], "--format: must be some of html, md, csv, tex"),
-    ],
-)
-def test_a_mistake_is_a_sentence_and_code_2(words, said, tmp_path):
-    done = run(study("report", *words), tmp_path)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")
