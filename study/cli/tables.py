@@ -1,5 +1,6 @@
 """What a person sees of plans and results, for each kind of study. Imports rich, no engine."""
 
+import shlex
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -157,6 +158,8 @@ def answer_of(folder: Path) -> "Answer | str":
         import analysis
 
         return analysis.open(folder).answer()
+    except KeyboardInterrupt:
+        return f"The answer was left out, as you wished. To get it: python -m study report {shlex.quote(str(folder))}"
     except Exception as error:  # noqa: BLE001 (see above)
         what = error if isinstance(error, StudyError) else f"{type(error).__name__}: {error}"
         return f"The answer cannot be given: {one_line(str(what))} The records are whole."

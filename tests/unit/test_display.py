@@ -268,6 +268,12 @@ def test_an_answer_that_cannot_be_given_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr("analysis.open", lambda folder: 1 // 0)
     assert answer_of(tmp_path).startswith("The answer cannot be given: ZeroDivisionError: ")
 
+    def interrupted(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("analysis.open", interrupted)
+    assert "python -m study report" in answer_of(tmp_path)
+
 
 def test_what_a_start_waits_for_is_shown_with_its_time():
     console = Console(width=80, force_terminal=True, record=True, file=io.StringIO(), color_system=None)
