@@ -12,7 +12,7 @@ import numpy as np
 
 from analysis import models
 from analysis.estimates.fits import ModelResults
-from analysis.estimates.frame import Basis, Cell, Row
+from analysis.estimates.frame import Basis, Cell, Row, rows_of
 from analysis.estimates.results import Results, attempt
 from analysis.estimates.throughput import Names, engine_in
 from analysis.models.observations import Cells
@@ -36,6 +36,7 @@ def prediction_rows(results: Results, names: Names) -> Iterator[Row]:
     fingerprint = _fingerprint(results, found)
     place = _Place(results, found, names[fingerprint] if fingerprint else "", engine_in(fingerprint))
     yield from _bounds(found, place)
+    yield from _laws(found, place)
     fit = fitted(found)
     if not isinstance(fit, str):
         yield from _scales(found, fit, place)
@@ -145,6 +146,15 @@ def rows_at(results: Results, names: Names, num_env_runners: int) -> list[Row]:
             code="too-far-to-predict",
         )
     return list(_at(found, fit, place, [num_env_runners]))
+
+
+def _laws(found: ModelResults, place: _Place) -> Iterator[Row]:
+    """Yield the unknowns of Amdahl's law and of the USL, where they can be fitted."""
+    amdahl, usl = attempt(lambda: found.amdahl), attempt(lambda: found.usl)
+    unknowns = {} if isinstance(amdahl, str) else {"amdahl_serial_fraction": amdahl.serial_fraction}
+    if not isinstance(usl, str):
+        unknowns |= {"usl_contention": usl.contention, "usl_coherency": usl.coherency}
+    yield from rows_of(place.cell(max(place.measured)), unknowns, basis="predicted", engine=place.engine)
 
 
 def _scales(found: ModelResults, fit: models.IterationTimeFit, place: _Place) -> Iterator[Row]:

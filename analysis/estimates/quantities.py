@@ -109,6 +109,9 @@ _ALL = (
     ("fixed_share", "1", "share that no runner shortens", "Share of the iteration that more runners do not shorten."),
     ("knee_num_env_runners", "runners", "knee", "Runners at which sampling takes as long as learning."),
     ("limit_num_env_runners", "runners", "limit", "Runners beyond which a CPU more gives less than half its share."),
+    ("amdahl_serial_fraction", "1", "serial fraction", "Share that no runner shortens, by Amdahl's law."),
+    ("usl_contention", "1", "contention", "a of the universal scalability law."),
+    ("usl_coherency", "1", "coherency", "b of the universal scalability law."),
     ("best_train_batch_size", "env steps", "best batch", "Batch that reaches the target soonest."),
 )
 QUANTITIES: Mapping[str, Quantity] = MappingProxyType(

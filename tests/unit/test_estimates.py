@@ -203,7 +203,7 @@ def test_a_wrong_name_is_answered_with_the_right_ones(studies, ask, code):
     assert raised.value.fix
 
 
-def test_a_study_is_one_value(studies, tmp_path):
+def test_a_study_is_one_value(studies):
     from matplotlib.figure import Figure
 
     study = studies["example_throughput"]
@@ -215,11 +215,17 @@ def test_a_study_is_one_value(studies, tmp_path):
     ax = Figure().add_subplot()
     assert study.plot("efficiency", ax=ax).drawn
     assert ax.lines or ax.collections
-    assert study.report(tmp_path / "report").read_text().startswith("<!")
     assert len(repr(study).splitlines()[0]) < 120
     frame = study.trials
     frame["status"] = "changed"
     assert set(study.trials["status"]) == {"finished"}
+
+
+@pytest.mark.minutes
+def test_a_study_writes_its_report(studies, tmp_path):
+    page = studies["example_throughput"].report(tmp_path / "report")
+    assert page.read_text().startswith("<!")
+    assert (tmp_path / "report" / "tables" / "T2.csv").exists()
 
 
 def test_equal_workloads_have_a_ratio_and_others_are_refused(studies, tmp_path):

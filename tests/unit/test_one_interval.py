@@ -1,0 +1,102 @@
+"""One quantity has one value and one interval in tables, figures, answer, certificate and sentences of the examples."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import analysis
+from analysis.opened import Study
+
+ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
+EXAMPLES = ("example_throughput", "example_study", "example_table")
+NOT_ESTIMATED = {
+    ("T9", "median_error"): "errors of models, no estimates of the study",
+    ("T10", "value"): "limits beyond twice the largest measured scale are in this table alone",
+    ("return_steps", "value"): "points of curves; tests/unit/test_examples.py compares those of the certificate",
+}
+"""Printed numbers that are in no frame of estimates -> why."""
+NUMBER = r"(-?[\d,]*\.?\d+)(?:%| %)?"
+WRITTEN = re.compile(rf"{NUMBER} \[{NUMBER}, {NUMBER}\]")
+Triple = tuple[float, float, float]
+
+
+@cache
+def opened(name: str) -> Study:
+    return analysis.open(ANALYSIS / name)
+
+
+def triples(frame: pd.DataFrame) -> Iterator[tuple[str, Triple]]:
+    """Yield the estimates with an interval that a frame of a table or of a figure holds, with their columns."""
+    for column in frame.columns:
+        ends = ("low", "high") if column == "value" and "low" in frame else (f"{column}_low", f"{column}_high")
+        if set(ends) <= set(frame.columns):
+            for row in frame[[column, *ends]].dropna().astype(float).to_numpy().tolist():
+                yield str(column), (row[0], row[1], row[2])
+
+
+def printed(study: Study) -> Iterator[tuple[str, str, Triple]]:
+    """Yield where and what a reader is shown: tables, figures, the answer's tables."""
+    answer = study.answer()
+    frames = [(table.key, table.frame) for table in study.tables]
+    frames += [(figure.key, figure.frame) for figure in study.figures if figure.drawn]
+    frames += [("answer", table.frame) for table in (answer.rows, answer.prices) if table is not None]
+    for key, frame in frames:
+        for column, triple in triples(frame):
+            yield key, column, triple
+
+
+def sentences(study: Study) -> Iterator[tuple[str, str]]:
+    """Yield every text beside the numbers: conclusions, notes, titles, captions, the answer."""
+    for table in study.tables:
+        for text in (table.conclusion, *table.notes):
+            yield table.key, text
+    for figure in study.figures:
+        for text in (figure.title, figure.alt, figure.caption):
+            yield figure.key, text
+    yield "answer", study.answer().to_text()
+
+
+def known(study: Study) -> np.ndarray:
+    frame = study.estimates().dropna(subset=["low", "high"])
+    return frame[["value", "low", "high"]].to_numpy(dtype=float)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_is_printed_is_an_estimate_with_its_interval(name):
+    study = opened(name)
+    estimates, strange, seen = known(study), [], 0
+    for key, column, triple in printed(study):
+        same = np.isclose(estimates[:, 0], triple[0], rtol=1e-9, atol=1e-12)
+        equal = np.isclose(estimates[same], triple, rtol=1e-9, atol=1e-12).all(axis=1).any()
+        seen += bool(equal)
+        if not equal and (same.any() or (key, column) not in NOT_ESTIMATED):
+            strange.append((key, column, triple, estimates[same].tolist()))
+    assert strange == []
+    assert seen >= 2
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_interval_in_a_sentence_is_that_of_a_table_or_an_estimate(name):
+    study = opened(name)
+    every = np.array([*known(study).tolist(), *(triple for _, _, triple in printed(study))])
+    strange = []
+    for key, text in sentences(study):
+        for match in WRITTEN.finditer(text):
+            unit = 100.0 if "%" in match[0] else 1.0
+            numbers = [float(each.replace(",", "")) / unit for each in match.groups()]
+            decimals = [len(each.partition(".")[2]) for each in match.groups()]
+            room = [0.51 * 10.0**-places / unit for places in decimals]
+            if not (np.abs(every - numbers) <= room).all(axis=1).any():
+                strange.append((key, match[0]))
+    assert strange == []
+
+
+def test_one_quantity_of_one_cell_is_one_row():
+    about = ["engine", "workload", "arm", "num_env_runners", "num_cpus", "train_batch_size", "quantity"]
+    for name in EXAMPLES:
+        assert not opened(name).estimates().duplicated(about).any()
