@@ -25,7 +25,7 @@ def efficiency_so_far(reader: StatusReader) -> "Table | str":
 
 def _short(path: Path) -> "Table | str":
     from analysis.load import from_folder
-    from analysis.tables.scaling_tables import strong_scaling
+    from analysis.tables.scaling import strong_scaling
     from analysis.tables.table import Table
 
     try:

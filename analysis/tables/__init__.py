@@ -5,27 +5,25 @@ for table in all_tables(open_study("studies/quickstart")):
 """
 
 from analysis.estimates.results import Results
-from analysis.tables.advice import recommendation
-from analysis.tables.apart import not_measured
 from analysis.tables.catalogue import TABLES, all_tables
-from analysis.tables.confound import decomposition
 from analysis.tables.grid import TableColumn
-from analysis.tables.holdup import hold_up
-from analysis.tables.learning import steps_to_target, trials_against_runners
-from analysis.tables.model_tables import model_comparison
-from analysis.tables.scaling_tables import strong_scaling, weak_scaling
-from analysis.tables.sheet import study_sheet
-from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
-from analysis.tables.time_tables import phases, pop_tree
+from analysis.tables.learning import hold_up, steps_to_target
+from analysis.tables.models import model_comparison, recommendation
+from analysis.tables.scaling import decomposition, not_measured, strong_scaling, trials_against_runners, weak_scaling
+from analysis.tables.sheet import every_trial, study_sheet
+from analysis.tables.table import Layout, Table, estimate_columns, make_frame
+from analysis.tables.times import phases, pop_tree
 
 __all__ = [
     "TABLES",
+    "Layout",
     "Results",
     "Table",
     "TableColumn",
     "all_tables",
     "decomposition",
     "estimate_columns",
+    "every_trial",
     "hold_up",
     "make_frame",
     "model_comparison",
@@ -38,5 +36,4 @@ __all__ = [
     "study_sheet",
     "trials_against_runners",
     "weak_scaling",
-    "without_rows",
 ]

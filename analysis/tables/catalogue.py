@@ -4,18 +4,12 @@ from collections.abc import Mapping
 
 from analysis.estimates.results import Results
 from analysis.load import StudyData
-from analysis.tables.advice import recommendation
-from analysis.tables.apart import not_measured
-from analysis.tables.confound import decomposition
-from analysis.tables.holdup import hold_up
-from analysis.tables.learning import steps_to_target, trials_against_runners
-from analysis.tables.model_tables import model_comparison
-from analysis.tables.results import Maker
-from analysis.tables.scaling_tables import strong_scaling, weak_scaling
-from analysis.tables.sheet import study_sheet
-from analysis.tables.table import Table, without_rows
-from analysis.tables.time_tables import phases, pop_tree
-from analysis.tables.trials import every_trial
+from analysis.tables.learning import hold_up, steps_to_target
+from analysis.tables.models import model_comparison, recommendation
+from analysis.tables.scaling import decomposition, not_measured, strong_scaling, trials_against_runners, weak_scaling
+from analysis.tables.sheet import every_trial, study_sheet
+from analysis.tables.table import Layout, Maker, Table
+from analysis.tables.times import phases, pop_tree
 from study.errors import StudyError
 
 TABLES: Mapping[str, tuple[str, Maker]] = {
@@ -57,4 +51,4 @@ def _made(key: str, title: str, make: Maker, data: StudyData, results: Results) 
     try:
         return make(data, results)
     except StudyError as error:
-        return without_rows(key, title, f"It could not be made. {error}", n_failed=results.num_failed)
+        return Layout(key=key, title=title).without(f"It could not be made. {error}", n_failed=results.num_failed)

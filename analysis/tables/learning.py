@@ -1,134 +1,110 @@
-"""T4 trials against runners, T8 steps to target against batch: what CPUs buy. Views of analysis.scaling; no engine."""
+"""T8 steps, time and cost to the target against the batch; T11 the certificate of a hold-up study. Views; no engine."""
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from analysis.estimates.certificate import estimate_of
 from analysis.estimates.results import Results
+from analysis.estimates.settings import ARMS, arms_of_trials, small_scale
 from analysis.load import StudyData
-from analysis.scaling.results import AllocationRow, GoodputRow
+from analysis.scaling.results import GoodputGroup, GoodputRow
 from analysis.tables import definitions as words
-from analysis.tables.grid import TableColumn
+from analysis.tables.columns import BATCH, CPUS, FAILED_RUNS, RATE, RUNNERS, RUNS, count, estimate, text
 from analysis.tables.numbers import in_words, overlap
-from analysis.tables.results import left_out, of_engine
-from analysis.tables.scaling_tables import THROUGHPUT_COMMAND
-from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
+from analysis.tables.table import Layout, Table, of_engine
 from study.statistics import Estimate
 
 MOST_NAMED = 6
 """Rows that a sentence names; of the rest, how many there are."""
-_ALLOCATION = (
-    TableColumn(name="label", unit="", label="workload", meaning="What tells this allocation from the others."),
-    TableColumn(name="num_trials", unit="1", label="trials", meaning="Trials side by side."),
-    TableColumn(name="num_env_runners", unit="1", label="runners each", meaning="Environment runners of each."),
-    TableColumn(name="num_cpus", unit="CPU", label="P", meaning="CPUs of all of them together."),
-    TableColumn(name="n", unit="1", label="blocks", meaning="Blocks in which all of them were measured."),
-    TableColumn(name="n_failed", unit="1", label="failed", meaning="Failed trials: their block has no total."),
-    TableColumn(
-        name="env_steps_per_s", unit="env steps/s", label="X, all", meaning="Sum of a block's rates.", estimate=True
+TARGET = Layout(
+    key="T8",
+    title="Steps, time and cost to the target against the batch",
+    columns=(
+        text("label", "setting", "What tells this task and setting from the others."),
+        RUNNERS,
+        CPUS,
+        BATCH,
+        RUNS,
+        FAILED_RUNS,
+        count("n_censored", "never", "Runs that did not reach the target."),
+        count("n_timed", "measured", "Measured runs behind the throughput."),
+        estimate("steps_to_target", "1", "steps to target", "Restricted mean of env steps up to the horizon."),
+        estimate("statistical_efficiency", "1", "", "Steps at the reference / here."),
+        RATE,
+        estimate("goodput", "1", "goodput (steps/s)", "Steps/s x statistical efficiency."),
+        estimate("time_to_target_s", "s", "time to target", "Training seconds."),
+        estimate("cpu_h_to_target", "CPU h", "cost", "CPU-hours to the target."),
     ),
-    TableColumn(
-        name="env_steps_per_s_per_cpu",
-        unit="env steps/s/CPU",
-        label="X per CPU",
-        meaning="The same per CPU.",
-        estimate=True,
-    ),
-    TableColumn(
-        name="relative", unit="1", meaning="Over the row with the fewest trials, paired by block.", estimate=True
+    definitions=(words.STEPS_TO_TARGET, words.STATISTICAL, words.COST, words.THROUGHPUT, words.INTERVAL),
+    first=(
+        "num_env_runners",
+        "train_batch_size",
+        "steps_to_target",
+        "time_to_target_s",
+        "cpu_h_to_target",
+        "n_censored",
     ),
 )
-_GOODPUT = (
-    TableColumn(name="label", unit="", label="workload", meaning="What tells this task and setting from the others."),
-    TableColumn(name="num_env_runners", unit="1", label="n", meaning="Environment runners."),
-    TableColumn(name="num_cpus", unit="CPU", label="P", meaning="CPUs allocated."),
-    TableColumn(name="train_batch_size", unit="env steps", label="batch", meaning="Steps per iteration, as asked."),
-    TableColumn(name="n", unit="1", label="runs", meaning="Runs that ended, the failed ones included."),
-    TableColumn(name="n_failed", unit="1", label="failed", meaning="Failed runs: censored at the budget."),
-    TableColumn(name="n_censored", unit="1", label="censored", meaning="Runs that did not reach the target."),
-    TableColumn(name="n_timed", unit="1", label="measured", meaning="Measured runs behind the throughput."),
-    TableColumn(name="steps_to_target", unit="env steps", meaning="Restricted mean up to the horizon.", estimate=True),
-    TableColumn(name="statistical_efficiency", unit="1", meaning="Steps at the reference / here.", estimate=True),
-    TableColumn(name="env_steps_per_s", unit="env steps/s", label="X", meaning="Throughput.", estimate=True),
-    TableColumn(name="goodput", unit="env steps/s", meaning="X x statistical efficiency.", estimate=True),
-    TableColumn(name="time_to_target_s", unit="s", label="time to target", meaning="Training seconds.", estimate=True),
-    TableColumn(name="cpu_h_to_target", unit="CPU h", label="cost", meaning="CPU-hours to the target.", estimate=True),
+CERTIFICATE = Layout(
+    key="T11",
+    title="Hold-up certificate: the settings on test seeds",
+    columns=(
+        text("arm", "setting", "All on seeds that nothing was chosen by."),
+        RUNNERS,
+        RUNS,
+        FAILED_RUNS,
+        estimate("solve_rate", "1", "solved", "Share of runs that end at the target; a failed run does not."),
+        estimate("score", "1", "", "Mean score; floor 0, reference 1; a failed run is 0."),
+        estimate("iqm_final_return", "1", "return", "Interquartile mean of the final returns."),
+        estimate("env_steps_to_target", "1", "steps to target", "Restricted mean to the horizon."),
+        count("n_censored", "never", "Runs that did not reach the target by then."),
+        estimate("cpu_s_spent", "CPU s", "CPU time", "Mean CPU time in training."),
+        text("timing", "clocks", "Labels of the runs' clocks."),
+    ),
+    definitions=(words.CERTIFICATE, words.STEPS_TO_TARGET),
+    first=("num_env_runners", "iqm_final_return", "solve_rate", "score", "env_steps_to_target", "n_censored"),
 )
+PASSED = {True: "kept", False: "BROKEN", None: "not judged"}
 
 
-@of_engine
-def trials_against_runners(data: StudyData, results: Results) -> Table:
-    """T4: the same CPUs as one trial of n runners, two of n/2, and so on."""
-    found = results.allocation
-    title = "Trials against runners: the same CPUs, spent side by side"
-    said = (words.ALLOCATION, words.CPUS, words.THROUGHPUT, words.MEASURED, words.INTERVAL)
-    if isinstance(found, str) or not found:
-        why = (
-            found
-            if isinstance(found, str)
-            else f"No allocation cells: no trials ran side by side. Run: {THROUGHPUT_COMMAND}"
-        )
-        return without_rows("T4", title, why, definitions=said, n_failed=results.num_failed)
-    frame, columns = _frame(found, _ALLOCATION, named=len({row.label for row in found}) > 1)
-    excluded: dict[str, int] = {}
-    for row in found:
-        for reason, count in left_out(row.excluded).items():
-            excluded[reason] = excluded.get(reason, 0) + count
-    return Table(
-        key="T4",
-        title=title,
-        frame=make_frame(frame),
-        columns=columns,
-        definitions=said,
-        n=sum(row.n * row.num_trials for row in found),
-        n_failed=sum(row.n_failed for row in found),
-        excluded=excluded,
-        conclusion=_best_allocation(found),
-    )
-
-
-def _best_allocation(found: Sequence[AllocationRow]) -> str:
-    rows = [row for row in found if row.relative is not None]
-    if not rows:
-        return "Only one way to spend the CPUs was measured: nothing to compare it with."
-    best = max(rows, key=lambda row: row.relative.value if row.relative else 0.0)
-    relative = "" if best.relative is None else in_words(best.relative)
-    fewest = min(found, key=lambda row: row.num_trials)
-    return (
-        f"On the same CPUs {best.num_trials} trials of {best.num_env_runners} runners step {relative} times as fast as "
-        f"{fewest.num_trials} of {fewest.num_env_runners}."
-    )
+# --- T8 -----------------------------------------------------------------------------------------------------------
 
 
 @of_engine
 def steps_to_target(data: StudyData, results: Results) -> Table:
     """T8: steps, time and cost to the target against the batch."""
     found = results.goodput
-    title = "Steps, time and cost to the target against the batch"
-    said = (words.STEPS_TO_TARGET, words.STATISTICAL, words.COST, words.THROUGHPUT, words.INTERVAL)
     if isinstance(found, str):
-        return without_rows("T8", title, found, definitions=said, n_failed=results.num_failed)
-    rows = [row for group in found.groups for row in group.rows]
-    if not rows:
+        return TARGET.without(found, n_failed=results.num_failed)
+    pairs = [(group, row) for group in found.groups for row in group.rows]
+    if not pairs:
         why = (
             "No steps to target: no setting has several ended runs of which one reached a target. A study with such "
             "runs: python run_study.py --space cartpole_ppo.yaml"
         )
-        excluded = left_out(found.excluded)
-        return without_rows("T8", title, why, definitions=said, n_failed=found.n_failed, excluded=excluded)
-    labels = [group.label for group in found.groups for _ in group.rows]
-    frame, columns = _frame(rows, _GOODPUT, named=len(found.groups) > 1, labels=labels)
-    return Table(
-        key="T8",
-        title=title,
-        frame=make_frame(frame),
-        columns=columns,
-        definitions=said,
+        return TARGET.without(why, n_failed=found.n_failed, excluded=found.excluded)
+    labels = _labels(pairs, data)
+    named = labels if len(found.groups) > 1 else [""] * len(pairs)
+    return TARGET.table(
+        [row for _, row in pairs],
+        _fewest_steps([(label, row) for label, (_, row) in zip(named, pairs, strict=True)]),
         n=found.n,
         n_failed=found.n_failed,
-        excluded=left_out(found.excluded),
-        conclusion=_fewest_steps(list(zip(labels if len(found.groups) > 1 else [""] * len(rows), rows, strict=True))),
-        notes=(*found.notes, *_horizons(found.groups)),
+        excluded=found.excluded,
+        notes=(*found.notes, *_horizons(pairs, labels, named=len(found.groups) > 1)),
+        values={"label": labels},
+        hidden=() if len(found.groups) > 1 else ("label",),
     )
+
+
+def _labels(pairs: Sequence[tuple[GoodputGroup, GoodputRow]], data: StudyData) -> list[str]:
+    """Return the names of the settings: of a hold-up study those of its arms, else what tells the groups apart."""
+    if data.kind != "holdup":
+        return [group.label for group, _ in pairs]
+    names = arms_of_trials(data.runs, small=small_scale(data))
+    arms = [{names.get(trial, "") for trial in row.trials} for _, row in pairs]
+    return [arm.pop() if len(arm) == 1 else group.label for arm, (group, _) in zip(arms, pairs, strict=True)]
 
 
 def _fewest_steps(rows: Sequence[tuple[str, GoodputRow]]) -> str:
@@ -137,25 +113,25 @@ def _fewest_steps(rows: Sequence[tuple[str, GoodputRow]]) -> str:
     if not steps:
         return f"No run of {sum(row.n for _, row in rows)} reached the target within its budget."
     reached = _least(steps, lambda row: f"reached by {row.n - row.n_censored} of {row.n} runs")
-    text = f"The fewest env steps to the target: {reached}"
+    said = f"The fewest env steps to the target: {reached}"
     timed = [(label, row, row.time_to_target_s) for label, row in rows if row.time_to_target_s is not None]
     if not timed:
-        return f"{text}. No row has a measured clock: nothing is known of the time to the target."
-    return f"{text}. The soonest, in s: {_least(timed, lambda row: f'n={row.n_timed} measured')}."
+        return f"{said}. No row has a measured clock: nothing is known of the time to the target."
+    return f"{said}. The soonest, in s: {_least(timed, lambda row: f'n={row.n_timed} measured')}."
 
 
 def _least(found: Sequence[tuple[str, GoodputRow, Estimate]], aside: Callable[[GoodputRow], str]) -> str:
     """Return the least of some estimates, and every row whose interval overlaps its own."""
     least = min(found, key=lambda each: each[2].value)
     rivals = [each for each in found if each is not least and overlap(each[2], least[2])]
-    told = f"{in_words(least[2])} at {_where(*least[:2])}, {aside(least[1])}"
+    said = f"{in_words(least[2])} at {_where(*least[:2])}, {aside(least[1])}"
     if not rivals:
-        return told
+        return said
     if len(found) > 2 and len(rivals) == len(found) - 1:
-        return f"{told}; not told apart from any of the other {len(rivals)} rows"
+        return f"{said}; cannot be told from any of the other {len(rivals)} rows"
     named = "; ".join(_where(label, row) for label, row, _ in rivals[:MOST_NAMED])
     more = f"; and {len(rivals) - MOST_NAMED} more" if len(rivals) > MOST_NAMED else ""
-    return f"{told}; not told apart from {named}{more}"
+    return f"{said}; cannot be told from {named}{more}"
 
 
 def _where(label: str, row: GoodputRow) -> str:
@@ -164,33 +140,92 @@ def _where(label: str, row: GoodputRow) -> str:
     return f"{runners}{batch}{f' ({label})' if label else ''}"
 
 
-def _horizons(groups: Sequence[Any]) -> list[str]:
-    named = len(groups) > 1
-    return [
-        f"{group.label + ': ' if named else ''}horizon {group.horizon:,} env steps; statistical efficiency 1 is at "
-        f"{group.reference[0]} runners"
-        + (f", batch {group.reference[1]:,}." if group.reference[1] is not None else ".")
-        + (
-            f" Evaluations are up to {group.resolution:,} env steps apart: a run was at the target at some time since "
-            "the one before, and the intervals hold that."
-            if group.resolution
-            else ""
+def _horizons(pairs: Sequence[tuple[GoodputGroup, GoodputRow]], labels: Sequence[str], *, named: bool) -> Iterator[str]:
+    first = {id(group): (group, label) for (group, _), label in reversed(list(zip(pairs, labels, strict=True)))}
+    for group, label in reversed(first.values()):
+        runners, batch = group.reference
+        where = f"{runners} runners" + (f", batch {batch:,}" if batch is not None else "")
+        said = f"horizon {group.horizon:,} env steps; statistical efficiency 1 is at {where}."
+        if group.resolution:
+            said += (
+                f" Evaluations are up to {group.resolution:,} env steps apart: a run was at the target at some time "
+                "since the one before, and the intervals hold that."
+            )
+        yield f"{label}: {said}" if named else said
+
+
+# --- T11 ----------------------------------------------------------------------------------------------------------
+
+
+@of_engine
+def hold_up(data: StudyData, results: Results) -> Table:
+    """T11: the settings of the confirmation, the rules of the verdict as notes, or what is missing."""
+    failed, content = results.num_failed, results.certificate
+    if isinstance(content, str):
+        return CERTIFICATE.without(content, n_failed=failed)
+    try:
+        return _certificate(content, data)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        damage = (
+            f"No certificate. certificate.json must be one, got a damaged file ({type(error).__name__}: {error}). "
+            f"Fix: python -m study certificate write {shlex.quote(data.source)}"
         )
-        for group in groups
-    ]
+        return CERTIFICATE.without(damage, n_failed=failed)
 
 
-def _frame(
-    rows: Sequence[Any], columns: tuple[TableColumn, ...], *, named: bool, labels: Sequence[str] | None = None
-) -> tuple[dict[str, list[Any]], tuple[TableColumn, ...]]:
-    """Return the frame of `rows` without columns that hold nothing, and without the workload where there is one."""
-    frame: dict[str, list[Any]] = {}
-    shown = []
-    for column in columns:
-        own = labels is not None and column.name == "label"
-        values: list[Any] = list(labels or ()) if own else [getattr(row, column.name) for row in rows]
-        if (column.name == "label" and not named) or all(value is None for value in values):
-            continue
-        shown.append(column)
-        frame |= estimate_columns(column.name, values) if column.estimate else {column.name: values}
-    return frame, tuple(shown)
+def _certificate(content: Mapping[str, Any], data: StudyData) -> Table:
+    arms: list[Mapping[str, Any]] = list(content["arms"].values())
+    small, target = content["scales"]["small"], content["scales"]["target"]
+    estimates = ("solve_rate", "score", "iqm_final_return", "cpu_s_spent")
+    n = sum(arm["n"] for arm in arms)
+    return CERTIFICATE.table(
+        arms,
+        _conclusion(content, small, target),
+        n=n,
+        n_failed=sum(arm["n_failed"] for arm in arms),
+        excluded={"of other stages than the confirmation": len(data.runs) - n},
+        notes=_notes(content, arms, small),
+        values={
+            "arm": [_name(arm, small) for arm in arms],
+            "num_env_runners": [arm["scale"] for arm in arms],
+            **{name: [arm[name] for arm in arms] for name in ("n", "n_failed", "n_censored")},
+            **{name: [estimate_of(arm[name]) for arm in arms] for name in estimates},
+            "env_steps_to_target": [_without_interval(arm) for arm in arms],
+            "timing": [", ".join(f"{number} {label}" for label, number in arm["timing"].items()) for arm in arms],
+        },
+    )
+
+
+def _name(arm: Mapping[str, Any], small: int) -> str:
+    name = ARMS.get(arm["name"], arm["name"]).format(small=small)
+    return f"{name}, in few processes" if arm["folded"] else name
+
+
+def _without_interval(arm: Mapping[str, Any]) -> Estimate | None:
+    """Return the steps to the target of an arm: the certificate gives them without an interval."""
+    value, inf = arm["env_steps_to_target"], float("inf")
+    return None if value is None else Estimate(value=value, low=-inf, high=inf, n=arm["n"], level=0.95, method="none")
+
+
+def _conclusion(content: Mapping[str, Any], small: int, target: int) -> str:
+    verdict = content["verdict"]
+    kept = estimate_of(verdict["checks"].get(f"score_kept@{target}", {}).get("value"))
+    lead = ""
+    if kept is not None:
+        lead = f" Its mean score less that of the best of {small} runners: {in_words(kept)}, n={kept.n}."
+    return f"At {target} runners the chosen setting {verdict['sentence']}.{lead}"
+
+
+def _notes(content: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], small: int) -> Iterator[str]:
+    for check in content["verdict"]["checks"].values():
+        value = estimate_of(check["value"])
+        found = "" if value is None else f": {in_words(value)}"
+        note = f" ({check['note']})" if check["note"] else ""
+        yield f"{PASSED[check['passed']]}: {check['law']}{found}{note}."
+    compared = content["comparisons"]["sentence"]
+    for name, arm in sorted(ARMS.items(), key=lambda each: -len(each[0])):
+        compared = compared.replace(name, arm.format(small=small)) if "_" in name else compared
+    yield f"Against the baselines: {compared}."
+    yield from content["notes"]
+    if apart := [steps for arm in arms if (steps := arm.get("resolution_env_steps"))]:
+        yield f"Steps to target are those of evaluations, up to {max(apart):,.0f} env steps after the one before."

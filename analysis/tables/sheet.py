@@ -1,16 +1,19 @@
-"""T1, the study sheet: what ran, on what, with which versions, and which of it is comparable. A view; no engine."""
+"""T1, the study sheet: what ran, on what, with which versions; and the table of every trial. Views; no engine."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pandas as pd
+
 from analysis.estimates.results import Results
-from analysis.load import StudyData
+from analysis.load import RUN_COLUMNS, StudyData
 from analysis.scaling.fingerprint import ABSENT, fields
 from analysis.scaling.selection import at_their_scale
 from analysis.tables import definitions as words
+from analysis.tables.columns import text
 from analysis.tables.grid import TableColumn
-from analysis.tables.results import of_engine
-from analysis.tables.table import Table, make_frame
+from analysis.tables.table import Layout, Table, of_engine
+from study.space.parameters import PARAMETERS, SCALE
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "study": ("study_id", "digest", "description", "space", "created", "first_record", "last_record", "num_trials"),
@@ -34,28 +37,81 @@ MOST_VALUES = 8
 LONGEST = 300
 """Characters of a value that are shown."""
 
-COLUMNS = (
-    TableColumn(name="group", unit="", meaning="What the entry belongs to."),
-    TableColumn(name="entry", unit="", meaning="Its name, as in the space, the records and MLflow."),
-    TableColumn(name="value", unit="", meaning="Its value; of a field that differs between trials, all values."),
+SHEET = Layout(
+    key="T1",
+    title="Study sheet",
+    columns=(
+        text("group", "", "What the entry belongs to."),
+        text("entry", "", "Its name, as in the space, the records and MLflow."),
+        text("value", "", "Its value; of a field that differs between trials, all values."),
+    ),
+    definitions=(words.FINGERPRINT,),
 )
+TRIALS = "trials"
+MOST_TRIALS = 60
+"""Trials that a page shows; the CSV has all."""
+LABELS: Mapping[str, str] = {
+    SCALE: "runners",
+    "train_batch_size": "batch",
+    "minibatch_size": "minibatch",
+    "num_epochs": "epochs",
+    "num_envs_per_env_runner": "environments per runner",
+    "final_return": "return",
+    "env_steps_to_target": "steps to target",
+    "env_steps_per_s": "steps/s",
+    "wall_time_s": "training time",
+    "timing": "clock",
+}
+SETTING = (SCALE, *(name for name in PARAMETERS if name != SCALE))
+OUTCOME = ("final_return", "score", "env_steps_to_target", "env_steps_per_s", "wall_time_s")
+OF_A_TRIAL = ("trial", *SETTING, "seed", "stage", *OUTCOME, "status", "timing", "reason")
 
 
 @of_engine
 def study_sheet(data: StudyData, results: Results) -> Table:
     """T1: the fingerprint, hardware, versions and scheduler job of a study."""
     rows = [*_head(data), *_entries(data.sheet), *_sessions(data.sheet), *_fingerprint(data)]
-    frame = {column.name: [row[place] for row in rows] for place, column in enumerate(COLUMNS)}
-    return Table(
-        key="T1",
-        title="Study sheet",
-        frame=make_frame(frame),
-        columns=COLUMNS,
-        definitions=(words.FINGERPRINT,),
+    return SHEET.table(
+        rows,
+        _conclusion(data),
         n=len(data.runs),
         n_failed=results.num_failed,
-        conclusion=_conclusion(data),
+        excluded={},
         notes=data.problems,
+        values={column.name: [row[place] for row in rows] for place, column in enumerate(SHEET.columns)},
+    )
+
+
+@of_engine
+def every_trial(data: StudyData, results: Results) -> Table:
+    """The trials: setting, seed, what came out, and what its clock is worth."""
+    runs = at_their_scale(data.runs)
+    if runs.empty:
+        return Layout(key=TRIALS, title="Every trial").without("No trial has started.")
+    by = [SCALE, "trial"] if data.kind == "throughput" else ["final_return", "trial"]
+    runs = runs.sort_values(by, ascending=[data.kind == "throughput", True], na_position="last")
+    names = [name for name in OF_A_TRIAL if name in runs and runs[name].notna().any()]
+    names = [name for name in names if name == SCALE or name not in PARAMETERS or runs[name].nunique() > 1]
+    frame: pd.DataFrame = runs[names].reset_index(drop=True)
+    counts = ", ".join(f"{count:,} {status}" for status, count in runs["status"].value_counts().items())
+    return Table(
+        key=TRIALS,
+        title="Every trial",
+        frame=frame.astype({name: "string" for name in names if str(frame[name].dtype) == "category"}),
+        columns=tuple(
+            TableColumn(
+                name=name,
+                unit=unit if (unit := RUN_COLUMNS[name].unit) in ("s",) else ("1" if unit else ""),
+                label=LABELS.get(name, ""),
+                meaning=RUN_COLUMNS[name].meaning,
+            )
+            for name in names
+        ),
+        n=len(runs),
+        n_failed=results.num_failed,
+        conclusion=f"{counts}; " + ("by runners." if data.kind == "throughput" else "the best return first."),
+        first=(SCALE, *OUTCOME[:2]),
+        most_rows=MOST_TRIALS,
     )
 
 

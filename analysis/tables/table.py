@@ -1,16 +1,19 @@
-"""The one value that every table is: numbers with intervals, and what must be said with them. Imports pandas only.
+"""The one value that every table is: numbers with intervals, and what must be said with them.
 
 A table never computes: it takes results, checks that they can be printed honestly, and hands itself to the writers.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from math import isinf
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 
+from analysis.estimates.results import Results
+from analysis.load import StudyData
 from analysis.tables import writers
 from analysis.tables.grid import MOST_ROWS, SUFFIXES, Grid, TableColumn
 from study.errors import AnalysisError
@@ -21,7 +24,7 @@ from study.statistics import Estimate
 class Table:
     """A table with everything that must be read with it.
 
-    Laws: every column of the frame is declared, every declared one is there (an empty frame needs none), both ends of
+    Rules: every column of the frame is declared, every declared one is there (an empty frame needs none), both ends of
     an interval are there or neither, and a table without rows says why in its conclusion.
     """
 
@@ -174,28 +177,109 @@ def _series(values: Sequence[Any]) -> "pd.Series[Any]":
     return pd.Series(list(values), dtype=dtype)
 
 
-def without_rows(
-    key: str,
-    title: str,
-    why: str,
-    *,
-    columns: tuple[TableColumn, ...] = (),
-    definitions: tuple[str, ...] = (),
-    n: int = 0,
-    n_failed: int = 0,
-    excluded: Mapping[str, int] = MappingProxyType({}),
-    notes: tuple[str, ...] = (),
-) -> Table:
-    """Return a table that could not be made; `why` says what is missing and which command would make it."""
-    return Table(
-        key=key,
-        title=title,
-        frame=pd.DataFrame(),
-        columns=columns,
-        definitions=definitions,
-        n=n,
-        n_failed=n_failed,
-        excluded=excluded,
-        conclusion=why,
-        notes=notes,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What a table is, whatever the study: everything but its rows and sentences."""
+
+    key: str
+    title: str
+    columns: tuple[TableColumn, ...] = ()
+    definitions: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+
+    def table(
+        self,
+        rows: Sequence[Any],
+        conclusion: str,
+        *,
+        n: int,
+        n_failed: int,
+        excluded: Mapping[str, int],
+        notes: Iterable[str] = (),
+        values: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+        hidden: Sequence[str] = (),
+    ) -> Table:
+        """Return the table of some results: each column is the attribute of its name.
+
+        Args:
+            rows: One result per row.
+            conclusion: One sentence.
+            n: Runs that the rows rest on.
+            n_failed: Failed runs.
+            excluded: Reason -> runs that are left out for it.
+            notes: Further sentences.
+            values: Column -> its values, where they are no attribute.
+            hidden: Columns that say nothing here; nor does one without any value.
+        """
+        frame: dict[str, list[Any]] = {}
+        shown = []
+        for column in self.columns:
+            if column.name in hidden:
+                continue
+            own = values.get(column.name)
+            cells = list(own) if own is not None else [getattr(row, column.name) for row in rows]
+            if all(each is None for each in cells):
+                continue
+            shown.append(column)
+            frame |= estimate_columns(column.name, cells) if column.estimate else {column.name: cells}
+        return Table(
+            key=self.key,
+            title=self.title,
+            frame=make_frame(frame),
+            columns=tuple(shown),
+            definitions=self.definitions,
+            n=n,
+            n_failed=n_failed,
+            excluded=left_out(excluded),
+            conclusion=conclusion,
+            notes=tuple(notes),
+            first=self.first,
+        )
+
+    def without(
+        self,
+        why: str,
+        *,
+        n_failed: int = 0,
+        excluded: Mapping[str, int] = MappingProxyType({}),
+        notes: Iterable[str] = (),
+    ) -> Table:
+        """Return the table without rows; `why` says what is missing and which command would make it."""
+        return Table(
+            key=self.key,
+            title=self.title,
+            frame=pd.DataFrame(),
+            columns=(),
+            definitions=self.definitions,
+            n_failed=n_failed,
+            excluded=left_out(excluded),
+            conclusion=why,
+            notes=tuple(notes),
+        )
+
+
+FAILED = "failed"
+"""Key of the failed runs among the reasons for which runs are left out; tables count them apart."""
+
+
+def left_out(excluded: Mapping[str, int]) -> dict[str, int]:
+    """Return the reasons without that of the failed runs, which each table counts apart."""
+    return {reason: count for reason, count in excluded.items() if reason != FAILED}
+
+
+class Maker(Protocol):
+    """Makes a table of a study; of its results too, where somebody has them already."""
+
+    def __call__(self, data: StudyData, results: Results | None = None) -> Table:
+        """Return the table."""
+
+
+def of_engine(make: Callable[[StudyData, Results], Table]) -> Maker:
+    """Return the maker of a table with its results made where nobody has them, and its engine named."""
+
+    @wraps(make)
+    def made(data: StudyData, results: Results | None = None) -> Table:
+        results = results or Results(data)
+        return make(data, results).of_engine(results.engine)
+
+    return made

@@ -15,7 +15,7 @@ from analysis.load import StudyData, from_folder
 from analysis.opened import Study
 from analysis.report import build, make_report, parse_formats, to_html, to_markdown, write
 from analysis.report.limits import GRID5000, acknowledgement, limits
-from analysis.tables import Table, TableColumn, without_rows
+from analysis.tables import Layout, Table, TableColumn
 from analysis.tables.writers import prose
 from study.errors import AnalysisError
 from tests.planted import Truth, as_frame, planted_folder
@@ -45,7 +45,7 @@ def table(key, conclusion="It is so.", **more):
 
 
 def empty(key, why="Nothing to show."):
-    return without_rows(key, f"Table {key}", why, definitions=())
+    return Layout(key=key, title=f"Table {key}").without(why)
 
 
 PICTURE = importance(Importance(values={10: {"lr": 0.3, "batch": 0.7}}, runs={10: 12}), engine="batched+lean")

@@ -67,7 +67,7 @@ def test_strong_scaling_shows_the_planted_speed_up_and_efficiencies():
 
 def test_the_reference_row_is_no_estimate():
     first = next(line for line in strong_scaling(study(amdahl())).to_markdown().splitlines() if "by definition" in line)
-    assert first.startswith("| 1 | 2 |")
+    assert first.startswith("| 1 | 1.00")
     assert first.count("1.00 (by definition)") == 3  # S, E_n, E_P
 
 
@@ -304,7 +304,7 @@ def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
     coarse, fine = table_of(20_000, "confirm"), table_of(5_000, "race")
     assert coarse.conclusion.startswith(
         "Engine unknown: The fewest env steps to the target: 20,000 [0, 20,000] at 2 runners, batch 1,000, reached by "
-        "5 of 5 runs; not told apart from 2 runners, batch 4,000. The soonest, in s: "
+        "5 of 5 runs; cannot be told from 2 runners, batch 4,000. The soonest, in s: "
     )
     assert "up to 20,000 env steps apart" in coarse.notes[0]
     assert fine.conclusion.startswith(

@@ -1,0 +1,140 @@
+"""T5 phases and T6 POP tree: where the time of an iteration goes. Views of analysis.scaling; no engine."""
+
+from collections.abc import Iterator
+
+from analysis.estimates.results import Results
+from analysis.load import StudyData
+from analysis.scaling.phases import stragglers
+from analysis.scaling.results import PhaseRow, Phases
+from analysis.tables import definitions as words
+from analysis.tables.columns import BATCH, CPUS, FAILED_RUNS, FIRST_COMMAND, RUNNERS, RUNS, WORKLOAD, estimate
+from analysis.tables.grid import TableColumn
+from analysis.tables.numbers import in_words
+from analysis.tables.table import Layout, Table, of_engine
+from study.statistics import Estimate
+
+NOTHING = f"No phases: no run is finished with a measured clock. Measure some: {FIRST_COMMAND}"
+CLOSURE_AIM = 0.02
+"""Share of an iteration that the phases may miss, at the median, before they explain it no more."""
+MEANINGS = {
+    "runners": "The mean runner's own time in sampling.",
+    "imbalance": "From there to the slowest runner's end.",
+    "transfer": "From there until its samples were here: sampling is runners + imbalance + transfer.",
+    "learning": "The update: connectors, advantages, all epochs.",
+    "sync": "Sending the new weights to the runners.",
+    "rest": "The iteration less sampling, learning and sync.",
+    "iteration": "The whole iteration, T.",
+}
+LONG = {"runners": "the mean runner's sampling", "imbalance": "waiting for the slowest runner"}
+"""Phases by longer names, for sentences."""
+_CELL = (WORKLOAD, RUNNERS, CPUS, BATCH, RUNS, FAILED_RUNS)
+PHASES = Layout(
+    key="T5",
+    title="Phases of a training iteration",
+    columns=(
+        *_CELL,
+        *(estimate(f"{name}_s", "s", name, meaning) for name, meaning in MEANINGS.items()),
+        TableColumn(name="closure", unit="1", digits=2, meaning="|sum of the phases - iteration| / iteration."),
+        estimate("unexplained", "1", "", "Share of the iteration that no clock saw."),
+    ),
+    definitions=(words.PHASES, words.CONNECTOR, words.CLOSURE, words.MEASURED, words.INTERVAL),
+    first=("num_env_runners", "iteration_s", *(f"{name}_s" for name in MEANINGS)),
+)
+POP = Layout(
+    key="T6",
+    title="POP tree: which share of an iteration the runners step environments",
+    columns=(
+        *_CELL,
+        estimate("load_balance", "1", "", "Mean / slowest runner time."),
+        estimate("transfer", "1", "", "Slowest runner time / sampling time."),
+        estimate("phase", "1", "", "Sampling time / iteration time."),
+        estimate("useful", "1", "", "Their product: mean runner time / iteration time."),
+    ),
+    definitions=(words.POP, words.MEASURED, words.INTERVAL),
+    first=("num_env_runners", "useful", "load_balance", "transfer", "phase"),
+)
+
+
+@of_engine
+def phases(data: StudyData, results: Results) -> Table:
+    """T5: seconds per iteration by phase, with the closure residual."""
+    return _of_phases(PHASES, results.phases)
+
+
+@of_engine
+def pop_tree(data: StudyData, results: Results) -> Table:
+    """T6: load balance x transfer x phase = useful share."""
+    return _of_phases(POP, results.phases)
+
+
+def _of_phases(layout: Layout, found: Phases | str) -> Table:
+    if isinstance(found, str):
+        return layout.without(found)
+    if not found.rows:
+        return layout.without(NOTHING, n_failed=found.n_failed, excluded=found.excluded)
+    several = len({row.label for row in found.rows}) > 1
+    return layout.table(
+        found.rows,
+        _phase_sentence(found) if layout is PHASES else _pop_sentence(found),
+        n=found.n,
+        n_failed=found.n_failed,
+        excluded=found.excluded,
+        notes=_stragglers(found, several) if layout is POP else (),
+        values={
+            "workload": [row.label for row in found.rows],
+            **{f"{name}_s": [row.seconds.get(name) for row in found.rows] for name in MEANINGS},
+        },
+        hidden=() if several else ("workload",),
+    )
+
+
+def _stragglers(found: Phases, several: bool) -> Iterator[str]:
+    """Yield a sentence for every cell where the lower bound says that the others wait for one runner."""
+    for each in stragglers(found):
+        where = f" ({each.label})" if several else ""
+        yield (
+            f"Straggler at {each.num_env_runners} runners{where}: the slowest one takes {in_words(each.ratio)} times "
+            "as long as the mean one."
+        )
+
+
+def _widest(found: Phases) -> PhaseRow:
+    """Return the row of the largest scale; of several workloads there, that with most runs."""
+    return max(found.rows, key=lambda row: (row.num_env_runners, row.n))
+
+
+def _phase_sentence(found: Phases) -> str:
+    row = _widest(found)
+    shares = {name: share for name, share in row.shares.items() if name != "rest"}
+    largest = max(shares, key=lambda name: shares[name].value, default="rest")
+    told = f"{LONG.get(largest, largest)} takes {_percent(shares[largest])} of an iteration"
+    open_ = [each for each in found.rows if each.unexplained_median > CLOSURE_AIM]
+    closed = f"the phases explain every cell to within {CLOSURE_AIM:.0%} at the median"
+    if open_:
+        worst = max(open_, key=lambda each: each.unexplained_median)
+        closed = (
+            f"in {len(open_)} of {len(found.rows)} cells more than {CLOSURE_AIM:.0%} stay unexplained (at most "
+            f"{worst.unexplained_median:.1%}, at {worst.num_env_runners} runners)"
+        )
+    return f"At {row.num_env_runners} runners {told}; {closed}."
+
+
+def _pop_sentence(found: Phases) -> str:
+    row = _widest(found)
+    parts = {
+        "waiting for the slowest runner": row.load_balance,
+        "collecting its samples": row.transfer,
+        "time outside sampling": row.phase,
+    }
+    least = min(parts, key=lambda name: parts[name].value)
+    of = "the iteration" if least == "time outside sampling" else "sampling"
+    return (
+        f"At {row.num_env_runners} runners the mean runner steps environments {_percent(row.useful)} of the time; "
+        f"the main loss is {least} ({1 - parts[least].value:.1%} of {of})."
+    )
+
+
+def _percent(share: Estimate) -> str:
+    if not share.has_interval:
+        return f"{share.value:.0%} (n={share.n}, no interval)"
+    return f"{share.value:.0%} [{share.low:.0%}, {share.high:.0%}]"
