@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from filelock import FileLock, Timeout
 
@@ -175,29 +175,34 @@ class Mirror(ABC):
         return list(islice(read_lines(records), self._most))
 
 
-class Orders(Protocol):
-    """What a follower asks whoever started it."""
+class Orders(ABC):
+    """What tells a follower when to stop."""
 
     @property
+    @abstractmethod
     def finishing(self) -> bool:
         """Whether to stop at the end of the records."""
 
     @property
+    @abstractmethod
     def expired(self) -> bool:
         """Whether to stop now."""
 
     @property
+    @abstractmethod
     def study_over(self) -> bool:
         """Whether no driver will write further records in this session."""
 
+    @abstractmethod
     def wait(self, seconds: float) -> None:
         """Sleep, but not beyond the next order."""
 
-    def progress(self) -> None:
-        """Take note that records were sent."""
-
+    @abstractmethod
     def gives_up(self, error: Exception) -> bool:
         """Return whether to stop at an error, instead of trying again."""
+
+    def progress(self) -> None:  # noqa: B027 (not every deadline moves)
+        """Take note that records were sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,12 +233,12 @@ class Follower:
         on_ready: Callable[[], None] = lambda: None,
         on_away: Callable[[str, Exception], None] = lambda reason, error: None,
     ) -> None:
-        """Prepare to follow.
+        """Prepare to follow; nothing is sent yet.
 
         Args:
-            mirror: What is followed with.
+            mirror: Of the place.
             orders: When to stop.
-            on_ready: Called when the study has been found or created in the place, and its driver is at work.
+            on_ready: Called when the study is in the place, and its driver at work.
             on_away: Called once for each reason why nothing can be sent.
         """
         self._mirror, self._orders = mirror, orders
@@ -324,26 +329,19 @@ def sync(mirror: Mirror, *, timeout_s: float = SYNC_TIMEOUT_S) -> Synced:
         raise follower.error
     where = f"{mirror.place} {mask_credentials(mirror.address)}"
     if isinstance(follower.error, Timeout):
-        raise TrackingError(
-            where=where,
-            rule="only one mirror may send to it",
-            got="another one at work",
-            fix="None while the study runs, its own mirror keeps the place up to date; afterwards try again.",
-            code="mirror-at-work",
-        ) from follower.error
+        rule, got = "only one mirror may send to it", "another one at work"
+        fix = "None while the study runs, its own mirror keeps the place up to date; afterwards try again."
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="mirror-at-work") from follower.error
     if follower.error is not None:
-        raise TrackingError(
-            where=where,
-            rule=f"{mirror.name} must take the study's records",
-            got=f"{report.reason} for {timeout_s:g} s; {report.behind} records are behind",
-            fix="See to it, then run the same command again; it goes on where it stopped.",
-            code="place-away",
-        ) from follower.error
+        rule = f"{mirror.name} must take the study's records"
+        got = f"{report.reason} for {timeout_s:g} s; {report.behind} records are behind"
+        fix = "See to it, then run the same command again; it goes on where it stopped."
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="place-away") from follower.error
     return Synced(records=follower.sent, trials=mirror.count_trials(), behind=report.behind)
 
 
-class _Foreground:
-    """Orders of a person who waits: stop at the end of the records, or after some seconds without progress."""
+class _Foreground(Orders):
+    """A person waits: stop at the end of the records, or after some seconds without progress."""
 
     finishing = True
 

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field, TypeAdapter
 
 from study.errors import RecordError
 from study.harmless import mask_credentials
@@ -35,7 +37,6 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
 )
-from study.records.shapes import misfit
 from study.space.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -72,9 +73,9 @@ class Cursor:
 
     experiment_id: str
     parent_run_id: str
-    offset: int = 0
+    offset: Annotated[int, Field(ge=0)] = 0
     """Byte of the records file at which the next record begins."""
-    seq: int = 0
+    seq: Annotated[int, Field(ge=0)] = 0
     """Number of the next record."""
     time: float = 0.0
     """Seconds since the epoch of the last record; 0 before the first."""
@@ -208,14 +209,7 @@ class MlflowMirror(Mirror):
             content = json.loads(self._cursor_file.read_text())
             if content.pop("format") != _FORMAT or content.pop("tracking_uri") != mask_credentials(self.address):
                 return None
-            if misfit(Cursor, content) is not None or min(content["offset"], content["seq"]) < 0:
-                return None
-            attempts = {}
-            for trial, attempt in content.pop("open").items():
-                startup = attempt.pop("startup")
-                attempts[int(trial)] = Attempt(**attempt, startup=startup and Point(**startup))
-            best = {int(runners): value for runners, value in content.pop("best").items()}
-            return Cursor(**content, open=attempts, best=best)
+            return TypeAdapter(Cursor).validate_python(content)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
@@ -227,13 +221,8 @@ class MlflowMirror(Mirror):
         """
         file = self._cursor_file
         if file.is_dir():
-            raise RecordError(
-                where=str(file),
-                rule="must be a file",
-                got="a folder",
-                fix="Remove it; the file is made anew.",
-                code="cursor-not-a-file",
-            )
+            rule, got, fix = "must be a file", "a folder", "Remove it; the file is made anew."
+            raise RecordError(where=str(file), rule=rule, got=got, fix=fix, code="cursor-not-a-file")
         content = {"format": _FORMAT, "tracking_uri": mask_credentials(self.address), **asdict(cursor)}
         write_atomically(file, json.dumps(content))
 

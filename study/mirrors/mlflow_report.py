@@ -37,14 +37,10 @@ def asked_place(folder: StudyFolder, tracking_uri: str | None, *, attach: bool) 
         return named
     identity = folder.identity()
     if not is_made_here(folder.identity_file):
-        raise TrackingError(
-            where="--attach",
-            rule="the study must have been started here",
-            got="one that was received, moved or copied; its MLflow "
-            f"({mask_credentials(identity.tracking_uri)}) is named by its folder alone",
-            fix="Name one with --tracking-uri.",
-            code="attach-names-no-mlflow",
-        )
+        rule, shown = "the study must have been started here", mask_credentials(identity.tracking_uri)
+        got = f"one that was received, moved or copied; its MLflow ({shown}) is named by its folder alone"
+        fix = "Name one with --tracking-uri."
+        raise TrackingError(where="--attach", rule=rule, got=got, fix=fix, code="attach-names-no-mlflow")
     return identity.tracking_uri
 
 
@@ -105,21 +101,12 @@ def _run_of_study(tracking_uri: str, name: str, study_id: str, what: str) -> Ite
             if (run_id := _find_run(client, name, study_id)) is not None:
                 yield client, run_id
     except Exception as error:  # MLflow, its databases, proxies and artifact stores raise every kind
-        raise TrackingError(
-            where=where,
-            rule=f"MLflow must take {what}",
-            got=reason_of(error),
-            fix="See to MLflow, then run the same command again.",
-            code="place-away",
-        ) from error
+        rule, got, fix = f"MLflow must take {what}", reason_of(error), "See to MLflow, then run the same command again."
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="place-away") from error
     if run_id is None:
-        raise TrackingError(
-            where=where,
-            rule=f"must hold the study {name!r} ({study_id})",
-            got="none",
-            fix="Send it there first, by `python -m study sync STUDY --tracking-uri URI`.",
-            code="mlflow-lacks-study",
-        )
+        rule = f"must hold the study {name!r} ({study_id})"
+        fix = "Send it there first, by `python -m study sync STUDY --tracking-uri URI`."
+        raise TrackingError(where=where, rule=rule, got="none", fix=fix, code="mlflow-lacks-study")
 
 
 def _find_run(client: "MlflowClient", name: str, study_id: str) -> str | None:

@@ -71,14 +71,13 @@ class OptunaMirror(Mirror):
         self._there = {trial.user_attrs[TRIAL] for trial in trials if TRIAL in trial.user_attrs}
         ended = {row.trial for row in ledger_of(self.folder.records).rows.values() if row.ended}
         if unknown := sorted(self._there - ended):
-            raise RecordError(
-                where=str(self.folder.records),
-                rule="must hold every trial that Optuna's storage shows",
-                got=f"none of trial {', '.join(map(str, unknown[:5]))}: the records were cut, or another copy was run",
-                fix="Restore the file from a backup; where the records are right, delete the study "
-                f"{name_in_storage(self._identity)!r} in the storage, and it is built anew.",
-                code="storage-knows-more",
+            rule, numbers = "must hold every trial that Optuna's storage shows", ", ".join(map(str, unknown[:5]))
+            got = f"none of trial {numbers}: the records were cut, or another copy was run"
+            fix = (
+                "Restore the file from a backup; where the records are right, delete the study "
+                f"{name_in_storage(self._identity)!r} in the storage, and it is built anew."
             )
+            raise RecordError(where=str(self.folder.records), rule=rule, got=got, fix=fix, code="storage-knows-more")
         return 0, 0
 
     def apply(self, line: Line) -> None:

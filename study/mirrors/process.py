@@ -5,7 +5,7 @@ hang or be killed without harm to the driver: the records hold all that is to be
 
 `python -m study.mirrors.process FOLDER --mirror KEY --parent-pid PID --report-fd FD`. Standard input carries the
 address as a line and later `{"finish_s": SECONDS}`; its end means that the driver is gone. JSON lines go back through
-FD: `{"ready": true}`, `{"reason": …, "final": …, "whole": …}` when the place is away, at last
+FD: `{"ready": true}`, `{"reason": …, "final": …, "error": …}` when the place is away, at last
 `{"behind": N, "reason": …}`.
 """
 
@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from study.errors import RecordError, StudyError, TrackingError
 from study.harmless import mask_credentials, printable
-from study.mirrors.base import Follower, Mirror, MirrorReport
+from study.mirrors.base import Follower, Mirror, MirrorReport, Orders
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.tensorboard import TensorBoardMirror
@@ -95,22 +95,18 @@ class MirrorProcess:
         Raises:
             TrackingError: They do not exist after `timeout_s` seconds; says what the process ran into.
         """
-        deadline, reason, whole = time.monotonic() + timeout_s, f"no answer within {timeout_s:g} s", False
+        deadline, reason, error = time.monotonic() + timeout_s, f"no answer within {timeout_s:g} s", None
         while self._child is not None and (message := self._child.next_message(lambda: deadline)) is not None:
             if message.get("ready"):
                 return
-            reason, whole = message.get("reason") or reason, message.get("whole", False)
+            reason, error = message.get("reason") or reason, message.get("error")
             if message.get("final"):
                 break
-        if whole:  # an error of this project in the other process
-            raise TrackingError(reason, code="place-refused")
-        raise TrackingError(
-            where=f"{self._kind.place} {mask_credentials(self._uri)}",
-            rule=f"{self._kind.name} must accept the study",
-            got=reason,
-            fix=f"Start or correct it, or give another {self._kind.option}.",
-            code="place-away",
-        )
+        if error is not None:  # that of this project, with its parts
+            raise TrackingError(**error)
+        where, rule = f"{self._kind.place} {mask_credentials(self._uri)}", f"{self._kind.name} must accept the study"
+        fix = f"Start or correct it, or give another {self._kind.option}."
+        raise TrackingError(where=where, rule=rule, got=reason, fix=fix, code="place-away")
 
     def ask_to_finish(self, timeout_s: float) -> None:
         """Tell the process to send what is left within `timeout_s` seconds; `finish` waits for it."""
@@ -222,19 +218,16 @@ def _open_log(path: Path) -> IO[bytes]:
     try:
         return path.open("ab")
     except OSError as error:
-        raise RecordError(
-            where=str(path),
-            rule=f"must be a file that can be written ({error.strerror})",
-            fix="Check its permissions, or remove what is in its place.",
-            code="log-not-writable",
-        ) from error
+        rule = f"must be a file that can be written ({error.strerror})"
+        fix = "Check its permissions, or remove what is in its place."
+        raise RecordError(where=str(path), rule=rule, fix=fix, code="log-not-writable") from error
 
 
 # --- in the process ---------------------------------------------------------------------------------------------------
 
 
-class Driver:
-    """The process that started this one, as seen from here: its orders, and whether it lives."""
+class _Driver(Orders):
+    """The process that started this one: its orders, and whether it is alive."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -243,28 +236,20 @@ class Driver:
 
     @property
     def finishing(self) -> bool:
-        """Whether to stop at the end of the records."""
         return self._deadline is not None
 
     @property
     def expired(self) -> bool:
-        """Whether to stop now."""
         return self._deadline is not None and time.monotonic() >= self._deadline
 
     @property
     def study_over(self) -> bool:
-        """Whether no driver will write further records in this session: it waits for the end of this process."""
-        return True
-
-    def progress(self) -> None:
-        """Do nothing: the deadline is the driver's."""
+        return True  # the driver waits for the end of this process
 
     def gives_up(self, error: Exception) -> bool:
-        """Return whether to stop at an error: once the driver is gone, a resume will go on."""
-        return self.gone
+        return self.gone  # a resume will go on
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but no longer than until the next order or the deadline."""
         if self._deadline is not None:
             time.sleep(max(min(seconds, self._deadline - time.monotonic()), 0))
         elif select.select([_STDIN], [], [], seconds)[0]:
@@ -286,6 +271,13 @@ def _is_final(error: Exception, uri: str) -> bool:
     from sqlalchemy.exc import SQLAlchemyError
 
     return is_database_server(uri) and isinstance(error, TrackingError | SQLAlchemyError)
+
+
+def _parts(error: Exception) -> dict[str, str] | None:
+    """Return the parts of an error of this project, without credentials; None for any other."""
+    if not isinstance(error, StudyError):
+        return None
+    return {name: mask_credentials(getattr(error, name)) for name in ("where", "rule", "got", "fix", "code")}
 
 
 class _WithoutCredentials(logging.Formatter):
@@ -325,11 +317,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     follower = Follower(
         kinds[options.mirror](StudyFolder(options.folder), uri),
-        Driver(options.parent_pid),
+        _Driver(options.parent_pid),
         on_ready=lambda: tell(ready=True),
-        on_away=lambda reason, error: tell(
-            reason=reason, final=_is_final(error, uri), whole=isinstance(error, StudyError)
-        ),
+        on_away=lambda reason, error: tell(reason=reason, final=_is_final(error, uri), error=_parts(error)),
     )
     report = follower.run()
     tell(behind=report.behind, reason=report.reason)

@@ -83,7 +83,7 @@ def check_asked_uri(given: str | None) -> str:
 
 
 def check_tracking_uri(uri: str, timeout_s: float = 3.0) -> str:
-    """Return the absolute form of `uri` after looking whether MLflow can be there.
+    """Return the absolute form of `uri` after a test whether MLflow can be there.
 
     A relative SQLite path is taken from the working directory. A server must answer within `timeout_s`
     seconds; whether it knows the user (401) and whether its certificate is good is left to MLflow's client,
@@ -92,6 +92,7 @@ def check_tracking_uri(uri: str, timeout_s: float = 3.0) -> str:
     Raises:
         TrackingError: Nothing usable is there; says why and what to do.
     """
+    place, fix = "tracking URI", "Use sqlite:///mlflow.db or the http:// address of an MLflow server."
     scheme = _scheme(uri)
     if scheme == "sqlite":
         return _check_sqlite(uri)
@@ -101,21 +102,10 @@ def check_tracking_uri(uri: str, timeout_s: float = 3.0) -> str:
     if scheme in _DATABASES:
         return uri
     if scheme in ("", "file"):
-        raise TrackingError(
-            where="tracking URI",
-            rule="must be a database or a server",
-            got=f"the folder {uri!r}: no file store",
-            fix="Use sqlite:///mlflow.db or the http:// address of an MLflow server.",
-            code="bad-tracking-uri",
-        )
-    known = ", ".join(("sqlite", *_SERVERS, *_DATABASES))
-    raise TrackingError(
-        where="tracking URI",
-        rule=f"the scheme must be one of {known}",
-        got=f"{mask_credentials(uri)!r}",
-        fix="Use sqlite:///mlflow.db or the http:// address of an MLflow server.",
-        code="tracking-uri-without-scheme",
-    )
+        rule, got = "must be a database or a server", f"the folder {uri!r}: no file store"
+        raise TrackingError(where=place, rule=rule, got=got, fix=fix, code="bad-tracking-uri")
+    rule, got = f"the scheme must be one of {', '.join(('sqlite', *_SERVERS, *_DATABASES))}", mask_credentials(uri)
+    raise TrackingError(where=place, rule=rule, got=repr(got), fix=fix, code="tracking-uri-without-scheme")
 
 
 def absolute_uri(uri: str) -> str:
@@ -130,9 +120,9 @@ def _scheme(uri: str, place: str = "tracking URI") -> str:
     try:
         return urlsplit(uri).scheme.split("+")[0].lower()
     except ValueError as error:
-        got = mask_credentials(uri)
+        got = f"{mask_credentials(uri)!r} ({error})"
         raise TrackingError(
-            where=place, rule="must be a URI", got=f"{got!r} ({error})", fix="Check brackets.", code="bad-database-uri"
+            where=place, rule="must be a URI", got=got, fix="Check brackets.", code="bad-database-uri"
         ) from error
 
 
@@ -158,14 +148,9 @@ def check_optuna_storage(uri: str) -> str:
         return _check_sqlite(uri, "Optuna storage")
     if scheme in _OPTUNA_DATABASES:
         return uri
-    raise TrackingError(
-        where="Optuna storage",
-        rule=f"must be a database, one of sqlite, {', '.join(_OPTUNA_DATABASES)}",
-        got=f"{mask_credentials(uri)!r}",
-        fix="Use postgresql://user@host/database; without the option the trials are in optuna.journal in the "
-        "study's folder.",
-        code="optuna-storage-not-a-database",
-    )
+    rule, got = f"must be a database, one of sqlite, {', '.join(_OPTUNA_DATABASES)}", mask_credentials(uri)
+    fix = "Use postgresql://user@host/database; without the option trials are in optuna.journal in the study's folder."
+    raise TrackingError(where="Optuna storage", rule=rule, got=repr(got), fix=fix, code="optuna-storage-not-a-database")
 
 
 def is_database_server(uri: str) -> bool:
@@ -207,32 +192,17 @@ def reach(uri: str, place: str) -> None:
     try:
         engine = sqlalchemy.create_engine(with_time_limits(uri), poolclass=sqlalchemy.pool.NullPool)
     except (ImportError, sqlalchemy.exc.NoSuchModuleError) as error:
-        raise TrackingError(
-            where=where,
-            rule="Python must have the database's driver",
-            got=f"none ({error})",
-            fix=f"{_DRIVERS[_dialect(uri)]}.",
-            code="no-database-driver",
-        ) from None
+        rule, got, fix = "Python must have the database's driver", f"none ({error})", f"{_DRIVERS[_dialect(uri)]}."
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="no-database-driver") from None
     except (ValueError, sqlalchemy.exc.ArgumentError):  # they may quote the password
-        raise TrackingError(
-            where=where,
-            rule="must be a URI",
-            got="one that cannot be read",
-            fix=f"Write {_dialect(uri)}://HOST:PORT/NAME, the port as a number.",
-            code="bad-database-uri",
-        ) from None
+        got, fix = "one that cannot be read", f"Write {_dialect(uri)}://HOST:PORT/NAME, the port as a number."
+        raise TrackingError(where=where, rule="must be a URI", got=got, fix=fix, code="bad-database-uri") from None
     try:
         with engine.connect():
             pass
     except TypeError:  # psycopg gives bytes for the texts of a database whose encoding is SQL_ASCII
-        raise TrackingError(
-            where=where,
-            rule="the database must be encoded in UTF8",
-            got="another one",
-            fix="Create it anew with `createdb -E UTF8 -T template0`.",
-            code="database-not-utf8",
-        ) from None
+        rule, fix = "the database must be encoded in UTF8", "Create it anew with `createdb -E UTF8 -T template0`."
+        raise TrackingError(where=where, rule=rule, got="another one", fix=fix, code="database-not-utf8") from None
 
 
 def _dialect(uri: str) -> str:
@@ -243,39 +213,19 @@ def _dialect(uri: str) -> str:
 def _check_sqlite(uri: str, place: str = "tracking URI") -> str:
     path = sqlite_path(uri)
     if path is None:
-        raise TrackingError(
-            where=place,
-            rule="SQLite must keep its data in a file",
-            got=f"{uri!r}",
-            fix=_DATABASE_FIX,
-            code="sqlite-in-memory",
-        )
+        rule, got = "SQLite must keep its data in a file", repr(uri)
+        raise TrackingError(where=place, rule=rule, got=got, fix=_DATABASE_FIX, code="sqlite-in-memory")
     absolute = path.absolute()
     if absolute.is_dir():
-        raise TrackingError(
-            where=place,
-            rule="must name a file",
-            got=f"the folder {absolute}",
-            fix=_DATABASE_FIX,
-            code="sqlite-names-no-file",
-        )
-    if not absolute.parent.is_dir():
-        raise TrackingError(
-            where=place,
-            rule="the database's folder must exist",
-            got=absolute.parent,
-            fix="Create it.",
-            code="no-folder-for-database",
-        )
-    for each in (absolute.parent, *([absolute] if absolute.exists() else [])):
+        rule, got = "must name a file", f"the folder {absolute}"
+        raise TrackingError(where=place, rule=rule, got=got, fix=_DATABASE_FIX, code="sqlite-names-no-file")
+    if not (parent := absolute.parent).is_dir():
+        rule = "the database's folder must exist"
+        raise TrackingError(where=place, rule=rule, got=parent, fix="Create it.", code="no-folder-for-database")
+    for each in (parent, *([absolute] if absolute.exists() else [])):
         if not os.access(each, os.W_OK):  # SQLite writes its journal beside the database
-            raise TrackingError(
-                where=place,
-                rule="must be writable",
-                got=each,
-                fix="chmod it, or choose another place.",
-                code="database-not-writable",
-            )
+            fix = "chmod it, or choose another place."
+            raise TrackingError(where=place, rule="must be writable", got=each, fix=fix, code="database-not-writable")
     return absolute_uri(uri)
 
 
@@ -303,13 +253,9 @@ def _probe(uri: str, timeout_s: float) -> None:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLError):
             return
-        raise TrackingError(
-            where=where,
-            rule=f"a server must answer within {timeout_s:g} s",
-            got=reason or type(error).__name__,
-            fix="Start it with `mlflow server`, or correct host and port.",
-            code="server-does-not-answer",
-        ) from error
+        rule, got = f"a server must answer within {timeout_s:g} s", reason or type(error).__name__
+        fix = "Start it with `mlflow server`, or correct host and port."
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="server-does-not-answer") from error
     try:
         is_mlflow = "experiments" in json.loads(body)
     except (ValueError, TypeError):
@@ -331,53 +277,32 @@ def _opener() -> urllib.request.OpenerDirector:
 
 def _refuse_status(where: str, status: int, body: str, location: str | None) -> None:
     """Turn an HTTP error status into a message; 401 and 429 show a server that is alive."""
+    got = f"HTTP {status}"
     if status in (401, 429):
         return
     if 300 <= status < 400:
-        raise TrackingError(
-            where=where,
-            rule="must be the address of the server itself",
-            got=f"a redirect (HTTP {status}) to {mask_credentials(location or 'nowhere')}, which is not followed "
-            "with your credentials",
-            fix="Name that address, without /api/…, if it is the one that you mean.",
-            code="server-redirects",
-        )
+        rule, place = "must be the address of the server itself", mask_credentials(location or "nowhere")
+        got = f"a redirect ({got}) to {place}, which is not followed with your credentials"
+        fix = "Name that address, without /api/…, if it is the one that you mean."
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="server-redirects")
     if status == 403 and "Host header" in body:
-        raise TrackingError(
-            where=where,
-            rule="the server must accept this host name",
-            got=f"HTTP 403 ({body.strip()[:200]})",
-            fix="Start it with `mlflow server --allowed-hosts <host:port>`, or use its IP address.",
-            code="server-refuses-host",
-        )
+        rule, got = "the server must accept this host name", f"{got} ({body.strip()[:200]})"
+        fix = "Start it with `mlflow server --allowed-hosts <host:port>`, or use its IP address."
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="server-refuses-host")
     if status == 403:
-        raise TrackingError(
-            where=where,
-            rule="you must be allowed to read experiments",
-            got="HTTP 403",
-            fix="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.",
-            code="server-refuses-you",
-        )
+        rule = "you must be allowed to read experiments"
+        fix = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="server-refuses-you")
     if status >= 500:
-        raise TrackingError(
-            where=where,
-            rule="the server must be healthy",
-            got=f"HTTP {status}",
-            fix="Look at the server's log; often its database is away, or from another MLflow version (`mlflow "
-            "db upgrade`).",
-            code="server-not-healthy",
-        )
-    _refuse_stranger(where, f"HTTP {status}")
+        fix = "See the server's log; often its database is away, or needs `mlflow db upgrade`."
+        raise TrackingError(where=where, rule="the server must be healthy", got=got, fix=fix, code="server-not-healthy")
+    _refuse_stranger(where, got)
 
 
 def _refuse_stranger(where: str, got: str) -> None:
-    raise TrackingError(
-        where=where,
-        rule="must be an MLflow server",
-        got=f"{got} from {_PROBE}",
-        fix="Correct host and port, and the path prefix if the server has one.",
-        code="not-an-mlflow-server",
-    )
+    rule, got = "must be an MLflow server", f"{got} from {_PROBE}"
+    fix = "Correct host and port, and the path prefix if the server has one."
+    raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="not-an-mlflow-server")
 
 
 def _apart(uri: str) -> tuple[str, str]:

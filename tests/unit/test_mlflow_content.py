@@ -1,0 +1,218 @@
+"""What MLflow gets of a record, by values worked out by hand; the saved view; how far MLflow has come."""
+
+import json
+import math
+import zlib
+from base64 import b64decode
+from dataclasses import replace
+
+import pytest
+
+from study.mirrors import mlflow_content as content
+from study.mirrors import mlflow_view as view
+from study.mirrors.base import count_behind
+from study.mirrors.mlflow_content import Point
+from study.mirrors.mlflow_mirror import Attempt, Cursor, MlflowMirror
+from tests.holdup import holdup_spec
+from tests.spaces import spec
+from tests.synthetic import append, built, ended, evaluation, iteration, make_folder, opened, started
+from tests.throughput import throughput_spec
+
+URI = "postgresql://me:secret@db/mlflow"
+
+
+def place(process, number, node, host, *runners):
+    return {"process": process, "number": number, "runners": [*runners], "node": node, "host": host, "num_cpus": 1}
+
+
+PLACEMENT = [
+    place("main", 0, "n0", "gros-12"),
+    *(place("runner", number, "n0", "gros-12", number) for number in (1, 2, 3, 7)),
+    place("runner", 4, "n1", "gros-13", 4),
+    place("learner", 1, "n1", "gros-13"),
+    place("learner", 2, "n1", "gros-13"),
+]
+
+
+def values(points) -> dict[str, float]:
+    assert len({point.key for point in points}) == len(points)
+    return {point.key: point.value for point in points}
+
+
+def test_an_iteration_begins_with_the_return_and_has_what_is_finite_and_known():
+    absent = {"kl": math.nan, "entropy": math.inf, "surprise": 1.0, "score": 1.0}
+    points = content.iteration_points(iteration(0, 3, **absent), 1234)
+    assert values(points) == {
+        "training_return": 45.0,  # 90 / 2
+        "env_steps_per_s": 800.0,
+        "iteration_time_s": 0.5,
+        "train_batch_size_actual": 400.0,
+        "num_episodes": 2.0,
+        "wall_time_s": 1.5,
+        "env_steps": 1200.0,
+    }
+    assert [point.key for point in points][:2] == ["training_return", "env_steps_per_s"]
+    assert {(point.time_ms, point.step) for point in points} == {(1234, 1200)}
+    assert "training_return" not in values(content.iteration_points(iteration(0, 1), 0))  # no episode has ended
+
+
+def test_an_evaluation_is_the_mean_of_its_returns():
+    assert values(content.evaluation_points(evaluation(0, 2), 0)) == {"eval_return": 30.0}
+
+
+def test_a_summary_goes_to_the_last_step_and_begins_with_the_return():
+    points = content.ended_points(ended(0), 99, 1200)
+    assert [(point.key, point.value) for point in points] == [
+        ("final_return", 30.0),
+        ("env_steps_per_s", 777.0),
+        ("score", 0.5),
+        ("wall_time_s", 1.5),
+    ]
+    assert {(point.time_ms, point.step) for point in points} == {(99, 1200)}
+    assert "final_return" not in values(content.ended_points(ended(0, "failed"), 99, 1200))
+
+
+def test_params_are_flat_and_the_same_for_every_trial():
+    assert content.trial_params(started(7, runners=46), spec()) == {
+        "num_env_runners": "46",
+        "train_batch_size": "400",
+        "lr": "0.00025",
+        "seed": "5",
+        "anchor": "none",
+        "execution": "real",
+        "environment": "CartPole-v1",
+        "algorithm": "PPO",
+        "sampler": "random",
+    }
+
+
+def test_names_are_for_people():
+    assert content.trial_name(started(7, runners=46)) == "trial 7 · 46 runners"
+    assert content.trial_name(started(0, runners=1)) == "trial 0 · 1 runner"
+
+
+def test_tags():
+    assert content.built_tags(built(0)) == {
+        "engine": "unknown",
+        "timing": "oversubscribed",
+        "timing_reason": "3 processes on 2 cores",
+        "nodes": "n0, n1",
+        "effective": json.dumps(built(0).effective),
+    }
+    parts = {"runner_class": "StockEnvRunner", "learner_class": "PPOTorchLearner"}
+    assert content.built_tags(replace(built(0), effective=parts))["engine"] == "RLlib's own"
+    long = replace(built(0), effective={"fallbacks": ["x" * 5000]})
+    assert "effective" not in content.built_tags(long)  # what is cut is no JSON
+    assert content.ended_tags(ended(0)) == {
+        "status": "finished",
+        "checkpoint": "checkpoints/trial_00000",
+        "timing": "oversubscribed",
+        "timing_reason": "3 processes on 2 cores",
+    }
+    assert len(content.ended_tags(replace(ended(0), reason="x" * 9000))["reason"]) == 5000
+    summary = {"num_cut": 6.0, "num_eval_episodes": 8.0}
+    assert content.ended_tags(replace(ended(0), summary=summary))["episodes_cut"] == "6 of 8"
+    assert "episodes_cut" not in content.ended_tags(replace(ended(0), summary={**summary, "num_cut": 0.0}))
+    tags = content.opened_tags(opened())
+    assert (tags["provenance.git.commit"], tags["cluster.num_nodes"]) == ("abc", "1")
+    assert tags["mlflow.source.name"] == "python -m study run demo.yaml"
+
+
+def test_the_placement_of_processes_is_in_words():
+    placed = replace(built(0), placement=PLACEMENT)
+    assert content.built_tags(placed)["placement"] == "gros-12: main, runners 1-3, 7; gros-13: runner 4, learners 1-2"
+    same = [{**each, "host": "here"} for each in PLACEMENT]
+    text = content.built_tags(replace(built(0), placement=same))["placement"]
+    assert text == "n0 (here): main, runners 1-3, 7; n1 (here): runner 4, learners 1-2"
+
+
+@pytest.mark.parametrize(
+    ("space", "best", "params"),
+    [
+        (spec(), "final_return", ["num_env_runners", "train_batch_size", "lr"]),
+        (holdup_spec(), "final_return", ["num_env_runners", "train_batch_size", "lr"]),
+        (throughput_spec(), "env_steps_per_s", ["num_env_runners", "train_batch_size"]),
+    ],
+    ids=["search", "hold-up", "throughput"],
+)
+def test_the_saved_view_begins_with_parameters_and_is_in_the_order_of_the_result(tmp_path, space, best, params):
+    key, value = view.view_tag(make_folder(tmp_path / "demo", URI).identity(), space)
+    saved = json.loads(value)
+    assert key == "mlflow.sharedViewState.id-demo"
+    assert view.page_of("7", "id-demo").endswith("/7/runs?workflowType=machine_learning&viewStateShareKey=id-demo")
+    state = json.loads(zlib.decompress(b64decode(saved["state"].removeprefix("deflate;"))))
+    assert (state["orderByKey"], state["orderByAsc"]) == (f"metrics.`{best}`", False)
+    assert state["searchFilter"] == "tags.`study.id` = 'id-demo'"
+    columns = state["selectedColumns"]
+    assert columns[: len(params)] == [f"params.`{name}`" for name in params]
+    assert f"metrics.`{best}`" in columns
+    assert "tags.`timing`" in columns
+    assert ("params.`stage`" in columns) == (space.design != "search")
+    first, *_ = state["compareRunCharts"]
+    assert (first["type"], first["selectedParams"], first["selectedMetrics"]) == ("PARALLEL", params, [best])
+    sections = {section["uuid"]: section["display"] for section in state["compareRunSections"]}
+    assert {chart["metricSectionId"] for chart in state["compareRunCharts"]} == {
+        name for name, unfolded in sections.items() if unfolded
+    }
+    assert len(value) < 5000  # of an experiment's tag
+
+
+def test_every_scale_has_a_colour_of_its_own():
+    colours = [view.colour_of(runners, (1, 4, 10, 46)) for runners in (1, 4, 10, 46)]
+    assert len(set(colours)) == 4
+    assert [view.colour_of(runners, (1, 4, 10, 46)) for runners in (2, 64)] == [colours[0], colours[3]]
+
+
+CURSOR = Cursor(
+    experiment_id="1",
+    parent_run_id="abc",
+    offset=12,
+    seq=3,
+    time=1.5,
+    status="KILLED",
+    open={
+        7: Attempt(attempt=2, run_id=None, runners=4, env_steps=400, time_ms=9),
+        8: Attempt(attempt=1, run_id="r", runners=2, startup=Point(key="startup_time_s", value=3.5, time_ms=7, step=0)),
+    },
+    best={4: -81.5},
+)
+
+
+@pytest.fixture
+def mirror(tmp_path) -> MlflowMirror:
+    return MlflowMirror(make_folder(tmp_path, URI), URI)
+
+
+def test_a_cursor_that_is_written_is_read_without_the_password(mirror):
+    assert mirror.read_cursor() is None
+    mirror.write_cursor(CURSOR)
+    assert mirror.read_cursor() == CURSOR
+    assert "secret" not in mirror.folder.mirror_state.read_text()
+    assert MlflowMirror(mirror.folder, "http://elsewhere").read_cursor() is None
+    mirror.forget()
+    mirror.forget()
+    assert mirror.read_cursor() is None
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "null", "{}", '{"format": 1}', '{"format": 99}'])
+def test_a_damaged_cursor_is_none(mirror, damage):
+    mirror.folder.mirror_state.write_text(damage)
+    assert mirror.read_cursor() is None
+
+
+@pytest.mark.parametrize("change", [{"offset": -1}, {"open": None}, {"open": {"7": {}}}, {"format": 0}, {"time": "x"}])
+def test_a_cursor_of_another_shape_is_none(mirror, change):
+    mirror.write_cursor(CURSOR)
+    file = mirror.folder.mirror_state
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    assert mirror.read_cursor() is None
+
+
+def test_a_torn_line_is_not_behind(tmp_path):
+    folder = make_folder(tmp_path, URI)
+    assert count_behind(folder.records) == 0
+    append(folder, opened(), started(0), started(1))
+    raw = folder.records.read_bytes()
+    folder.records.write_bytes(raw + b'{"torn')
+    assert count_behind(folder.records) == 3
+    assert count_behind(folder.records, raw.index(b"\n") + 1) == 2
