@@ -73,9 +73,9 @@ class Cursor:
 
     experiment_id: str
     parent_run_id: str
-    offset: Annotated[int, Field(ge=0)] = 0
+    offset: Annotated[int, Field(ge=0, strict=True)] = 0
     """Byte of the records file at which the next record begins."""
-    seq: Annotated[int, Field(ge=0)] = 0
+    seq: Annotated[int, Field(ge=0, strict=True)] = 0
     """Number of the next record."""
     time: float = 0.0
     """Seconds since the epoch of the last record; 0 before the first."""
