@@ -86,11 +86,7 @@ def whole(tmp_path_factory):
         offset=lines[-2].end,
         seq=lines[-2].seq + 1,
         time=lines[-2].time,
-<<<<<<< HEAD
         open={started.trial: Attempt(attempt=1, run_id="r", env_steps=100, time_ms=5, runners=2)},
-=======
-        open={started.trial: Attempt(runners=1, attempt=1, run_id="r", env_steps=100, time_ms=5)},
->>>>>>> 49d74d3 (Errors of the mirrors in three lines, an error of the mirror's process comes with its parts; tests of what MLflow gets in one file)
     )
     MlflowMirror(folder, uri).write_cursor(cursor)
     folder.mirror_log.write_text("MLflow was away\n")
