@@ -120,37 +120,23 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         raise RecordError(where=where, rule=rule, got="a file that was changed", fix=fix, code="spec-and-digest-differ")
     if identity.digest != spec.digest():
         different = ", ".join(_differences(identity.spec, spec.to_json())) or "defaults of another version"
-        raise RecordError(
-            where=str(folder.path),
-            rule="a resume needs the space that the study was started with",
-            got=f"other values of {different}",
-            fix=f"Repeat the options of its first start (they are noted at the top of {folder.space_file}), or "
-            "start a new study with --name.",
-            code="resume-with-another-space",
-        )
+        rule, got = "a resume needs the space that the study was started with", f"other values of {different}"
+        noted = f"Repeat the options of its first start (they are noted at the top of {folder.space_file})"
+        fix, code = f"{noted}, or start a new study with --name.", "resume-with-another-space"
+        raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix, code=code)
     if not is_made_here(folder.identity_file):
         return _taken_over(folder, identity, options)
     # Not probed: an outage does not stop a resume.
-    if options.tracking_uri is not None and absolute_uri(options.tracking_uri) != identity.tracking_uri:
-        raise RecordError(
-            where="--tracking-uri",
-            rule=f"a study keeps the one it began with ({mask_credentials(identity.tracking_uri)})",
-            got=mask_credentials(options.tracking_uri),
-            fix=f"Drop the option; `python -m study sync {shlex.quote(str(folder.path))} --tracking-uri …` makes "
-            "a copy elsewhere.",
-            code="study-keeps-its-mirrors",
-        )
-    storage = options.optuna_storage
-    if storage is not None and absolute_uri(storage) != identity.optuna_storage:
-        own = mask_credentials(identity.optuna_storage or "none: the journal in its folder alone")
-        raise RecordError(
-            where="--optuna-storage",
-            rule=f"a study keeps the one it began with ({own})",
-            got=mask_credentials(storage),
-            fix=f"Drop the option; `python -m study sync {shlex.quote(str(folder.path))} --optuna-storage …` "
-            "makes a copy elsewhere.",
-            code="study-keeps-its-mirrors",
-        )
+    for option, asked, own in (
+        ("--tracking-uri", options.tracking_uri, identity.tracking_uri),
+        ("--optuna-storage", options.optuna_storage, identity.optuna_storage),
+    ):
+        if asked is not None and absolute_uri(asked) != own:
+            began = mask_credentials(own or "none: the journal in its folder alone")
+            rule, got = f"a study keeps the one it began with ({began})", mask_credentials(asked)
+            command = f"python -m study sync {shlex.quote(str(folder.path))} {option} …"
+            fix, code = f"Drop the option; `{command}` makes a copy elsewhere.", "study-keeps-its-mirrors"
+            raise RecordError(where=option, rule=rule, got=got, fix=fix, code=code)
     return identity
 
 

@@ -172,13 +172,8 @@ def check_runner(measurement: RunnerMeasurement) -> None:
     """Raise what happened in a runner as `TrialError`, with the runner's own traceback as a note."""
     if measurement.error:
         where = f"env runner {measurement.runner}" if measurement.runner else "sampling in the main process"
-        error = TrialError(
-            where=where,
-            rule="sampling must not fail",
-            got=f"{measurement.error}",
-            fix=measurement.fix,
-            code="sampling-failed",
-        )
+        rule, code = "sampling must not fail", "sampling-failed"
+        error = TrialError(where=where, rule=rule, got=measurement.error, fix=measurement.fix, code=code)
         # Indented: of the lines that begin with an exception, the last one is taken for what ended the trial.
         error.add_note(f"In {where}:\n{textwrap.indent(measurement.traceback, '  ')}")
         raise error

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import error as gymnasium_error
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
-from study.errors import Fault, SpaceError, TrialError
+from study.errors import SpaceError
 from study.space.spec import EnvironmentSpec, NetworkSpec, StudySpec
 from study.trial.deadline import within
 from study.trial.engine.envs.environments import ID, make_env
@@ -50,43 +50,23 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
     Raises:
         SpaceError: The environment cannot be found, made or stepped, or its spaces are not supported.
     """
+    trying = "Try it in Python: make the environment and reset it."
+    rule = f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s"
+    slow = Unusable(where=ID, rule=rule, fix=trying, code="environment-too-slow")
     try:
-        slow = TrialError(
-            rule=f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s",
-            fix="Try it in Python: make the environment and reset it.",
-            code="environment-too-slow",
-        )
         return within(PROBE_TIMEOUT_S, lambda: _probe(spec), otherwise=slow)
-    except TrialError as error:
-        fault = Fault(where=ID, rule=error.rule, got=error.got, fix=error.fix, code=error.code)
     except Unusable as unusable:
         raise SpaceError(source_name, [unusable.fault]) from unusable
     except gymnasium_error.DependencyNotInstalled as error:
-        fault = Fault(
-            where=ID,
-            rule=f"a dependency of '{spec.id}' is missing: {error}",
-            fix="Install it on every node.",
-            code="environment-lacks-dependency",
-        )
+        rule, code = f"a dependency of '{spec.id}' is missing: {error}", "environment-lacks-dependency"
+        raise SpaceError.of(source_name, where=ID, rule=rule, fix="Install it on every node.", code=code) from None
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and "argument" in str(error):
-            fault = Fault(
-                where=KWARGS,
-                rule=f"must suit the constructor of '{spec.id}'",
-                got=f"{spec.kwargs}: {described(error)}",
-                fix="Change the arguments.",
-                code="environment-refuses-kwargs",
-            )
-        else:
-            fault = Fault(
-                where=ID,
-                rule=f"'{spec.id}' must be made with {spec.kwargs}",
-                got=str(described(error)),
-                fix="Try it in Python: make the environment and reset it.",
-                code="environment-cannot-be-made",
-            )
-        raise SpaceError(source_name, [fault]) from error
-    raise SpaceError(source_name, [fault])
+            rule, got = f"must suit the constructor of '{spec.id}'", f"{spec.kwargs}: {described(error)}"
+            fix, code = "Change the arguments.", "environment-refuses-kwargs"
+            raise SpaceError.of(source_name, where=KWARGS, rule=rule, got=got, fix=fix, code=code) from error
+        rule, code = f"'{spec.id}' must be made with {spec.kwargs}", "environment-cannot-be-made"
+        raise SpaceError.of(source_name, where=ID, rule=rule, got=described(error), fix=trying, code=code) from error
 
 
 def probe_study(spec: StudySpec, source_name: str) -> Spaces:
