@@ -19,8 +19,8 @@ from study.harmless import printable
 
 FILE_WIDTH = 140
 """Columns of what goes into a file or a pipe."""
-PROGRAMS = ("python ", "mlflow ui", "pip install")
-"""What a line with a command holds."""
+PROGRAMS = ("python ", "mlflow ui", "pip install", "://")
+"""What a line with a command or an address holds."""
 NARROW = 100
 """Terminals with fewer columns get tighter tables."""
 LONG_HEADING = 9
