@@ -152,7 +152,9 @@ def check_figures(browser, smallest):
             for other, second in texts[number + 1 :]:
                 # The box of a line holds room above and below its letters.
                 assert overlap(box, second) <= 0.25 * min(box[3] - box[1], second[3] - second[1]), (name, words, other)
-        assert sum(bool(re.search(r"\[.+\]$", words)) for words, _ in texts) >= 2, f"{name}: an axis without a unit"
+        assert any(re.search(r"\[.+\]$", words) for words, _ in texts), (
+            f"{name}: no axis with a unit"
+        )  # names need none
 
 
 @pytest.mark.parametrize("page", ["planted", "long"])
@@ -184,4 +186,4 @@ def test_the_words_of_a_figure_can_be_unfolded(browser, pages):
     said = browser.execute_script(
         "const d = document.querySelector('#figure-throughput details'); d.open = true; return d.innerText"
     )
-    assert "times as much, where 46 is ideal" in said
+    assert re.search(r"env steps/s \(n=3\) with 1 runner", said)
