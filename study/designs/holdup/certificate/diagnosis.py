@@ -85,12 +85,7 @@ EMULATED = "emulated share"
 
 
 def histories(records: Iterable[Record], rows: dict[int, TrialRow]) -> dict[int, TrialHistory]:
-    """Return every trial with the iterations and evaluations of its latest attempt.
-
-    Args:
-        records: Of the study, in their order.
-        rows: The ledger's, by trial.
-    """
+    """Return every trial of the ledger's rows with the iterations and evaluations of its latest attempt."""
     iterations: dict[int, list[Iteration]] = {trial: [] for trial in rows}
     evaluations: dict[int, list[Evaluation]] = {trial: [] for trial in rows}
     for record in records:

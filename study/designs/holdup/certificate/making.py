@@ -145,12 +145,8 @@ def _differences(written: Any, recomputed: Any, place: str) -> Iterator[str]:
 def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, StudySpec, list[Line], list[str]]:
     """Return identity, spec, lines and heads of the hash chain of the records of a study that may be certified.
 
-    Args:
-        folder: The study.
-        certified: Name of the certificate that it has already, if there is one.
-
     Raises:
-        RecordError: As `make_certificate`.
+        RecordError: As `make_certificate`; where `certified` names a certificate, the records lack what it is about.
     """
     identity, records = folder.identity(), str(folder.records)
     spec = identity.parse()

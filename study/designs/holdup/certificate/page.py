@@ -7,11 +7,7 @@ Content = Mapping[str, Any]
 
 
 def page(content: Content) -> str:
-    """Return the page.
-
-    Args:
-        content: `Certificate.to_json()`.
-    """
+    """Return the page of what `Certificate.to_json` returns."""
     return "\n".join(line for part in _PARTS for line in part(content)) + "\n"
 
 

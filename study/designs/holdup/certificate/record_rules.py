@@ -30,17 +30,7 @@ NOT_RETAKEN = ("chain",)
 
 
 def broken_rules(lines: Sequence[Line], spec: StudySpec) -> Iterator[str]:
-    """Yield a message for every rule that the records break, in the words `place: rule, got value.`.
-
-    Args:
-        lines: All lines of the records, in their order.
-        spec: Of a hold-up study.
-
-    Raises:
-        ValueError: The study is none; a mistake of the caller.
-    """
-    if spec.holdup is None:
-        raise ValueError("a study without `holdup` has no such rules")
+    """Yield a message for every rule that the records of a hold-up study break: `place: rule, got value.`."""
     study = Study(lines, spec)
     numbers = [decision.number for decision in study.decisions]
     if numbers != list(range(len(numbers))):  # else every trial behind a lost decision is another one
@@ -67,12 +57,7 @@ def broken_by_study(study: Study, trials: Mapping[int, Checked]) -> Iterator[str
 
 
 def broken_chain(lines: Sequence[Line], heads: Sequence[str]) -> Iterator[str]:
-    """Yield a message for every decision that was taken on other lines than those before it.
-
-    Args:
-        lines: All lines of the records, in their order.
-        heads: Of the hash chain after each of them.
-    """
+    """Yield a message for every decision whose chain is not `heads`, the hash chain's, after the line before it."""
     begun = False
     for at, line in enumerate(lines):
         if not isinstance(line.record, StageDecided):

@@ -51,12 +51,7 @@ class Study:
     """The records of a study, sorted by trial, with what the rules for each trial rest on."""
 
     def __init__(self, lines: Sequence[Line], spec: StudySpec) -> None:
-        """Sort the lines.
-
-        Args:
-            lines: All lines of the records, in their order.
-            spec: Of a hold-up study.
-        """
+        """Sort all lines of the records of a hold-up study."""
         self.spec = spec
         self.course: list[Line] = []
         """Lines that are about no single trial."""
