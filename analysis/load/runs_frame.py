@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from study.records.timing import label_with_lanes_in
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.throughput import LEARNERS
 
+_OF_EVALUATIONS = ("num_evaluations", "num_eval_episodes", "num_cut")
 _TRIAL_METRICS = tuple(name for name, metric in METRICS.items() if metric.grain == "trial")
 
 
@@ -115,15 +116,11 @@ def _of_rows(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
         "checkpoint": lambda row: row.checkpoint,
         "started": lambda row: row.started,
         "ended": lambda row: row.ended_at,
-        **{name: partial(_of_evaluations, name) for name in ("num_evaluations", "num_eval_episodes", "num_cut")},
     }
     columns = {name: [each(row) for row in rows] for name, each in get.items()}
     columns["timing_reason"] = [reason or None for reason in columns["timing_reason"]]
-    return columns
-
-
-def _of_evaluations(name: str, row: TrialRow) -> Any:
-    return row.columns()[name]
+    counted = [row.columns() for row in rows]
+    return columns | {name: [each[name] for each in counted] for name in _OF_EVALUATIONS}
 
 
 def _unsettled(row: TrialRow) -> bool:

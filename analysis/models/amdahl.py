@@ -19,15 +19,11 @@ class AmdahlFit:
     Attributes:
         serial_fraction: f, in [0, 1], of the time with one runner.
         single_runner_throughput: X1, env steps per second.
-        limit: X1 / f, the throughput that no number of runners exceeds; None where f is fitted as 0.
-        num_scales: Distinct numbers of runners.
         residual: Median absolute relative residual.
     """
 
     serial_fraction: Estimate
     single_runner_throughput: Estimate
-    limit: Estimate | None
-    num_scales: int
     residual: float
     curve: Curve
 
@@ -59,12 +55,9 @@ def fit_amdahl(
     """
     scales, rates = as_curve_data(num_env_runners, env_steps_per_s)
     curve = fit_reciprocal(np.column_stack([np.ones_like(scales), 1 / scales]), rates, scales, blocks)
-    serial = curve.theta[0] > 0
     return AmdahlFit(
         serial_fraction=curve.estimate(lambda theta: float(theta[0] / theta.sum()), level=level, low=0.0, high=1.0),
         single_runner_throughput=curve.estimate(lambda theta: float(1 / theta.sum()), level=level, log=True),
-        limit=curve.estimate(lambda theta: float(1 / theta[0]), level=level) if serial else None,
-        num_scales=np.unique(scales).size,
         residual=curve.residual,
         curve=curve,
     )

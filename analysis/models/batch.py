@@ -64,15 +64,11 @@ class BestBatch:
     Attributes:
         train_batch_size: B*, env steps.
         time_to_target_s: Training seconds to the target with it.
-        fixed_s: c(n), seconds of an iteration that do not depend on the batch.
-        per_step_s: d(n), seconds per env step of the batch.
         extrapolated: Whether B* lies outside the fitted batches.
     """
 
     train_batch_size: Estimate
     time_to_target_s: Estimate
-    fixed_s: Estimate
-    per_step_s: Estimate
     extrapolated: bool
 
 
@@ -96,8 +92,7 @@ def fit_critical_batch(
         num_resamples: Resamples, >= 1.
 
     Raises:
-        AnalysisError: The shapes differ, a number is not positive, or fewer than two batches have a run that
-            reached the target.
+        AnalysisError: Fewer than two batches have a run that reached the target.
 
     Source:
         McCandlish et al., An Empirical Model of Large-Batch Training (2018), equation 2.11 and its reciprocal.
@@ -105,23 +100,8 @@ def fit_critical_batch(
     batch = np.asarray(train_batch_size, dtype=np.float64)
     steps = np.asarray(env_steps_to_target, dtype=np.float64)
     done = np.asarray(reached)
-    if not (batch.ndim == 1 and batch.shape == steps.shape == done.shape and done.dtype == np.bool_):
-        rule = "needs a batch, a number of steps and a boolean for each run"
-        got = f"shapes {batch.shape}, {steps.shape}, {done.shape}"
-        raise AnalysisError(
-            where="critical batch",
-            rule=rule,
-            got=got,
-            fix="Write a run's budget where it did not reach.",
-            code="critical-batch-arguments",
-        )
-    if not ((batch > 0).all() and (steps > 0).all() and np.isfinite(steps).all()):
-        raise AnalysisError(
-            where="critical batch",
-            rule="batches and steps must be finite and > 0",
-            fix="Write the budget.",
-            code="critical-batch-values",
-        )
+    assert batch.ndim == 1 and batch.shape == steps.shape == done.shape and done.dtype == np.bool_
+    assert (batch > 0).all() and (steps > 0).all() and np.isfinite(steps).all()
     if np.unique(batch[done]).size < 2:
         rule = "needs runs of two different batches that reached the target"
         raise AnalysisError(
@@ -196,8 +176,6 @@ def best_batch(fit: IterationTimeFit, cells: Cells, critical: CriticalBatch) -> 
             BestBatch(
                 train_batch_size=estimate(best, bests),
                 time_to_target_s=estimate(float(time_s), times),
-                fixed_s=fit.estimate(c, fixed_draws[:, index]),
-                per_step_s=fit.estimate(d, per_step_draws[:, index]),
                 extrapolated=not batches.min() <= best <= batches.max(),
             )
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.models.observations import FACTORS, RUNNER_TIMES, Cells, Observations
+from analysis.models.observations import RUNNER_TIMES, Cells, Observations
 from analysis.models.phase_fits import solve, solve_resamples, unidentified
 from analysis.models.phases import INDEX, PHASES, UNKNOWNS, design, phase_times
 from analysis.models.resampling import (
@@ -32,13 +32,11 @@ class Prediction:
         phases: `sampling`, `learning`, `sync`, `rest`, and the parts of sampling `mean_runner`, `slowest_runner`.
         iteration_time_s: The sum of the four phases.
         env_steps_per_s: B over it.
-        outside: What lies outside the range of the fitted runs; empty for an interpolation.
     """
 
     phases: Mapping[str, Estimate]
     iteration_time_s: Estimate
     env_steps_per_s: Estimate
-    outside: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +51,6 @@ class IterationTimeFit:
         unidentified: Unknowns that the runs do not tell apart from others: their sum is meaningful, they are not.
         split_sampling: Whether runners timed themselves, so that stragglers and collecting were fitted apart.
         closure: Median over the runs of |predicted - observed| / observed iteration time.
-        phase_closure: The same for each phase, relative to the *iteration* time.
         degrees: Degrees of freedom of the intervals.
         level: Nominal coverage of the intervals.
     """
@@ -65,7 +62,6 @@ class IterationTimeFit:
     unidentified: tuple[str, ...]
     split_sampling: bool
     closure: float
-    phase_closure: Mapping[str, float]
     degrees: int
     level: float
 
@@ -117,18 +113,9 @@ class IterationTimeFit:
                 env_steps_per_s=self.estimate(
                     float(batch / values["iteration"][index]), batch / draws["iteration"][:, index]
                 ),
-                outside=self._outside(cells, index),
             )
             for index, batch in enumerate(cells.train_batch_size)
         )
-
-    def _outside(self, cells: Cells, index: int) -> tuple[str, ...]:
-        found = []
-        for name in (*FACTORS, "step_wait_s"):
-            asked, fitted = float(getattr(cells, name)[index]), getattr(self.observations.cells, name)
-            if not fitted.min() <= asked <= fitted.max():
-                found.append(f"{name} {asked:g} (fitted on {fitted.min():g} to {fitted.max():g})")
-        return tuple(found)
 
 
 def fit_iteration_time(
@@ -202,11 +189,7 @@ def fit_iteration_time(
             weights = run_weights(numbers, num_resamples=num_resamples, rng=rng, blocks=observations.block)
             draws = solve_resamples(observations, at, weights, times)
             draws[:, np.arange(len(UNKNOWNS)) != INDEX["cv"]] *= levels[:, None]
-    observed = {name: getattr(observations, f"{name}_time_s") for name in (*PHASES, "iteration")}
-    off = {
-        name: float(np.median(np.abs(times[name] - observed[name]) / observations.iteration_time_s))
-        for name in observed
-    }
+    off = np.abs(times["iteration"] - observations.iteration_time_s) / observations.iteration_time_s
     return IterationTimeFit(
         coefficients=coefficients,
         draws=draws,
@@ -214,8 +197,7 @@ def fit_iteration_time(
         episode_len=episode_len,
         unidentified=unidentified(observations, at),
         split_sampling=observations.has_runner_times,
-        closure=off.pop("iteration"),
-        phase_closure=off,
+        closure=float(np.median(off)),
         degrees=degrees,
         level=level,
     )

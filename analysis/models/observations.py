@@ -75,33 +75,9 @@ class Cells:
     step_wait_s: FloatArray
 
     def __post_init__(self) -> None:
-        shapes = {name: getattr(self, name).shape for name in self.__slots__}
-        if len(set(shapes.values())) != 1 or self.num_env_runners.ndim != 1:
-            raise AnalysisError(
-                where="cells",
-                rule="all arrays must have one shape (cells,)",
-                got=shapes,
-                fix="Use Cells.of.",
-                code="cells-of-different-shapes",
-            )
-        for name in FACTORS:
-            if not (getattr(self, name) >= 1).all():
-                got = getattr(self, name)[~(getattr(self, name) >= 1)][0]
-                raise AnalysisError(
-                    where=f"cells.{name}",
-                    rule="must be >= 1",
-                    got=got,
-                    fix="Count the main process's learner.",
-                    code="cell-value-below-one",
-                )
-        if not (self.step_wait_s >= 0).all():
-            raise AnalysisError(
-                where="cells.step_wait_s",
-                rule="must be >= 0",
-                got=self.step_wait_s.min(),
-                fix="Pass seconds.",
-                code="negative-step-wait",
-            )
+        assert len({getattr(self, name).shape for name in self.__slots__}) == 1 and self.num_env_runners.ndim == 1
+        assert all(bool((getattr(self, name) >= 1).all()) for name in FACTORS), "a cell counts from 1"
+        assert (self.step_wait_s >= 0).all()
 
     @classmethod
     def of(
@@ -160,38 +136,14 @@ class Observations:
     block: IntArray | None = None
 
     def __post_init__(self) -> None:
-        for name in (*TIMES, *RUNNER_TIMES):
-            times = getattr(self, name)
-            if times.shape != (len(self.cells),):
-                rule = f"must have one time for each of {len(self.cells)} runs"
-                raise AnalysisError(
-                    where=f"observations.{name}",
-                    rule=rule,
-                    got=f"shape {times.shape}",
-                    fix="Pass one per run.",
-                    code="observations-of-other-shape",
-                )
-            if name in TIMES and not np.isfinite(times).all():
-                raise AnalysisError(
-                    where=f"observations.{name}",
-                    rule="must be finite",
-                    fix="Leave out runs without times.",
-                    code="observation-not-finite",
-                )
-        if self.block is not None and self.block.shape != (len(self.cells),):
-            rule = f"must have one number for each of {len(self.cells)} runs"
-            raise AnalysisError(
-                where="observations.block",
-                rule=rule,
-                got=f"shape {self.block.shape}",
-                fix="Pass one per run.",
-                code="bad-blocks",
-            )
+        shapes = {getattr(self, name).shape for name in (*TIMES, *RUNNER_TIMES)}
+        assert shapes | {(len(self.cells),)} == {(len(self.cells),)}, "one time for each run"
+        assert all(bool(np.isfinite(getattr(self, name)).all()) for name in TIMES)
+        assert self.block is None or self.block.shape == (len(self.cells),)
         if len(self.cells) == 0 or self.iteration_time_s.min() <= 0:
-            rule = "needs at least one run, and iterations that take time"
             raise AnalysisError(
                 where="observations",
-                rule=rule,
+                rule="needs at least one run, and iterations that take time",
                 got=f"{len(self.cells)} runs",
                 fix="Run a throughput study.",
                 code="no-observations",

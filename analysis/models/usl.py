@@ -28,7 +28,6 @@ class USLFit:
         coherency: b, dimensionless.
         single_runner_throughput: g = X(1), env steps per second.
         peak: The n of the highest throughput, sqrt((1 - a) / b); None while unidentified, and where a >= 1.
-        peak_throughput: X at that n; None with it.
         unidentified: Why no peak can be told; empty when one can.
         num_scales: Distinct numbers of runners.
         residual: Median absolute relative residual.
@@ -38,7 +37,6 @@ class USLFit:
     coherency: Estimate
     single_runner_throughput: Estimate
     peak: Estimate | None
-    peak_throughput: Estimate | None
     unidentified: str
     num_scales: int
     residual: float
@@ -85,7 +83,6 @@ def fit_usl(
         coherency=coherency,
         single_runner_throughput=curve.estimate(lambda theta: float(theta[0]), level=level),
         peak=curve.estimate(usl_peak, level=level, log=True) if shown else None,
-        peak_throughput=curve.estimate(_peak_throughput, level=level, log=True) if shown else None,
         unidentified=unidentified,
         num_scales=num_scales,
         residual=curve.residual,
@@ -104,10 +101,6 @@ def usl_peak(theta: npt.ArrayLike) -> float:
     """Return sqrt((1 - a) / b) for theta = (g, a, b); nan where a > 1 or b is not positive."""
     _, contention, coherency = np.asarray(theta, dtype=np.float64)
     return float(np.sqrt((1 - contention) / coherency)) if contention <= 1 and coherency > 0 else float("nan")
-
-
-def _peak_throughput(theta: FloatArray) -> float:
-    return float(usl_throughput(theta, usl_peak(theta)))
 
 
 def _fit(scales: FloatArray, rates: FloatArray) -> Fitted:

@@ -6,6 +6,7 @@ inverse then say the same.
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -94,12 +95,18 @@ def contrast(cells: Sequence[Logs], weights: Sequence[float], *, level: float = 
     return Estimate(value=value, low=value - half, high=value + half, n=n, level=level, method=WELCH)
 
 
+@cache
+def _quantile(level: float, degrees: int) -> float:
+    """Return the factor of Student's t for a two-sided interval."""
+    return float(stats.t.ppf((1 + level) / 2, degrees))
+
+
 def mean_of(values: FloatArray, *, level: float, method: str) -> Estimate:
     """Return the mean with Student's t interval; none from one value."""
     value, n = float(values.mean()), values.size
     if n < 2:
         return no_interval(value, n=n, level=level, method=method)
-    half = float(stats.t.ppf((1 + level) / 2, n - 1) * np.sqrt(_variance(values) / n))
+    half = _quantile(level, n - 1) * float(np.sqrt(_variance(values) / n))
     return Estimate(value=value, low=value - half, high=value + half, n=n, level=level, method=method)
 
 
@@ -135,7 +142,7 @@ def ratio_of_totals(
         return no_interval(value, n=above.size, level=level, method=method)
     residuals = y_sums - value * x_sums
     error = float(np.sqrt(m / (m - 1) * np.sum(residuals**2)) / x_sums.sum()) / value
-    half = float(stats.t.ppf((1 + level) / 2, m - 1)) * error
+    half = _quantile(level, m - 1) * error
     return Estimate(
         value=value,
         low=value * float(np.exp(-half)),

@@ -28,7 +28,7 @@ from analysis.scaling.targets import (
     ratio_of_targets,
     to_target,
 )
-from study.statistics import Estimate, median_time
+from study.statistics import Estimate
 
 CLOCK_ONLY = ("execution", "threads", "cpu_model", "smt", "node_type")
 """Fields of the fingerprint that change the clock and not what is learnt: an emulated run learns as a real one does."""
@@ -215,7 +215,6 @@ def _row(
     cpus = as_int(timed, "num_cpus") if len(timed) else None
     seconds = None if rate is None or steps is None else product_of(steps, rate, power=-1)
     cost = None if seconds is None or cpus is None else scaled(seconds, cpus)
-    median = median_time(targets.times, targets.reached)
     return GoodputRow(
         num_env_runners=scale,
         num_cpus=cpus,
@@ -225,12 +224,10 @@ def _row(
         n_censored=int((~targets.reached).sum()),
         n_timed=len(timed),
         steps_to_target=steps,
-        median_steps=median if np.isfinite(median) else None,
         statistical_efficiency=efficiency,
         env_steps_per_s=rate,
         goodput=None if rate is None or efficiency is None else product_of(rate, efficiency),
         time_to_target_s=seconds,
-        cpu_s_to_target=cost,
         cpu_h_to_target=None if cost is None else scaled(cost, 1 / SECONDS_PER_HOUR),
     )
 

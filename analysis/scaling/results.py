@@ -208,8 +208,6 @@ class GoodputRow:
     """Measured runs behind the throughput."""
     steps_to_target: Estimate | None
     """Restricted mean of env steps to target up to `horizon`; None when no run reached it."""
-    median_steps: float | None
-    """Median env steps to target by Kaplan-Meier; None when fewer than half reached it."""
     statistical_efficiency: Estimate | None
     """Steps to target of the reference row over those of this row."""
     env_steps_per_s: Estimate | None
@@ -218,10 +216,8 @@ class GoodputRow:
     """Throughput times statistical efficiency, reference env steps/s."""
     time_to_target_s: Estimate | None
     """Steps to target over throughput, seconds of training."""
-    cpu_s_to_target: Estimate | None
-    """Time to target times CPUs allocated, CPU-seconds."""
     cpu_h_to_target: Estimate | None
-    """The same in CPU-hours."""
+    """Time to target times CPUs allocated, CPU-hours."""
     trials: tuple[int, ...] = ()
     """Numbers of the runs that ended."""
 

@@ -1,15 +1,13 @@
 """The adapter from the frame of runs: what is taken, what is counted, what makes a workload."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.models import Cells, Observations, from_runs
+from analysis.models import from_runs
 from analysis.models.observations import _CLOCK_FREE
-from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS
 
 
@@ -61,8 +59,6 @@ def test_runs_with_one_seed_are_a_block_and_one_without_is_a_block_of_its_own():
     assert group.block.tolist()[:3] == [3, 3, 4]
     assert len({*group.block.tolist()}) == 4
     assert group.take(np.array([2, 0])).block.tolist() == [4, 3]
-    with pytest.raises(AnalysisError, match=r"observations.block: must have one number for each of 5 runs"):
-        replace(group, block=np.ones(4, dtype=np.int64))
 
 
 def test_a_run_becomes_an_observation():
@@ -142,23 +138,3 @@ def test_parameters_of_learning_leave_the_clock_alone():
 
 def test_no_runs_are_no_groups():
     assert from_runs(frame().iloc[:0]).groups == ()
-
-
-def test_cells_refuse_what_cannot_be():
-    good = {"num_env_runners": [1, 2], "train_batch_size": 100, "minibatch_size": 10, "num_epochs": 1}
-    assert len(Cells.of(**good)) == 2
-    with pytest.raises(AnalysisError, match=r"cells.num_learners: must be >= 1, got 0"):
-        Cells.of(**good, num_learners=0)
-    with pytest.raises(AnalysisError, match=r"step_wait_s: must be >= 0"):
-        Cells.of(**good, step_wait_s=-1)
-
-
-def test_observations_refuse_what_cannot_be():
-    cells = Cells.of(num_env_runners=[1, 2], train_batch_size=100, minibatch_size=10, num_epochs=1)
-    times = {name: np.ones(2) for name in Observations.__slots__ if name.endswith("_time_s")}
-    times |= {name: np.ones(2) for name in ("slowest_runner_time_s", "mean_runner_time_s")}
-    assert len(Observations(cells=cells, **times)) == 2
-    with pytest.raises(AnalysisError, match="learning_time_s: must be finite"):
-        Observations(cells=cells, **(times | {"learning_time_s": np.array([1, np.nan])}))
-    with pytest.raises(AnalysisError, match="one time for each of 2 runs"):
-        Observations(cells=cells, **(times | {"sync_time_s": np.ones(3)}))
