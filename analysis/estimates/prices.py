@@ -64,13 +64,15 @@ def _saved(found: Scaling | str, names: Names) -> Iterator[Row]:
 
 
 def cpu_hours_per_hour_saved(gain: Estimate, cpus_before: int, cpus: int) -> Estimate | None:
-    """Return (P2 - P1 r) / (r - 1), r the gain in throughput from P1 to P2 CPUs; None where no hour is saved.
+    """Return (P2 - P1 r) / (r - 1), r the gain in throughput from P1 to P2 CPUs.
+
+    None where no hour is saved, or with fewer CPUs.
 
     The same steps take t1 = r t2 hours on P1 and t2 on P2: the CPU-hours P2 t2 - P1 t1 more over the hours t1 - t2
     less. It falls with r, so that the interval is that of r; below 0 both fall. Where r may be 1, its upper end is
     open.
     """
-    if gain.value <= 1:
+    if gain.value <= 1 or cpus < cpus_before:
         return None
 
     def price(ratio: float) -> float:

@@ -1,7 +1,7 @@
 """Figures of time: throughput, efficiency and the phases of an iteration, from estimates. No statistics."""
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -45,7 +45,7 @@ FINEST = 0.05
 
 def throughput(study: "Study") -> Figure:
     """Return env steps per second against the number of runners: a line for each workload that ran at two scales."""
-    gains, rates = study.estimates("speed_up"), study.estimates("env_steps_per_s")
+    gains, rates = study.estimates("speed_up", basis="measured"), study.estimates("env_steps_per_s")
     place = {name: number for number, name in enumerate(dict.fromkeys(gains["workload"]))}
     rates = rates[rates["workload"].isin(place.keys())]
     frame, left_out = _series(rates.sort_values("workload", kind="stable", key=lambda names: names.map(place)))
@@ -62,7 +62,8 @@ def throughput(study: "Study") -> Figure:
         _unmeasured(study.trials),
         f"Engine: {study.engine}.",
     ]
-    title = _gain(_line(gains, str(low["workload"])), str(low["series"]))
+    name = str(low["series"]) if frame["series"].nunique() > 1 else ""
+    title = _gain(_line(gains, str(low["workload"])), name)
     ideal = [(n, float(low["value"]) * float(n / low["num_env_runners"])) for n in (low["num_env_runners"], high)]
     alt = _alt(frame, "env steps/s")
     frame = _with_ideal(frame, ideal)
@@ -95,7 +96,7 @@ def _efficiency(study: "Study", rows: pd.DataFrame, key: str, subject: str, form
     if frame.empty:
         return absent(key, subject, _why(study, weak=key.startswith("weak")))
     per_cpu = frame["quantity"].str.endswith("per_cpu")
-    per_runner = frame[~per_cpu]
+    per_runner = frame[~per_cpu & (frame["kind"] == "measured")]
     first = per_runner[per_runner["series"] == per_runner["series"].iloc[0]].sort_values("num_env_runners")
     if per_cpu.any():
         kinds = pd.Series(np.where(per_cpu, "per CPU", "per runner"), frame.index, dtype=object)
@@ -243,12 +244,15 @@ def _alt(frame: pd.DataFrame, unit: str) -> str:
     parts = []
     for name in dict.fromkeys(frame["series"]):
         here = frame[frame["series"] == name].sort_values("num_env_runners")
-        words = [
-            f"{of_row(row, unit=unit)} with {counted(int(row['num_env_runners']), 'runner')}"
-            for _, row in here.iloc[[0, -1]].iterrows()
-        ]
+        known, predicted = here[here["kind"] == "measured"], here[here["kind"] == "predicted"]
+        words = [_point(row, unit) for _, row in known.iloc[[0, -1]].iterrows()]
+        words += [f"a prediction of {_point(row, unit)}" for _, row in predicted.iloc[-1:].iterrows()]
         parts.append(sentence(f"{name}: {listed(words)}" if name else listed(words)))
     return " ".join(parts)
+
+
+def _point(row: "pd.Series[Any]", unit: str) -> str:
+    return f"{of_row(row, unit=unit)} with {counted(int(row['num_env_runners']), 'runner')}"
 
 
 def _why(study: "Study", *, weak: bool) -> str:

@@ -23,6 +23,8 @@ Painter = Callable[[Sequence[Axes], pd.DataFrame], None]
 """Draws a frame on as many axes as the figure has panels."""
 DPI = 200
 """Of the PNG: 920 pixels across, enough for a slide or a wiki."""
+NOTEBOOK_WIDTH = "34rem"
+"""A picture for the width of a phone, stretched to that of a screen, has letters larger than the text."""
 TITLE_POINTS, TITLE_LINE_IN = 10, 0.2
 COLUMNS = 2
 """Panels side by side."""
@@ -143,7 +145,8 @@ class Figure:
         """Show the picture in a notebook with its finding as text, or the reason why there is none."""
         if not self.drawn:
             return {"text/plain": f"{self.title}: {self.missing}"}
-        return {"image/svg+xml": self.to_svg(), "text/plain": f"{self.title}. {self.alt} {self.caption}"}
+        picture = self.to_svg().replace("<svg ", f'<svg style="max-width: {NOTEBOOK_WIDTH}" ', 1)
+        return {"image/svg+xml": picture, "text/plain": f"{self.title}. {self.alt} {self.caption}"}
 
     def _saved(self, form: str, metadata: dict[str, Any], *, titled: bool = True) -> bytes:
         with rc_context(style.RC | {"svg.hashsalt": self.key}):

@@ -447,8 +447,9 @@ def _front(axes: Sequence[Axes], frame: pd.DataFrame, *, drawn: Sequence[int]) -
     sns.move_legend(ax, "upper left", bbox_to_anchor=(1.0, 1.0), title=None, frameon=False)
     style.value_axis(ax, "x", frame["cpu_s_spent"].to_numpy(float), factor=3.0)
     bottom, _ = style.value_axis(ax, "y", inside["final_return"].to_numpy(float), finest=0.0)
-    ax.plot(low["cpu_s_spent"], [bottom] * len(low), linestyle="none", marker="v", markerfacecolor="none",
-            color=style.INK, clip_on=False)  # fmt: skip
+    if len(low):
+        ax.plot(low["cpu_s_spent"], [bottom] * len(low), linestyle="none", marker="v", markerfacecolor="none",
+                color=style.INK, clip_on=False)  # fmt: skip
     ax.set(xlabel="CPU time spent in training [CPU-s]", ylabel="final return [return]")
 
 

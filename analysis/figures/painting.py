@@ -126,9 +126,10 @@ def rows(
     style.value_axis(ax, "x", seen, finest=finest)
     below, above = runs[runs["value"] < limits[0]], runs[runs["value"] > limits[1]]
     for mark, some in (("<", below), (">", pd.concat([above, lost]))):
-        at = [names.index(name) - 0.3 * (mark == ">") for name in some["row"]]
-        ax.plot(some["value"].clip(*limits), at, linestyle="none", marker=mark, markerfacecolor="white",
-                color=style.GREY, markersize=5, clip_on=False)  # fmt: skip
+        if len(some):  # without points, marks that are not clipped take room at the corner of the picture
+            at = [names.index(name) - 0.3 * (mark == ">") for name in some["row"]]
+            ax.plot(some["value"].clip(*limits), at, linestyle="none", marker=mark, markerfacecolor="white",
+                    color=style.GREY, markersize=5, clip_on=False)  # fmt: skip
     if reference is not None and limits[0] <= reference <= limits[1]:
         ax.axvline(reference, color=style.GREY, dashes=(1, 2), linewidth=1.2, zorder=1)
     ax.set_yticks(range(len(names)), [row_label(name) for name in names])

@@ -48,7 +48,7 @@ def planted(runs):
 
 
 def of(study_, quantity):
-    return study_.estimates(quantity).sort_values("num_env_runners")
+    return study_.estimates(quantity, basis="measured").sort_values("num_env_runners")
 
 
 def measured(figure):
@@ -109,7 +109,7 @@ def test_a_figure_draws_the_estimates_and_nothing_else(planted, key, quantity):
 def test_a_title_is_the_finding(planted):
     gain, share = (float(of(planted, name)["value"].iloc[-1]) for name in ("speed_up", "efficiency_per_runner"))
     title = f"46 runners make {number(gain, 2)} times as many steps per second as 1, where 46 is ideal"
-    assert figure_of(planted, "throughput").title.startswith(title)
+    assert figure_of(planted, "throughput").title == title
     assert figure_of(planted, "efficiency").title == f"46 runners give {number(share, 2)} of the ideal"
     sampling = sum(
         float(of(planted, f"share_{name}")["value"].iloc[-1]) for name in ("runners", "imbalance", "transfer")
@@ -124,13 +124,18 @@ def test_the_words_hold_the_first_and_the_last_estimate(planted):
     for _, row in rates.iloc[[0, -1]].iterrows():
         value = with_interval(row["value"], row["low"], row["high"], row["n"], unit="env steps/s")
         assert value in figure_of(planted, "throughput").alt
+    assert figure_of(planted, "throughput").alt.count("a prediction of") == 1
 
 
 def test_the_ideal_line_goes_through_the_smallest_scale(planted):
     frame = figure_of(planted, "throughput").frame
-    ideal, first = frame[frame["kind"] == "ideal"], measured(figure_of(planted, "throughput"))["value"].iloc[0]
-    assert ideal["num_env_runners"].tolist() == [1, 46]
-    assert ideal["value"].tolist() == pytest.approx([first, 46 * first])
+    ideal, drawn = frame[frame["kind"] == "ideal"], frame[frame["kind"] != "ideal"]
+    first, most = measured(figure_of(planted, "throughput"))["value"].iloc[0], drawn["num_env_runners"].max()
+    assert ideal["num_env_runners"].tolist() == [1, most]
+    assert ideal["value"].tolist() == pytest.approx([first, most * first])
+    predicted = drawn[drawn["kind"] == "predicted"]
+    assert set(predicted["basis"]) <= {"predicted", "extrapolated"}
+    assert most <= 2 * 46
 
 
 def test_what_was_not_measured_is_said_and_not_drawn(runs, planted):
