@@ -13,16 +13,15 @@ PRICES: Mapping[str, str] = {
     "env_steps_per_s": "steps/s",
     "hours_per_million_steps": "hours per million steps",
     "cpu_hours_per_million_steps": "CPU-hours per million",
-    "cpu_hours_per_hour_saved": "one hour saved costs (CPU-hours)",
+    "cpu_hours_per_hour_saved": "an hour saved costs (CPU-hours; below 0: saves them)",
 }
 """Quantity -> heading of its column."""
 BASES: Mapping[str, str] = {
     "measured": "measured",
     "predicted": "predicted",
-    "extrapolated": "predicted, beyond",
+    "extrapolated": "predicted",
 }
 """Basis of a row -> what a reader is told."""
-SAVES = "An hour saved that costs less than 0 saves CPU-hours too."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +103,10 @@ def price_list(workload: Workload, price_per_cpu_hour: float | None = None) -> T
             add("cost", "cost per million", f"CPU-hours at {price_per_cpu_hour:g} each.", costs)
     columns.append(TableColumn(name="basis", unit="", label="known by", meaning="How the row is known."))
     frame["basis"] = [BASES.get(rates[n].basis, rates[n].basis) for n in scales]
-    saved = found["cpu_hours_per_hour_saved"].values()
     batch = f", batch {workload.train_batch_size:,}" if workload.train_batch_size else ""
-    saves = f" {SAVES}" if any(row.estimate.value < 0 for row in saved) else ""
     return Table(
         key="prices",
-        title=f"What each number of runners costs (engine {workload.engine or 'unknown'}{batch}).{saves}",
+        title=f"What each number of runners costs (engine {workload.engine or 'unknown'}{batch})",
         frame=make_frame(frame),
         columns=tuple(columns),
         n=sum(rates[n].estimate.n for n in scales if rates[n].basis == "measured"),

@@ -16,6 +16,7 @@ from analysis.scaling.selection import at_their_scale
 from analysis.tables import all_tables
 from analysis.tables.grid import TableColumn
 from analysis.tables.table import Table
+from study.engine import engines_in_words
 
 if TYPE_CHECKING:
     from analysis.opened import Study
@@ -199,7 +200,8 @@ def _summary(data: StudyData) -> str:
     scales = sorted({int(each) for each in runs["num_env_runners"].dropna()})
     span = "" if not scales else f" with {scales[0]}" + (f" to {scales[-1]}" if len(scales) > 1 else "")
     unit = "" if not scales else " runner" if scales == [1] else " runners"
-    return f"{KINDS.get(data.kind, data.kind).capitalize()}{where}: {trials}{span}{unit}."
+    engine = engines_in_words(runs["engine"].dropna())
+    return f"{KINDS.get(data.kind, data.kind).capitalize()}{where}: {trials}{span}{unit}; engine: {engine}."
 
 
 def _parts(

@@ -1,5 +1,6 @@
 """T8 steps, time and cost to the target against the batch; T11 the certificate of a hold-up study. Views; no engine."""
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -196,6 +197,14 @@ def _certificate(content: Mapping[str, Any], data: StudyData) -> Table:
     )
 
 
+def _with_names(text: str, small: int) -> str:
+    """Return a sentence of the certificate with the settings by their names in words."""
+    for name, arm in sorted(ARMS.items(), key=lambda each: -len(each[0])):
+        if "_" in name:
+            text = re.sub(rf"`?\b{name}\b`?", arm.format(small=small), text)
+    return text
+
+
 def _name(arm: Mapping[str, Any], small: int) -> str:
     name = ARMS.get(arm["name"], arm["name"]).format(small=small)
     return f"{name}, in few processes" if arm["folded"] else name
@@ -222,10 +231,7 @@ def _notes(content: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], small:
         found = "" if value is None else f": {in_words(value)}"
         note = f" ({check['note']})" if check["note"] else ""
         yield f"{PASSED[check['passed']]}: {check['law']}{found}{note}."
-    compared = content["comparisons"]["sentence"]
-    for name, arm in sorted(ARMS.items(), key=lambda each: -len(each[0])):
-        compared = compared.replace(name, arm.format(small=small)) if "_" in name else compared
-    yield f"Against the baselines: {compared}."
-    yield from content["notes"]
+    yield f"Against the baselines: {_with_names(content['comparisons']['sentence'], small)}."
+    yield from (_with_names(note, small) for note in content["notes"])
     if apart := [steps for arm in arms if (steps := arm.get("resolution_env_steps"))]:
         yield f"Steps to target are those of evaluations, up to {max(apart):,.0f} env steps after the one before."

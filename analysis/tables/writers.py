@@ -84,9 +84,9 @@ def to_markdown(table: Grid, *, alone: bool = True) -> str:
 
     Args:
         table: The table.
-        alone: Whether it stands outside of a report, which has the definitions at its end.
+        alone: Whether it stands outside of a report, which names the engine once and has the definitions at its end.
     """
-    parts = [f"### {table.key}. {_in_pipes(table.title)}", one_line(table.conclusion)]
+    parts = [f"### {table.key}. {_in_pipes(table.title)}", one_line(_conclusion(table, alone))]
     if not table.empty:
         body = table.body()
         parts += [one_line(body.above), pipes(body)]
@@ -160,12 +160,12 @@ def to_html(table: Grid, *, alone: bool = True) -> str:
 
     Args:
         table: The table.
-        alone: Whether it stands outside of a report, which has the definitions at its end.
+        alone: Whether it stands outside of a report, which names the engine once and has the definitions at its end.
     """
     parts = [f'<section class="study-table" id="{escape(table.key)}">']
     if table.empty:
         parts.append(f'<h3 id="{escape(table.key)}-caption">{escape(_caption(table))}</h3>')
-    parts.append(f'<p class="conclusion">{prose(table.conclusion)}</p>')
+    parts.append(f'<p class="conclusion">{prose(_conclusion(table, alone))}</p>')
     if not table.empty:
         parts.append(html_table(table, _caption(table)))
     parts.append(f'<p class="counts">{escape(f"{table.more_rows} {table.counts}".strip())}</p>')
@@ -195,6 +195,10 @@ def html_table(table: Grid, caption: str) -> str:
 def prose(text: str) -> str:
     """Return a sentence, escaped, with what stands between backticks as code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def _conclusion(table: Grid, alone: bool) -> str:
+    return table.conclusion if alone else table.conclusion.removeprefix(f"Engine {table.engine}: ")
 
 
 def _caption(table: Grid) -> str:
