@@ -40,6 +40,7 @@ class StudyData:
     """Reads what `iterations` returns."""
     read_evaluations: Callable[[], pd.DataFrame] = field(repr=False)
     """Reads what `evaluations` returns."""
+    _read: dict[str, pd.DataFrame] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def space_file(self) -> str | None:
@@ -60,9 +61,11 @@ class StudyData:
         return self.read_iterations()
 
     def evaluations(self) -> pd.DataFrame:
-        """Read one row per evaluation, the columns of `EVALUATION_COLUMNS`.
+        """Return one row per evaluation, the columns of `EVALUATION_COLUMNS`; read once, the caller's own copy.
 
         Raises:
             StudyError: The source cannot be read any more.
         """
-        return self.read_evaluations()
+        if "evaluations" not in self._read:
+            self._read["evaluations"] = self.read_evaluations()
+        return self._read["evaluations"].copy()
