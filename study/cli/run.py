@@ -227,7 +227,7 @@ def print_end(console: Console, result: "StudyResult", again: str, answer: "Answ
 
 def _publish(console: Console, result: "StudyResult", answer: "Answer") -> None:
     """Show the answer in MLflow, where the mirror has brought everything there."""
-    from study.cli.syncing import show_answer
+    from study.cli.sync import show_answer
     from study.mirrors.mlflow_mirror import MlflowMirror
 
     arrived = all(report.drained for report in result.mirrors if report.name == MlflowMirror.name)

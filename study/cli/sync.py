@@ -1,12 +1,33 @@
-"""`sync` and `pack`: a study's records brought to other places. Thin calls into `study.cli.syncing` and the records."""
+"""`sync` and `pack`: a study's records brought to other places: MLflow, Optuna's storage, TensorBoard, a copy.
+
+One place that is away does not keep the others from their part. Imports no engine.
+"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from study.cli.tables import answer_of
 from study.console import say, terminal
+from study.errors import StudyError, TrackingError
+from study.harmless import mask_credentials
+from study.mirrors.base import SYNC_TIMEOUT_S, Mirror
+from study.mirrors.base import sync as catch_up
+from study.mirrors.mlflow_mirror import MlflowMirror
+from study.mirrors.mlflow_report import publish_answer
+from study.mirrors.optuna_storage import OptunaMirror
+from study.mirrors.process import MIRRORS
+from study.mirrors.tensorboard import TensorBoardMirror
+from study.mirrors.tracking_uri import asked_uri
 from study.options import Command, Study, command_app, examples
+from study.records.folder import StudyFolder
+from study.records.packing import unpacked
+from study.records.state import check_files
+from study.records.trust import is_made_here
+
+if TYPE_CHECKING:
+    from analysis.answers import Answer
 
 app = command_app()
 
@@ -31,9 +52,6 @@ def sync(
     ] = False,
 ) -> None:
     """Bring MLflow, and what else shows a study, up to date with its records; with an option, only what it names."""
-    from study.cli.syncing import sync_study
-    from study.records.folder import StudyFolder
-
     folder, console = StudyFolder(study), terminal()
     for line in sync_study(folder, tracking_uri=tracking_uri, optuna_storage=optuna_storage, tensorboard=tensorboard):
         say(console, line)
@@ -55,7 +73,6 @@ def pack(
 ) -> None:
     """Copy a study for publication: compressed records without paths of this machine, and its certificate."""
     from study.designs.holdup.certificate.making import make_certificate
-    from study.records.folder import StudyFolder
     from study.records.packing import pack as pack_study
 
     folder = StudyFolder(study)
@@ -65,3 +82,78 @@ def pack(
     size = packed.records.stat().st_size
     shown = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
     say(terminal(), f"{packed.records}: {shown}.")
+
+
+def sync_study(
+    folder: StudyFolder,
+    *,
+    tracking_uri: str | None = None,
+    optuna_storage: str | None = None,
+    tensorboard: bool = False,
+    timeout_s: float = SYNC_TIMEOUT_S,
+) -> list[str]:
+    """Bring MLflow, Optuna's storage and event files, where the study has them, up to date with the records.
+
+    Where places are named, only those. What only the folder names is contacted for a study of this user's own.
+
+    Args:
+        folder: The study.
+        tracking_uri: Another MLflow than the study's own, where the whole study is rebuilt.
+        optuna_storage: Another Optuna storage, likewise.
+        tensorboard: Event files for TensorBoard, also of a study that has none yet.
+        timeout_s: Seconds without progress after which to give a place up.
+
+    Returns:
+        A sentence for each place.
+
+    Raises:
+        StudyError: A place does not answer, or the records cannot be trusted; the others have got what they lacked.
+    """
+    identity = folder.identity()
+    check_files(unpacked(folder))
+    places: dict[type[Mirror], str | None] = {
+        MlflowMirror: tracking_uri,
+        OptunaMirror: optuna_storage,
+        TensorBoardMirror: str(folder.tensorboard) if tensorboard else None,
+    }
+    if not any(places.values()):
+        if is_made_here(folder.identity_file):
+            places = {kind: kind.address_of(folder) for kind in MIRRORS}
+        else:
+            places[MlflowMirror] = asked_uri(None)
+    if not any(places.values()):
+        raise TrackingError(
+            where=str(folder.path),
+            rule="a study that was started elsewhere, moved or copied is shown where you say",
+            got=f"an MLflow named by its folder alone ({mask_credentials(identity.tracking_uri)})",
+            fix="Add --tracking-uri with that address if you trust it, or with another one.",
+            code="sync-names-no-mlflow",
+        )
+    said: list[str] = []
+    failed: list[StudyError] = []
+    for kind, address in places.items():
+        if address is None:
+            continue
+        try:
+            done = catch_up(kind(folder, kind.check(address)), timeout_s=timeout_s)
+            said.append(f"{kind.name} is up to date: {done.records} records sent, {done.trials} trials there.")
+            if kind is MlflowMirror and (problem := show_answer(folder, address)):
+                said.append(problem)
+        except StudyError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+    return said
+
+
+def show_answer(folder: StudyFolder, tracking_uri: str, answer: "Answer | str | None" = None) -> str:
+    """Show what a study says on the page of its run in MLflow; return why that failed, as a sentence, else nothing."""
+    identity, answer = folder.identity(), answer or answer_of(folder.path)
+    if isinstance(answer, str):
+        return answer
+    try:
+        markdown = answer.to_markdown()
+        publish_answer(markdown, tracking_uri=tracking_uri, name=identity.name, study_id=identity.study_id)
+    except StudyError as error:
+        return f"MLflow does not show the answer: {error}"
+    return ""

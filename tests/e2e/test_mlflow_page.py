@@ -17,7 +17,7 @@ from mlflow import MlflowClient
 from rich.console import Console
 
 from study.cli.run import print_end
-from study.cli.syncing import show_answer
+from study.cli.sync import show_answer
 from study.driver.run import StudyResult
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed, TrialEnded, TrialStarted

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from study.cli.syncing import sync_study
+from study.cli.sync import sync_study
 from study.errors import TrackingError
 from study.mirrors import mlflow_store
 from study.mirrors.mlflow_mirror import MlflowMirror

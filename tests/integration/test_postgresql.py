@@ -16,7 +16,7 @@ import psutil
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from study.cli.syncing import sync_study
+from study.cli.sync import sync_study
 from study.errors import TrackingError
 from study.harmless import mask_credentials
 from study.mirrors.mlflow_mirror import MlflowMirror

@@ -26,7 +26,7 @@ from analysis.scaling.rerun import Rerun
 from analysis.status import StatusReader
 from study.cli.report import report_study
 from study.cli.status import show
-from study.cli.syncing import sync_study
+from study.cli.sync import sync_study
 from study.console import SteadyConsole
 from study.designs.holdup.certificate import export
 from study.designs.holdup.certificate.making import make_certificate, verify

@@ -26,7 +26,7 @@ from analysis.status.efficiency import efficiency_so_far
 from analysis.tables import hold_up
 from study.cli.commands import app
 from study.cli.status import show
-from study.cli.syncing import sync_study
+from study.cli.sync import sync_study
 from study.designs.holdup.certificate.making import make_certificate, verify
 from study.designs.registry import make_plan
 from study.driver.conductor import Conductor

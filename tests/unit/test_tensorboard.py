@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from study.cli.syncing import sync_study
+from study.cli.sync import sync_study
 from study.driver.opening import RunOptions, new_identity
 from study.errors import RecordError
 from study.metrics import METRICS
