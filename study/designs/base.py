@@ -1,4 +1,4 @@
-"""What a kind of study answers, and what steers a session of one. The rest of the program asks and tests no kind.
+"""The interface of a kind of study, and of what steers its sessions. No other part of the program tests for a kind.
 
 A new kind of study is a class of its own like `Design`, one `register` (`study.designs.registry`) and its name in
 `study.space.kinds`; its trials are `TrialRequest`s, and what they need is a `Plan`. A complete one is in

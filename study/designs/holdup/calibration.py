@@ -1,4 +1,4 @@
-"""The first stage: what trials cost here, as a model of CPU-seconds, and how far seeds lie apart. Pure."""
+"""The first stage: a model of the CPU-seconds of a trial, and the spread between seeds. Pure."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The stages of a hold-up study as a state machine: records in, next trials out. Pure; knows no clock and no engine.
+"""The stages of a hold-up study as a state machine: records in, next trials out. Pure: no clock, no engine.
 
 A study passes through phases, in order. The trials of a phase are known when it begins; when all of them have ended, a
 decision closes the phase and asks for the trials of the next one. A decision is a function of the records alone, and

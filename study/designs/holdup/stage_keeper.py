@@ -1,6 +1,6 @@
-"""The stages of a hold-up study beside the conductor: decisions on record, the seed firewall, the budget. No engine.
+"""What steers a hold-up study: it records decisions, guards the test seeds and keeps the budget. Imports no engine.
 
-The thinking is in `study.designs.holdup.machine`, which is pure; here are the records, the clock and the money.
+The decisions themselves are made in `study.designs.holdup.machine`, which is pure.
 """
 
 import math

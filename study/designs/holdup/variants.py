@@ -1,4 +1,4 @@
-"""How the trials of a hold-up study that are not run as the space says fit on a cluster. Pure."""
+"""How trials with stock runners, or for the clock alone, fit on a cluster. Pure."""
 
 from study.designs.holdup.phases import holdup_of
 from study.errors import ClusterError

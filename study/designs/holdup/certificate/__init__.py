@@ -1,1 +1,1 @@
-"""What a hold-up study comes to: verdict, diagnosis, certificate and export, from its records alone. No engine."""
+"""The result of a hold-up study: verdict, diagnosis, certificate and export, from its records alone. No engine."""

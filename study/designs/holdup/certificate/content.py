@@ -57,7 +57,7 @@ class ArmFigures:
     cpu_s_spent: Estimate | None
     """Mean over the runs that tell."""
     cpu_s_reserved: Estimate | None
-    """None where lanes were emulated, or one runner stepped all: nobody knows what real runners would reserve."""
+    """None where lanes were emulated, or one runner stepped all: what real runners would reserve is not known."""
     curve: Mapping[str, Point]
     """`6/10` -> the sixth of ten evaluations."""
 
@@ -79,7 +79,7 @@ class Optimism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Who worked on the study."""
+    """A driver that worked on the study, and where."""
 
     session: int
     provenance: Mapping[str, Any]

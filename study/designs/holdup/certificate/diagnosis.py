@@ -1,7 +1,7 @@
-"""Why a setting does what it does at a scale: labels with the figure and the threshold behind each. Pure.
+"""Signs of why a setting learns or fails at a scale: labels, each with its figure and threshold. Pure.
 
 Every figure is one number per run that ended well; a label stands where the median of the runs is beyond its
-threshold. Failed runs are counted apart. Labels are hints where to look and no tests.
+threshold. Failed runs are counted apart. Labels are hints, not tests.
 """
 
 import statistics

@@ -414,7 +414,7 @@ def _environment(spec: StudySpec) -> dict[str, Any]:
 
 
 def _without_paths(value: Any) -> Any:
-    """Return the value with absolute paths cut to their last part: where a file lay is nobody's business."""
+    """Return the value with absolute paths cut to their last part: where a file lay is private."""
     if isinstance(value, dict):
         return {key: _without_paths(each) for key, each in value.items()}
     if isinstance(value, list):

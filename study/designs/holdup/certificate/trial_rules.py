@@ -1,4 +1,4 @@
-"""What the records of one trial must be, given what was asked of it: rules that leave no field to chance. Pure.
+"""What the records of one trial must be, given the request for it. Pure.
 
 A trial is the answer to one request of the protocol. Its start must repeat the request, what was built must be what the
 start says, every iteration must go on where the one before ended, evaluations must come where they are due, and the end

@@ -343,7 +343,7 @@ def censored(times: Sequence[float | None], horizon: float) -> tuple[FloatArray,
 
 
 def _clock(winner: Arm, small: Arm, least_measured: int) -> Check:
-    """Compare training seconds to the target, up to the end of the shortest run: behind it nobody has watched them all.
+    """Compare training seconds to the target, up to the end of the shortest run: after it not all runs were observed.
 
     A failed run never reaches the target, whatever its label: a failure taints the label, and must not leave the
     sample by it. Runs that ended well with another label than `measured` are left out, and counted.

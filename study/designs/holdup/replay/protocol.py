@@ -1,4 +1,4 @@
-"""Our protocol in a replay: search, race and stress with `study.designs.holdup`'s own choices of who goes on. Pure."""
+"""Our protocol in a replay: search, race and stress with the choices of `study.designs.holdup`. Pure."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ Scores = tuple[dict[str, list[float]], dict[str, list[float]]]
 
 
 def protocol(draw: Draw, purse: Purse) -> int:
-    """Search, race and stress as `study.designs.holdup` does, with its own choices of who goes on.
+    """Search, race and stress as `study.designs.holdup` does, with its own choices of settings.
 
     The whole trials of the calibration are paid for, at the table's mean cost; what they tell, the spread between
     seeds, is not in the table and unknown until settings run twice. Left out are the baselines, which change no

@@ -1,4 +1,4 @@
-"""Rival ways of choosing a setting, and what chance decides in one replay of them. Pure.
+"""Other ways of choosing a setting than the protocol, and what chance decides in one replay. Pure.
 
 Every strategy sees the same draw: the order in which the search proposes the settings of the table, and the seeds that
 choosing may use. A trial that the strategy cannot pay is not started, and the strategy then decides on what it has.
