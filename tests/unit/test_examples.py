@@ -101,3 +101,11 @@ def test_coinrun_is_learnt_for_levels_that_were_never_seen():
     assert estimate.n == 3
     assert f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]" in header
     assert estimate.low > float(upper)
+
+
+def test_the_page_of_the_analysis_quotes_the_answer():
+    page = (ANALYSIS / "README.md").read_text()
+    quoted = re.search(
+        r"<!-- scaling-result: .*? -->\n> \*\*(.*?)\*\* (.*?)\n<!-- /scaling-result -->", page, re.DOTALL
+    )
+    assert " ".join(quoted.groups()) == analysis.open(ANALYSIS / "example_throughput").answer().sentence
