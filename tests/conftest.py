@@ -42,3 +42,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
         if folder in LONG_FOLDERS and item.get_closest_marker("quick") is None:
             item.add_marker("minutes")
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A database with MLflow's tables: making them takes longer than most tests."""
+    from tests.synthetic import make_folder, sync_mlflow
+
+    place = tmp_path_factory.mktemp("empty")
+    sync_mlflow(make_folder(place / "demo", f"sqlite:///{place}/mlflow.db", name="empty"))
+    return (place / "mlflow.db").read_bytes()

@@ -277,7 +277,7 @@ class MlflowMirror(Mirror):
         name, runners = content.trial_name(record), content.runners_of(record)
         run_id = store.find_or_create_trial(record.trial, record.attempt, name=name, time_ms=time_ms)
         if run_id is not None:
-            tags = {"status": "running", content.COLOUR: view.colour_of(runners, self._spec.scales)}
+            tags = {"status": "running", content.COLOUR: view.colour_of(runners, self._spec)}
             store.log(run_id, params=content.trial_params(record, self._spec), tags=tags)
             store.log_environment(run_id, self._environment)
         self._set_attempt(record.trial, Attempt(attempt=record.attempt, run_id=run_id, runners=runners))

@@ -117,7 +117,10 @@ def _key(kind: str, name: str) -> str:
     return f"{kind}.`{name}`"
 
 
-def colour_of(runners: int, scales: Sequence[int]) -> str:
-    """Return the colour of a scale by its place among those of the study, which are ascending."""
-    place = max(bisect_right(scales, runners) - 1, 0)
+def colour_of(runners: int, spec: StudySpec) -> str:
+    """Return the colour of a scale: by its place among those that the study names."""
+    named = {*spec.scales, *(spec.holdup.unseen_scales if spec.holdup is not None else ())}
+    for axes in spec.throughput.axes().values() if spec.throughput is not None else ():
+        named.update(axes.get(SCALE, ()))
+    place = max(bisect_right(scales := sorted(named), runners) - 1, 0)
     return _COLOURS[place * (len(_COLOURS) - 1) // max(len(scales) - 1, 1)]

@@ -28,7 +28,7 @@ from study.mirrors.tensorboard import TensorBoardMirror
 from study.records.state import ledger_of
 from tests.event_files import event_files, expected, hparams_of, scalars
 from tests.integration.mlflow_tools import assert_mirrored, children, contents, parent, wait_until
-from tests.synthetic import append, closed, ended, iteration, make_folder, opened, started, sync_mlflow, whole_trial
+from tests.synthetic import append, closed, ended, iteration, make_folder, opened, started, whole_trial
 
 
 class Mlflow:
@@ -149,14 +149,6 @@ STORY = (
     *(iteration(2, 2, 2), ended(2, attempt=2), closed(session=2)),
 )
 """Two sessions: a trial that finished, two that failed, one that was interrupted and ran again."""
-
-
-@pytest.fixture(scope="module")
-def empty_database(tmp_path_factory):
-    """A database with MLflow's tables: making them takes longer than most tests."""
-    place = tmp_path_factory.mktemp("empty")
-    sync_mlflow(make_folder(place / "demo", f"sqlite:///{place}/mlflow.db", name="empty"))
-    return (place / "mlflow.db").read_bytes()
 
 
 @pytest.fixture(params=PLACES, ids=lambda kind: kind.__name__)

@@ -4,14 +4,18 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import ENDPOINT_NOT_FOUND
 
 from study.cli.sync import sync_study
 from study.errors import TrackingError
 from study.mirrors import mlflow_store
 from study.mirrors.mlflow_mirror import MlflowMirror
+from study.mirrors.mlflow_report import publish_answer
 from study.mirrors.process import MirrorProcess
 from study.records.folder import StudyFolder
 from tests.integration.mlflow_tools import (
@@ -26,7 +30,6 @@ from tests.integration.mlflow_tools import (
 )
 from tests.synthetic import (
     append,
-    built,
     closed,
     ended,
     iteration,
@@ -46,14 +49,6 @@ def server(tmp_path_factory):
     server.stop()
 
 
-@pytest.fixture(scope="module")
-def empty_database(tmp_path_factory):
-    """A database with MLflow's tables: making them takes longer than most tests."""
-    folder = tmp_path_factory.mktemp("empty")
-    sync_mlflow(make_folder(folder / "demo", f"sqlite:///{folder}/mlflow.db", name="empty"))
-    return (folder / "mlflow.db").read_bytes()
-
-
 @pytest.fixture
 def database(tmp_path, empty_database):
     path = tmp_path / "mlflow.db"
@@ -67,44 +62,73 @@ def folder(tmp_path, database) -> StudyFolder:
 
 
 STORY = [
-    opened(),
-    *whole_trial(0),
-    *whole_trial(1, "failed"),
-    *whole_trial(2, "interrupted"),
-    closed("stopped"),
-    opened(2),
-    started(2, 2),
-    built(2, 2),
-    started(3),
-    iteration(2, 1, 2),
-    iteration(3, 1),
-    *list(whole_trial(2, attempt=2))[3:],
-    ended(3, "failed"),
-    closed(session=2),
+    *(opened(), *whole_trial(0), *whole_trial(1, "failed"), *whole_trial(2, "interrupted"), closed("stopped")),
+    *(opened(2), *whole_trial(2, attempt=2), *whole_trial(3, "failed"), closed(session=2)),
 ]
 """Two sessions with every kind of end."""
 
 
-def test_a_study_is_mirrored_completely(folder, database):
+def test_a_study_and_its_trials_are_shown_as_they_ended(folder, database):
     append(folder, *STORY)
-    report = sync_mlflow(folder)
-    assert (report.records, report.trials, report.behind) == (len(STORY), 4, 0)
+    sync_mlflow(folder)
     assert_mirrored(folder, database)
     runs = children(database)
-    assert {key: run.status for key, run in runs.items()} == {
-        (0, 1): "FINISHED",
-        (1, 1): "FAILED",
-        (2, 1): "KILLED",
-        (2, 2): "FINISHED",
-        (3, 1): "FAILED",
-    }
+    ends = {(0, 1): "FINISHED", (1, 1): "FAILED", (2, 1): "KILLED", (2, 2): "FINISHED", (3, 1): "FAILED"}
+    assert {key: run.status for key, run in runs.items()} == ends
     assert runs[2, 1].tags["superseded"] == "true"
     assert runs[1, 1].tags["reason"] == "because of failed"
-    assert runs[0, 1].name == "trial 0 · 2 runners"
     assert runs[0, 1].latest["env_steps_per_s"] == 777.0  # the trial's, not the last iteration's
-    assert runs[0, 1].tags["timing"] == "oversubscribed"
-    assert parent(database).status == "FINISHED"
-    assert parent(database).params == {"environment": "CartPole-v1", "algorithm": "PPO", "sampler": "random"}
+    assert runs[0, 1].datasets == ["CartPole-v1"]
+    (policy,) = runs[0, 1].models
+    assert policy[:3] == ("policy of trial 0", 2, 1)
+    assert [name for name, _, _ in policy[3]] == ["env_steps_per_s", "final_return", "score", "wall_time_s"]
+    assert next(iter(runs[0, 1].latest)) == "final_return"  # with which MLflow compares runs
+    study = parent(database)
+    assert (study.status, study.latest) == ("FINISHED", {"best_run_return/runners_2": 30.0})
+    assert study.params == {"environment": "CartPole-v1", "algorithm": "PPO", "sampler": "random"}
+    assert study.tags["mlflow.source.name"] == "python -m study run demo.yaml"
+
+
+def test_the_best_return_of_each_scale_survives_a_resume(folder, database):
+    def trial(number, runners, value):
+        yield started(number, runners=runners)
+        yield replace(ended(number), summary={"final_return": value})
+
+    append(folder, opened(), *trial(0, 1, -90.0), *trial(1, 4, -80.0))
+    with folder.locked():
+        sync_mlflow(folder)
+    append(folder, *trial(2, 4, -85.0), *trial(3, 1, -70.0), closed())
+    sync_mlflow(folder)
+    study = parent(database)
+    assert study.latest == {"best_run_return/runners_1": -70.0, "best_run_return/runners_4": -80.0}
+    assert sorted(value for _, _, value in study.points["best_run_return/runners_1"]) == [-90.0, -70.0]
+
+
+def test_an_older_server_that_knows_neither_datasets_nor_models_gets_the_rest(folder, database, monkeypatch):
+    def unknown(*_, **__):
+        raise MlflowException("no such route", ENDPOINT_NOT_FOUND)
+
+    for name in ("log_inputs", "search_logged_models", "create_logged_model", "log_outputs"):
+        monkeypatch.setattr(mlflow_store.MlflowClient, name, unknown)
+    append(folder, *STORY)
+    sync_mlflow(folder)
+    assert_mirrored(folder, database)
+    assert children(database)[0, 1].status == "FINISHED"
+
+
+def test_the_answer_stands_on_the_page_of_the_study(folder, database):
+    identity = folder.identity()
+    place = {"tracking_uri": identity.tracking_uri, "name": "demo"}
+    append(folder, *STORY)
+    assert "MLflow is up to date" in sync_study(folder)[0]
+    assert "learnt best" in parent(database).tags["mlflow.note.content"]
+    publish_answer("**Another answer.**" + "x" * 9000, **place, study_id=identity.study_id)
+    note = parent(database).tags["mlflow.note.content"]
+    assert note.startswith("**Another answer.**")
+    assert (len(note), note[-1]) == (5000, "…")
+    with pytest.raises(TrackingError) as error:
+        publish_answer("", **place, study_id="another")
+    assert error.value.code == "mlflow-lacks-study"
 
 
 def test_artifacts_lie_beside_the_database(folder, database):
@@ -240,13 +264,7 @@ def test_studies_of_one_name_share_an_experiment(folder, database, tmp_path):
     ]
 
 
-def test_more_points_than_a_batch_holds(folder, database):
-    append(folder, opened(), *whole_trial(0, length=300), closed())
-    sync_mlflow(folder)
-    assert_mirrored(folder, database)
-
-
-def test_a_slow_server_gets_less_at_a_time(folder, database, monkeypatch):
+def test_a_slow_server_gets_less_at_a_time_and_more_than_a_batch_holds(folder, database, monkeypatch):
     original = mlflow_store.MlflowClient.log_batch
 
     def slow(*arguments, metrics=(), **options):
@@ -254,9 +272,12 @@ def test_a_slow_server_gets_less_at_a_time(folder, database, monkeypatch):
             raise TimeoutError
         return original(*arguments, metrics=metrics, **options)
 
+    append(folder, opened(), *whole_trial(0, length=300))
+    with folder.locked():
+        sync_mlflow(folder)  # more than 1000 points at once
     monkeypatch.setattr(mlflow_store.MlflowClient, "log_batch", slow)
     monkeypatch.setattr("study.mirrors.base.POLL_S", 0.01)
-    append(folder, opened(), *whole_trial(0, length=100), closed())
+    append(folder, *whole_trial(1, length=100), closed())
     sync_mlflow(folder)
     assert_mirrored(folder, database)
 

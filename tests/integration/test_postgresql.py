@@ -3,13 +3,10 @@
 PostgreSQL ends as in a crash, in the middle of a study, and comes back: no trial fails, and everything is there once.
 """
 
-import os
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
-from pathlib import Path
 
 import optuna
 import psutil
@@ -24,14 +21,11 @@ from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.process import MirrorProcess
 from study.mirrors.tracking_uri import reach
 from study.records.folder import StudyFolder
-from study.records.records import TrialEnded, TrialStarted, read_lines
+from study.records.records import TrialEnded, read_lines
 from tests import postgresql
 from tests.e2e.commands import SPACE, environment
-from tests.integration.mlflow_tools import Server, children, expected_points, parent, wait_until
-from tests.synthetic import append, closed, make_folder, opened
-from tests.synthetic import whole_trial as synthetic_trial
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.integration.mlflow_tools import Server, assert_mirrored, children, expected_points, parent, wait_until
+from tests.synthetic import append, closed, make_folder, opened, whole_trial
 
 
 @pytest.fixture(scope="module")
@@ -44,21 +38,6 @@ def database():
 def mlflow_uri(database):
     """A database that MLflow has made its tables in, which takes longer than most tests."""
     return database.create("mlflow")
-
-
-def whole_trial(trial, status="finished", *, length=3):
-    """Yield the records of a trial whose proposal lies in the space."""
-    for record in synthetic_trial(trial, status, length=length):
-        if isinstance(record, TrialStarted):
-            record = replace(record, proposed={"train_batch_size": 400, "lr": 0.00025})
-        yield record
-
-
-def assert_mirrored(folder, database, name):
-    expected = expected_points(folder)
-    runs = children(database, name)
-    assert {key: dict(run.points) for key, run in runs.items()} == {key: dict(each) for key, each in expected.items()}
-    assert all(run.active for run in runs.values())
 
 
 def numbers_in(storage, name):
@@ -168,33 +147,6 @@ def test_a_sync_catches_up_with_what_was_missed_while_the_database_was_away(
     assert numbers_in(storage, "sync-id-sync") == [0, 1]
 
 
-@pytest.mark.heavy
-def test_a_server_on_postgresql_keeps_artifacts_too_and_survives_a_crash_behind_it(database, tmp_path):
-    """The store that the README names for teams: artifacts go through the server, nobody else needs its disk."""
-    store = database.create("mlflow_server")
-    place = tmp_path / "server"
-    place.mkdir()
-    server = Server(place, store)
-    server.start(120)
-    try:
-        folder = make_folder(tmp_path / "demo", server.uri, name="served")
-        append(folder, opened(), *whole_trial(0))
-        mirror = MirrorProcess(MlflowMirror)
-        mirror.start(folder, server.uri)
-        mirror.wait_ready()
-        database.stop()
-        append(folder, *whole_trial(1))
-        time.sleep(2)
-        database.start()
-        append(folder, *whole_trial(2), closed())
-        assert mirror.finish(60).drained
-        assert_mirrored(folder, store, "served")
-        artifacts = {file.name for file in (place / "artifacts").rglob("*") if file.is_file()}
-        assert artifacts >= {"space.yaml", "study.json", "trials.csv"}
-    finally:
-        server.stop()
-
-
 # --- whole studies ---------------------------------------------------------------------------------------------------
 
 STUDY = """
@@ -239,6 +191,9 @@ def test_a_whole_study_does_not_notice_a_crash_of_postgresql(database, tmp_path,
             for metric in ("iteration_time_s", "eval_return", "final_return"):
                 assert shown[key].points[metric] == points[metric], (key, metric)
         assert parent(store, "space").status == "FINISHED"
+        if way == "by a server":  # which keeps the artifacts, too: nobody else needs its disk
+            artifacts = {file.name for file in (place / "artifacts").rglob("*") if file.is_file()}
+            assert artifacts >= {"space.yaml", "study.json", "trials.csv"}
     finally:
         server.stop()
 
@@ -308,15 +263,3 @@ def test_what_a_database_lacks_is_named(database, monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(TrackingError, match=r"must have the database's driver.*\[postgresql\]"):
         reach(database.uri(), "Optuna storage")
-
-
-def test_nothing_of_it_listens_beyond_loopback(database):
-    if not hasattr(os, "getuid"):
-        pytest.skip("needs Linux")
-    listening = [
-        connection.laddr.ip
-        for process in (psutil.Process(database._process.pid),)
-        for connection in process.net_connections(kind="tcp")
-        if connection.status == psutil.CONN_LISTEN
-    ]
-    assert set(listening) == {"127.0.0.1"}

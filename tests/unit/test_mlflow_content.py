@@ -157,10 +157,13 @@ def test_the_saved_view_begins_with_parameters_and_is_in_the_order_of_the_result
     assert len(value) < 5000  # of an experiment's tag
 
 
-def test_every_scale_has_a_colour_of_its_own():
-    colours = [view.colour_of(runners, (1, 4, 10, 46)) for runners in (1, 4, 10, 46)]
-    assert len(set(colours)) == 4
-    assert [view.colour_of(runners, (1, 4, 10, 46)) for runners in (2, 64)] == [colours[0], colours[3]]
+@pytest.mark.parametrize("space", [spec(), holdup_spec(), throughput_spec()], ids=["search", "hold-up", "throughput"])
+def test_every_scale_has_a_colour_of_its_own(space):
+    named = {*space.scales, *(space.holdup.unseen_scales if space.holdup else ())}
+    named |= {8} if space.throughput else set()
+    colours = {runners: view.colour_of(runners, space) for runners in sorted(named)}
+    assert len(set(colours.values())) == len(colours) > 1
+    assert view.colour_of(1000, space) == colours[max(colours)]
 
 
 CURSOR = Cursor(
