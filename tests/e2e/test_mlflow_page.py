@@ -16,6 +16,7 @@ import pytest
 from mlflow import MlflowClient
 from rich.console import Console
 
+import analysis
 from study.cli.run import print_end
 from study.cli.sync import show_answer
 from study.driver.run import StudyResult
@@ -186,7 +187,8 @@ def test_its_charts_begin_with_parameters_and_results(study, browser, pictures):
 def test_the_run_of_the_study_shows_the_answer(study, browser, pictures):
     (run,) = study.runs("study").values()
     browser.get(f"{study.page}/#/experiments/{study.experiment}/runs/{run}")
-    await_texts(browser, pictures / "study.png", "learnt best", "best_run_return/runners_4", "123.75", "run demo.yaml")
+    sentence = analysis.open(study.folder.path).answer().sentence
+    await_texts(browser, pictures / "study.png", sentence, "best_run_return/runners_4", "123.75", "run demo.yaml")
 
 
 def test_a_trial_shows_its_parameters_results_environment_and_policy(study, browser, pictures):
