@@ -26,7 +26,7 @@ from study.records.records import Line, read_lines
 _log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-"""Seconds between two looks at the records, and between two attempts where somebody waits for the end."""
+"""Seconds between two readings of the records, and between two attempts where somebody waits for the end."""
 LONGEST_DELAY_S = 15.0
 """Seconds between two attempts at a place that stays away."""
 SYNC_TIMEOUT_S = 30.0
@@ -40,14 +40,14 @@ class StateLostError(Exception):
 
 
 class Mirror(ABC):
-    """One study's way into one place. Whoever calls `open` holds `lock`.
+    """Sends one study to one place. The caller of `open` holds `lock`.
 
     Attributes:
         key: Identifies the kind, in file names and between processes.
         name: Of the kind, for people.
         place: What its address is called, for people.
         option: Names another address on the command line.
-        chunk: Most records between two calls of `flush`, and so between two looks at the clock.
+        chunk: Most records between two calls of `flush`, and so between two checks of the clock.
         folder: The study.
         address: Of the place.
         opened: Whether the study was found or created there since the last failure.
@@ -110,7 +110,7 @@ class Mirror(ABC):
         """Show the study as ended, where the place has a status for it."""
 
     def close(self) -> None:  # noqa: B027 (not every place has it)
-        """Let go of the place."""
+        """Close the connection to the place."""
 
     # --- what all have in common ---------------------------------------------------------------------------------
 

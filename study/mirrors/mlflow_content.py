@@ -163,7 +163,7 @@ def closed_tags(record: StudyClosed) -> dict[str, str]:
 
 
 def frozen_tags(record: SettingsFrozen | StageDecided) -> dict[str, str]:
-    """Return what is held of a hold-up study before the first test seed; nothing for other decisions."""
+    """Return what a hold-up study freezes before the first test seed; nothing for other decisions."""
     if isinstance(record, SettingsFrozen):
         return {FROZEN: record.winner}
     return without_empty({FROZEN_CHAIN: record.chain}) if record.opens_confirmation else {}

@@ -88,7 +88,7 @@ class Cursor:
 
 
 class MlflowMirror(Mirror):
-    """One study's way into one MLflow."""
+    """Sends one study to one MLflow."""
 
     key, name, place, option = "mlflow", "MLflow", "tracking URI", "--tracking-uri"
 

@@ -167,7 +167,7 @@ class StudyStore:
         return len(self._search({STUDY_ID: self._identity.study_id, ROLE: "trial"}))
 
     def _find_or_create_experiment(self) -> str:
-        """Return the experiment of the study's name; studies of one name share it, told apart by tags."""
+        """Return the experiment of the study's name; studies of one name share it and differ by their tags."""
         name = self._identity.name
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:

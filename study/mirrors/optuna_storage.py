@@ -1,6 +1,6 @@
 """Optuna's storage: the trials of a search, for `optuna-dashboard` and for teams. Imports Optuna in `open`.
 
-Nobody asks it for a proposal: the sampler reads the records (`study.designs.search.asking`). Every trial is entered
+It makes no proposals: the sampler reads the records (`study.designs.search.asking`). Every trial is entered
 once it has ended, whole and in one transaction, so that the storage shows what is on record and nothing else: no trial
 that a kill left running, none twice. Without `--optuna-storage` the place is a journal file in the study's folder.
 """
@@ -27,7 +27,7 @@ def name_in_storage(identity: StudyIdentity) -> str:
 
 
 class OptunaMirror(Mirror):
-    """One study's way into one database, or into the journal file of its folder."""
+    """Sends one study to a database, or to the journal file in its folder."""
 
     key, name, place, option = "optuna", "Optuna's storage", "Optuna storage", "--optuna-storage"
 
@@ -99,7 +99,7 @@ class OptunaMirror(Mirror):
         return len(self._there)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connections to the database."""
         if self._storage is not None:
             self._storage.remove_session()
             if (engine := getattr(self._storage, "engine", None)) is not None:

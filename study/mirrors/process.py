@@ -45,7 +45,7 @@ _LIVES = 4
 _GRACE_S = 2.0
 """Seconds beyond a deadline, before the process is killed."""
 _LOOK_S = 0.2
-"""Seconds between two looks at a deadline that may have changed."""
+"""Seconds between two checks of a deadline that may have changed."""
 _NICENESS = 10
 _STDIN = 0
 _SOURCES = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ class MirrorProcess:
         self._kind = kind
         self._child: _Child | None = None
         self._asked = False
-        """Whether the process has been told to finish."""
+        """Whether the process has the order to finish."""
         self._report = MirrorReport(name=kind.name, behind=0, reason="")
 
     def start(self, folder: StudyFolder, uri: str) -> None:

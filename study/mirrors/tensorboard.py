@@ -31,7 +31,7 @@ def tag_of(name: str) -> str:
 
 
 class TensorBoardMirror(Mirror):
-    """One study's way into event files."""
+    """Writes one study to event files."""
 
     key, name, place, option = "tensorboard", "TensorBoard's folder", "TensorBoard folder", "--tensorboard"
     chunk: ClassVar[int] = 2000

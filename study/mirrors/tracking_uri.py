@@ -1,4 +1,4 @@
-"""Addresses of MLflow and of Optuna's storage: whether they can work, told before anything starts. Imports neither."""
+"""Addresses of MLflow and of Optuna's storage, checked before anything starts. Imports neither."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ from study.harmless import mask_credentials
 
 DEFAULT_TRACKING_URI = "sqlite:///mlflow.db"
 VARIABLE = "MLFLOW_TRACKING_URI"
-"""By which MLflow's users name their server once for all."""
+"""Variable in which MLflow's users name their server."""
 CLIENT_SETTINGS = {
     # MLflow's own defaults wait four minutes for a server that is away. Here a failure shows at once.
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -67,7 +67,7 @@ def asked_uri(given: str | None) -> str | None:
 
 
 def check_asked_uri(given: str | None) -> str:
-    """Return the absolute form of the MLflow that the person named, or of the default, after a look at it.
+    """Return the absolute form of the MLflow that the person named, or of the default, after a check.
 
     Raises:
         TrackingError: Nothing usable is there; says why and what to do.
