@@ -10,8 +10,7 @@ from dataclasses import replace
 import optuna
 
 from study.designs.search import proposals
-from study.designs.search.distributions import distributions, fixed_by
-from study.designs.search.outcome import Outcomes, directions_of
+from study.designs.search.outcome import Outcomes, directions_of, distributions, fixed_by
 from study.designs.starts import Asked, asked_for, needs_no_sampler
 from study.records.ledger import Ledger, TrialRow
 from study.records.request import TrialRequest

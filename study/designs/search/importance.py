@@ -11,7 +11,7 @@ import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import create_trial
 
-from study.designs.search.distributions import distributions
+from study.designs.search.outcome import distributions
 from study.designs.search.worth import merit
 from study.records.ledger import TrialRow
 from study.space.spec import StudySpec
