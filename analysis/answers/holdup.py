@@ -7,7 +7,7 @@ from typing import Any
 from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.progress import complete, progress, resume
 from analysis.answers.search import candidates
-from analysis.answers.words import interval, known, listed, run_again, runners, said, to_copy
+from analysis.answers.words import clocks_counted, interval, known, listed, run_again, runners, said, to_copy
 from analysis.estimates import Results, Row
 from analysis.estimates.certificate import estimate_of
 from analysis.estimates.settings import ARMS
@@ -46,7 +46,7 @@ def _answer(content: Mapping[str, Any], data: StudyData) -> Answer:
         kind=data.kind,
         sentence=_sentence(content, target, small),
         setting=to_copy(_tuned(content, data)),
-        facts=tuple(_facts(content, arm, target))[:3],
+        facts=tuple(_facts(content, arm, target, data))[:3],
         numbers=tuple(_numbers(content, arm, target)),
         rows=_rows(content["arms"], small),
         unknown=tuple(_unknown(content, data, target)),
@@ -70,7 +70,7 @@ def _tuned(content: Mapping[str, Any], data: StudyData) -> dict[str, Any]:
     return {name: rule[name] for name in tuned or rule}
 
 
-def _facts(content: Mapping[str, Any], arm: Mapping[str, Any], target: int) -> Iterator[str]:
+def _facts(content: Mapping[str, Any], arm: Mapping[str, Any], target: int, data: StudyData) -> Iterator[str]:
     unseen = [
         (scale, other)
         for scale in content["scales"]["unseen"]
@@ -85,7 +85,8 @@ def _facts(content: Mapping[str, Any], arm: Mapping[str, Any], target: int) -> I
     batch = content["winner"]["resolved"].get(str(target), {}).get("train_batch_size")
     if batch:
         hours = content["cpu_hours"]["all"]
-        yield f"With {runners(target)} its batch is {batch:,}. The study took {said(hours, 2)} CPU-hours."
+        clocks = clocks_counted(data.runs)
+        yield f"With {runners(target)} its batch is {batch:,}. The study took {said(hours, 2)} CPU-hours; {clocks}."
 
 
 def _rule(content: Mapping[str, Any], target: int) -> str:

@@ -12,6 +12,7 @@ from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.prices import main_workload, price_list
 from analysis.answers.progress import nothing_yet, unfinished
 from analysis.answers.words import (
+    clocks_counted,
     clocks_in_words,
     in_words,
     interval,
@@ -151,7 +152,7 @@ def _facts(found: list[Candidate], data: StudyData, engine: str) -> Iterator[str
         yield f"{_others(equal)} reached the same return{faster}."
     spent = data.runs["cpu_s_reserved"].dropna().sum() / 3600
     if spent:
-        yield f"The study took {said(spent, 2)} CPU-hours; engine: {engine}."
+        yield f"The study took {said(spent, 2)} CPU-hours; engine: {engine}; {clocks_counted(data.runs)}."
 
 
 def _others(found: list[Candidate]) -> str:

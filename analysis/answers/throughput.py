@@ -8,6 +8,7 @@ from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.prices import Workload, main_workload, price_list
 from analysis.answers.progress import nothing_yet, unfinished
 from analysis.answers.words import (
+    clocks_counted,
     clocks_in_words,
     in_words,
     interval,
@@ -112,7 +113,7 @@ def _facts(data: StudyData, workload: Workload, fastest: Row) -> Iterator[str]:
     batch = f" at batch {cell.train_batch_size:,}" if cell.train_batch_size else ""
     yield (
         f"Fastest measured: {runners(cell.num_env_runners or 0)}{batch}, {known(rate)} steps a second "
-        f"({interval(rate)}, {rate.n} runs)."
+        f"({interval(rate)}, {rate.n} runs). In all {clocks_counted(data.runs)}."
     )
 
 

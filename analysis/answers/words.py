@@ -135,6 +135,16 @@ def clocks_in_words(runs: pd.DataFrame) -> str:
     return "; ".join(parts)
 
 
+def clocks_counted(runs: pd.DataFrame) -> str:
+    """Return `38 of 39 runs have a measured clock`, or what the clocks are instead where none is measured."""
+    counts = runs["timing"].dropna().value_counts()
+    total, measured = int(counts.sum()), int(counts.get("measured", 0))
+    if measured or not total:
+        return f"{measured:,} of {len(runs):,} runs have a measured clock"
+    kinds = listed(f"{number:,} {label}" for label, number in counts.items())
+    return f"none of {len(runs):,} clocks is measured ({kinds})"
+
+
 def minutes(seconds: float) -> str:
     """Return `about 12 min`."""
     return f"about {duration(max(seconds, 1.0))}"

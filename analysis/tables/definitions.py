@@ -6,8 +6,8 @@ THROUGHPUT = (
 )
 SPEED_UP = "S(n), speed-up: T(n_ref) / T(n), T the seconds per iteration, at equal workload fingerprint."
 EFFICIENCY = (
-    "E_n = S n_ref / n, efficiency per runner, and E_P = S P_ref / P, per CPU; both may exceed 1. "
-    "No E_P where environments wait: their processes may share cores, and CPUs reserved are then not CPUs used."
+    "Efficiency per runner: S n_ref / n, and per CPU: S P_ref / P; both may exceed 1. None per CPU where environments "
+    "wait: their processes may share cores, and CPUs reserved are then not CPUs used."
 )
 MARGINAL = "Marginal efficiency: d ln X / d ln P from the row before; 1: a CPU more gives its full share, 0: nothing."
 KARP_FLATT = (
@@ -70,9 +70,8 @@ MODEL_INTERVAL = (
 )
 ADVICE = (
     "`measured` rows rest on runs with a measured clock; `predicted` ones on the iteration-time model, `extrapolated` "
-    "where they lie outside the runs that it was fitted to. A `bound` is what follows "
-    "from the measured phases if runners took no time. Of what lies beyond twice the "
-    "largest measured scale the conclusion says nothing."
+    "where they lie outside the runs that it was fitted to, up to twice the largest measured scale. A `bound` is what "
+    "follows from the measured phases if runners took no time."
 )
 KNEE = "Knee: the n at which sampling takes as long as learning; beyond it the learner is what an iteration waits for."
 LIMIT = (

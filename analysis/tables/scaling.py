@@ -47,7 +47,7 @@ STRONG = Layout(
     columns=(
         *_SCALE,
         estimate("speed_up", "1", "speed-up", "S = T(n_ref) / T(n)."),
-        estimate("efficiency_n", "1", "efficiency per runner", "E_n = S n_ref / n; 1 is ideal."),
+        estimate("efficiency_n", "1", "efficiency per runner", "S n_ref / n; 1 is ideal."),
         estimate("efficiency_p", "1", "efficiency per CPU", "S P_ref / P; 1 is ideal."),
         _MARGINAL,
         estimate("karp_flatt", "1", "Karp-Flatt", "Serial fraction by S and n."),

@@ -78,7 +78,7 @@ def test_where_environments_wait_there_is_no_efficiency_per_cpu():
     assert column(table, "efficiency_n") == pytest.approx([1, 1, 1])
     assert not {name for name in table.frame if name.startswith(("efficiency_p", "marginal"))}
     assert "per CPU" not in table.conclusion
-    assert "E_P" not in recommendation(study(rows)).frame["value_unit"].tolist()
+    assert "of the ideal per CPU" not in recommendation(study(rows)).frame["value_unit"].tolist()
 
 
 def test_the_fastest_cell_is_looked_for_in_all_workloads():
