@@ -113,7 +113,7 @@ class Answer:
 
     def _html(self, figure: str) -> Iterator[str]:
         yield '<section class="answer" id="answer">'
-        yield f'<p class="sentence">{escape(self.sentence)}</p>'
+        yield f'<p class="sentence">{_text(self.sentence)}</p>'
         yield '<div class="beside">\n<div class="said">'
         if self.setting:
             pairs = "  ".join(f"<span>{escape(pair)}</span>" for pair in self.setting.split("  "))
@@ -121,21 +121,26 @@ class Answer:
         if self.numbers:
             yield '<dl class="numbers">'
             for each in self.numbers:
-                note = f'<span class="note">{escape(each.note)}</span>' if each.note else ""
-                yield f"<div><dt>{escape(each.label)}</dt><dd><strong>{escape(each.text)}</strong> {note}</dd></div>"
+                note = f'<span class="note">{_text(each.note)}</span>' if each.note else ""
+                yield f"<div><dt>{_text(each.label)}</dt><dd><strong>{_text(each.text)}</strong> {note}</dd></div>"
             yield "</dl>"
         if self.facts:
-            yield f'<ul class="facts">{"".join(f"<li>{escape(each)}</li>" for each in self.facts)}</ul>'
+            yield f'<ul class="facts">{"".join(f"<li>{_text(each)}</li>" for each in self.facts)}</ul>'
         yield f"</div>\n{figure}\n</div>" if figure else "</div>\n</div>"
         yield from (html_table(table.grid(), table.title) for table in self.tables)
         if self.unknown:
             yield '<div class="unknown">\n<h2>What is not known</h2>\n<ul>'
             for unknown in self.unknown:
                 line = f' Find out:<pre class="command"><code>{escape(unknown.command)}</code></pre>'
-                yield f"<li>{escape(_capital(unknown.text))}{line if unknown.command else ''}</li>"
+                yield f"<li>{_text(_capital(unknown.text))}{line if unknown.command else ''}</li>"
             yield "</ul>\n</div>"
         yield "</section>"
 
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def _text(text: str) -> str:
+    """Return a text for HTML, a number and its % on one line."""
+    return escape(text).replace(" %", "&nbsp;%")
