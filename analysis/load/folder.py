@@ -28,7 +28,7 @@ def from_folder(path: str | Path) -> StudyData:
     """Read a study folder, packed or not, finished or not.
 
     Raises:
-        AnalysisError: There is no study, or it has no trial yet.
+        AnalysisError: There is no study, or it has not begun.
         RecordError: The records cannot be trusted.
     """
     folder = StudyFolder(Path(path))
@@ -52,13 +52,13 @@ def from_folder(path: str | Path) -> StudyData:
         )
     reader = _Reader(identity, folder.records)
     scan = reader.scan
-    if not reader.ledger.rows:
+    if not reader.sessions:
         raise AnalysisError(
             where=str(path),
-            rule="a table needs a trial",
+            rule="a study needs a session",
             got=f"none yet ({scan.num_lines} other records)",
-            fix="Wait for the first one.",
-            code="study-without-trials",
+            fix="Wait until it has begun, or restore records.jsonl from a backup.",
+            code="study-without-sessions",
         )
     trials = reader.trials(_get(identity.spec, "resources", "num_learners"))
     runs = runs_frame(identity.name, trials, where=str(folder.records))
@@ -93,7 +93,7 @@ def _way_out(path: str | Path) -> str:
         return f"Give one of the studies in it, {', '.join(str(Path(path) / name) for name in inside[:_SHOWN])}."
     if near := difflib.get_close_matches(Path(path).name, beside, n=1):
         return f"Did you mean '{Path(path).parent / near[0]}'?"
-    return "Give for instance studies/quickstart, or a tracking URI and the name of the study."
+    return "Give for instance studies/quickstart, or a tracking URI such as sqlite:///mlflow.db and the study's name."
 
 
 def _studies(folder: Path) -> list[str]:

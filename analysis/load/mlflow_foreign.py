@@ -233,7 +233,7 @@ def _problems(
     if not read:
         yield (
             f"The histories of {len(runs):,} runs were not read: rates, times per iteration and phases are NA. "
-            "`from_mlflow(…, histories=True)` reads them."
+            "`analysis.open(…, histories=True)` reads them."
         )
         return
     notes = Counter(note for each in details.values() for note in each.notes)

@@ -135,5 +135,5 @@ def _missing(frame: pd.DataFrame, runs: Sequence[StoredRun], *, read: bool) -> I
         yield (
             f"The histories of {len(frame):,} runs were not read: phases and CPU pressure are NA. The time per "
             f"iteration of {implied:,} runs follows from their latest values, since all their "
-            "batches had one size. `from_mlflow(…, histories=True)` reads the histories."
+            "batches had one size. `analysis.open(…, histories=True)` reads the histories."
         )

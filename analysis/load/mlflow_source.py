@@ -120,7 +120,7 @@ def _parent(store: Store, experiment: Experiment, parents: Sequence[StoredRun], 
         where=f"{store.shown}: experiment {experiment.name!r}",
         rule=rule,
         got=got,
-        fix=f"Give study= one of {ids}.",
+        fix=f"Name one of {ids}.",
         code="ambiguous-study",
     )
 

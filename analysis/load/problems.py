@@ -57,7 +57,7 @@ def _state(runs: pd.DataFrame, ledger: Ledger) -> Iterator[str]:
 def outcome_problems(runs: pd.DataFrame) -> Iterator[str]:
     """Yield how many trials failed, and why."""
     failed = runs[runs["status"] == "failed"]
-    if len(failed) == len(runs):
+    if len(runs) and len(failed) == len(runs):
         yield (
             f"All {len(runs)} trials failed: no time and no return can be shown, only the reasons. "
             f"Most often: {most_frequent(failed['reason'])}"

@@ -6,13 +6,14 @@ from analysis.load.folder import from_folder
 from analysis.load.study_data import StudyData
 
 
-def open_study(source: str | Path, *, study: str | None = None) -> StudyData:
+def open_study(source: str | Path, *, study: str | None = None, histories: bool | None = None) -> StudyData:
     """Read a study from wherever it is.
 
     Args:
         source: A study folder, or an MLflow tracking URI such as `sqlite:///mlflow.db` or `http://host:5000`.
         study: Name of the study or experiment in MLflow, or of the study in a folder of studies; not needed where
             there is one.
+        histories: Of a study in MLflow, whether to read the metric histories of every run; None: where there are few.
 
     Raises:
         AnalysisError: There is no such study, or nothing in it to show.
@@ -20,7 +21,7 @@ def open_study(source: str | Path, *, study: str | None = None) -> StudyData:
         TrackingError: The tracking URI does not answer.
     """
     if "://" in str(source):
-        return from_mlflow(str(source), study=study)
+        return from_mlflow(str(source), study=study, histories=histories)
     inside = study is not None and not (Path(source) / "study.json").exists()
     return from_folder(Path(source) / str(study) if inside else source)
 

@@ -301,7 +301,7 @@ def assert_nothing_wrong_is_shown(study, whole, name):
     for call in (status, frames):
         result, said = told(call, study)
         if said:
-            assert name in said or "no trial" in said or "needs a trial" in said, said
+            assert name in said or "no trial" in said or "needs a session" in said, said
         elif name == "study.json":
             raise AssertionError("a damaged identity was taken for whole")
         elif call is status:
@@ -545,7 +545,7 @@ def test_packed_records_that_are_damaged_are_named(certified, tmp_path, damage):
     file.write_bytes(DAMAGES[damage](file.read_bytes()))
     for call in (frames, verify):
         said = told(call, packed)[1]
-        assert "records.jsonl.xz" in said or "needs a trial" in said, said
+        assert "records.jsonl.xz" in said or "needs a session" in said, said
     result, said = told(status, packed)
     assert "records.jsonl.xz" in said or result.problems or not result.num_ended
 

@@ -10,6 +10,7 @@ import orjson
 import pandas as pd
 import pytest
 
+import analysis
 from analysis import load
 from analysis.load import details, timed_sums
 from study.errors import AnalysisError, RecordError
@@ -291,9 +292,21 @@ def test_nothing_to_show_is_an_error_with_a_way_out(tmp_path):
     folder = synthetic.make_folder(tmp_path / "empty", "sqlite:////nowhere.db")
     with pytest.raises(AnalysisError, match=r"must have records, got none.*Fix"):
         load.from_folder(folder.path)
-    synthetic.append(folder, synthetic.opened())
-    with pytest.raises(AnalysisError, match=r"needs a trial, got none yet.*Fix"):
+    folder.records.write_bytes(b"")
+    with pytest.raises(AnalysisError) as raised:
         load.from_folder(folder.path)
+    assert raised.value.code == "study-without-sessions"
+
+
+def test_a_study_without_a_trial_says_so_in_its_answer(tmp_path):
+    folder = synthetic.make_folder(tmp_path / "empty", "sqlite:////nowhere.db")
+    synthetic.append(folder, synthetic.opened())
+    study = analysis.open(folder.path)
+    assert study.trials.empty and study.estimates().empty and study.curves.empty
+    assert study.answer().sentence == "No answer yet: 0 of 3 trials have ended."
+    assert all(table.empty or table.key == "T1" for table in study.tables)
+    assert not any(figure.drawn for figure in study.figures)
+    assert not any("failed" in problem for problem in study.problems)
 
 
 def test_names_of_folders_are_suggested(study):
