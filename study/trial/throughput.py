@@ -81,8 +81,5 @@ class KeptRunners:
     def end(self) -> None:
         """End the processes that no trial needs any more."""
         actors, self._actors = self._actors, []
-        if actors:
-            import ray
-
-            for actor in actors:
-                ray.kill(actor)
+        for actor in actors:
+            ray.kill(actor)
