@@ -1,5 +1,6 @@
 """Which Ray a study joins, the shape of a private one, and the watch over its servers."""
 
+import os
 import socket
 import threading
 
@@ -8,6 +9,7 @@ import pytest
 from study.cluster import connection
 from study.cluster.address import check_address, resolve_address
 from study.cluster.connection import RayWatch, local_shape, private_shape
+from study.cluster.environment import environment
 from study.errors import ClusterError
 from tests.spaces import spec
 
@@ -37,6 +39,15 @@ def test_a_private_ray_hands_out_the_cores_and_no_less_than_the_largest_trial_re
     assert (real.num_cpus, real.physical_cpus) == (301, here.physical_cpus)
     (emulated,) = private_shape(spec(**many, execution="emulated", parameters__train_batch_size=300)).nodes
     assert emulated.num_cpus == here.physical_cpus
+
+
+def test_variables_are_set_and_unset_for_a_while(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with pytest.raises(ZeroDivisionError), environment({"RAY_ADDRESS": None, "RAY_AUTH_MODE": "token"}):
+        assert ("RAY_ADDRESS" in os.environ, os.environ["RAY_AUTH_MODE"]) == (False, "token")
+        _ = 1 / 0
+    assert (os.environ["RAY_ADDRESS"], "RAY_AUTH_MODE" in os.environ) == ("auto", False)
 
 
 @pytest.fixture
