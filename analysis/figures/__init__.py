@@ -2,6 +2,6 @@
 
 from analysis.figures.catalogue import all_figures, figure_of
 from analysis.figures.figure import Figure, absent
-from analysis.figures.learning import Importance, importance
+from analysis.figures.trials import Importance, importance
 
 __all__ = ["Figure", "Importance", "absent", "all_figures", "figure_of", "importance"]

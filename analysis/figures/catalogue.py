@@ -5,10 +5,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from analysis.figures import clock, learning
+from analysis.figures import clock, curves, learning, trials
 from analysis.figures.figure import Figure, absent
-from analysis.figures.learning import Importance
-from analysis.figures.learning import importance as importance_figure
+from analysis.figures.trials import Importance
+from analysis.figures.trials import importance as importance_figure
 from study.errors import AnalysisError
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ MAKERS: "Mapping[str, tuple[str, Callable[[Study], Figure]]]" = MappingProxyType
         "weak_efficiency": (clock.WEAK, clock.weak_efficiency),
         "phases": (clock.PHASES, clock.phases),
         "score": (learning.SCORE, learning.score),
-        "return_steps": (learning.CURVES["env_steps"], partial(learning.return_curves, against="env_steps")),
-        "return_wall_clock": (learning.CURVES["wall_time_s"], partial(learning.return_curves, against="wall_time_s")),
+        "return_steps": (curves.CURVES["env_steps"], partial(curves.return_curves, against="env_steps")),
+        "return_wall_clock": (curves.CURVES["wall_time_s"], partial(curves.return_curves, against="wall_time_s")),
         "steps_to_target": (
             learning.TARGETS["steps_to_target"],
             partial(learning.to_target, quantity="steps_to_target"),
@@ -31,7 +31,7 @@ MAKERS: "Mapping[str, tuple[str, Callable[[Study], Figure]]]" = MappingProxyType
             learning.TARGETS["time_to_target_s"],
             partial(learning.to_target, quantity="time_to_target_s"),
         ),
-        "front": (learning.FRONT, learning.cost_return_front),
+        "front": (trials.FRONT, trials.cost_return_front),
     }
 )
 """Key -> subject and maker, in the order of a report; `importance` comes last and needs what Optuna computed."""

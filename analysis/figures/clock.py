@@ -103,7 +103,8 @@ def _efficiency(study: "Study", rows: pd.DataFrame, key: str, subject: str, form
         alone = frame["series"].nunique() == 1 or frame["panel"].nunique() > 1
         frame["series" if alone else "panel"] = kinds  # two lines in one panel, or a panel for each
     last, reference = first.iloc[-1], first.iloc[0]
-    title = f"{counted(int(last['num_env_runners']), 'runner')} give {number(last['value'], 2)} of the ideal"
+    grown = "With the batch grown, " if key.startswith("weak") else ""
+    title = f"{grown}{counted(int(last['num_env_runners']), 'runner')} give {number(last['value'], 2)} of the ideal"
     ends = per_runner.sort_values("num_env_runners").groupby("series", sort=False).last()
     if len(ends) > 1:
         low, high = (number(float(each), 2) for each in (ends["value"].min(), ends["value"].max()))
