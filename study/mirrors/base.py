@@ -233,14 +233,7 @@ class Follower:
         on_ready: Callable[[], None] = lambda: None,
         on_away: Callable[[str, Exception], None] = lambda reason, error: None,
     ) -> None:
-        """Prepare to follow; nothing is sent yet.
-
-        Args:
-            mirror: Of the place.
-            orders: When to stop.
-            on_ready: Called when the study is in the place, and its driver at work.
-            on_away: Called once for each reason why nothing can be sent.
-        """
+        """`on_ready` is called when the study is in the place, `on_away` once for each reason why it is not."""
         self._mirror, self._orders = mirror, orders
         self._on_ready, self._on_away = on_ready, on_away
         self._delay, self._failures, self._reason, self._done = 0.0, 0, "", False
@@ -315,12 +308,8 @@ class Synced:
 def sync(mirror: Mirror, *, timeout_s: float = SYNC_TIMEOUT_S) -> Synced:
     """Send to a place what it has not got, in the foreground.
 
-    Args:
-        mirror: Of the place.
-        timeout_s: Seconds without progress after which to give up.
-
     Raises:
-        TrackingError: The place does not answer, or another mirror is at work.
+        TrackingError: The place has not answered for `timeout_s` seconds, or another mirror is at work.
         RecordError: The records cannot be trusted, or the place knows trials that they do not.
     """
     follower = Follower(mirror, _Foreground(mirror.folder, timeout_s))

@@ -9,7 +9,7 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from study.engine import UNKNOWN, engine_of, engine_of_space
 from study.harmless import mask_credentials
@@ -79,15 +79,12 @@ class Point:
     """Environment steps trained on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """What MLflow shows as the dataset of a trial: the environment that it learns in."""
+class Environment(NamedTuple):
+    """What MLflow shows as the dataset of a trial; `source` is all that the space says about it, `digest` of that."""
 
     name: str
     digest: str
-    """Of everything that the space says about it."""
     source: str
-    """That, as JSON."""
 
 
 def environment_of(spec: StudySpec) -> Environment:

@@ -47,18 +47,9 @@ def asked_place(folder: StudyFolder, tracking_uri: str | None, *, attach: bool) 
 def attach(
     files: Iterable[Path], root: Path, *, tracking_uri: str, name: str, study_id: str, to: str = ARTIFACTS
 ) -> str:
-    """Copy files to the artifacts of a study's run; what is there under these names is replaced.
+    """Copy files inside of `root` to the artifacts of a study's run, in the folder `to`, and return the id of the run.
 
-    Args:
-        files: The files, inside of `root`.
-        root: Their folder.
-        tracking_uri: Where the study's MLflow is; nothing is created there.
-        name: Of the study, which is that of its experiment.
-        study_id: Of the study.
-        to: Folder among the run's artifacts.
-
-    Returns:
-        The id of the run.
+    Files of equal names are replaced there. `name` is that of the study, and so of its experiment.
 
     Raises:
         TrackingError: MLflow does not answer, does not know the study, or does not take files.
@@ -72,12 +63,6 @@ def attach(
 
 def publish_answer(markdown: str, *, tracking_uri: str, name: str, study_id: str) -> None:
     """Show the answer of a study on the page of its run in MLflow, in place of an earlier one.
-
-    Args:
-        markdown: The answer.
-        tracking_uri: Where the study's MLflow is.
-        name: Of the study, which is that of its experiment.
-        study_id: Of the study.
 
     Raises:
         TrackingError: MLflow does not answer, or does not know the study.

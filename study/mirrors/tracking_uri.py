@@ -171,14 +171,10 @@ def with_time_limits(uri: str) -> str:
 
 
 def reach(uri: str, place: str) -> None:
-    """Connect to a database once, if `uri` is that of a server.
+    """Connect to a database once, if `uri` is that of a server; `place` is what the message calls it.
 
     MLflow would try for two minutes, without a word, before it says why it cannot; and neither MLflow nor Optuna says
     what is wrong where Python lacks the driver or the database an encoding.
-
-    Args:
-        uri: Of any place; only databases on servers are asked.
-        place: What the URI is called, for the message.
 
     Raises:
         TrackingError: `uri` is none, Python has no driver for the database, or it is not encoded in UTF8.
