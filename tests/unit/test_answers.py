@@ -8,7 +8,9 @@ import pytest
 
 import analysis
 from analysis.answers import Answer, Number, Unknown
+from analysis.opened import Study
 from tests.planted import Truth, planted_folder
+from tests.unit.test_report import data
 
 EXAMPLES = Path(analysis.__file__).parent
 
@@ -126,3 +128,16 @@ def test_one_quantity_has_one_interval_in_every_table_and_answer(name):
             assert shown <= known[quantity], (table.key, column.name)
             checked += len(shown)
     assert checked > 1
+
+
+@pytest.mark.parametrize("kind", ["search", "throughput", "holdup", "foreign"])
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [("failed", "All 2 trials failed"), ("running", "No answer yet: 0"), ("interrupted", "No answer")],
+)
+def test_a_study_without_results_says_what_is_there_and_what_is_missing(kind, status, said):
+    rows = [{"status": status, "timing": None, "reason": "it broke"} for _ in range(2)]
+    answer = Study(data(rows, kind=kind, sheet={"num_trials": 5})).answer()
+    assert answer.sentence.startswith(said if status != "failed" or kind != "holdup" else "")
+    assert answer.unknown
+    assert "nan" not in answer.to_text().lower().split()
