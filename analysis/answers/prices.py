@@ -115,6 +115,51 @@ def price_list(workload: Workload, price_per_cpu_hour: float | None = None) -> T
     )
 
 
+def target_prices(rows: Iterable[Row], price_per_cpu_hour: float | None = None) -> Table | None:
+    """Return what reaching the target costs with each setting whose clock was measured; None where there is none.
+
+    Args:
+        rows: Estimates of a study.
+        price_per_cpu_hour: In any currency; None: without costs.
+    """
+    found: dict[tuple[object, ...], dict[str, Row]] = {}
+    for row in rows:
+        if row.quantity in ("time_to_target_s", "cpu_hours_to_target") and row.basis == "measured":
+            cell = row.cell
+            key = cell.num_env_runners, cell.train_batch_size, cell.arm or cell.workload
+            found.setdefault(key, {})[row.quantity] = row
+    known = [(key, some) for key, some in found.items() if "time_to_target_s" in some]
+    known = sorted(known, key=lambda pair: pair[1]["time_to_target_s"].estimate.value)[:MOST_ROWS]
+    if not known:
+        return None
+    hours = [_times(some["time_to_target_s"].estimate, 1 / 3600) for _, some in known]
+    costs = [some["cpu_hours_to_target"].estimate if len(some) > 1 else None for _, some in known]
+    columns = [
+        TableColumn(name="num_env_runners", unit="1", label="runners", meaning="Environment runners."),
+        TableColumn(name="train_batch_size", unit="1", label="batch", meaning="Env steps per iteration."),
+        TableColumn(name="setting", unit="", meaning="What tells this setting from the others."),
+        TableColumn(name="hours", unit="1", label="hours to the target", meaning="Training.", estimate=True),
+        TableColumn(name="cpu_hours", unit="1", label="CPU-hours to the target", meaning="Reserved.", estimate=True),
+    ]
+    frame: dict[str, list[object]] = {
+        name: [key[place] for key, _ in known] for place, name in enumerate(each.name for each in columns[:3])
+    }
+    frame |= estimate_columns("hours", hours) | estimate_columns("cpu_hours", costs)
+    if price_per_cpu_hour is not None:
+        meaning = f"CPU-hours at {price_per_cpu_hour:g} each."
+        columns.append(TableColumn(name="cost", unit="1", meaning=meaning, estimate=True))
+        frame |= estimate_columns("cost", [each and _times(each, price_per_cpu_hour) for each in costs])
+    return Table(
+        key="prices",
+        title="What reaching the target costs, the soonest first",
+        frame=make_frame(frame),
+        columns=tuple(columns),
+        n=sum(each.n for each in hours),
+        conclusion="Prices of reaching the target, measured.",
+        first=("train_batch_size", "setting", "hours", "cpu_hours"),
+    )
+
+
 MEANINGS: Mapping[str, str] = {
     "env_steps_per_s": "Environment steps per second.",
     "hours_per_million_steps": "Hours of training for a million environment steps.",

@@ -9,7 +9,7 @@ import orjson
 import pandas as pd
 
 from analysis.answers.answer import Answer, Number, Unknown
-from analysis.answers.prices import main_workload, price_list
+from analysis.answers.prices import main_workload, price_list, target_prices
 from analysis.answers.progress import nothing_yet, unfinished
 from analysis.answers.words import (
     clocks_counted,
@@ -81,7 +81,8 @@ def search_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: flo
         facts=tuple(_facts(found, data, results.engine)),
         numbers=tuple(_numbers(best, found, target)),
         rows=_rows([by_scale[scale] for scale in sorted(by_scale)], found),
-        prices=price_list(workload, price_per_cpu_hour) if workload is not None else None,
+        prices=target_prices(rows, price_per_cpu_hour)
+        or (price_list(workload, price_per_cpu_hour) if workload else None),
         unknown=(*unfinished(data), *_unknown(best, found, data)),
         figure="score" if len(by_scale) > 1 else "return_steps",
     )

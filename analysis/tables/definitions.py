@@ -6,7 +6,7 @@ THROUGHPUT = (
 )
 SPEED_UP = "S(n), speed-up: T(n_ref) / T(n), T the seconds per iteration, at equal workload fingerprint."
 EFFICIENCY = (
-    "Efficiency per runner: S n_ref / n, and per CPU: S P_ref / P; both may exceed 1. None per CPU where environments "
+    "Efficiency per runner: S n_ref / n, and per CPU: S P_ref / P; both may exceed 1. Not per CPU where environments "
     "wait: their processes may share cores, and CPUs reserved are then not CPUs used."
 )
 MARGINAL = "Marginal efficiency: d ln X / d ln P from the row before; 1: a CPU more gives its full share, 0: nothing."

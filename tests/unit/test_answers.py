@@ -10,6 +10,8 @@ import analysis
 from analysis.answers import Answer, Number, Unknown
 from analysis.opened import Study
 from tests.planted import Truth, planted_folder
+from tests.unit.tables_data import run
+from tests.unit.tables_data import study as built_study
 from tests.unit.test_report import data
 
 EXAMPLES = Path(analysis.__file__).parent
@@ -141,3 +143,17 @@ def test_a_study_without_results_says_what_is_there_and_what_is_missing(kind, st
     assert answer.sentence.startswith(said if status != "failed" or kind != "holdup" else "")
     assert answer.unknown
     assert "nan" not in answer.to_text().lower().split()
+
+
+def test_a_search_with_measured_clocks_has_prices_to_the_target():
+    columns = {"env_steps_to_target": 20_000, "env_steps": 60_000, "final_return": 500.0, "score": 1.0}
+    rows = [
+        run(2 * seed + place, runners=2, batch=batch, seed=seed, iteration_time_s=batch / 1_000, **columns)
+        for seed in range(1, 6)
+        for place, batch in enumerate((1_000, 4_000))
+    ]
+    answer = Study(built_study(rows)).answer(price_per_cpu_hour=2.0)
+    prices = answer.prices.frame
+    assert prices["hours"].tolist() == pytest.approx([20 / 3600, 20 / 3600], rel=0.1)
+    assert np.allclose(prices["cost"], 2 * prices["cpu_hours"])
+    assert np.allclose(prices["cpu_hours"], prices["hours"] * 3)
