@@ -11,7 +11,7 @@ import typer
 from study.cli.tables import answer_of
 from study.console import say, terminal
 from study.errors import StudyError, TrackingError
-from study.harmless import mask_credentials
+from study.harmless import mask_credentials, one_line
 from study.mirrors.base import SYNC_TIMEOUT_S, Mirror
 from study.mirrors.base import sync as catch_up
 from study.mirrors.mlflow_mirror import MlflowMirror
@@ -154,6 +154,6 @@ def show_answer(folder: StudyFolder, tracking_uri: str, answer: "Answer | str | 
     try:
         markdown = answer.to_markdown()
         publish_answer(markdown, tracking_uri=tracking_uri, name=identity.name, study_id=identity.study_id)
-    except StudyError as error:
-        return f"MLflow does not show the answer: {error}"
+    except Exception as error:  # noqa: BLE001 (the study went well, whatever becomes of its answer)
+        return f"MLflow does not show the answer: {one_line(str(error))}"
     return ""
