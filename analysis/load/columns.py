@@ -156,37 +156,18 @@ EVALUATION_COLUMNS: Mapping[str, Column] = _declared(
 
 
 def check(frame: pd.DataFrame, columns: Mapping[str, Column], *, where: str) -> pd.DataFrame:
-    """Return `frame` if it is what `columns` declare: the same columns in the same order, types, no gaps in required.
+    """Return `frame` if no required column has a gap.
 
     Args:
-        frame: The frame.
+        frame: With the declared columns, in their types (`arrays.frame_of`).
         columns: Its declaration.
         where: File or store that it was read from, for the message.
 
     Raises:
-        AnalysisError: It is not; names the place, the run and the column.
+        AnalysisError: A required value is missing; names the place, the run and the column.
     """
-    if list(frame.columns) != list(columns):
-        missing = [name for name in columns if name not in frame]
-        extra = [str(name) for name in frame.columns if name not in columns]
-        raise AnalysisError(
-            where=where,
-            rule="the frame must have its declared columns in their order",
-            got=f"missing {missing or 'none'}, undeclared {extra or 'none'}",
-            fix="Declare them in analysis/load/columns.py.",
-            code="undeclared-columns",
-        )
-    for name, column in columns.items():
-        dtype = frame[name].dtype
-        if str(dtype) != column.dtype:
-            raise AnalysisError(
-                where=where,
-                rule=f"column {name} must be of type {column.dtype}",
-                got=dtype,
-                fix="Convert it where it is read.",
-                code="bad-column-type",
-            )
-        if column.required and frame[name].isna().any():
+    for name in (each.name for each in columns.values() if each.required):
+        if frame[name].isna().any():
             row = int(frame[name].isna().to_numpy().argmax())
             run = "" if name == "trial" or pd.isna(frame["trial"].iloc[row]) else f", trial {frame['trial'].iloc[row]}"
             raise AnalysisError(

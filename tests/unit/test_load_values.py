@@ -154,15 +154,9 @@ def some_runs(tmp_path):
     return load.from_folder(folder.path).runs
 
 
-def test_a_frame_that_is_not_as_declared_is_refused(tmp_path):
+def test_a_required_value_must_be_there(tmp_path):
     runs = some_runs(tmp_path)
-    assert check(runs, RUN_COLUMNS, where="here") is runs
-    with pytest.raises(AnalysisError, match=r"here: .*missing \['lr'\], undeclared none"):
-        check(runs.drop(columns="lr"), RUN_COLUMNS, where="here")
-    with pytest.raises(AnalysisError, match=r"undeclared \['luck'\]"):
-        check(runs.assign(luck=1), RUN_COLUMNS, where="here")
-    with pytest.raises(AnalysisError, match="column lr must be of type Float64, got float64"):
-        check(runs.astype({"lr": "float64"}), RUN_COLUMNS, where="here")
+    assert {name: str(runs[name].dtype) for name in runs} == {name: each.dtype for name, each in RUN_COLUMNS.items()}
     runs.loc[1, "status"] = pd.NA
     with pytest.raises(AnalysisError, match="row 1, trial 1: column status must have a value"):
         check(runs, RUN_COLUMNS, where="here")
