@@ -134,7 +134,9 @@ def test_the_ideal_line_goes_through_the_smallest_scale(planted):
     assert ideal["num_env_runners"].tolist() == [1, most]
     assert ideal["value"].tolist() == pytest.approx([first, most * first])
     predicted = drawn[drawn["kind"] == "predicted"]
-    assert set(predicted["basis"]) <= {"predicted", "extrapolated"}
+    assert set(predicted["basis"]) == {"predicted", "extrapolated"}
+    assert set(drawn["kind"]) == {"measured", "predicted"}
+    assert set(drawn.loc[drawn["kind"] == "measured", "basis"]) == {"measured"}
     assert most <= 2 * 46
 
 

@@ -185,6 +185,7 @@ def test_scores_are_means_with_failures_as_zero():
     expected = mean_interval([0.9, 1.0, 0.0])
     assert means.loc[10, ["value", "low", "high"]].tolist() == [expected.value, expected.low, expected.high]
     assert "1 failed run counted as 0" in figure.caption
+    assert sorted(figure.frame.loc[figure.frame["kind"] == "run", "value"]) == [0.0, 0.9, 1.0]
     assert means.loc[46, ["low", "high"]].isna().all()
 
 
@@ -216,6 +217,12 @@ def test_the_front_holds_the_runs_that_no_other_beats():
         }
         assert set(some.loc[some["on_front"], "trial"]) == best
     assert "1 failed run" in figure.caption
+
+
+def test_of_two_equal_returns_the_cheaper_one_is_on_the_front():
+    runs = [run(0, cpu_s_spent=2.0), run(1, cpu_s_spent=1.0), run(2, cpu_s_spent=3.0, final_return=120.0)]
+    frame = figure_of(of(runs), "front").frame
+    assert frame.loc[frame["on_front"], "trial"].tolist() == [1, 2]
 
 
 def test_far_outliers_do_not_flatten_the_front():
