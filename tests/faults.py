@@ -210,7 +210,7 @@ FAULTS = (
         what="neighbouring runners share seeds",
         old="_seed(seed, _TRAINING, runner_index * _LANES_PER_RUNNER + env_index)",
         new="_seed(seed, _TRAINING, runner_index + env_index)",
-        tests=("test_seeds.py",),
+        tests=("test_lanes.py",),
     ),
     Fault(
         subject="learning",
