@@ -17,6 +17,7 @@ from typing import Any
 import sqlalchemy
 
 from study.errors import TrackingError
+from study.metrics import METRICS
 from study.mirrors.tracking_uri import check_tracking_uri
 from study.records.folder import StudyFolder
 
@@ -147,7 +148,7 @@ def expected_points(folder: StudyFolder) -> dict[tuple[int, int], Points]:
                 values = {"startup_time_s": line["startup_time_s"]}
             case "iteration":
                 metrics = line["metrics"]
-                values = {name: value for name, value in metrics.items() if name not in HIDDEN}
+                values = {name: value for name, value in metrics.items() if METRICS[name].mirrored}
                 values |= {"wall_time_s": line["wall_time_s"], "env_steps": step}
                 if metrics["num_episodes"]:
                     values["training_return"] = metrics["episode_return_sum"] / metrics["num_episodes"]
@@ -171,10 +172,6 @@ def assert_mirrored(folder: StudyFolder, database: Database, name: str = "demo")
     assert {key: dict(run.points) for key, run in runs.items() if run.points} == wanted
     latest = {trial: max(attempt for other, attempt in runs if other == trial) for trial, _ in runs}
     assert all(run.active == (attempt == latest[trial]) for (trial, attempt), run in runs.items())
-
-
-HIDDEN = {"rest_time_s", "episode_return_sum"}
-"""Metrics of the synthetic records that `study.metrics` keeps from MLflow."""
 
 
 class Server:
