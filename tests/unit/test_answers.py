@@ -12,6 +12,7 @@ from analysis.opened import Study
 from tests.planted import Truth, planted_folder
 from tests.unit.tables_data import run
 from tests.unit.tables_data import study as built_study
+from tests.unit.test_recommended_commands import check
 from tests.unit.test_report import data
 
 EXAMPLES = Path(analysis.__file__).parent
@@ -157,3 +158,11 @@ def test_a_search_with_measured_clocks_has_prices_to_the_target():
     assert prices["hours"].tolist() == pytest.approx([20 / 3600, 20 / 3600], rel=0.1)
     assert np.allclose(prices["cost"], 2 * prices["cpu_hours"])
     assert np.allclose(prices["cpu_hours"], prices["hours"] * 3)
+
+
+@pytest.mark.parametrize("name", ["example_throughput", "example_study", "example_coinrun", "example_table"])
+def test_every_recommended_command_is_one_that_the_command_line_takes(name):
+    commands = [each.command for each in analysis.open(EXAMPLES / name).answer().unknown if each.command]
+    assert commands
+    for command in commands:
+        check(command)
