@@ -7,7 +7,7 @@ from typing import Any
 from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.progress import complete, progress, resume
 from analysis.answers.search import candidates
-from analysis.answers.words import clocks_counted, interval, known, listed, run_again, runners, said, to_copy
+from analysis.answers.words import clocks_counted, interval, known, run_again, runners, said, to_copy
 from analysis.estimates import Results, Row
 from analysis.estimates.certificate import estimate_of
 from analysis.estimates.settings import ARMS
@@ -15,6 +15,7 @@ from analysis.load.study_data import StudyData
 from analysis.tables.grid import TableColumn
 from analysis.tables.table import Table, estimate_columns, make_frame
 from study.space.parameters import SCALE
+from study.text import listed
 
 
 def holdup_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: float | None) -> Answer:

@@ -17,7 +17,6 @@ from analysis.answers.words import (
     in_words,
     interval,
     known,
-    listed,
     minutes,
     run_again,
     runners,
@@ -34,6 +33,7 @@ from analysis.tables.table import Table, estimate_columns, make_frame
 from study.space.domains import Range
 from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
+from study.text import listed
 
 NEW_SEEDS = 5
 """Runs of the best setting that the recommended command starts: the fewest of which a mean has a useful interval."""

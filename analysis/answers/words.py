@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.load.study_data import StudyData
 from analysis.tables.numbers import fixed
 from study.statistics import Estimate
-from study.text import duration
+from study.text import duration, listed
 
 WORDS: Mapping[str, str] = {
     "train_batch_size": "batch",
@@ -38,12 +38,6 @@ CLOCKS: Mapping[str, str] = {
 def runners(number: int) -> str:
     """Return `1 runner`, `46 runners`."""
     return f"{number:,} runner{'' if number == 1 else 's'}"
-
-
-def listed(words: Iterable[object]) -> str:
-    """Return "a, b and c"."""
-    *first, last = map(str, words)
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def said(value: float, digits: int = 3) -> str:
