@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.estimates.frame import Basis, Cell, Row
-from analysis.estimates.settings import ARMS, small_scale
+from analysis.estimates.settings import arm_in_words, small_scale
 from analysis.load import StudyData
 from study.errors import StudyError
 from study.records.folder import StudyFolder
@@ -61,13 +61,11 @@ def certificate_rows(data: StudyData, content: dict[str, Any] | str) -> Iterator
     for check in content["verdict"]["checks"].values():
         rule, _, scale = check["name"].partition("@")
         if rule in CHECKS and (value := estimate_of(check["value"])) is not None:
-            cell = Cell(workload=environment, arm=_arm("winner", small), num_env_runners=int(scale))
+            cell = Cell(workload=environment, arm=arm_in_words("winner", small), num_env_runners=int(scale))
             yield Row(cell=cell, quantity=CHECKS[rule], estimate=value, basis=basis)
     for name, row in content["comparisons"]["rows"].items():
         if (value := estimate_of(row["difference"])) is not None:
-            cell = Cell(workload=environment, arm=_arm(name, small), num_env_runners=int(content["scales"]["target"]))
+            cell = Cell(
+                workload=environment, arm=arm_in_words(name, small), num_env_runners=int(content["scales"]["target"])
+            )
             yield Row(cell=cell, quantity="score_lead", estimate=value, basis=basis)
-
-
-def _arm(name: str, small: int | None) -> str:
-    return ARMS.get(name, name).format(small=small or "few")

@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.load import StudyData
 from analysis.scaling.selection import at_their_scale, texts
 from analysis.scaling.targets import ENDED, judged
-from study.text import number
+from study.text import count, number
 
 WORDS: Mapping[str, str] = MappingProxyType(
     {
@@ -36,10 +36,10 @@ ARMS: Mapping[str, str] = MappingProxyType(
     {
         "winner": "the chosen setting",
         "winner_stock": "the chosen setting, RLlib's own runner",
-        "best_small": "the best of {small} runners",
-        "best_small_unchanged": "the best of {small} runners, unchanged",
-        "best_small_batch_grown": "the best of {small} runners, batch grown",
-        "best_small_minibatch_grown": "the best of {small} runners, minibatch grown",
+        "best_small": "the best of {small}",
+        "best_small_unchanged": "the best of {small}, unchanged",
+        "best_small_batch_grown": "the best of {small}, batch grown",
+        "best_small_minibatch_grown": "the best of {small}, minibatch grown",
         "naive_growth": "RLlib's defaults, batch grown",
         "rllib_defaults": "RLlib's defaults",
         "published": "the published setting",
@@ -64,6 +64,18 @@ class Setting:
     name: str
     num_env_runners: int
     runs: pd.DataFrame
+
+
+def arm_in_words(name: str, small: int | None, *, unnamed: str | None = None) -> str:
+    """Return what an arm or baseline is called, without its scale.
+
+    Args:
+        name: In the records, such as `best_small_batch_grown`.
+        small: The small scale of a hold-up study.
+        unnamed: What to return for a name that is not in `ARMS`; None: the name itself.
+    """
+    known = ARMS.get(name, name.replace("_", " ") if unnamed is None else unnamed)
+    return known.format(small="few runners" if small is None else count(small, "runner"))
 
 
 def small_scale(data: StudyData) -> int | None:
@@ -119,7 +131,7 @@ def names_of(runs: pd.DataFrame, keys: "pd.Series[Any]", *, small: int | None) -
     names: dict[tuple[str, int], str] = {}
     taken: dict[str, list[str]] = {}
     for key, scale in places.size().index.tolist():
-        arm = ARMS.get(str(arms.get((key, scale))), "").format(small=small or "few")
+        arm = arm_in_words(str(arms.get((key, scale))), small, unnamed="")
         name = arm or _in_words(key, varying, same) or "the only setting"
         others = taken.setdefault(name, [])
         if key not in others:

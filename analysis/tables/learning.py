@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.estimates.certificate import estimate_of
 from analysis.estimates.results import Results
-from analysis.estimates.settings import ARMS, arms_of_trials, small_scale
+from analysis.estimates.settings import ARMS, arm_in_words, arms_of_trials, small_scale
 from analysis.load import StudyData
 from analysis.scaling.results import GoodputGroup, GoodputRow
 from analysis.tables import definitions as words
@@ -199,14 +199,14 @@ def _certificate(content: Mapping[str, Any], data: StudyData) -> Table:
 
 def _with_names(text: str, small: int) -> str:
     """Return a sentence of the certificate with the settings by their names in words."""
-    for name, arm in sorted(ARMS.items(), key=lambda each: -len(each[0])):
+    for name in sorted(ARMS, key=len, reverse=True):
         if "_" in name:
-            text = re.sub(rf"`?\b{name}\b`?", arm.format(small=small), text)
+            text = re.sub(rf"`?\b{name}\b`?", arm_in_words(name, small), text)
     return text
 
 
 def _name(arm: Mapping[str, Any], small: int) -> str:
-    name = ARMS.get(arm["name"], arm["name"]).format(small=small)
+    name = arm_in_words(arm["name"], small)
     return f"{name}, in few processes" if arm["folded"] else name
 
 
