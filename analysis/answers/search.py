@@ -133,7 +133,7 @@ def _sentence(found: list[Candidate], target: float | None) -> str:
     where = f"{runners(best.num_env_runners)}{', ' + values if values else ''}"
     if len(found) == 1:
         return f"With {where} this study reached a return of {known(best.final_return)}{solved}."
-    return f"With {where} learnt best: return {known(best.final_return)}{solved}."
+    return f"The best setting has {where}: return {known(best.final_return)}{solved}."
 
 
 def _facts(found: list[Candidate], data: StudyData, engine: str) -> Iterator[str]:

@@ -53,7 +53,7 @@ def write(report: Report, out: Path, formats: Sequence[Format] = get_args(Format
     Args:
         report: The report.
         out: Folder; it is made if needed.
-        formats: Which to write.
+        formats: Which to write; pictures come with all of them but csv alone.
 
     Raises:
         AnalysisError: The folder cannot be written.
@@ -97,8 +97,9 @@ def _write(report: Report, formats: Sequence[Format], put: Callable[[str, str | 
         for form in (each for each in formats if each in writers):
             put(f"{TABLES}/{table.key}.{form}", writers[form](table))
     for figure in (each for each in report.figures if each.drawn):
-        put(f"{FIGURES}/{figure.key}.svg", figure.to_svg())
-        put(f"{FIGURES}/{figure.key}.png", figure.to_png())
+        if {*formats} != {"csv"}:
+            put(f"{FIGURES}/{figure.key}.svg", figure.to_svg())
+            put(f"{FIGURES}/{figure.key}.png", figure.to_png())
         if "csv" in formats:
             put(f"{FIGURES}/{figure.key}.csv", frame_to_csv(figure.frame))
         if "tex" in formats:

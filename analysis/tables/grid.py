@@ -131,7 +131,7 @@ class Body:
     def above(self) -> str:
         """The constant columns in a sentence; empty where there are none."""
         said = [f"{column.heading} {each.text}" for column, each in self.constant if each.value != MISSING]
-        return f"In all rows: {'; '.join(said)}." if said else ""
+        return f"The same in every row: {'; '.join(said)}." if said else ""
 
 
 def cell(column: TableColumn, row: Mapping[Any, Any]) -> Cell:
