@@ -289,7 +289,7 @@ def _refuse_status(where: str, status: int, body: str, location: str | None) -> 
         rule = "you must be allowed to read experiments"
         fix = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
         raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="server-refuses-you")
-    if status >= 500:
+    if status >= 500 and status != 501:  # MLflow knows the method that it is asked by
         fix = "See the server's log; often its database is away, or needs `mlflow db upgrade`."
         raise TrackingError(where=where, rule="the server must be healthy", got=got, fix=fix, code="server-not-healthy")
     _refuse_stranger(where, got)

@@ -220,10 +220,12 @@ class Nothing(BaseHTTPRequestHandler):
 def test_an_address_where_something_else_answers():
     with HTTPServer(("127.0.0.1", 0), Nothing) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        address = f"127.0.0.1:{server.server_port}"
-        assert "not Ray" in str(refused("run", "space.yaml", "--address", address))
-        assert "MLflow" in str(refused("run", "space.yaml", "--tracking-uri", f"http://{address}"))
-        server.shutdown()
+        try:
+            address = f"127.0.0.1:{server.server_port}"
+            assert "not Ray" in str(refused("run", "space.yaml", "--address", address))
+            assert "MLflow" in str(refused("run", "space.yaml", "--tracking-uri", f"http://{address}"))
+        finally:
+            server.shutdown()  # else its thread spins on the closed socket, for as long as the tests last
 
 
 def test_auto_without_a_ray_on_this_machine():

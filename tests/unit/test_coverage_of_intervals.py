@@ -30,7 +30,6 @@ def test_the_page_has_a_row_for_every_simulated_interval():
         ("interquartile mean, none fails", 4),
         ("ratio of times to target, 20 % fail", 4),
         ("ratio of times to target, 20 % fail", 5),
-        ("median steps to target, 20 % fail", 3),
         ("speed-up, paired by block", 3),
         ("Amdahl, serial fraction", 3),
         ("Amdahl, X1", 2),
