@@ -61,16 +61,19 @@ def test_the_weights_are_those_of_real_runners(played: dict[str, dict[str, Any]]
         np.testing.assert_allclose(played[layout]["weights"][name], value, atol=1e-4)
 
 
+@pytest.mark.minutes
 def test_a_run_repeated_is_equal_to_the_bit(played: dict[str, dict[str, Any]]) -> None:
     for name, value in played["one"]["weights"].items():
         np.testing.assert_array_equal(played["again"]["weights"][name], value)
 
 
+@pytest.mark.minutes
 def test_evaluations_agree(played: dict[str, dict[str, Any]]) -> None:
     returns = [[record.returns for record in of_kind(played[name], "evaluation")] for name in LAYOUTS]
     assert returns[0] == returns[1] == returns[2] == returns[3] != []
 
 
+@pytest.mark.minutes
 def test_the_trial_reports_the_runners_that_it_emulates(played: dict[str, dict[str, Any]]) -> None:
     for name, processes, sampling in (("real", 5, 4), ("two", 3, 2), ("one", 1, 1)):
         (built,) = of_kind(played[name], "trial_built")
@@ -113,6 +116,7 @@ def test_emulation_without_lanes_is_refused() -> None:
         play("emulated", 1, iterations=1, rllib=rllib)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("learners", [2, pytest.param(1, marks=pytest.mark.heavy)])
 def test_learners_of_their_own_share_the_batch(learners: int) -> None:
     played = play("emulated", 1, iterations=2, resources__num_learners=learners, environment__id="Acrobot-v1")

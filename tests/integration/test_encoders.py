@@ -115,6 +115,7 @@ def play(execution: str, processes: int = 1, **changes: Any) -> tuple[list[dict[
         trial.close()
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("local_ray")
 def test_normalising_does_not_depend_on_who_steps_the_lanes() -> None:
     one, two = play("emulated", **NORMALIZED), play("emulated", 2, **NORMALIZED)

@@ -86,6 +86,7 @@ def learnt(records: list[Any]) -> list[list[float]]:
     return [[each.metrics[name] for name in LEARNT] for each in records if isinstance(each, Iteration)]
 
 
+@pytest.mark.minutes
 def test_a_trial_in_kept_processes_learns_what_it_learns_in_its_own() -> None:
     trial = StudyTrial(timed(batch=200, seed=1))
     try:
@@ -109,6 +110,7 @@ def test_a_trial_in_kept_processes_learns_what_it_learns_in_its_own() -> None:
     assert [each.metrics["train_batch_size_actual"] for each in second[1:]] == [400, 400]
 
 
+@pytest.mark.minutes
 def test_the_processes_of_other_runners_are_not_taken() -> None:
     trial = StudyTrial(timed(batch=200, seed=1))
     try:

@@ -17,6 +17,7 @@ from tests.security.rpc import OK, UNAUTHENTICATED
 from tests.security.watching import METHODS, watch
 
 
+@pytest.mark.minutes
 def test_a_study_with_a_ray_of_its_own_listens_on_loopback_only(run):
     seen = run.watched
     assert seen.code == 0, seen.output
@@ -25,6 +26,7 @@ def test_a_study_with_a_ray_of_its_own_listens_on_loopback_only(run):
     assert not {each for each in seen.listeners if not each.is_local}
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("kind", METHODS)
 def test_ray_answers_nobody_without_its_token(run, kind):
     answers = {token: run.watched.answers.get((kind, token)) for token in ("none", "wrong", "right")}

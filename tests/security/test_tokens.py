@@ -19,11 +19,13 @@ def secret(run, name: str) -> str:
     return run.watched.token if name == "token" else run.planted[name]
 
 
+@pytest.mark.minutes
 def test_the_private_ray_has_a_token_of_its_own(run):
     assert len(run.watched.token) >= 32
     assert not (run.watched.place / "home" / ".ray").exists(), "Ray's own token file lives longer than the study"
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("name", SECRETS)
 def test_no_process_that_a_study_starts_has_a_secret_on_its_command_line(run, name):
     lines = run.watched.commands.values()
@@ -34,6 +36,7 @@ def test_no_process_that_a_study_starts_has_a_secret_on_its_command_line(run, na
     assert all("run_study.py" in line and name == "password" for line in with_secret), with_secret
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("name", SECRETS)
 def test_no_file_holds_a_secret_but_the_study_s_identity(run, name):
     seen = run.watched
@@ -45,6 +48,7 @@ def test_no_file_holds_a_secret_but_the_study_s_identity(run, name):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+@pytest.mark.minutes
 def test_others_can_look_neither_into_the_study_nor_into_ray_s_folder(run):
     seen = run.watched
     assert stat.S_IMODE(seen.study.stat().st_mode) == 0o700
