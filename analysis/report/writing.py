@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
+from analysis.figures.figure import Figure
 from analysis.report.content import Report
 from analysis.report.pages import CLIP, to_html, to_markdown
 from analysis.tables.table import Table
@@ -97,10 +98,14 @@ def _write(report: Report, formats: Sequence[Format], put: Callable[[str, str | 
         for form in (each for each in formats if each in writers):
             put(f"{TABLES}/{table.key}.{form}", writers[form](table))
     for figure in (each for each in report.figures if each.drawn):
-        if {*formats} != {"csv"}:
-            put(f"{FIGURES}/{figure.key}.svg", figure.to_svg())
-            put(f"{FIGURES}/{figure.key}.png", figure.to_png())
-        if "csv" in formats:
-            put(f"{FIGURES}/{figure.key}.csv", frame_to_csv(figure.frame))
-        if "tex" in formats:
-            put(f"{FIGURES}/{figure.key}.pdf", figure.to_pdf())
+        _write_figure(figure, formats, put)
+
+
+def _write_figure(figure: Figure, formats: Sequence[Format], put: Callable[[str, str | bytes], None]) -> None:
+    if {*formats} != {"csv"}:
+        put(f"{FIGURES}/{figure.key}.svg", figure.to_svg())
+        put(f"{FIGURES}/{figure.key}.png", figure.to_png())
+    if "csv" in formats:
+        put(f"{FIGURES}/{figure.key}.csv", frame_to_csv(figure.frame))
+    if "tex" in formats:
+        put(f"{FIGURES}/{figure.key}.pdf", figure.to_pdf())
