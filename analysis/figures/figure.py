@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib import rc_context
@@ -121,9 +121,7 @@ class Figure:
         Raises:
             AnalysisError: There is nothing to draw.
         """
-        text = self._saved("svg", metadata={"Date": None, "Creator": None}, titled=titled).decode()
-        text = text[text.index("<svg") :]
-        return _accessible(_own_ids(text, self.key), self.key, self.title, self.alt)
+        return self.pictures(["svg"], titled=titled)["svg"].decode()
 
     def to_png(self) -> bytes:
         """Return a picture as PNG, 920 pixels across.
@@ -131,7 +129,7 @@ class Figure:
         Raises:
             AnalysisError: There is nothing to draw.
         """
-        return self._saved("png", metadata={"Software": None, "Title": self.title, "Description": self.alt})
+        return self.pictures(["png"])["png"]
 
     def to_pdf(self) -> bytes:
         """Return a picture as PDF, for LaTeX.
@@ -139,7 +137,31 @@ class Figure:
         Raises:
             AnalysisError: There is nothing to draw.
         """
-        return self._saved("pdf", metadata={"CreationDate": None, "Title": self.title, "Subject": self.alt})
+        return self.pictures(["pdf"])["pdf"]
+
+    def pictures(self, forms: Sequence[Literal["svg", "png", "pdf"]], *, titled: bool = True) -> dict[str, bytes]:
+        """Return the picture in several forms, drawn once.
+
+        Raises:
+            AnalysisError: There is nothing to draw.
+        """
+        about: dict[str, dict[str, Any]] = {
+            "svg": {"Date": None, "Creator": None},
+            "png": {"Software": None, "Title": self.title, "Description": self.alt},
+            "pdf": {"CreationDate": None, "Title": self.title, "Subject": self.alt},
+        }
+        found: dict[str, bytes] = {}
+        with rc_context(style.RC | {"svg.hashsalt": self.key}):
+            canvas = self._canvas(titled=titled)
+            for form in forms:
+                file = io.BytesIO()
+                canvas.savefig(file, format=form, dpi=DPI, metadata=about[form])
+                found[form] = file.getvalue()
+        if "svg" in found:
+            text = found["svg"].decode()
+            svg = _own_ids(text[text.index("<svg") :], self.key)
+            found["svg"] = _accessible(svg, self.key, self.title, self.alt).encode()
+        return found
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """Show the picture in a notebook with its finding as text, or the reason why there is none."""
@@ -148,18 +170,15 @@ class Figure:
         picture = self.to_svg().replace("<svg ", f'<svg style="max-width: {NOTEBOOK_WIDTH}" ', 1)
         return {"image/svg+xml": picture, "text/plain": f"{self.title}. {self.alt} {self.caption}"}
 
-    def _saved(self, form: str, metadata: dict[str, Any], *, titled: bool = True) -> bytes:
-        with rc_context(style.RC | {"svg.hashsalt": self.key}):
-            canvas = Canvas(figsize=(style.WIDTH_IN, self.height_in), layout="constrained")
-            lines = style.wrapped(self.title, style.LONGEST_TITLE).count("\n") + 1 if titled else 0
-            canvas.set_figheight(self.height_in + lines * TITLE_LINE_IN)
-            self.draw(canvas.add_subplot(), titled=False)
-            if titled:
-                title = style.wrapped(self.title, style.LONGEST_TITLE)
-                canvas.suptitle(title, x=0.01, ha="left", fontsize=TITLE_POINTS, fontweight="bold")
-            file = io.BytesIO()
-            canvas.savefig(file, format=form, dpi=DPI, metadata=metadata)
-        return file.getvalue()
+    def _canvas(self, *, titled: bool) -> Canvas:
+        canvas = Canvas(figsize=(style.WIDTH_IN, self.height_in), layout="constrained")
+        title = style.wrapped(self.title, style.LONGEST_TITLE)
+        lines = title.count("\n") + 1 if titled else 0
+        canvas.set_figheight(self.height_in + lines * TITLE_LINE_IN)
+        self.draw(canvas.add_subplot(), titled=False)
+        if titled:
+            canvas.suptitle(title, x=0.01, ha="left", fontsize=TITLE_POINTS, fontweight="bold")
+        return canvas
 
 
 def _panels(ax: Axes, count: int) -> list[Axes]:

@@ -102,10 +102,10 @@ def _write(report: Report, formats: Sequence[Format], put: Callable[[str, str | 
 
 
 def _write_figure(figure: Figure, formats: Sequence[Format], put: Callable[[str, str | bytes], None]) -> None:
-    if {*formats} != {"csv"}:
-        put(f"{FIGURES}/{figure.key}.svg", figure.to_svg())
-        put(f"{FIGURES}/{figure.key}.png", figure.to_png())
+    drawn: list[Literal["svg", "png", "pdf"]] = ["svg", "png"] if {*formats} != {"csv"} else []
+    if "tex" in formats:
+        drawn.append("pdf")
+    for form, picture in figure.pictures(drawn).items():
+        put(f"{FIGURES}/{figure.key}.{form}", picture.decode() if form == "svg" else picture)
     if "csv" in formats:
         put(f"{FIGURES}/{figure.key}.csv", frame_to_csv(figure.frame))
-    if "tex" in formats:
-        put(f"{FIGURES}/{figure.key}.pdf", figure.to_pdf())
