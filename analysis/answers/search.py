@@ -226,8 +226,8 @@ def _unknown(best: Candidate, found: list[Candidate], data: StudyData) -> Iterat
         runs = "one run per setting" if len(best.trials) == 1 else f"{len(best.trials)} runs of it"
         order = "whether the order would be the same with other seeds" if len(found) > 1 else "how much seeds matter"
         took = data.runs.set_index("trial").loc[list(best.trials)]
-        seconds = float((took["ended"] - took["started"]).mean()) * NEW_SEEDS
-        lasts = f"; {NEW_SEEDS} more of the best one take {minutes(seconds)}" if seconds == seconds else ""
+        seconds = (took["ended"] - took["started"]).dropna().mean() * NEW_SEEDS
+        lasts = f"; {NEW_SEEDS} more of the best one take {minutes(float(seconds))}" if pd.notna(seconds) else ""
         yield Unknown(text=f"{order} ({runs}{lasts}).", command=_more_seeds(best, data))
     if edges := _edges(best, data):
         text = f"whether a better value lies beyond the range: the best {listed(edges)} at its end."

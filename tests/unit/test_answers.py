@@ -57,6 +57,32 @@ def test_a_search_says_which_setting_learnt_best(name):
     assert len(answer.numbers) == 3
 
 
+@pytest.mark.parametrize(
+    ("ends", "best"),
+    [
+        ({1_000: (300, 320), 2_000: (480, 470), 4_000: (100, 90)}, 2_000),
+        ({1_000: (500, None), 2_000: (300, 310), 4_000: (100, 90)}, 2_000),  # a failed run has the score 0
+        ({1_000: (500, 500), 2_000: (500, 500), 4_000: (500, 500)}, 1_000),  # the fewest steps to the target
+    ],
+)
+def test_the_best_setting_of_a_search_is_the_one_with_the_highest_mean_score(ends, best):
+    rows = [
+        run(10 * place + seed, runners=runners, batch=batch, seed=seed, status="failed", score=0.0)
+        if value is None
+        else run(
+            *(10 * place + seed,),
+            **{"runners": runners, "batch": batch, "seed": seed, "final_return": float(value), "score": value / 500},
+            **{"env_steps": 60_000, "env_steps_to_target": float(5 * batch + place)},
+        )
+        for place, (runners, batch) in enumerate((runners, batch) for runners in (2, 4) for batch in ends)
+        for seed, value in enumerate(ends[batch], start=1)
+    ]
+    answer = Study(built_study(rows)).answer()
+    assert f"train_batch_size: {best}" in answer.setting
+    assert answer.setting.startswith("num_env_runners: 2 ")  # of equal ones that with fewer runners
+    assert answer.rows.frame["num_env_runners"].tolist() == [2, 4]
+
+
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_text_keeps_to_its_width_but_for_what_is_copied(throughput, holdup, width):
     for answer in (throughput, holdup):
