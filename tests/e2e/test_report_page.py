@@ -53,9 +53,9 @@ def test_the_command_says_the_answer_and_where_the_page_is(folder, reported):
     page = folder.path / "report" / "report.html"
     assert page.exists()
     assert str(page) in reported.stdout
-    first = analysis.open(folder.path).answer().sentence
-    assert " ".join(reported.stdout.split()).startswith(first)
-    assert "What each number of runners costs" in reported.stdout
+    answer, printed = analysis.open(folder.path).answer(), " ".join(reported.stdout.split())
+    assert printed.startswith(answer.sentence)
+    assert answer.prices.title in printed
     assert (folder.path / "report" / "tables" / "T2.tex").exists()
     assert (folder.path / "report" / "figures" / "efficiency.svg").exists()
 
