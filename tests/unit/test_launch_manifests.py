@@ -174,7 +174,7 @@ def test_the_head_starts_with_a_token_ports_and_cpus_when_asked_or_alone(host):
     expected |= {"dashboard-host": "127.0.0.1", "autoscaling-config": "~/ray_bootstrap_config.yaml"}
     assert expected.items() <= given.items()
     ports = [int(value) for name, value in given.items() if name.endswith("port")]
-    assert len(set(ports)) == len(ports) == 10
+    assert len(set(ports)) == len(ports) >= 10  # ray[default] adds one
     assert max(set(ports) - {int(given["max-worker-port"])}) == int(given["min-worker-port"])
     assert Path(given["temp-dir"]).parent.stat().st_mode & 0o077 == 0
     assert len(given["temp-dir"]) <= 40
