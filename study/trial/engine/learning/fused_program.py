@@ -23,6 +23,7 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 ).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["PJRT_NPROC"] = "1"  # the flags alone leave a second thread that runs operations side by side
 
 import jax
 import jax.numpy as jnp
