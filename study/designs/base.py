@@ -44,7 +44,7 @@ class Course:
 
     @property
     def is_due(self) -> bool:
-        """Whether a decision follows once all trials of now have ended."""
+        """Whether a decision follows once the current trials have ended."""
         return False
 
     def decide(self, left: Sequence[int], reason: str) -> list[TrialRequest]:
@@ -157,7 +157,7 @@ class Design(Protocol):
         return None
 
     def final_trials(self, spec: StudySpec, ledger: Ledger, rows: list[TrialRow]) -> list[TrialRow]:
-        """Return those of the finished trials among which the study's best policy is."""
+        """Return the finished trials that the best policy is picked from."""
         return rows
 
     def words_of(self, row: TrialRow) -> str:

@@ -23,7 +23,7 @@ Scores = dict[str, list[float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a phase comes to."""
+    """The result of a decision: settings kept, trials to run next."""
 
     requests: Sequence[TrialRequest] = ()
     """The trials that follow."""

@@ -26,7 +26,7 @@ same records would lead to another decision or verdict.
 evaluation episodes of their own; the reference at the small scale is the better of two arms; the clock needs five runs
 an arm; no trial is run again for another stage or name."""
 PROTOCOLS = (1, PROTOCOL)
-"""Those that can be taken again. The recorded example is of version 1; no study of version 2 is left."""
+"""Versions whose decisions this program can recompute: 1 is that of the recorded example, and no study of 2 is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
