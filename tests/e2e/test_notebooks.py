@@ -7,6 +7,7 @@ the notebooks and keeps what they show.
 """
 
 import ast
+import os
 import re
 from pathlib import Path
 
@@ -46,7 +47,8 @@ def shown(book):
 def execute(book):
     """Run a notebook where it lies; its metadata stays as it was, and tqdm's warning about widgets is left out."""
     kept = [cell.metadata.copy() for cell in book.cells], book.metadata.copy()
-    NotebookClient(book, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(ANALYSIS)}}).execute()
+    client = NotebookClient(book, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(ANALYSIS)}})
+    client.execute(env=os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"})  # as Jupyter sets it
     for cell, metadata in zip(book.cells, kept[0], strict=True):
         cell.metadata = metadata
         if cell.cell_type == "code":  # Optuna, which checks a certificate's proposals, imports tqdm
