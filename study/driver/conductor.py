@@ -139,11 +139,11 @@ class Conductor:
 
     @property
     def part_ended(self) -> bool:
-        """Whether Tune must end here and begin anew: the next trials keep processes where these did not, or reverse."""
+        """Whether this run of Tune must end: the next trial needs another run, which reuses other processes or none."""
         return self.stop is None and self._queue.part_ended
 
     def begin_part(self) -> bool:
-        """Begin a part of the study that one run of Tune can do; return whether its processes are reused."""
+        """Begin the trials of the next run of Tune; return whether they reuse processes."""
         return self._queue.begin_part()
 
     def _advance(self) -> None:

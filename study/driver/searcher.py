@@ -91,7 +91,7 @@ class StudyCallback(_Stateless, Callback):
         self._trials: list[Trial] = []
 
     def kill_trials(self) -> None:
-        """End the trials that run without their leave: Tune would wait ten seconds for each iteration to end."""
+        """Kill the processes of the trials that run; Tune would wait ten seconds for each to end its iteration."""
         for trial in self._trials:
             if trial.temporary_state.ray_actor is not None:
                 ray.kill(trial.temporary_state.ray_actor)

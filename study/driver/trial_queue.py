@@ -150,13 +150,17 @@ class TrialQueue:
 
     @property
     def part_ended(self) -> bool:
-        """Whether the next trials keep processes where those before did not, or reverse."""
+        """Whether the next trial needs another run of Tune.
+
+        Tune's setting `reuse_actors` holds for a whole run. Trials that reuse the processes of the trial before, and
+        trials that start their own, can therefore not be in one run.
+        """
         return (
             not self.running and bool(self.waiting) and self._kept_for != self._plan.processes_kept_for(self.waiting[0])
         )
 
     def begin_part(self) -> bool:
-        """Begin a part of the study that one run of Tune can do; return whether its processes are reused."""
+        """Begin the trials of the next run of Tune; return whether they reuse processes."""
         self._kept_for = self._plan.processes_kept_for(self.waiting[0])
         return self._kept_for is not None
 

@@ -263,7 +263,7 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
 
     @property
     def traits(self) -> Algorithm:
-        """What the algorithm takes, and what it says itself."""
+        """The entry of `ALGORITHMS` for `algorithm`: its parameters, and the values that it fixes."""
         return ALGORITHMS[self.algorithm]
 
     @property

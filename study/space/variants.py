@@ -36,6 +36,9 @@ def spec_of(spec: StudySpec, variant: str, *, num_learners: int | None = None) -
 
 
 def with_lanes_in(setting: dict[str, Value], num_env_runners: int) -> dict[str, Value]:
-    """Return the setting with the lanes of all its runners in `num_env_runners` of them; nothing else changes."""
+    """Return the setting with as many environments as before, held by `num_env_runners` runners; nothing else changes.
+
+    4 runners with 2 environments each become, for `num_env_runners=1`, 1 runner with 8.
+    """
     lanes = int(setting[SCALE]) * int(setting["num_envs_per_env_runner"])
     return {**setting, SCALE: num_env_runners, "num_envs_per_env_runner": lanes // num_env_runners}

@@ -71,7 +71,7 @@ class StepMeasurement:
     """CPU time of learner processes of their own since the iteration before."""
     learners_peak_rss_mb: float = 0.0
     learner_busy_time_s: float | None = None
-    """Seconds of updates by the learners' own clocks, their mean; where there are phases, `learning_time_s` says it."""
+    """Seconds that a learner spent on updates, on its own clock, mean of learners; else `learning_time_s` tells it."""
     policy_lag: float | None = None
     """Updates between a policy that sampled and the one that learnt from it, mean over the updates."""
     learner: Mapping[str, float]

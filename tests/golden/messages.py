@@ -5,6 +5,7 @@ keyword arguments. Parts that are only known at run time stand as `{expression}`
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ class Message:
 
     Attributes:
         file: File below the repository, with `/`.
+        function: Function or method that makes it, `Class.method`; empty in a module.
         line: Line of the call.
         maker: What is called: `AnalysisError`, `Fault`.
         parts: Part -> its template; parts that are not given are missing.
@@ -35,6 +37,7 @@ class Message:
     """
 
     file: str
+    function: str
     line: int
     maker: str
     parts: dict[str, str]
@@ -43,11 +46,13 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The code, what is called, and the parts, for the golden file."""
+        """The code, what is called, where in the source, and the parts, for the golden file."""
         parts = [f"    {name}: {' '.join(self.parts[name].split())}" for name in PARTS if name in self.parts]
-        return "\n".join([f"{self.code} ({self.maker})", *parts])
+        place = f"{self.file}: {self.function}" if self.function else self.file
+        return "\n".join([f"{self.code} ({self.maker}), {place}", *parts])
 
 
+@functools.cache
 def messages() -> list[Message]:
     """Return the messages of `study` and `analysis`, by code, file and line."""
     found = [
@@ -65,18 +70,27 @@ def golden_text() -> str:
 
 
 def _of_file(path: Path) -> Iterator[Message]:
-    tree = ast.parse(path.read_text())
-    for scope in [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))]:
+    for name, scope in _scopes(ast.parse(path.read_text())):
         previous = 0
-        for node in sorted(_own_nodes(scope), key=lambda node: getattr(node, "lineno", 0)):
-            if isinstance(node, ast.Call):
-                message = _message(node, _assigned(scope, previous, node.lineno), path)
+        nodes = sorted(_own_nodes(scope), key=lambda node: getattr(node, "lineno", 0))
+        for node in nodes:
+            if isinstance(node, ast.Call) and {"code", "rule", "fix"} & {keyword.arg for keyword in node.keywords}:
+                message = _message(node, _assigned(nodes, previous, node.lineno), path, name)
                 if message is not None:
                     previous = node.lineno
                     yield message
 
 
-def _message(call: ast.Call, names: dict[str, str], path: Path) -> Message | None:
+def _scopes(node: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Yield a module and the functions in it, with their names: `Class.method`."""
+    if not isinstance(node, ast.ClassDef):
+        yield outer, node
+    for each in _own_nodes(node):
+        if isinstance(each, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _scopes(each, f"{outer}.{each.name}" if outer else each.name)
+
+
+def _message(call: ast.Call, names: dict[str, str], path: Path, function: str) -> Message | None:
     maker = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
     maker = "Fault" if maker in FAULTS and "fix" in given else maker
@@ -89,6 +103,7 @@ def _message(call: ast.Call, names: dict[str, str], path: Path) -> Message | Non
     parts = {name: _template(value, names) for name, value in given.items()}
     return Message(
         file=path.relative_to(ROOT).as_posix(),
+        function=function,
         line=call.lineno,
         maker=maker,
         parts={name: parts[name] for name in PARTS if name in parts},
@@ -98,16 +113,16 @@ def _message(call: ast.Call, names: dict[str, str], path: Path) -> Message | Non
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function, or of a module, without those of the functions in it."""
+    """Yield the nodes of a function, a class or a module, without those of the functions and classes in it."""
     waiting = list(ast.iter_child_nodes(scope))
     while waiting:
         node = waiting.pop(0)
         yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             waiting.extend(ast.iter_child_nodes(node))
 
 
-def _assigned(scope: ast.AST, after: int, before: int) -> dict[str, str]:
+def _assigned(nodes: list[ast.AST], after: int, before: int) -> dict[str, str]:
     """Return the texts that names stand for on line `before`.
 
     Several assignments between the lines `after`, of the previous message, and `before` are joined by ` | `; where
@@ -115,7 +130,7 @@ def _assigned(scope: ast.AST, after: int, before: int) -> dict[str, str]:
     """
     near: dict[str, list[str]] = {}
     far: dict[str, tuple[int, str]] = {}
-    for node in _own_nodes(scope):
+    for node in nodes:
         if isinstance(node, ast.Assign) and node.lineno <= before:
             for target in node.targets:
                 for name, value in zip(_items(target), _items(node.value), strict=False):
