@@ -6,7 +6,7 @@ drawn by a painter, which only draws the frame.
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal
@@ -19,13 +19,15 @@ from matplotlib.figure import Figure as Canvas
 from analysis.figures import style
 from study.errors import AnalysisError
 
+Form = Literal["inline", "svg", "png", "pdf"]
+"""`inline`: SVG without its title, for a page that prints that beside it."""
 Painter = Callable[[Sequence[Axes], pd.DataFrame], None]
 """Draws a frame on as many axes as the figure has panels."""
 DPI = 200
 """Of the PNG: 920 pixels across, enough for a slide or a wiki."""
 NOTEBOOK_WIDTH = "34rem"
 """A picture for the width of a phone, stretched to that of a screen, has letters larger than the text."""
-TITLE_POINTS, TITLE_LINE_IN = 10, 0.2
+TITLE_POINTS, TITLE_LINE_IN, TITLE_PAD_IN = 10, 0.2, 0.06
 COLUMNS = 2
 """Panels side by side."""
 
@@ -121,7 +123,8 @@ class Figure:
         Raises:
             AnalysisError: There is nothing to draw.
         """
-        return self.pictures(["svg"], titled=titled)["svg"].decode()
+        form: Form = "svg" if titled else "inline"
+        return self.pictures([form])[form].decode()
 
     def to_png(self) -> bytes:
         """Return a picture as PNG, 920 pixels across.
@@ -139,28 +142,34 @@ class Figure:
         """
         return self.pictures(["pdf"])["pdf"]
 
-    def pictures(self, forms: Sequence[Literal["svg", "png", "pdf"]], *, titled: bool = True) -> dict[str, bytes]:
-        """Return the picture in several forms, drawn once.
+    def pictures(self, forms: Collection[Form]) -> dict[Form, bytes]:
+        """Return the picture in several forms, drawn and laid out once.
 
         Raises:
             AnalysisError: There is nothing to draw.
         """
-        about: dict[str, dict[str, Any]] = {
+        about: dict[Form, dict[str, Any]] = {
+            "inline": {"Date": None, "Creator": None},
             "svg": {"Date": None, "Creator": None},
             "png": {"Software": None, "Title": self.title, "Description": self.alt},
             "pdf": {"CreationDate": None, "Title": self.title, "Subject": self.alt},
         }
-        found: dict[str, bytes] = {}
+        found: dict[Form, bytes] = {}
         with rc_context(style.RC | {"svg.hashsalt": self.key}):
-            canvas = self._canvas(titled=titled)
-            for form in forms:
+            canvas = Canvas(figsize=(style.WIDTH_IN, self.height_in), layout="constrained")
+            self.draw(canvas.add_subplot(), titled=False)
+            canvas.draw_without_rendering()
+            canvas.set_layout_engine("none")  # every form has the places that were found here
+            for form in (each for each in about if each in forms):
+                if form != "inline" and not canvas.texts:
+                    self._add_title(canvas)
                 file = io.BytesIO()
-                canvas.savefig(file, format=form, dpi=DPI, metadata=about[form])
+                canvas.savefig(file, format="svg" if form == "inline" else form, dpi=DPI, metadata=about[form])
                 found[form] = file.getvalue()
-        if "svg" in found:
-            text = found["svg"].decode()
+        for vector in (each for each in ("inline", "svg") if each in found):
+            text = found[vector].decode()
             svg = _own_ids(text[text.index("<svg") :], self.key)
-            found["svg"] = _accessible(svg, self.key, self.title, self.alt).encode()
+            found[vector] = _accessible(svg, self.key, self.title, self.alt).encode()
         return found
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
@@ -170,15 +179,18 @@ class Figure:
         picture = self.to_svg().replace("<svg ", f'<svg style="max-width: {NOTEBOOK_WIDTH}" ', 1)
         return {"image/svg+xml": picture, "text/plain": f"{self.title}. {self.alt} {self.caption}"}
 
-    def _canvas(self, *, titled: bool) -> Canvas:
-        canvas = Canvas(figsize=(style.WIDTH_IN, self.height_in), layout="constrained")
+    def _add_title(self, canvas: Canvas) -> None:
+        """Write the title above a drawn picture: the canvas grows by its lines, and what is drawn keeps its size."""
         title = style.wrapped(self.title, style.LONGEST_TITLE)
-        lines = title.count("\n") + 1 if titled else 0
-        canvas.set_figheight(self.height_in + lines * TITLE_LINE_IN)
-        self.draw(canvas.add_subplot(), titled=False)
-        if titled:
-            canvas.suptitle(title, x=0.01, ha="left", fontsize=TITLE_POINTS, fontweight="bold")
-        return canvas
+        height = self.height_in + (title.count("\n") + 1) * TITLE_LINE_IN
+        canvas.set_figheight(height)
+        for ax in canvas.axes:
+            place = ax.get_position(original=True)
+            share = self.height_in / height
+            ax.set_position((place.x0, place.y0 * share, place.width, place.height * share))
+        canvas.text(
+            0.01, 1 - TITLE_PAD_IN / height, title, ha="left", va="top", fontsize=TITLE_POINTS, fontweight="bold"
+        )
 
 
 def _panels(ax: Axes, count: int) -> list[Axes]:

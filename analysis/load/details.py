@@ -1,5 +1,8 @@
-"""Iterations and evaluations of a study folder, read when they are asked for. Imports pandas, no engine."""
+"""Iterations of a study folder, read when they are asked for, and its evaluations. Imports pandas, no engine."""
 
+import math
+from array import array
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.load.arrays import Values, frame_of
+from analysis.load.arrays import frame_of
 from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS
 from analysis.load.record_scan import Scan
 from study.errors import RecordError
@@ -33,36 +36,41 @@ def iterations_frame(records: Path) -> pd.DataFrame:
     return frame_of(dict(zip(ITERATION_COLUMNS, values.T, strict=True)), ITERATION_COLUMNS, where=str(records))
 
 
-def evaluations_frame(records: Path) -> pd.DataFrame:
-    """Return one row per evaluation of the latest attempts, the columns of `EVALUATION_COLUMNS`.
+class Evaluations:
+    """Keeps what analysis wants of the evaluations as arrays while the records pass by: 64 bytes each."""
 
-    Raises:
-        RecordError: The records cannot be trusted.
-    """
-    rows: list[tuple[int, Evaluation]] = []
+    def __init__(self, path: Path) -> None:
+        """Take the records file, for messages."""
+        self._path = path
+        self._values = array("d")
+        self._attempts = array("q")
 
-    def take(record: Record, moment: float, slot: int) -> None:
-        if isinstance(record, Evaluation):
-            rows.append((slot, record))
+    def add(self, record: Evaluation, slot: int) -> None:
+        """Take one evaluation of the attempt `slot`.
 
-    scan = Scan(path=records).run(lambda *_: None, take)
-    latest = set(scan.slots.values())
-    kept = [record for slot, record in rows if slot in latest]
-    values: dict[str, Values] = {
-        "trial": [record.trial for record in kept],
-        "env_steps": [record.env_steps for record in kept],
-        "wall_time_s": [record.wall_time_s for record in kept],
-        "progress": [record.progress for record in kept],
-        "eval_return": [_mean(record, records) for record in kept],
-        "num_episodes": [len(record.returns) for record in kept],
-        "num_cut": [record.num_cut for record in kept],
-        "eval_time_s": [record.eval_time_s for record in kept],
-    }
-    return frame_of(values, EVALUATION_COLUMNS, where=str(records))
+        Raises:
+            RecordError: A return is no number.
+        """
+        counts = len(record.returns), record.num_cut
+        mean = _mean(record, self._path)
+        self._values.extend(
+            (record.trial, record.env_steps, record.wall_time_s, record.progress, mean, *counts, record.eval_time_s)
+        )
+        self._attempts.append(slot)
+
+    def frame(self, latest: Iterable[int]) -> pd.DataFrame:
+        """Return one row per evaluation of the latest attempts, the columns of `EVALUATION_COLUMNS`.
+
+        Args:
+            latest: Places of these attempts.
+        """
+        values = np.array(self._values, dtype=np.float64).reshape(-1, len(EVALUATION_COLUMNS))
+        kept = values[np.isin(np.array(self._attempts, dtype=np.int64), [*latest])]
+        return frame_of(dict(zip(EVALUATION_COLUMNS, kept.T, strict=True)), EVALUATION_COLUMNS, where=str(self._path))
 
 
-def _mean(record: Evaluation, records: Path) -> float | None:
-    """Return the mean return of an evaluation; None where no episode was played.
+def _mean(record: Evaluation, records: Path) -> float:
+    """Return the mean return of an evaluation; NaN where no episode was played.
 
     Raises:
         RecordError: A return is no number.
@@ -76,7 +84,7 @@ def _mean(record: Evaluation, records: Path) -> float | None:
                 fix="Restore the file from a backup.",
                 code="return-not-a-number",
             )
-    return sum(record.returns) / len(record.returns) if record.returns else None
+    return sum(record.returns) / len(record.returns) if record.returns else math.nan
 
 
 class _Iterations:

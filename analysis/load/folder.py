@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from analysis.load.details import evaluations_frame, iterations_frame
+from analysis.load.details import Evaluations, iterations_frame
 from analysis.load.fingerprint import Workload
 from analysis.load.problems import folder_problems
 from analysis.load.record_scan import Scan
@@ -17,7 +17,7 @@ from analysis.load.timed_sums import TimedSums
 from study.errors import AnalysisError, SpaceError
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
-from study.records.records import Record, StudyClosed, StudyOpened, TrialBuilt, TrialStarted
+from study.records.records import Evaluation, Record, StudyClosed, StudyOpened, TrialBuilt, TrialStarted
 from study.space.spec import StudySpec
 
 _SHOWN = 8
@@ -82,7 +82,8 @@ def from_folder(path: str | Path) -> StudyData:
         ),
         spec=spec,
         read_iterations=partial(iterations_frame, folder.records),
-        read_evaluations=partial(evaluations_frame, folder.records),
+        read_evaluations=partial(reader.evaluations.frame, [*scan.slots.values()]),
+        ledger=reader.ledger,
     )
 
 
@@ -109,6 +110,7 @@ class _Reader:
 
     def __init__(self, identity: StudyIdentity, path: Path) -> None:
         self.ledger = Ledger()
+        self.evaluations = Evaluations(path)
         self.sessions: list[Session] = []
         self._identity = identity
         self._built: dict[int, Built] = {}
@@ -146,6 +148,8 @@ class _Reader:
             case TrialBuilt():
                 provenance = self.sessions[-1].opened.provenance if self.sessions else {}
                 self._built[record.trial] = Built.of(record, provenance, self._parts)
+            case Evaluation():
+                self.evaluations.add(record, slot)
         self.ledger.apply(record, moment)
 
 

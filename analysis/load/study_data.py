@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from study.records.folder import StudyFolder
+from study.records.ledger import Ledger
 from study.space.spec import StudySpec
 
 Kind = Literal["search", "holdup", "throughput", "foreign"]
@@ -27,6 +28,7 @@ class StudyData:
             hardware, scheduler job, commit, dates. JSON values.
         problems: Plain sentences: what is missing or unfinished, and what can still be shown.
         spec: The space; None where it is not known or not of this version.
+        ledger: State of the trials by the records, but for sums over iterations; None where the source was MLflow.
     """
 
     name: str
@@ -36,6 +38,7 @@ class StudyData:
     sheet: Mapping[str, Any] = field(repr=False)
     problems: tuple[str, ...] = ()
     spec: StudySpec | None = field(default=None, repr=False)
+    ledger: Ledger | None = field(default=None, repr=False)
     read_iterations: Callable[[], pd.DataFrame] = field(repr=False)
     """Reads what `iterations` returns."""
     read_evaluations: Callable[[], pd.DataFrame] = field(repr=False)

@@ -1,6 +1,6 @@
 """A report as one HTML page and as Markdown. Jinja2 with autoescape: names and reasons may hold anything."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,9 +18,16 @@ CLIP = "clip"
 """Name of the film, and of its picture, beside the figures."""
 
 
-def to_html(report: Report) -> str:
-    """Return one self-contained page: no script, no request, figures inline."""
-    template = _environment().get_template("page.html.j2")
+def to_html(report: Report, pictures: Mapping[str, str] | None = None) -> str:
+    """Return one self-contained page: no script, no request, figures inline.
+
+    Args:
+        report: The report.
+        pictures: Key of a figure -> its SVG without the title; None: they are drawn now.
+    """
+    if pictures is None:
+        pictures = {each.key: each.to_svg(titled=False) for each in report.figures if each.drawn}
+    template = _environment(pictures).get_template("page.html.j2")
     return template.render(report=report, learning=LEARNING)
 
 
@@ -34,7 +41,7 @@ def to_markdown(report: Report, *, figures: str = "figures") -> str:
     return "\n\n".join(_markdown(report, figures)) + "\n"
 
 
-def _environment() -> Environment:
+def _environment(pictures: Mapping[str, str]) -> Environment:
     environment = Environment(
         loader=PackageLoader("analysis.report", "templates"),
         autoescape=True,
@@ -44,7 +51,7 @@ def _environment() -> Environment:
     )
     environment.filters["prose"] = lambda text: Markup(prose(text))
     environment.filters["table"] = lambda table: Markup(table_to_html(table.grid(), alone=False))
-    environment.filters["svg"] = lambda figure: Markup(figure.to_svg(titled=False))
+    environment.filters["svg"] = lambda figure: Markup(pictures[figure.key])
     environment.filters["answer"] = lambda answer, figure: Markup(answer.to_html(str(figure)))
     return environment
 

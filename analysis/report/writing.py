@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from analysis.figures.figure import Figure
+from analysis.figures.figure import Form
 from analysis.report.content import Report
 from analysis.report.pages import CLIP, to_html, to_markdown
 from analysis.tables.table import Table
@@ -45,7 +45,7 @@ def parse_formats(text: str) -> tuple[Format, ...]:
     return tuple(each for each in known if each in words)
 
 
-def write(report: Report, out: Path, formats: Sequence[Format] = get_args(Format)) -> tuple[Path, ...]:
+def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "md", "csv")) -> tuple[Path, ...]:
     """Write a report and return its files, the page first.
 
     `out/report.html`, `out/report.md`, `out/tables/T2.{md,csv,tex}`, `out/figures/throughput.{svg,png}`, with their
@@ -85,8 +85,13 @@ def write(report: Report, out: Path, formats: Sequence[Format] = get_args(Format
 
 
 def _write(report: Report, formats: Sequence[Format], put: Callable[[str, str | bytes], None]) -> None:
+    forms: list[Form] = ["inline"] if "html" in formats else []
+    forms += ["svg", "png"] if {*formats} != {"csv"} else []
+    forms += ["pdf"] if "tex" in formats else []
+    drawn = [figure for figure in report.figures if figure.drawn]
+    pictures = {figure.key: figure.pictures(forms) for figure in drawn if forms}
     if "html" in formats:
-        put(PAGE, to_html(report))
+        put(PAGE, to_html(report, {key: forms.pop("inline").decode() for key, forms in pictures.items()}))
     if "md" in formats:
         put(TEXT, to_markdown(report, figures=FIGURES))
     if "md" in formats and report.clip is not None and report.clip.film:
@@ -97,15 +102,8 @@ def _write(report: Report, formats: Sequence[Format], put: Callable[[str, str | 
     for table in report.tables:
         for form in (each for each in formats if each in writers):
             put(f"{TABLES}/{table.key}.{form}", writers[form](table))
-    for figure in (each for each in report.figures if each.drawn):
-        _write_figure(figure, formats, put)
-
-
-def _write_figure(figure: Figure, formats: Sequence[Format], put: Callable[[str, str | bytes], None]) -> None:
-    drawn: list[Literal["svg", "png", "pdf"]] = ["svg", "png"] if {*formats} != {"csv"} else []
-    if "tex" in formats:
-        drawn.append("pdf")
-    for form, picture in figure.pictures(drawn).items():
-        put(f"{FIGURES}/{figure.key}.{form}", picture.decode() if form == "svg" else picture)
-    if "csv" in formats:
-        put(f"{FIGURES}/{figure.key}.csv", frame_to_csv(figure.frame))
+    for figure in drawn:
+        for name, picture in pictures.get(figure.key, {}).items():
+            put(f"{FIGURES}/{figure.key}.{name}", picture.decode() if name == "svg" else picture)
+        if "csv" in formats:
+            put(f"{FIGURES}/{figure.key}.csv", frame_to_csv(figure.frame))

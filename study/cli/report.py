@@ -52,7 +52,9 @@ def report(
             help="Folder of the study, or a tracking URI: sqlite:///mlflow.db, http://….", autocompletion=study_folders
         ),
     ],
-    format_: Annotated[str, typer.Option("--format", help="Some of html, md, csv, tex.")] = "html,md,csv,tex",
+    format_: Annotated[
+        str, typer.Option("--format", help="Some of html, md, csv, tex; tex gives LaTeX tables and PDF figures.")
+    ] = "html,md,csv",
     open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder; by default `report` in the study's folder.")] = None,
     attach: Annotated[
@@ -133,7 +135,7 @@ def report_study(
     if out is None:
         out = folder.path / FOLDER if folder else folder_of_experiment(data.name)
     clip = None if folder is None else find_clip(folder.path, str(data.sheet.get("study_id")))
-    report = make_report(Study(data), importance=_importance(folder), clip=clip, price_per_cpu_hour=price_per_cpu_hour)
+    report = make_report(Study(data), importance=_importance(data), clip=clip, price_per_cpu_hour=price_per_cpu_hour)
     files = write(report, out, chosen)
     attached = _attach(data, files, out, place)
     return Written(report=report, out=out, files=files, attached=attached)
@@ -161,21 +163,22 @@ def open_page(written: Written) -> None:
         raise AnalysisError(where="--open", rule="needs a browser", got="none here", fix=fix, code="no-browser")
 
 
-def _importance(folder: StudyFolder | None) -> Importance | str:
+def _importance(data: StudyData) -> Importance | str:
     """Return which parameters mattered, or why that is not known."""
-    if folder is None:
+    if data.ledger is None:
         return "MLflow does not hold what the sampler proposed. Fix: report from the study's folder."
     from study.designs.registry import design_of
-    from study.designs.search.importance import FEWEST, importance_per_scale
-    from study.records.state import ledger_of
 
+    if data.spec is None:
+        return "It cannot be computed: the space is not one of this version."
+    if not design_of(data.spec).proposes:
+        return "This kind of study proposes nothing."
+    from study.designs.search.importance import FEWEST, importance_per_scale
+
+    rows = list(data.ledger.rows.values())
     try:
-        spec = folder.identity().parse()
-        if not design_of(spec).proposes:
-            return "This kind of study proposes nothing."
-        rows = list(ledger_of(folder.records).rows.values())
-        values = importance_per_scale(spec, rows)
-    except (StudyError, ValueError) as error:  # a space of another version, or a table that Optuna cannot judge
+        values = importance_per_scale(data.spec, rows)
+    except (StudyError, ValueError) as error:  # a table that Optuna cannot judge
         return f"It cannot be computed: {error}"
     return Importance(values=values, runs=_proposed(rows), fewest=FEWEST)
 

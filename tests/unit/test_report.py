@@ -261,7 +261,7 @@ def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
     (tmp_path / "figures").mkdir(parents=True)
     (tmp_path / "figures" / "efficiency.svg").write_text("of an earlier report")
     (tmp_path / "figures" / "mine.svg").write_text("somebody's own")
-    files = write(small, tmp_path)
+    files = write(small, tmp_path, ("html", "md", "csv", "tex"))
     assert files[0] == tmp_path / "report.html"
     assert all(file.stat().st_size > 0 for file in files)
     names = {file.relative_to(tmp_path).as_posix() for file in files}
