@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated
 
-from study.space.parameters import END_FRACTION, FRAGMENT, SCALE, Value
+from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
+from pydantic_core import PydanticKnownError
 
-AlgorithmName = Literal["PPO", "A2C", "APPO", "IMPALA"]
+from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value
+from study.space.script import ScriptFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,3 +104,31 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
         ),
     }
 )
+
+_OFF_POLICY = (*_COMMON, "grad_clip", FRAGMENT)
+"""What RLlib's other algorithms have of our parameters."""
+
+
+def of_script(facts: ScriptFacts) -> Algorithm:
+    """Return what a space may give to a script's algorithm; its defaults are the script's values."""
+    known = ALGORITHMS.get(facts.base_algorithm)
+    taken = set(_OFF_POLICY if known is None else known.parameters)
+    if known is not None:
+        taken |= {"num_epochs", "minibatch_size", "lambda"} & facts.values.keys()
+    return Algorithm(
+        parameters=tuple(name for name in PARAMETERS if name in taken),
+        asynchronous=facts.asynchronous,
+        source=f"{facts.source.file}: {facts.algorithm}",
+    )
+
+
+def _known(name: str, info: ValidationInfo) -> str:
+    """Accept one of our algorithms, or whatever a script has."""
+    if name not in ALGORITHMS and info.data.get("script") is None:
+        *first, last = map(repr, ALGORITHMS)
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(first)} or {last}"})
+    return name
+
+
+AlgorithmName = Annotated[str, AfterValidator(_known), WithJsonSchema({"enum": list(ALGORITHMS), "type": "string"})]
+"""The value of `algorithm`."""

@@ -14,14 +14,15 @@ from study.space.holdup_checks import holdup
 from study.space.kinds import KINDS
 from study.space.parameters import SCALE
 from study.space.plain import unfit
+from study.space.script_checks import script
 from study.space.search_checks import larger_batch, search
 from study.space.space_file import Source, read_space
 from study.space.spec import VERSION, StudySpec
 from study.space.throughput_checks import throughput
 
 CHECKS: Mapping[str, tuple[Callable[[StudySpec], Iterator[Fault]], ...]] = {
-    "search": (common, throughput, batches, search, holdup),
-    "throughput": (common, throughput),
+    "search": (script, common, throughput, batches, search, holdup),
+    "throughput": (script, common, throughput),
 }
 """Kind of study -> its rules between keys; a kind that is added later has them in `study.space.kinds`."""
 RENAMED = {"search.anchors": "search.baselines"}
@@ -62,7 +63,7 @@ def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> 
     """
     if faults := list(unfit(source.content))[:MAX_FAULTS]:  # the code below expects no such values
         raise SpaceError(source.name, [_with_line(fault, source) for fault in faults])
-    renamed = list(_renamed(source))
+    renamed = [*_renamed(source), *_not_for_people(source)]
     reported: set[str] = set()
     try:
         spec: StudySpec | None = StudySpec.model_validate(source.content)
@@ -84,6 +85,13 @@ def _renamed(source: Source) -> Iterator[Fault]:
         if old in source.lines:
             rule, fix = f"is called {new} since version {VERSION} of space files", f"Write {new} in its place."
             yield _with_line(Fault(where=old, rule=rule, fix=fix, code="renamed-key"), source)
+
+
+def _not_for_people(source: Source) -> Iterator[Fault]:
+    """Yield a fault where a file says what is found in a script."""
+    if "script" in source.lines:
+        rule, fix = "is found in the script, and not written", "Remove it; `config` names the script."
+        yield _with_line(Fault(where="script", rule=rule, fix=fix, code="script-facts-written"), source)
 
 
 def _broken(spec: StudySpec, *, asked: bool) -> Iterator[Fault]:

@@ -12,6 +12,7 @@ from pydantic_core import PydanticUndefined
 from study.space.algorithms import ALGORITHMS
 from study.space.holdup import SeedsSpec
 from study.space.parameters import PARAMETERS, RULES, Parameter
+from study.space.script import ScriptFacts
 from study.space.spec import StudySpec
 from study.space.throughput import AXES, GridSpec
 
@@ -68,6 +69,8 @@ def _rows(model: type[BaseModel], prefix: str, defaults: BaseModel | None = None
     for name, info in model.model_fields.items():
         place = f"{prefix}{info.alias or name}"
         inner = _model(info.annotation)
+        if inner is ScriptFacts:
+            continue  # nobody writes it
         if place == "parameters":
             yield f"| `{place}` | required | {_cell(info)} See the next table. |"
         elif inner is SeedsSpec:

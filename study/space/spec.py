@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
-from study.space.algorithms import ALGORITHMS, Algorithm, AlgorithmName
+from study.space.algorithms import ALGORITHMS, Algorithm, AlgorithmName, of_script
 from study.space.domains import Choices, Domain, ParametersSpec, ParameterValues, Range, Section
 from study.space.holdup import HoldUpSpec
 from study.space.kinds import KINDS, KindName
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value, attribute
 from study.space.procgen import is_procgen, tested_on
+from study.space.script import ScriptFacts
 from study.space.throughput import ThroughputSpec, without_absent
 
 VERSION = 1
@@ -196,11 +198,21 @@ class StudySpec(Section):
     kind: KindName = "search"
     """`search`: which settings learn, or hold up; `throughput`: how many environment steps a second the cells of \
 `throughput` make, in short trials that evaluate nothing."""
+    config: str | None = Field(None, min_length=1)
+    """A script of yours in place of `environment.id`, `algorithm` and `model`: `my_train.py`, or \
+`my_train.py:make_config`, or `my_module:config`; `:` names an `AlgorithmConfig`, or a function that returns one. \
+Every trial runs this configuration; the study sets what `parameters` says, seeds, evaluation and resources."""
+    config_kwargs: dict[str, Any] = Field({})
+    """Arguments of that function."""
+    config_args: str = ""
+    """Arguments that the script reads from its command line: `"--num-agents 2"`."""
+    script: SkipJsonSchema[ScriptFacts | None] = None
+    """What was found in the script. It is read at each start, and nobody writes it."""
     environment: EnvironmentSpec
     """The environment, and the returns that give a score its meaning."""
     algorithm: AlgorithmName = "PPO"
     """RLlib's PPO, APPO or IMPALA, on its new API stack, or A2C as the special case of PPO that it is. Each has \
-parameters of its own."""
+parameters of its own. With `config` it is the script's, any of RLlib's new API stack."""
     parameters: ParametersSpec  # type: ignore[valid-type]
     """The scale axis, the tuned and the fixed parameters."""
     model: NetworkSpec = NetworkSpec()  # type: ignore[call-arg]
@@ -240,8 +252,12 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     @model_validator(mode="before")
     @classmethod
     def _fill_in_defaults(cls, content: Any) -> Any:
-        """Give parameters the defaults of the algorithm."""
-        if not isinstance(content, dict) or not isinstance(parameters := content.get("parameters"), dict):
+        """Give parameters the defaults of the algorithm, or all that a script says the script's values."""
+        if not isinstance(content, dict):
+            return content
+        if (facts := content.get("script")) is not None:
+            return _of_script(content, facts if isinstance(facts, ScriptFacts) else ScriptFacts.model_validate(facts))
+        if not isinstance(parameters := content.get("parameters"), dict):
             return content
         algorithm = ALGORITHMS.get(str(content.get("algorithm", "PPO")))
         if algorithm is None or not algorithm.defaults:
@@ -263,12 +279,26 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
 
     @property
     def traits(self) -> Algorithm:
-        """The entry of `ALGORITHMS` for `algorithm`: its parameters, and the values that it fixes."""
-        return ALGORITHMS[self.algorithm]
+        """Parameters of `algorithm`, and the values that it fixes; of a script those of the algorithm that it has."""
+        return ALGORITHMS[self.algorithm] if self.script is None else of_script(self.script)
+
+    @property
+    def set_by_study(self) -> dict[str, Domain]:
+        """The parameters and rules to which the study gives another value than the script; without one all."""
+        values = {} if self.script is None else self.script.defaults
+        rules = {name: domain for name in RULES if (domain := self.rule(name)) is not None}
+        domains = {name: self.domain(name) for name in self.parameter_names} | rules
+        return {name: domain for name, domain in domains.items() if name not in values or values[name] != domain}
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        """The parameters that the algorithm has, in the order of `study.space.parameters`."""
+        """The parameters that the algorithm has, in the order of `study.space.parameters`.
+
+        Of a script those that it or the space gives a value to.
+        """
+        if self.script is not None:
+            given = self.given_parameters | {REPLACED[rule] for rule in self.given_parameters & REPLACED.keys()}
+            return tuple(name for name in PARAMETERS if name in given)
         known = {*self.traits.parameters, *self.traits.given, *(REPLACED[rule] for rule in self.traits.rules)}
         return tuple(name for name in PARAMETERS if name in known)
 
@@ -322,7 +352,8 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         """What advantages are standardised over, the learner's own choice included."""
         if self.algorithm != "PPO":
             return "none"
-        return self.standardization or ("rllib" if self.learner == "rllib" else "steps")
+        as_rllib = self.learner == "rllib" or self.script is not None  # a script's own update, as near as can be
+        return self.standardization or ("rllib" if as_rllib else "steps")
 
     @property
     def evaluated_environment(self) -> EnvironmentSpec:
@@ -366,6 +397,9 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
                 del content[section][name]
         if not self.exclusive:
             del content["exclusive"]
+        if self.config is None:
+            for name in ("config", "config_kwargs", "config_args", "script"):
+                del content[name]
         if self.kind == "search":
             del content["kind"]
         if self.throughput is None:
@@ -374,7 +408,8 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
             content["throughput"] = without_absent(content["throughput"])
         parameters = content["parameters"]
         used = {name for name in RULES if parameters[name] is not None}
-        given = {*self.traits.parameters, *used} - {REPLACED.get(rule) for rule in used}
+        own = self.traits.parameters if self.script is None else self.given_parameters
+        given = {*own, *used} - {REPLACED.get(rule) for rule in used}
         content["parameters"] = {name: value for name, value in parameters.items() if name in given}
         return content
 
@@ -394,6 +429,22 @@ _LATER = (
     ("evaluation", "stochastic"),
 )
 """Fields that are left out of a study's identity at their default: studies were begun without them."""
+
+
+def _of_script(content: dict[str, Any], facts: ScriptFacts) -> dict[str, Any]:
+    """Return the content of a space with what the script says where the space says nothing."""
+    environment, parameters = content.get("environment", {}), content.get("parameters", {})
+    if not isinstance(environment, dict) or not isinstance(parameters, dict):
+        return content
+    replaced = {REPLACED[rule] for rule in REPLACED if rule in parameters}
+    values = {name: value for name, value in facts.defaults.items() if name not in replaced}
+    return {
+        "algorithm": facts.base_algorithm,
+        **({"learner": "rllib"} if facts.base_algorithm != "PPO" else {}),
+        **content,
+        "environment": {"id": facts.environment, **environment},
+        "parameters": {**values, **parameters},
+    }
 
 
 def _given(name: str, value: float | None) -> float:

@@ -16,6 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("planning",),
     ("designs",),
     ("mirrors", "cluster", "trial"),
+    ("adopted",),
     ("driver",),
     ("analysis",),
     ("options",),

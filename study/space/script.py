@@ -1,0 +1,139 @@
+"""What is known of a person's RLlib script, without Ray and without the script: recorded with the study. Pure.
+
+`study.adopted` reads a script in a process of its own and makes these facts; a `StudySpec` with `config` holds them.
+Commands that only read a study need nothing else of the script.
+"""
+
+import hashlib
+import json
+import math
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from study.errors import Fault
+from study.space.domains import Model
+from study.space.parameters import PARAMETERS, SCALE, Value
+
+SYNCHRONOUS = ("PPO",)
+ASYNCHRONOUS = ("APPO", "IMPALA")
+"""RLlib's algorithms whose runners go on sampling while the learner learns."""
+
+Part = Literal[
+    "algorithm",
+    "module",
+    "model_config",
+    "env_to_module",
+    "module_to_env",
+    "learner_connector",
+    "callbacks",
+    "learner",
+    "policy_mapping",
+    "runner",
+    "environment",
+    "other",
+]
+"""What of RLlib a script replaces by its own; the connectors by the names of their pipelines."""
+
+
+class ScriptSource(Model):
+    """The file that a configuration was found in."""
+
+    file: str
+    """Name of the file, or of the module, without its folder: studies are alike wherever the file lies."""
+    sha256: str
+    """Of the file's content, in hexadecimal."""
+
+
+class OwnPart(Model):
+    """A part of RLlib that a script replaces by its own."""
+
+    part: Part
+    what: str
+    """Name of the class or function, for people: `my_train.MyModule`."""
+
+
+class Refusal(Model):
+    """A reason why a script cannot be studied, as the parts of a `Fault`."""
+
+    where: str
+    rule: str
+    got: str = ""
+    fix: str = ""
+    code: str
+
+    @property
+    def fault(self) -> Fault:
+        """The same as a fault of a space."""
+        return Fault(where=self.where, rule=self.rule, got=self.got, fix=self.fix, code=self.code)
+
+
+class ScriptFacts(Model):
+    """What a script's `AlgorithmConfig` says, as JSON values."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=True)
+
+    source: ScriptSource
+    found_as: str
+    """How the configuration was found: `module level`, `function make_config`, `tune.Tuner`, `build_algo`, …."""
+    algorithm: str
+    """Name of the algorithm's class: `PPO`, `SAC`, or the script's own."""
+    base_algorithm: str
+    """Name of RLlib's class that it is, or is derived from."""
+    environment: str
+    """Name of the environment, or of its class, as written."""
+    observation_space: str = ""
+    action_space: str = ""
+    agents: list[str] = Field([])
+    """Policies of several agents by their ids; empty for one agent."""
+    values: dict[str, Any] = Field({})
+    """Parameter of `study.space.parameters` -> the script's value; None where it has none (`grad_clip`)."""
+    schedules: list[str] = Field([])
+    """Parameters that follow a schedule: they have no one value, and are not varied unless the space names them."""
+    own_parts: list[OwnPart] = Field([])
+    """What of RLlib the script replaces by its own."""
+    stop: dict[str, Any] = Field({})
+    """Its stop criteria, by RLlib's names of results."""
+    evaluation: dict[str, Any] = Field({})
+    """Its settings of evaluation that differ from RLlib's defaults, by their names."""
+    refusals: list[Refusal] = Field([])
+    """Why it cannot be studied; empty where it can."""
+    runner_obstacle: str = ""
+    """Why the batched runner cannot do the same as RLlib's own, which then samples; empty where it can."""
+    learner_obstacle: str = ""
+    """Why the lean learner cannot do the same as RLlib's own, which then learns; empty where it can."""
+
+    @property
+    def is_multi_agent(self) -> bool:
+        """Whether several agents act, each with a policy."""
+        return bool(self.agents)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether runners go on sampling while the learner learns."""
+        return self.base_algorithm in ASYNCHRONOUS
+
+    @property
+    def is_on_policy(self) -> bool:
+        """Whether a train batch is what the runners sampled with the policy, once; else it is drawn from a buffer."""
+        return self.base_algorithm in (*SYNCHRONOUS, *ASYNCHRONOUS)
+
+    @property
+    def defaults(self) -> dict[str, Value]:
+        """The script's values that a space can hold: numbers within the bounds of our parameters."""
+        found: dict[str, Value] = {}
+        for name, value in self.values.items():
+            parameter = PARAMETERS.get(name)
+            if parameter is None or isinstance(value, bool) or not isinstance(value, (int, float)):
+                continue
+            if name == SCALE:
+                found[name] = max(int(value), 1)  # without runners its main process samples, as one runner does
+            elif math.isfinite(value) and parameter.allows(value) and float(value) == float(parameter.kind(value)):
+                found[name] = parameter.kind(value)
+        return found
+
+    @property
+    def digest(self) -> str:
+        """Identity of the script's configuration: equal for equal facts."""
+        content = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -1,0 +1,64 @@
+"""Rules of a space whose configuration is a person's own script. Pure."""
+
+from collections.abc import Iterator
+
+from study.errors import Fault
+from study.space.parameters import RULES
+from study.space.script import ScriptFacts
+from study.space.spec import EnvironmentSpec, NetworkSpec, StudySpec
+
+_SCORES = ("floor", "reference", "target")
+"""What a space says of a script's environment."""
+
+
+def script(spec: StudySpec) -> Iterator[Fault]:
+    """Check what a space with `config` says beside its script."""
+    if spec.config is None:
+        for name in ("config_kwargs", "config_args"):
+            if getattr(spec, name):
+                yield Fault(where=name, rule="needs `config`", fix="Add config:, or remove it.", code="script-missing")
+        return
+    if spec.script is None:
+        rule, fix = "the script must be read first", "Start the study by the command, or by study.load_space."
+        yield Fault(where="config", rule=rule, fix=fix, code="script-not-read")
+        return
+    yield from (refusal.fault for refusal in spec.script.refusals)
+    yield from _of_the_script(spec, spec.script)
+    yield from _needs(spec, spec.script)
+
+
+def _of_the_script(spec: StudySpec, facts: ScriptFacts) -> Iterator[Fault]:
+    """Check that the space leaves to the script what is the script's."""
+    own = {
+        "algorithm": (spec.algorithm, facts.base_algorithm),
+        "environment.id": (spec.environment.id, facts.environment),
+    }
+    for where, (got, said) in own.items():
+        if got != said:
+            rule, fix = f"is the script's, {said}", "Remove it, or change the script."
+            yield Fault(where=where, rule=rule, got=got, fix=fix, code="of-the-script")
+    plain = EnvironmentSpec.model_validate({"id": spec.environment.id})
+    for name in EnvironmentSpec.model_fields:
+        if name not in ("id", *_SCORES) and getattr(spec.environment, name) != getattr(plain, name):
+            rule, fix = "the script makes the environment", "Remove it, and say it in the script."
+            yield Fault(where=f"environment.{name}", rule=rule, fix=fix, code="of-the-script")
+    if spec.model != NetworkSpec.model_validate({}):
+        yield Fault(where="model", rule="the script has the network", fix="Remove it.", code="of-the-script")
+    if spec.evaluation.kwargs:
+        rule, fix = "the script makes the environment", "Remove it, and say it in the script."
+        yield Fault(where="evaluation.kwargs", rule=rule, fix=fix, code="of-the-script")
+
+
+def _needs(spec: StudySpec, facts: ScriptFacts) -> Iterator[Fault]:
+    """Check that what the space asks for can be done with the parts that the script has."""
+    if facts.runner_obstacle and spec.execution == "emulated":
+        rule, fix = f"emulation needs the batched runner, and {facts.runner_obstacle}", "Set execution: real."
+        yield Fault(where="execution", rule=rule, fix=fix, code="emulation-without-batched-runner")
+    if facts.learner_obstacle and spec.standardization in ("steps", "none"):
+        rule = f"`{spec.standardization}` needs the lean learner, and {facts.learner_obstacle}"
+        yield Fault(where="standardization", rule=rule, fix="Remove it.", code="needs-lean-learner")
+    if not facts.is_on_policy:
+        for rule_name in RULES:
+            if spec.rule(rule_name) is not None:
+                rule = f"means nothing for {facts.base_algorithm}, which learns from a replay buffer"
+                yield Fault(where=f"parameters.{rule_name}", rule=rule, fix="Remove it.", code="rule-of-on-policy")
