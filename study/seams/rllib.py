@@ -170,6 +170,16 @@ ENCODERS = _seam(
         has("ray.rllib.core.models.torch.base:TorchModel._forward", "self", "input_dict", "kwargs"),
     ),
 )
+OBSERVATION_FILTERS = _seam(
+    name="rllib-observation-filters",
+    does="keep RLlib's filters of observations as they are while a policy is evaluated",
+    why="RLlib's `MeanStdFilter` goes on to collect what it sees in evaluations.",
+    needs=(
+        uses(_RUNNER, "_env_to_module"),
+        uses("ray.rllib.env.multi_agent_env_runner:MultiAgentEnvRunner", "_env_to_module"),
+        uses("ray.rllib.connectors.env_to_module.mean_std_filter:MeanStdFilter", "_update_stats"),
+    ),
+)
 
 
 def actors_of(group: Any) -> dict[int, Any]:
@@ -244,6 +254,15 @@ def forward_train_of(module: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
 def connector_pieces(learner: Any) -> list[Any]:
     """Return the pieces of a learner's connector in their order."""
     return [*learner._learner_connector]
+
+
+def freeze_filters(runner: Any) -> None:
+    """Let the filters of observations of an env runner stay as they are."""
+    from ray.rllib.connectors.env_to_module.mean_std_filter import MeanStdFilter
+
+    for piece in runner._env_to_module.connectors:
+        if isinstance(piece, MeanStdFilter):
+            piece._update_stats = False
 
 
 def wrap_update(thread: Any, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

@@ -132,7 +132,7 @@ def _evaluate(
             for lane in lanes:
                 lane.env.close()
 
-    with _undisturbed_randomness():
+    with undisturbed_randomness():
         outcomes = within(
             timeout_s,
             play,
@@ -286,7 +286,7 @@ def _inputs(forward: Callable[[dict[str, Any]], dict[str, Any]], observations: F
 
 
 @contextlib.contextmanager
-def _undisturbed_randomness() -> Iterator[None]:
+def undisturbed_randomness() -> Iterator[None]:
     """Leave the global generators as they were: a user's environment may draw from them."""
     torch_state, python_state = torch.get_rng_state(), random.getstate()
     numpy_state = np.random.get_state()  # noqa: NPY002 (the global generator is exactly what is meant)
