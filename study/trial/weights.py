@@ -55,11 +55,18 @@ def _array(
     return flat.reshape(shape, order="F" if order == "F" else "C")
 
 
+def _scalar(dtype: _Dtype, content: bytes) -> Any:
+    """Return one number of NumPy's."""
+    return np.frombuffer(content, dtype=dtype.dtype)[0]
+
+
 _KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("numpy", "dtype"): _Dtype,
     ("numpy._core.numeric", "_frombuffer"): _array,
     ("numpy.core.numeric", "_frombuffer"): _array,  # written by NumPy 1
+    ("numpy._core.multiarray", "scalar"): _scalar,
+    ("numpy.core.multiarray", "scalar"): _scalar,
 }
 """All that a state needs, each in a version that can do nothing but make values."""
 
@@ -83,19 +90,7 @@ def read_weights(checkpoint: Path) -> Weights:
         RecordError: There is no state, it cannot be read, or it holds more than arrays of numbers.
     """
     file = checkpoint / STATE_FILE
-    try:
-        if (size := file.stat().st_size) > MAX_BYTES:
-            rule = f"must have at most {MAX_BYTES:,} bytes"
-            raise RecordError(where=str(file), rule=rule, got=f"{size:,}", fix=_FIX, code="checkpoint-too-large")
-        with file.open("rb") as stream:
-            state = _Reader(stream).load()
-    except OSError as error:
-        rule = f"must be a file that you can read ({error.strerror})"
-        raise RecordError(where=str(file), rule=rule, fix=_FIX, code="checkpoint-unreadable") from error
-    except _DAMAGED as error:
-        why = " ".join(str(error).split())[:200]
-        rule, got = "must hold arrays of numbers and nothing else", f"another file ({why})"
-        raise RecordError(where=str(file), rule=rule, got=got, fix=_FIX, code="checkpoint-not-arrays") from error
+    state = read_values(file)
     if not isinstance(state, dict) or not state:
         where, rule = str(file), "must map parameters to arrays"
         raise RecordError(where=where, rule=rule, got=f"{type(state).__name__}", fix=_FIX, code="checkpoint-not-arrays")
@@ -104,3 +99,24 @@ def read_weights(checkpoint: Path) -> Weights:
             rule, got = "must map parameters to arrays", f"{type(value).__name__} for {name!r}"
             raise RecordError(where=str(file), rule=rule, got=got, fix=_FIX, code="checkpoint-not-arrays")
     return dict(state)
+
+
+def read_values(file: Path) -> Any:
+    """Return what a pickle of plain values holds: numbers, texts, arrays, lists and dictionaries of them.
+
+    Raises:
+        RecordError: There is no such file, it cannot be read, or it holds more than that.
+    """
+    try:
+        if (size := file.stat().st_size) > MAX_BYTES:
+            rule = f"must have at most {MAX_BYTES:,} bytes"
+            raise RecordError(where=str(file), rule=rule, got=f"{size:,}", fix=_FIX, code="checkpoint-too-large")
+        with file.open("rb") as stream:
+            return _Reader(stream).load()
+    except OSError as error:
+        rule = f"must be a file that you can read ({error.strerror})"
+        raise RecordError(where=str(file), rule=rule, fix=_FIX, code="checkpoint-unreadable") from error
+    except _DAMAGED as error:
+        why = " ".join(str(error).split())[:200]
+        rule, got = "must hold arrays of numbers and nothing else", f"another file ({why})"
+        raise RecordError(where=str(file), rule=rule, got=got, fix=_FIX, code="checkpoint-not-arrays") from error

@@ -1,0 +1,59 @@
+"""The policy of a script's trial as a checkpoint and back: modules by RLlib, and the states of its connectors.
+
+The folder is RLlib's checkpoint of the module, or of the modules of several agents; beside it lies one file more. What
+is read back are numbers: the networks and the connectors come from the script's configuration. Imports RLlib.
+"""
+
+import io
+import pickle
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
+
+from study.trial.script_evaluation import State
+from study.trial.weights import STATE_FILE, read_values, read_weights
+
+CONNECTORS_FILE = "connectors.pkl"
+"""States of the connectors in a checkpoint, as plain values."""
+
+
+def pack_script_policy(algorithm: Algorithm, state: State) -> bytes:
+    """Return a zip archive of a checkpoint: unpacked, `RLModule.from_checkpoint` opens it.
+
+    Args:
+        algorithm: The modules' classes are taken from it.
+        state: Of `state_of`: the numbers.
+    """
+    module, learnt = algorithm.env_runner_group.local_env_runner.module, state[COMPONENT_RL_MODULE]
+    connectors = {name: value for name, value in state.items() if name != COMPONENT_RL_MODULE}
+    buffer = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(buffer, mode="w") as archive:
+        several = isinstance(module, MultiRLModule)
+        module.save_to_path(folder, state=dict(learnt) if several else learnt[DEFAULT_MODULE_ID])
+        (Path(folder) / CONNECTORS_FILE).write_bytes(pickle.dumps(connectors, protocol=5))
+        for path in sorted(Path(folder).rglob("*")):
+            archive.write(path, arcname=path.relative_to(folder))
+    return buffer.getvalue()
+
+
+def read_state(checkpoint: Path) -> State:
+    """Return what a runner must know to act as a checkpoint says, read without running what its files say.
+
+    Args:
+        checkpoint: Folder of `pack_script_policy`, unpacked; or RLlib's own of a module, whose connectors have no state.
+
+    Raises:
+        RecordError: It cannot be read, or a connector's state is more than numbers, texts, and arrays of numbers.
+    """
+    several = {
+        file.parent.relative_to(checkpoint).as_posix(): read_weights(file.parent)
+        for file in sorted(checkpoint.glob(f"*/**/{STATE_FILE}"))
+    }
+    file = checkpoint / CONNECTORS_FILE
+    connectors: dict[str, Any] = read_values(file) if file.exists() else {}
+    return {**connectors, COMPONENT_RL_MODULE: several or {DEFAULT_MODULE_ID: read_weights(checkpoint)}}
