@@ -13,6 +13,9 @@ _SCORES = ("floor", "reference", "target")
 
 def script(spec: StudySpec) -> Iterator[Fault]:
     """Check what a space with `config` says beside its script."""
+    if spec.evaluation.agent is not None and (spec.script is None or not spec.script.is_multi_agent):
+        rule, fix = "needs a script with several agents", "Remove it."
+        yield Fault(where="evaluation.agent", rule=rule, got=spec.evaluation.agent, fix=fix, code="agent-of-one")
     if spec.config is None:
         for name in ("config_kwargs", "config_args"):
             if getattr(spec, name):

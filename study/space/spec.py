@@ -158,6 +158,8 @@ class EvaluationSpec(Section):
     kwargs: dict[str, Any] = Field({})
     """Arguments of the environment's constructor that differ in evaluation. Procgen is evaluated on 100,000 levels \
 that follow those of training, where nothing else is said."""
+    agent: str | None = Field(None, min_length=1)
+    """Agent of a script with several whose return counts; without it their sum does."""
 
 
 class ResourcesSpec(Section):
@@ -427,6 +429,7 @@ _LATER = (
     ("model", "conv_net"),
     ("evaluation", "kwargs"),
     ("evaluation", "stochastic"),
+    ("evaluation", "agent"),
 )
 """Fields that are left out of a study's identity at their default: studies were begun without them."""
 

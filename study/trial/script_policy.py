@@ -45,7 +45,7 @@ def read_state(checkpoint: Path) -> State:
     """Return what a runner must know to act as a checkpoint says, read without running what its files say.
 
     Args:
-        checkpoint: Folder of `pack_script_policy`, unpacked; or RLlib's own of a module, whose connectors have no state.
+        checkpoint: Folder of `pack_script_policy`, unpacked; or RLlib's own, with stateless connectors.
 
     Raises:
         RecordError: It cannot be read, or a connector's state is more than numbers, texts, and arrays of numbers.
