@@ -126,15 +126,22 @@ class Answer:
             yield "</dl>"
         if self.facts:
             yield f'<ul class="facts">{"".join(f"<li>{_text(each)}</li>" for each in self.facts)}</ul>'
+        prices_first = self.rows is self.prices  # what they are asked for: they stand on the first screen
+        if not prices_first:
+            yield from self._unknown_html()
         yield f"</div>\n{figure}\n</div>" if figure else "</div>\n</div>"
         yield from (html_table(table.grid(), table.title) for table in self.tables)
-        if self.unknown:
-            yield '<div class="unknown">\n<h2>What is not known</h2>\n<ul>'
-            for unknown in self.unknown:
-                line = f' Find out:<pre class="command"><code>{escape(unknown.command)}</code></pre>'
-                yield f"<li>{_text(_capital(unknown.text))}{line if unknown.command else ''}</li>"
-            yield "</ul>\n</div>"
+        if prices_first:
+            yield from self._unknown_html()
         yield "</section>"
+
+    def _unknown_html(self) -> Iterator[str]:
+        if self.unknown:
+            yield '<div class="unknown">\n<h2>What is not known, and what to run next</h2>\n<ul>'
+            for each in self.unknown:
+                line = f' Find out:<pre class="command"><code>{escape(each.command)}</code></pre>'
+                yield f"<li>{_text(_capital(each.text))}{line if each.command else ''}</li>"
+            yield "</ul>\n</div>"
 
 
 def _capital(text: str) -> str:

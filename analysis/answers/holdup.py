@@ -146,7 +146,7 @@ def _steps(arm: Mapping[str, Any]) -> str:
 
 def _unknown(content: Mapping[str, Any], data: StudyData, target: int) -> Iterator[Unknown]:
     if content["verdict"]["clock"] is None:
-        text = f"whether {runners(target)} are faster in hours: their clocks were not measured."
+        text = f"what {runners(target)} take in hours and cost, and what limits them: their clocks were not measured."
         command = run_again(data, "real", ["execution=real"])
         yield Unknown(text=f"{text} That needs {target + 1} CPUs." if command else text, command=command)
     rows = [row for row in content["comparisons"]["rows"].values() if row["better"] is False]

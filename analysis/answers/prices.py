@@ -13,7 +13,7 @@ PRICES: Mapping[str, str] = {
     "env_steps_per_s": "steps/s",
     "hours_per_million_steps": "hours per million steps",
     "cpu_hours_per_million_steps": "CPU-hours per million",
-    "cpu_hours_per_hour_saved": "an hour saved costs (CPU-hours; below 0: saves them)",
+    "cpu_hours_per_hour_saved": "extra CPU-hours per hour saved",
 }
 """Quantity -> heading of its column."""
 BASES: Mapping[str, str] = {

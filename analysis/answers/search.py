@@ -20,8 +20,8 @@ from analysis.answers.words import (
     minutes,
     run_again,
     runners,
-    said,
     to_copy,
+    took,
 )
 from analysis.estimates import Results, Row
 from analysis.estimates.learning import MOST_SETTINGS
@@ -51,12 +51,17 @@ class Candidate:
     final_return: Estimate
     score: float
     """Mean over the runs, a failed one being 0."""
-    solved: bool | None
-    """Whether every run ended at the target; None where no target is known."""
+    num_solved: int | None
+    """Runs that ended at the target; None where no target is known."""
     steps: float
     """Env steps to the target, mean; infinite where a run never got there."""
     trials: tuple[int, ...]
     num_failed: int
+
+    @property
+    def solved(self) -> bool | None:
+        """Whether every run ended at the target; None where no target is known."""
+        return None if self.num_solved is None else self.num_solved == len(self.trials)
 
     @property
     def order(self) -> tuple[float, float, float, int]:
@@ -115,9 +120,9 @@ def candidates(data: StudyData, rows: Iterable[Row]) -> list[Candidate]:
                 setting={name: some[name].iloc[0] for name in shown if pd.notna(some[name].iloc[0])},
                 final_return=value,
                 score=float(scores.mean()),
-                solved=None
+                num_solved=None
                 if target is None
-                else bool((~failed & (some["final_return"] >= target)).fillna(False).all()),
+                else int((~failed & (some["final_return"] >= target)).fillna(False).sum()),
                 steps=float(steps.mean()) if steps.notna().all() else float("inf"),
                 trials=tuple(int(each) for each in some["trial"]),
                 num_failed=int(failed.sum()),
@@ -128,7 +133,10 @@ def candidates(data: StudyData, rows: Iterable[Row]) -> list[Candidate]:
 
 def _sentence(found: list[Candidate], target: float | None) -> str:
     best = found[0]
-    solved = "" if target is None else f" (solved is {target:g})"
+    solved = ""
+    if target is not None:
+        reached = best.final_return.value >= target
+        solved = f" (solved is {target:g})" if reached else f", below the {target:g} that counts as solved"
     values = in_words(best.setting)
     where = f"{runners(best.num_env_runners)}{', ' + values if values else ''}"
     if len(found) == 1:
@@ -139,11 +147,11 @@ def _sentence(found: list[Candidate], target: float | None) -> str:
 def _facts(found: list[Candidate], data: StudyData, engine: str) -> Iterator[str]:
     best, several = found[0], len(found) > 1
     seeds = "one run" if len(best.trials) == 1 else f"{len(best.trials)} runs"
-    sure = f", {interval(best.final_return)}" if len(best.trials) > 1 else ""
+    reached = "" if best.num_solved is None else f"; {best.num_solved or 'none'} of them ended at the target"
     if several:
-        yield f"It is the best of {len(found):,} that were tried, by {seeds}{sure}."
+        yield f"It is the best of {len(found):,} that were tried, by {seeds}{reached if len(best.trials) > 1 else ''}."
     else:
-        yield f"It rests on {seeds}{sure}."
+        yield f"It is the only one that was tried, in {seeds}{reached if len(best.trials) > 1 else ''}."
     if len(best.trials) > 1:
         equal = [each for each in found[1:] if overlap(each.final_return, best.final_return)]
         if equal:
@@ -151,9 +159,8 @@ def _facts(found: list[Candidate], data: StudyData, engine: str) -> Iterator[str
     elif equal := [each for each in found[1:] if each.order[:2] == best.order[:2]]:
         faster = "; this one got to the target in the fewest steps" if best.steps < equal[0].steps else ""
         yield f"{_others(equal)} reached the same return{faster}."
-    spent = data.runs["cpu_s_reserved"].dropna().sum() / 3600
-    if spent:
-        yield f"The study took {said(spent, 2)} CPU-hours; engine: {engine}; {clocks_counted(data.runs)}."
+    if cost := took(data.runs):
+        yield f"{cost}; engine: {engine}; {clocks_counted(data.runs)}."
 
 
 def _others(found: list[Candidate]) -> str:
@@ -225,8 +232,8 @@ def _unknown(best: Candidate, found: list[Candidate], data: StudyData) -> Iterat
     if len(best.trials) < NEW_SEEDS:
         runs = "one run per setting" if len(best.trials) == 1 else f"{len(best.trials)} runs of it"
         order = "whether the order would be the same with other seeds" if len(found) > 1 else "how much seeds matter"
-        took = data.runs.set_index("trial").loc[list(best.trials)]
-        seconds = (took["ended"] - took["started"]).dropna().mean() * NEW_SEEDS
+        ended = data.runs.set_index("trial").loc[list(best.trials)]
+        seconds = (ended["ended"] - ended["started"]).dropna().mean() * NEW_SEEDS
         lasts = f"; {NEW_SEEDS} more of the best one take {minutes(float(seconds))}" if pd.notna(seconds) else ""
         yield Unknown(text=f"{order} ({runs}{lasts}).", command=_more_seeds(best, data))
     if edges := _edges(best, data):

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+import pandas as pd
+
 from analysis import models
 from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.prices import Workload, main_workload, price_list
@@ -18,11 +20,13 @@ from analysis.answers.words import (
     runners,
     said,
     to_copy,
+    took,
 )
 from analysis.estimates import Results, Row
 from analysis.estimates.predictions import MOST_EXTRAPOLATED
 from analysis.load.study_data import StudyData
 from analysis.scaling.results import Scaling
+from analysis.tables.numbers import overlap
 from study.engine import other_engine
 from study.space.parameters import SCALE
 
@@ -43,15 +47,17 @@ def throughput_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour:
     if workload is None:
         return _not_comparable(data, results)
     prices = price_list(workload, price_per_cpu_hour)
-    fastest = max(
-        (row for row in rows if row.quantity == "env_steps_per_s" and row.basis == "measured"),
-        key=lambda row: row.estimate.value,
+    rates = [row for row in rows if row.quantity == "env_steps_per_s" and row.basis == "measured"]
+    fastest, mine = (
+        max(some, key=lambda row: row.estimate.value)
+        for some in (rates, [row for row in rates if row in workload.rows])
     )
+    chosen = mine if overlap(mine.estimate, fastest.estimate) else fastest
     return Answer(
         kind=data.kind,
         sentence=f"{_speed_up(workload)} {_more_help(workload)}",
-        setting=_setting(results, fastest),
-        facts=tuple(_facts(data, workload, fastest)),
+        setting=_setting(results, chosen),
+        facts=tuple(_facts(data, workload, chosen, fastest)),
         numbers=tuple(_numbers(workload)),
         rows=prices,
         prices=prices,
@@ -83,17 +89,14 @@ def _more_help(workload: Workload) -> str:
     return "Nothing measured says that more would not help."
 
 
-def _setting(results: Results, fastest: Row) -> str:
-    """Return the line to copy of the fastest measured cell."""
-    cell = fastest.cell
-    runs = results.data.runs.dropna(subset=["env_steps_per_s", "timing"])
-    same = runs[SCALE].eq(cell.num_env_runners or 0) & runs["train_batch_size"].eq(cell.train_batch_size or 0)
-    runs = runs[same & runs["timing"].eq("measured")]
-    best = runs.iloc[int(runs["env_steps_per_s"].to_numpy(float).argmax())]
-    return to_copy({SCALE: cell.num_env_runners} | {name: best[name] for name in TYPED if best[name] == best[name]})
+def _setting(results: Results, chosen: Row) -> str:
+    """Return the line to copy of a measured cell."""
+    runs = results.data.runs
+    run = runs[runs["fingerprint"].eq(chosen.fingerprint) & runs[SCALE].eq(chosen.cell.num_env_runners or 0)].iloc[0]
+    return to_copy({SCALE: chosen.cell.num_env_runners} | {name: run[name] for name in TYPED if pd.notna(run[name])})
 
 
-def _facts(data: StudyData, workload: Workload, fastest: Row) -> Iterator[str]:
+def _facts(data: StudyData, workload: Workload, chosen: Row, fastest: Row) -> Iterator[str]:
     last = workload.scales[-1]
     shares = {words: at[last].estimate for name, words in PHASES.items() if last in (at := workload.at(name))}
     if len(shares) > 1:
@@ -105,16 +108,20 @@ def _facts(data: StudyData, workload: Workload, fastest: Row) -> Iterator[str]:
             f"{percent(next_.value)}."
         )
     costs = {n: row for n, row in workload.at("cpu_hours_per_million_steps").items() if row.basis == "measured"}
-    if len(costs) > 1:
-        cheapest = min(costs, key=lambda n: costs[n].estimate.value)
-        cost = known(costs[cheapest].estimate)
-        yield f"Cheapest measured: {runners(cheapest)}, {cost} CPU-hours for a million steps."
-    cell, rate = fastest.cell, fastest.estimate
-    batch = f" at batch {cell.train_batch_size:,}" if cell.train_batch_size else ""
+    cheapest = min(costs, key=lambda n: costs[n].estimate.value, default=0)
+    cheap = f"; cheapest: {runners(cheapest)}, {known(costs[cheapest].estimate)} CPU-hours for a million steps"
+    rate = chosen.estimate
+    equal = "" if chosen is fastest else f"; {_place(fastest)} cannot be told from it"
     yield (
-        f"Fastest measured: {runners(cell.num_env_runners or 0)}{batch}, {known(rate)} steps a second "
-        f"({interval(rate)}, {rate.n} runs). In all {clocks_counted(data.runs)}."
+        f"Fastest measured: {_place(chosen)}, {known(rate)} steps a second ({interval(rate)}, {rate.n} runs){equal}"
+        f"{cheap if len(costs) > 1 else ''}."
     )
+    yield f"{took(data.runs) or 'Clocks'}: {clocks_counted(data.runs)}."
+
+
+def _place(row: Row) -> str:
+    batch = row.cell.train_batch_size
+    return runners(row.cell.num_env_runners or 0) + (f" at batch {batch:,}" if batch else "")
 
 
 def _numbers(workload: Workload) -> Iterator[Number]:
@@ -129,13 +136,12 @@ def _numbers(workload: Workload) -> Iterator[Number]:
 
 
 def _unknown(data: StudyData, workload: Workload) -> Iterator[Unknown]:
-    runs = data.runs
-    ended = int(runs["status"].isin(["finished", "failed"]).sum())
-    measured = int((runs["timing"].eq("measured") & runs["status"].eq("finished")).sum())
     most = MOST_EXTRAPOLATED * workload.scales[-1]
     yield Unknown(text=f"anything beyond {runners(most)}, twice the largest measured.")
-    if told := clocks_in_words(runs):
-        yield Unknown(text=f"the speed of {ended - measured} of {ended} runs, which are left out: {told}.")
+    clocked = data.runs.loc[data.runs["timing"].eq("measured").fillna(False), SCALE]
+    if told := clocks_in_words(data.runs[~data.runs[SCALE].isin(clocked)]):
+        yield Unknown(text=f"the speed of other numbers of runners that were tried: {told}.")
+    yield Unknown(text="which setting learns best: such short runs measure speed alone.")
     if data.spec is not None:
         other, options = other_engine(data.spec)
         command = run_again(data, "other_engine", [word for word in options.split() if word != "--set"])

@@ -8,23 +8,12 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.study_data import StudyData
+from analysis.scaling.fingerprint import IN_WORDS
+from analysis.scaling.fingerprint import in_words as called
 from analysis.tables.numbers import fixed
 from study.statistics import Estimate
 from study.text import duration, listed
 
-WORDS: Mapping[str, str] = {
-    "train_batch_size": "batch",
-    "lr": "learning rate",
-    "minibatch_size": "minibatch",
-    "num_epochs": "epochs",
-    "num_envs_per_env_runner": "environments per runner",
-    "clip_param": "clip",
-    "entropy_coeff": "entropy coefficient",
-    "grad_clip": "gradient clip",
-    "vf_loss_coeff": "value loss coefficient",
-    "vf_clip_param": "value clip",
-}
-"""Parameter -> what it is called in a sentence; others by their names. The first ones are the first to be named."""
 MOST_NAMED = 3
 """Values that a sentence names."""
 CLOCKS: Mapping[str, str] = {
@@ -79,9 +68,9 @@ def value(name: str, number: Any) -> str:
 
 def in_words(setting: Mapping[str, Any], *, most: int = MOST_NAMED) -> str:
     """Return `batch 1,376 and learning rate 0.00242` of the most important values."""
-    order = [name for name in (*WORDS, *setting) if name in setting]
+    order = [name for name in (*IN_WORDS, *setting) if name in setting]
     names = list(dict.fromkeys(order))
-    parts = [f"{WORDS.get(name, name.replace('_', ' '))} {value(name, setting[name])}" for name in names[:most]]
+    parts = [f"{called(name)} {value(name, setting[name])}" for name in names[:most]]
     if len(names) > most:
         parts.append(f"{len(names) - most} more values below")
     return listed(parts) if parts else ""
@@ -136,7 +125,13 @@ def clocks_counted(runs: pd.DataFrame) -> str:
     if measured or not total:
         return f"{measured:,} of {len(runs):,} runs have a measured clock"
     kinds = listed(f"{number:,} {label}" for label, number in counts.items())
-    return f"none of {len(runs):,} clocks is measured ({kinds})"
+    return f"none of the {len(runs):,} clocks can be trusted ({kinds})"
+
+
+def took(runs: pd.DataFrame) -> str:
+    """Return what a study cost; empty where that is not known."""
+    spent = float(runs["cpu_s_reserved"].dropna().sum()) / 3600
+    return f"The study took {said(spent, 2)} CPU-hours" if spent else ""
 
 
 def minutes(seconds: float) -> str:

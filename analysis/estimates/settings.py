@@ -14,24 +14,23 @@ import numpy as np
 import pandas as pd
 
 from analysis.load import StudyData
+from analysis.scaling.fingerprint import in_words
 from analysis.scaling.selection import at_their_scale, texts
 from analysis.scaling.targets import ENDED, judged
 from study.text import count, number
 
-WORDS: Mapping[str, str] = MappingProxyType(
-    {
-        "train_batch_size": "batch",
-        "minibatch_size": "minibatch",
-        "num_epochs": "epochs",
-        "num_envs_per_env_runner": "envs per runner",
-        "lr": "learning rate",
-        "gamma": "gamma",
-        "lambda": "lambda",
-        "clip_param": "clip",
-        "entropy_coeff": "entropy",
-    }
+TOLD = (
+    "train_batch_size",
+    "minibatch_size",
+    "num_epochs",
+    "num_envs_per_env_runner",
+    "lr",
+    "gamma",
+    "lambda",
+    "clip_param",
+    "entropy_coeff",
 )
-"""Parameters that tell settings apart, in this order, and the words for them."""
+"""Parameters that tell settings apart, in this order."""
 ARMS: Mapping[str, str] = MappingProxyType(
     {
         "winner": "the chosen setting",
@@ -124,7 +123,7 @@ def names_of(runs: pd.DataFrame, keys: "pd.Series[Any]", *, small: int | None) -
         small: The small scale of a hold-up study.
     """
     by_key = runs.assign(_key=keys, _per_runner=runs["train_batch_size"] / runs["num_env_runners"]).groupby("_key")
-    varying = [name for name in WORDS if name in runs and runs[name].nunique() > 1]
+    varying = [name for name in TOLD if name in runs and runs[name].nunique() > 1]
     same = {name: _shared(by_key[name]) for name in (*varying, "_per_runner")}
     places = runs.assign(_key=keys).groupby(["_key", "num_env_runners"])
     arms = _shared(places["anchor"]) if "anchor" in runs else {}
@@ -154,7 +153,7 @@ def arms_of_trials(runs: pd.DataFrame, *, small: int | None = None) -> dict[int,
 
 def _keys(runs: pd.DataFrame) -> "pd.Series[Any]":
     """Return the identity of each run's setting: its digest and variant, else what the learner was given."""
-    parts = [runs[name].astype("string").fillna("-") for name in WORDS if name in runs]
+    parts = [runs[name].astype("string").fillna("-") for name in TOLD if name in runs]
     written = pd.Series(list(map(" ".join, zip(*parts, strict=True))), index=runs.index, dtype=object)
     digest, variant = texts(runs, "digest"), texts(runs, "variant")
     known = pd.Series([f"{one} {two}" if one else "" for one, two in zip(digest, variant, strict=True)], runs.index)
@@ -162,7 +161,7 @@ def _keys(runs: pd.DataFrame) -> "pd.Series[Any]":
 
 
 def _in_words(key: str, varying: Iterable[str], same: Mapping[str, Mapping[str, Any]]) -> str:
-    words = [f"{WORDS[name]} {_value(same[name][key])}" for name in varying if key in same[name]]
+    words = [f"{in_words(name)} {_value(same[name][key])}" for name in varying if key in same[name]]
     grows = "train_batch_size" in varying and key not in same["train_batch_size"]
     if grows and key in same["_per_runner"]:
         words.insert(0, f"batch {_value(float(same['_per_runner'][key]))} per runner")

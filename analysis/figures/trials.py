@@ -14,7 +14,8 @@ from analysis.estimates.settings import learning_runs
 from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.learning import NO_LEARNING, seeds
-from analysis.figures.words import SHORT, counted, listed, number, sentence
+from analysis.figures.words import counted, listed, number, sentence
+from analysis.scaling.fingerprint import in_words
 
 if TYPE_CHECKING:
     from analysis.opened import Study
@@ -168,12 +169,12 @@ def importance(found: Importance | str, *, engine: str) -> Figure:
         f"Engine: {engine}."
     )
     last = tops.iloc[-1]
-    name = SHORT.get(last["parameter"], last["parameter"])
+    name = in_words(last["parameter"])
     title = f"{name[0].upper()}{name[1:]} matters most with {counted(int(last['num_env_runners']), 'runner')}"
     other = tops[tops["parameter"] != last["parameter"]]
     if len(other):
         first = other.iloc[0]
-        title += f", {SHORT.get(first['parameter'], first['parameter'])} with {first['num_env_runners']}"
+        title += f", {in_words(first['parameter'])} with {first['num_env_runners']}"
     return Figure(
         key="importance",
         title=title,
@@ -202,7 +203,7 @@ def _bars(axes: Sequence[Axes], frame: pd.DataFrame) -> None:
     plot = plot.add(so.Bar(alpha=1, edgecolor="white", edgewidth=0.5), so.Dodge(), orient="y", legend=False)
     colours = so.Nominal(list(style.COLOURS[: len(order)]), order=order)
     plot.scale(color=colours, y=so.Nominal(order=names)).on(ax).plot()
-    ax.set_yticks(range(len(names)), [style.wrapped(SHORT.get(name, name)) for name in names])
+    ax.set_yticks(range(len(names)), [style.wrapped(in_words(name)) for name in names])
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlim(left=0)
     ax.grid(visible=False, axis="y")

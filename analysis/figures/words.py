@@ -11,19 +11,6 @@ import pandas as pd
 
 from analysis.tables.numbers import estimate
 
-SHORT = {
-    "train_batch_size": "batch",
-    "env_steps_per_runner": "steps per runner",
-    "steps_per_env_runner": "steps per runner",
-    "minibatch_size": "minibatch",
-    "minibatch_times_learners": "minibatch",
-    "num_epochs": "epochs",
-    "num_envs_per_env_runner": "environments per runner",
-    "lr": "learning rate",
-    "id": "environment",
-}
-"""Parameter -> how people call it."""
-
 
 def number(value: float, digits: int = 3) -> str:
     """Return `value` with so many significant digits, with thousands separated and no exponent where it can be read.
@@ -77,19 +64,14 @@ def listed(words: Sequence[str]) -> str:
 
 
 def told_apart(workloads: Sequence[str]) -> list[str]:
-    """Return the names of workloads in words, without what is the same in all of them; "" where nothing differs.
+    """Return the names of workloads without what is the same in all of them; "" where nothing differs.
 
     Args:
-        workloads: As the frame of estimates names them: "num_epochs 4, train_batch_size 384".
+        workloads: As the frame of estimates names them: "epochs 4, batch 384".
     """
     parts = [each.split(", ") for each in workloads]
     common = set(parts[0]).intersection(*parts) if len(parts) > 1 else set()
-    return [", ".join(_in_words(part) for part in each if part not in common) for each in parts]
-
-
-def _in_words(part: str) -> str:
-    name, _, value = part.partition(" ")
-    return f"{SHORT.get(name, name.replace('_', ' '))} {value}".strip()
+    return [", ".join(part for part in each if part not in common) for each in parts]
 
 
 def sentence(text: str) -> str:

@@ -8,9 +8,8 @@ from itertools import groupby
 import pandas as pd
 
 from analysis.scaling.blocks import block_means, contrast, exponential, ratio_of_totals
-from analysis.scaling.fingerprint import BATCH, differing, replaced, text_of
+from analysis.scaling.fingerprint import BATCH, differing, in_words, replaced, text_of
 from analysis.scaling.results import Cell, Decomposition
-from study.errors import AnalysisError
 from study.statistics import Estimate
 
 PARTS = (
@@ -53,7 +52,7 @@ def missing_cells(present: Collection[Cell], first: Cell, second: Cell) -> tuple
     return tuple(cell for cell in wanted if (cell.num_env_runners, cell.fingerprint) not in there)
 
 
-def decompose(measured: pd.DataFrame, first: Cell, second: Cell, factor: str, *, level: float) -> Decomposition:
+def decompose(measured: pd.DataFrame, first: Cell, second: Cell, *, level: float) -> Decomposition:
     """Return the ratio of throughputs of two cells as parallel part times workload part.
 
     The log ratio ln X(n2, B2) - ln X(n1, B1) can be walked in two orders: scale first, or workload first. Each part is
@@ -61,39 +60,15 @@ def decompose(measured: pd.DataFrame, first: Cell, second: Cell, factor: str, *,
     interaction. Intervals are paired by block where the four cells share two blocks, see `blocks.contrast`.
 
     Args:
-        measured: Measured runs (`selection.select`).
+        measured: Measured runs (`selection.select`), some in each of the four cells of the 2x2.
         first: n1 runners at workload B1.
-        second: n2 runners at workload B2.
-        factor: Fields of the fingerprint that differ besides the scale, several joined by ` and `.
+        second: n2 runners at workload B2, n2 another number than n1.
         level: Nominal coverage of the intervals, in (0, 1).
-
-    Raises:
-        AnalysisError: The scales are equal, the fingerprints differ in other fields than `factor` or not at all, or
-            a cell of the 2x2 has no measured run.
 
     Source:
         Shapley, Contributions to the Theory of Games II (1953), for two players.
     """
     difference = differing(first.fingerprint, second.fingerprint)
-    if first.num_env_runners == second.num_env_runners:
-        rule = "a decomposition needs two scales"
-        raise AnalysisError(
-            where=first.name,
-            rule=rule,
-            got="one",
-            fix="Pass cells with different numbers of runners.",
-            code="decomposition-of-one-scale",
-        )
-    if not difference or set(difference) != set(factor.split(" and ")):
-        rule = f"the cells must differ in {factor} besides the scale"
-        got = " and ".join(difference) or "nothing else"
-        raise AnalysisError(
-            where=f"{first.name}, {second.name}",
-            rule=rule,
-            got=got,
-            fix="Choose other cells, or name all of it.",
-            code="decomposition-of-other-cells",
-        )
     grid = (
         first,
         replace(first, num_env_runners=second.num_env_runners),
@@ -101,16 +76,6 @@ def decompose(measured: pd.DataFrame, first: Cell, second: Cell, factor: str, *,
         second,
     )
     parts = [_runs_of(measured, cell) for cell in grid]
-    empty = [cell.name for cell, part in zip(grid, parts, strict=True) if not len(part)]
-    if empty:
-        rule = "each cell of the 2x2 needs a measured run"
-        raise AnalysisError(
-            where="decomposition",
-            rule=rule,
-            got=f"none for {' and '.join(empty)}",
-            fix="Run them.",
-            code="decomposition-without-runs",
-        )
     logs = [block_means(part["log_rate"], part["block"].tolist()) for part in parts]
     parallel, batch, total, interaction, at_first, at_second = (
         contrast(logs, weights, level=level) for weights in PARTS
@@ -118,7 +83,7 @@ def decompose(measured: pd.DataFrame, first: Cell, second: Cell, factor: str, *,
     result = Decomposition(
         first=replace(first, n=len(parts[0])),
         second=replace(second, n=len(parts[3])),
-        factor=factor,
+        factor=" and ".join(map(in_words, difference)),
         values=_values(difference),
         rates=tuple((replace(cell, n=len(part)), _rate(part, level)) for cell, part in zip(grid, parts, strict=True)),
         total=exponential(total),

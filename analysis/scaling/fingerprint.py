@@ -19,6 +19,27 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
 )
 """Field -> its place in a space. A command can run missing combinations of these, so their effect can be told apart
 from that of the scale; that of hardware, versions or code cannot be from here."""
+IN_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "train_batch_size": "batch",
+        "lr": "learning rate",
+        "minibatch_size": "minibatch",
+        "minibatch_times_learners": "minibatch",
+        "num_epochs": "epochs",
+        "num_envs_per_env_runner": "environments per runner",
+        "steps_per_env_runner": "steps per runner",
+        "env_steps_per_runner": "steps per runner",
+        "clip_param": "clip",
+        "entropy_coeff": "entropy coefficient",
+        "grad_clip": "gradient clip",
+        "vf_loss_coeff": "value loss coefficient",
+        "vf_clip_param": "value clip",
+        LEARNERS: "learners",
+        "cpu_model": "CPU model",
+        "id": "environment",
+    }
+)
+"""Parameter or field -> what people call it; in a sentence the first ones are named first."""
 ENGINE = "engine"
 """Field that says which runner and learner were built, see `study.engine`."""
 _BUILT, _ASKED = ("effective_runner.runner_class", "effective_learner.learner_class"), ("runner", "learner")
@@ -91,9 +112,14 @@ def labels(fingerprints: Sequence[str]) -> list[str]:
         if any(name in content for content in contents)
     ]
     return [
-        ", ".join(f"{name.rpartition('.')[2]} {text_of(content[name])}" for name in shown if name in content)
+        ", ".join(f"{in_words(name.rpartition('.')[2])} {text_of(content[name])}" for name in shown if name in content)
         for content in contents
     ]
+
+
+def in_words(name: str) -> str:
+    """Return what people call a parameter or a field."""
+    return IN_WORDS.get(name, name.replace("_", " "))
 
 
 def text_of(value: Any) -> str:

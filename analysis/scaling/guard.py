@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.scaling.decomposition import cells_of, decompose, missing_cells, squares
-from analysis.scaling.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, replaced, text_of
+from analysis.scaling.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, in_words, replaced, text_of
 from analysis.scaling.rerun import Rerun
 from analysis.scaling.results import Cell, Kind, Refusal
 from analysis.scaling.selection import as_text, texts
@@ -143,7 +143,7 @@ def _refusal(
         return Refusal(
             first=first, second=second, differing=difference, reason=reason, missing=missing, command=command
         )
-    split = decompose(measured, first, second, " and ".join(difference), level=level)
+    split = decompose(measured, first, second, level=level)
     return Refusal(
         first=first,
         second=second,
@@ -182,7 +182,7 @@ def _weak_refusal(
 
 
 def _listed(difference: Mapping[str, tuple[Any, Any]]) -> str:
-    pairs = [f"{name} ({text_of(one)} against {text_of(two)})" for name, (one, two) in difference.items()]
+    pairs = [f"{in_words(name)} ({text_of(one)} against {text_of(two)})" for name, (one, two) in difference.items()]
     return f": besides the runners they differ in {'; '.join(pairs)}" if pairs else ""
 
 
@@ -193,4 +193,4 @@ def _names(names: Iterable[str]) -> str:
 
 def _workload(cell: Cell, difference: Iterable[str]) -> str:
     content = fields(cell.fingerprint)
-    return ", ".join(f"{name} {text_of(content.get(name, ABSENT))}" for name in difference)
+    return ", ".join(f"{in_words(name)} {text_of(content.get(name, ABSENT))}" for name in difference)

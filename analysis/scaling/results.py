@@ -95,7 +95,7 @@ class Decomposition:
     first: Cell
     second: Cell
     factor: str
-    """The field of the workload that changed with the scale, or several, joined by ` and `."""
+    """What changed with the scale in words: a field of the workload, or several, joined by ` and `."""
     values: tuple[str, str]
     """That field's value in the first and in the second cell."""
     rates: tuple[tuple[Cell, Estimate], ...]

@@ -239,7 +239,7 @@ def test_confounded_scales_are_refused_with_the_command_that_settles_it():
     assert result.groups == () and refusal.decomposition is None
     assert refusal.differing == {"train_batch_size": (2000, 8000)}
     assert [(cell.num_env_runners, cell.train_batch_size) for cell in refusal.missing] == [(32, 2000), (16, 8000)]
-    assert "32 runners at train_batch_size 2,000 and 16 runners at train_batch_size 8,000" in refusal.reason
+    assert "32 runners at batch 2,000 and 16 runners at batch 8,000" in refusal.reason
     assert refusal.command.startswith(
         "python run_study.py --space lunarlander_nodes.yaml --name planted_missing --set "
     )
@@ -283,7 +283,7 @@ def test_runners_with_other_learners_are_refused_with_commands_that_settle_it():
     (refusal,) = result.refusals
     assert result.groups == ()
     assert refusal.differing == {"num_learners": (0, 2)}
-    assert "4 runners at num_learners 0 and 2 runners at num_learners 2" in refusal.reason
+    assert "4 runners at learners 0 and 2 runners at learners 2" in refusal.reason
     specs = [load(*overrides(line)) for line in refusal.command.replace("cartpole_sweep", "waiting").splitlines()]
     assert [(list(spec.scales), spec.resources.num_learners) for spec in specs] == [([2, 4], 0), ([2, 4], 2)]
 
@@ -305,10 +305,6 @@ def test_the_corners_of_a_complete_square_are_decomposed():
     assert "so it is no efficiency" in refusal.reason and refusal.missing == () and refusal.command == ""
 
 
-def decomposed(frame, first, second, factor="train_batch_size"):
-    return decompose(select(frame).runs, first, second, factor, level=0.95)
-
-
 def test_a_decomposition_by_hand():
     rates = {(16, 2000): 1000, (32, 2000): 1500, (16, 8000): 1600, (32, 8000): 2920}
     rows = [
@@ -318,7 +314,7 @@ def test_a_decomposition_by_hand():
     ]
     frame = made(*rows)
     cells = cells_of(select(frame).runs)
-    split = decomposed(frame, cells[0], cells[-1])
+    split = decompose(select(frame).runs, cells[0], cells[-1], level=0.95)
     assert split.total.value == pytest.approx(2.92)
     assert split.parallel.value == pytest.approx(np.sqrt(1.5 * 2920 / 1600))
     assert split.batch.value == pytest.approx(np.sqrt(1.6 * 2920 / 1500))
@@ -328,18 +324,6 @@ def test_a_decomposition_by_hand():
     assert split.parallel.high - split.parallel.low == pytest.approx(0, abs=1e-9)
     assert "2.92 [2.92, 2.92]x env steps/s" in split.sentence and "16 -> 32" in split.sentence
     assert list(squares(cells)) == [(cells[0], cells[-1])]
-
-
-def test_a_decomposition_that_cannot_be_made_says_why():
-    frame = planted(Truth(cells=SQUARE[:3]))
-    cells = {(cell.num_env_runners, cell.train_batch_size): cell for cell in cells_of(select(frame).runs)}
-    first, large = cells[16, 2000], cells[16, 8000]
-    with pytest.raises(AnalysisError, match="needs two scales"):
-        decomposed(frame, first, large)
-    with pytest.raises(AnalysisError, match=r"needs a measured run, got none for 32 runners, batch 8,000"):
-        decomposed(frame, first, replace(large, num_env_runners=32))
-    with pytest.raises(AnalysisError, match="must differ in lr besides the scale, got train_batch_size"):
-        decomposed(frame, first, replace(large, num_env_runners=32), "lr")
 
 
 def test_hardware_is_named_and_not_decomposed():
@@ -392,7 +376,7 @@ def test_differing_fields_are_told_by_their_dotted_names():
     one = json.dumps({"environment": {"id": "A", "kwargs": {}}, "lr": 1.0})
     two = json.dumps({"environment": {"id": "B", "kwargs": {}}, "lr": 1.0, "smt": False})
     assert differing(one, two) == {"environment.id": ("A", "B"), "smt": ("absent", False)}
-    assert labels([one, two]) == ["id A", "id B, smt False"]
+    assert labels([one, two]) == ["environment A", "environment B, smt False"]
     with pytest.raises(AnalysisError, match="must be the JSON text of an object"):
         differing("[]", one)
 

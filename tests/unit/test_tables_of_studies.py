@@ -87,9 +87,9 @@ def test_the_fastest_cell_is_looked_for_in_all_workloads():
     table = recommendation(study(rows))
     first = table.frame.iloc[0]
     assert first["question"] == "Fastest: highest throughput"
-    assert first["choice"] == "4 runners (train_batch_size 6,400)"
+    assert first["choice"] == "4 runners (batch 6,400)"
     assert first["value"] == pytest.approx(6_400)
-    assert "Fastest of those measured: 4 runners (train_batch_size 6,400)" in table.conclusion
+    assert "Fastest of those measured: 4 runners (batch 6,400)" in table.conclusion
 
 
 def test_the_order_of_the_trials_changes_nothing():
@@ -117,10 +117,10 @@ def test_confounded_cells_get_a_refusal_with_the_differing_field_and_the_command
     table, parts = strong_scaling(data), decomposition(data)
     assert table.empty
     assert table.conclusion.startswith("Efficiency is refused. 1 runner, batch 2,000 against 2 runners, batch 4,000")
-    assert "train_batch_size (2,000 against 4,000)" in table.conclusion
+    assert "batch (2,000 against 4,000)" in table.conclusion
     assert "Run: python run_study.py" in table.conclusion
     assert parts.empty
-    assert "2 runners at train_batch_size 2,000" in parts.conclusion
+    assert "2 runners at batch 2,000" in parts.conclusion
     assert "Run: python run_study.py" in parts.conclusion
     assert "2.92" not in table.to_markdown()  # the naive ratio is nowhere
 
@@ -343,7 +343,7 @@ BAD_INPUT = {
             run(i, runners=n, seed=s, workload={"cpu_model": m})
             for i, (n, m, s) in enumerate([(1, "A", 1), (2, "B", 1)])
         ],
-        "cpu_model (A against B)",
+        "CPU model (A against B)",
     ),
     "still running": (
         [*amdahl((1, 2)), run(90, runners=4, status="running", timing=None), run(91, runners=4, status="interrupted")],
