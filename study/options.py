@@ -1,22 +1,30 @@
 """What commands share: how their help looks, common options, and what these mean for a space. Imports no engine."""
 
+import atexit
 import contextlib
 import re
+import shlex
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from study.console import write
+from study.console import say, terminal, write
 from study.errors import SpaceError
 from study.records.folder import NAME
 from study.space.parsing import load_space
 from study.space.space_file import SHIPPED, read_space
 from study.space.spec import StudySpec
+
+if TYPE_CHECKING:
+    from study.adopted.reading import Reading
 
 FORMER = {"--seed": "--replicate", "--format": "--json"}
 """Former option -> the one that commands without it have in its place."""
@@ -104,6 +112,25 @@ Replicate = Annotated[
 Trials = Annotated[
     int | None, typer.Option(min=1, help="Number of trials; with --resume extends the study. Not for hold-up studies.")
 ]
+Config = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE[:NAME]",
+        help="An RLlib script in place of a space; its code runs up to where it would train. NAME: an AlgorithmConfig "
+        "in it, or a function that returns one.",
+    ),
+]
+ConfigArgs = Annotated[
+    str, typer.Option("--config-args", help="Arguments of the script, as one text: '--num-agents 2'.")
+]
+ConfigTimeout = Annotated[
+    str, typer.Option("--config-timeout", help="How long the script may take to come to its training.")
+]
+Runners = Annotated[
+    str | None,
+    typer.Option("--runners", metavar="N,N,…", help="With --config: the numbers of environment runners, as 1,10,46."),
+]
 
 
 def wrong_option(option: str, rule: str, *, got: object = "", fix: str, code: str) -> SpaceError:
@@ -124,6 +151,106 @@ def one_space(argument: str | None, option: str | None) -> str:
         return space
     fix = "Name a file, or one of search_spaces/: --space quickstart.yaml."
     raise wrong_option("--space", "must be given", got="none", fix=fix, code="no-space")
+
+
+def asked_space(
+    argument: str | None,
+    option: str | None,
+    config: str | None,
+    *,
+    runners: str | None,
+    arguments: str,
+    timeout: str,
+    trials: int | None,
+) -> str:
+    """Return the space that the command line names; one around a script is written into a file of its own.
+
+    Args:
+        argument: The space, by its place.
+        option: The same, by `--space`.
+        config: A script in place of a space.
+        runners: The scales of its space.
+        arguments: Of the script.
+        timeout: How long the script may take.
+        trials: Number of trials.
+
+    Raises:
+        SpaceError: It names none, or two, or a script that cannot be studied.
+    """
+    if config is None:
+        if runners is not None or arguments:
+            name = "--config-args" if runners is None else "--runners"
+            fix = "In a space write parameters.num_env_runners, and config_args."
+            raise wrong_option(name, "belongs to --config", fix=fix, code="option-of-config")
+        return one_space(argument, option)
+    if (space := option or argument) is not None:
+        got, fix = f"'{space}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
+        raise wrong_option("--config", "takes the place of a space", got=got, fix=fix, code="two-spaces")
+    text = asked_script(config, arguments=arguments, timeout=timeout, runners=runners, trials=trials)
+    folder = Path(tempfile.mkdtemp(prefix="study-space-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    file = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', Path(config.partition('.py')[0]).name)}.yaml"
+    file.write_text(text)
+    return str(file)
+
+
+def asked_script(
+    config: str,
+    *,
+    arguments: str = "",
+    timeout: str = "60s",
+    runners: str | None = None,
+    trials: int | None = None,
+    episodes: int = 0,
+) -> str:
+    """Return the space around the values of a person's script, as YAML; asks which of several where somebody is there.
+
+    Args:
+        config: The script, as `--config` names it.
+        arguments: Of the script.
+        timeout: How long it may take.
+        runners: The scales, as `1,10,46`.
+        trials: Number of trials.
+        episodes: Of a random policy, which measures the floor; 0 leaves it out.
+
+    Raises:
+        SpaceError: It cannot be studied; says why.
+    """
+    from study.adopted.reading import SeveralConfigurations, read_script
+    from study.adopted.writing import Wanted, floor_of, space_text
+
+    console = terminal(error=True)
+    say(console, f"Running the code of {config} in a process of its own, up to where it would train. No Ray starts.")
+    given, limit, scales = shlex.split(arguments), seconds(timeout, "--config-timeout"), _scales(runners)
+
+    def read(name: str) -> "Reading":
+        return read_script(name, args=given, timeout_s=limit, episodes=episodes, where="--config")
+
+    try:
+        reading = read(config)
+    except SeveralConfigurations as error:
+        if not sys.stdin.isatty():
+            raise
+        for choice in error.choices:
+            say(console, choice)
+        config = f"{config}:{typer.prompt('Which one', default='1', err=True)}"
+        reading = read(config)
+    facts = reading.adopted.facts
+    say(console, f"Found {facts.algorithm} on {facts.environment} ({facts.found_as}).")
+    floor = floor_of(reading.returns, num_cut=reading.num_cut) if reading.returns else None
+    wanted = Wanted(config=config, args=arguments, runners=scales, trials=trials, floor=floor)
+    return space_text(facts, reading.searched, wanted)
+
+
+def _scales(text: str | None) -> tuple[int, ...]:
+    """Return the numbers of runners that the command line names."""
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and int(part) > 0 for part in parts) or len(set(parts)) < len(parts):
+        rule, fix = "must be distinct numbers of runners above zero", "Write for instance --runners 1,10,46."
+        raise wrong_option("--runners", rule, got=f"'{text}'", fix=fix, code="runners")
+    return tuple(sorted(map(int, parts)))
 
 
 @contextlib.contextmanager

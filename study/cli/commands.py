@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("study.cli.report", "Write the report of a study: one page, tables and figures."),
     "studies": ("study.cli.status", "List the studies of a folder."),
     "spaces": ("study.cli.spaces", "List the space files, with their kind and size."),
+    "adopt": ("study.cli.adopt", "Print the space of a study around your own RLlib script."),
     "evaluate": ("study.cli.evaluate", "Play a recorded policy, or a random one; film it."),
     "certificate": ("study.cli.certificate", "Write or verify the certificate of a hold-up study."),
     "export": ("study.cli.results", "Print the chosen setting of a hold-up study as a script."),

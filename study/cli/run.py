@@ -16,20 +16,24 @@ from study.harmless import mask_credentials
 from study.options import (
     Address,
     Command,
+    Config,
+    ConfigArgs,
+    ConfigTimeout,
     Out,
     Replicate,
+    Runners,
     Set,
     Space,
     SpaceArgument,
     Trials,
     Version,
     as_run,
+    asked_space,
     checked_name,
     checked_stage,
     command_app,
     examples,
     load,
-    one_space,
     seconds,
     with_lines,
 )
@@ -49,11 +53,16 @@ app = command_app()
         "python run_study.py quickstart.yaml",
         "python run_study.py quickstart.yaml --name longer --set budget.env_steps=100000",
         "python run_study.py scaling.yaml --address auto --time-budget 2h --resume-or-start",
+        "python run_study.py --config my_train.py --runners 1,10,46",
     ),
 )
 def run(
     space_argument: SpaceArgument = None,
     space: Space = None,
+    config: Config = None,
+    runners: Runners = None,
+    config_args: ConfigArgs = "",
+    config_timeout: ConfigTimeout = "60s",
     address: Address = None,
     tracking_uri: Annotated[
         str | None,
@@ -88,7 +97,9 @@ def run(
     Exit codes: 0 all trials ended well, 1 some failed, 2 a mistake in the call, 69 Ray did not start on the hosts of a
     job, 70 a fault of this program, 75 stopped and resumable.
     """
-    space = one_space(space_argument, space)
+    space = asked_space(
+        space_argument, space, config, runners=runners, arguments=config_args, timeout=config_timeout, trials=trials
+    )
     spec = load(space, set_, replicate, trials)
     file = find_space(space)
     name = checked_name(name or file.stem)
@@ -144,13 +155,19 @@ def run(
 def plan(
     space_argument: SpaceArgument = None,
     space: Space = None,
+    config: Config = None,
+    runners: Runners = None,
+    config_args: ConfigArgs = "",
+    config_timeout: ConfigTimeout = "60s",
     address: Address = None,
     replicate: Replicate = None,
     trials: Trials = None,
     set_: Set = None,
 ) -> None:
     """Print what a study would run and what each trial needs; the same as `run --dry-run`."""
-    space = one_space(space_argument, space)
+    space = asked_space(
+        space_argument, space, config, runners=runners, arguments=config_args, timeout=config_timeout, trials=trials
+    )
     with with_lines(space, set_):
         _print_plan(load(space, set_, replicate, trials), address, find_space(space).stem, space)
 

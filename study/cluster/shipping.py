@@ -26,8 +26,9 @@ LEFT_OUT = ("__pycache__", ".git", ".venv")
 """Names of files and folders that do not travel."""
 IGNORE_FILE = ".rayignore"
 """Ray's own list of what does not travel, in a package's folder."""
-_HERE = frozenset({"study", "analysis", "__main__", "__mp_main__"})
-"""Top-level modules that every node has already: this project's, and a process's own program."""
+_HERE = frozenset({"study", "analysis", "__main__", "__mp_main__", "sitecustomize", "usercustomize"})
+"""Top-level modules that every node has already: this project's, a process's own program, and what a Python
+runs at its start."""
 _UNPACKED_BY_RAY = "runtime_resources"
 """Folder of what Ray has brought to a node by itself: the working directory of a `ray job submit`."""
 _INSTALLED = ("site-packages", "dist-packages")
@@ -107,6 +108,12 @@ def own_modules(environment: EnvironmentSpec) -> tuple[OwnModule, ...]:
     loaded = {name.partition(".")[0] for name in tuple(sys.modules)} - {first.name}
     others = (_own(name) for name in sorted(loaded))
     return (first, *(other for other in others if other and other.paths[0].parent == beside and not other.obstacle))
+
+
+def own_module_names() -> tuple[str, ...]:
+    """Return the top-level modules that this process has imported and that are not installed."""
+    loaded = {name.partition(".")[0] for name in tuple(sys.modules)}
+    return tuple(name for name in sorted(loaded) if _own(name))
 
 
 def runtime_env(modules: Sequence[OwnModule]) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from study.seams.base import Seam, has, mentions
@@ -104,6 +104,18 @@ REGISTRY = _seam(
     needs=(has("ray.tune.registry:_global_registry.get"), has("ray.tune.registry:ENV_CREATOR")),
 )
 
+AUTO_INIT = _seam(
+    name="ray-auto-init",
+    does="keep Ray from starting by itself in the process that reads a person's script",
+    why="`ray.get`, `ray.put` and `.remote()` start a Ray where none runs; no option ends the process there instead.",
+    needs=(
+        has("ray._private.auto_init_hook:auto_init_ray"),
+        mentions("ray", "_private/auto_init_hook.py", "auto_init_ray()", "def wrap_auto_init"),
+        mentions("ray", "actor.py", "@wrap_auto_init"),
+        mentions("ray", "remote_function.py", "@wrap_auto_init"),
+    ),
+)
+
 
 @contextlib.contextmanager
 def own_signal_handlers() -> Iterator[None]:
@@ -166,3 +178,10 @@ def maker_of(environment: str) -> Any | None:
     if not _global_registry.contains(ENV_CREATOR, environment):
         return None
     return _global_registry.get(ENV_CREATOR, environment)
+
+
+def refuse_auto_init(refuse: Callable[[], Any]) -> None:
+    """Let `refuse` be called, for the rest of this process, wherever Ray would start by itself."""
+    from ray._private import auto_init_hook
+
+    auto_init_hook.auto_init_ray = refuse

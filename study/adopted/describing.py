@@ -1,0 +1,274 @@
+"""What an `AlgorithmConfig` says, as `ScriptFacts`: parameters, own parts, refusals. Imports RLlib.
+
+Own parts are what differs from the default configuration of RLlib's algorithm that the script uses.
+"""
+
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.registry import ALGORITHMS_CLASS_TO_NAME
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
+
+from study.seams.rllib import option
+from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
+from study.space.script import OwnPart, Refusal, ScriptFacts, ScriptSource
+from study.trial.engine.learning.lean_learner import lean_obstacle
+from study.trial.engine.sampling.batched_runner import batched_obstacle
+
+OFFLINE = ("BC", "CQL", "IQL", "MARWIL")
+"""RLlib's algorithms that learn from recorded data alone."""
+_CONNECTORS = {
+    "env_to_module": "env_to_module_connector",
+    "module_to_env": "module_to_env_connector",
+    "learner_connector": "learner_connector",
+}
+"""Part -> private option of a configuration."""
+_OTHER = {
+    "torch_lr_scheduler_classes": "learning-rate schedulers of torch",
+    "torch_grad_scaler_class": "a gradient scaler",
+}
+_EVALUATION = (
+    "evaluation_interval",
+    "evaluation_duration",
+    "evaluation_duration_unit",
+    "evaluation_num_env_runners",
+    "evaluation_config",
+    "custom_evaluation_function",
+)
+
+
+def facts_of(
+    config: AlgorithmConfig,
+    *,
+    source: Path,
+    found_as: str,
+    stop: Mapping[str, Any],
+    spaces: tuple[Any, Any] = (None, None),
+) -> ScriptFacts:
+    """Return what is known of a configuration.
+
+    Args:
+        config: As the script made it.
+        source: The script's file.
+        found_as: How the configuration was found, for people.
+        stop: The script's stop criteria.
+        spaces: Those of observations and of actions; None where there are several agents, or nobody knows.
+    """
+    algorithm, base = _algorithm(config)
+    refusals = list(_refusals(config, base))
+    values, schedules = ({}, []) if refusals else _values(config)
+    return ScriptFacts(
+        source=ScriptSource(file=source.name, sha256=hashlib.sha256(source.read_bytes()).hexdigest()),
+        found_as=found_as,
+        algorithm=algorithm.__name__,
+        base_algorithm=base,
+        environment=environment_name(config.env),
+        observation_space=_text(spaces[0]),
+        action_space=_text(spaces[1]),
+        agents=sorted(map(str, config.policies)) if config.is_multi_agent else [],
+        values=values,
+        schedules=schedules,
+        own_parts=[] if refusals else list(_own_parts(config, algorithm, base)),
+        stop=_plain(dict(stop)),
+        evaluation=_plain(_evaluation(config)),
+        refusals=refusals,
+        runner_obstacle="" if refusals else _obstacle(batched_obstacle, config, spaces),
+        learner_obstacle="" if refusals else _obstacle(lean_obstacle, config, spaces),
+    )
+
+
+def environment_name(environment: Any) -> str:
+    """Return the name of an environment as a person writes it."""
+    if environment is None or isinstance(environment, str):
+        return environment or ""
+    return str(getattr(environment, "__name__", type(environment).__name__))
+
+
+def _algorithm(config: AlgorithmConfig) -> tuple[type, str]:
+    """Return the algorithm's class, and RLlib's name of the nearest class that RLlib ships."""
+    algorithm = config.algo_class or Algorithm
+    if isinstance(algorithm, str):
+        from ray.tune.registry import get_trainable_cls
+
+        algorithm = get_trainable_cls(algorithm)
+    bases = [each for each in algorithm.__mro__ if each.__module__.startswith("ray.rllib.algorithms.")]
+    known = (ALGORITHMS_CLASS_TO_NAME.get(each.__name__) for each in bases)
+    return algorithm, next((name for name in known if name), "Algorithm")
+
+
+def _refusals(config: AlgorithmConfig, base: str) -> Iterator[Refusal]:
+    """Yield why a configuration cannot be studied."""
+    if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
+        yield Refusal(
+            where="config",
+            rule="must use RLlib's new API stack (RLModule, EnvRunner and ConnectorV2)",
+            got="api_stack(enable_rl_module_and_learner="
+            f"{config.enable_rl_module_and_learner}, enable_env_runner_and_connector_v2="
+            f"{config.enable_env_runner_and_connector_v2})",
+            fix="Remove the call of api_stack; RLlib's migration guide says what else changes.",
+            code="old-api-stack",
+        )
+    if config.framework_str != "torch":
+        fix = "Remove the call of `framework`, or set torch."
+        rule, got = "must use torch, the one framework of the new API stack", config.framework_str
+        yield Refusal(where="config", rule=rule, got=str(got), fix=fix, code="framework-not-torch")
+    if base in OFFLINE or config.is_offline:
+        rule = "must sample from an environment: this study asks how training scales with environment runners"
+        got = f"{base}, which learns from recorded data" if base in OFFLINE else f"recorded data, {config.input_}"
+        fix = "Give a script that trains online, such as with PPO or SAC."
+        yield Refusal(where="config", rule=rule, got=got, fix=fix, code="offline-algorithm")
+    if base == "DreamerV3":
+        rule = "must be an algorithm whose evaluation RLlib's environment runner can do"
+        fix = "Give a script with another algorithm."
+        yield Refusal(where="config", rule=rule, got=base, fix=fix, code="unsupported-algorithm")
+    if config.env is None and base not in OFFLINE:
+        fix = "Call `.environment(...)` in the script."
+        if config.env_runner_cls is not None:
+            fix = "A runner that gets its episodes from outside cannot be seeded or evaluated by a study."
+        rule = "must name its environment"
+        yield Refusal(where="config", rule=rule, got="none", fix=fix, code="no-environment")
+
+
+def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
+    """Return the script's values of our parameters, and the parameters that follow a schedule."""
+    learners = max(config.num_learners or 0, 1)
+    values: dict[str, Any] = {
+        SCALE: config.num_env_runners,
+        "num_envs_per_env_runner": config.num_envs_per_env_runner,
+        "train_batch_size": config.total_train_batch_size,
+    }
+    schedules = []
+    for name, parameter in PARAMETERS.items():
+        if name in values or name == FRAGMENT or not hasattr(config, attribute(name)):
+            continue
+        value = getattr(config, attribute(name))
+        if isinstance(value, (list, tuple)):
+            schedules.append(name)
+        elif value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+            values[name] = value if value is None or math.isfinite(value) else None
+        elif parameter.is_argument and isinstance(value, str):
+            continue
+    if config.minibatch_size is not None:
+        values["minibatch_size"] = config.minibatch_size * learners
+    if isinstance(config.rollout_fragment_length, int):
+        values[FRAGMENT] = config.rollout_fragment_length
+    if not getattr(config, "use_kl_loss", True):
+        values["kl_coeff"] = 0.0
+    if option(config, "torch_lr_scheduler_classes"):
+        schedules.append("lr")
+        values.pop("lr", None)
+    return values, schedules
+
+
+def _own_parts(config: AlgorithmConfig, algorithm: type, base: str) -> Iterator[OwnPart]:
+    """Yield what of RLlib the configuration replaces."""
+    default = type(config)() if type(config).__module__.startswith("ray.rllib.algorithms.") else AlgorithmConfig()
+    if not algorithm.__module__.startswith("ray.rllib.algorithms."):
+        yield OwnPart(part="algorithm", what=f"{_name(algorithm)}, derived from {base}")
+    if (spec := option(config, "rl_module_spec")) is not None:
+        yield from (OwnPart(part="module", what=what) for what in _modules(spec))
+    if given := option(config, "model_config"):
+        content = given if isinstance(given, dict) else vars(given)
+        if changed := sorted(name for name, value in content.items() if not _is_default(name, value)):
+            yield OwnPart(part="model_config", what=", ".join(changed))
+    for part, name in _CONNECTORS.items():
+        if (connector := option(config, name)) is not None:
+            yield OwnPart(part=part, what=_name(connector))  # type: ignore[arg-type]
+    yield from (OwnPart(part="callbacks", what=what) for what in _callbacks(config, default))
+    if (learner := option(config, "learner_class")) is not None:
+        yield OwnPart(part="learner", what=_name(learner))
+    elif not config.learner_class.__module__.startswith("ray.rllib.algorithms."):
+        yield OwnPart(part="learner", what=_name(config.learner_class))
+    if config.is_multi_agent:
+        yield OwnPart(part="policy_mapping", what=_name(config.policy_mapping_fn))
+        if config.policies_to_train is not None:
+            yield OwnPart(part="other", what=f"policies_to_train: {_few(config.policies_to_train)}")
+    if config.env_runner_cls is not None:
+        yield OwnPart(part="runner", what=_name(config.env_runner_cls))
+    if inspect.isclass(config.env) and not config.env.__module__.startswith(("gymnasium.", "ray.rllib.")):
+        yield OwnPart(part="environment", what=_name(config.env))
+    for name, what in _OTHER.items():
+        if option(config, name):
+            yield OwnPart(part="other", what=what)
+
+
+def _modules(spec: Any) -> Iterator[str]:
+    """Yield the classes of the modules that a specification names."""
+    inner = getattr(spec, "rl_module_specs", None)
+    if isinstance(inner, Mapping):
+        for name, each in inner.items():
+            yield from (f"{name}: {what}" for what in _modules(each))
+    elif inner is not None:
+        yield from _modules(inner)
+    for name in ("module_class", "multi_rl_module_class", "catalog_class"):
+        found = getattr(spec, name, None)
+        if found is not None and found.__name__ != "MultiRLModule":
+            yield _name(found)
+
+
+def _is_default(name: str, value: Any) -> bool:
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+    default = DefaultModelConfig()
+    return hasattr(default, name) and getattr(default, name) == value
+
+
+def _callbacks(config: AlgorithmConfig, default: AlgorithmConfig) -> Iterator[str]:
+    given = config.callbacks_class
+    for each in given if isinstance(given, (list, tuple)) else [given]:
+        if each is not default.callbacks_class and each is not AlgorithmConfig().callbacks_class:
+            yield _name(each)
+    for name, value in sorted(vars(config).items()):
+        if name.startswith("callbacks_on_") and value:
+            for each in value if isinstance(value, (list, tuple)) else [value]:
+                yield f"{name.removeprefix('callbacks_')}: {_name(each)}"
+
+
+def _evaluation(config: AlgorithmConfig) -> dict[str, Any]:
+    default = AlgorithmConfig()
+    return {name: value for name in _EVALUATION if (value := getattr(config, name)) != getattr(default, name)}
+
+
+def _text(space: Any) -> str:
+    return "" if space is None else " ".join(str(space).split())
+
+
+def _obstacle(check: Any, config: AlgorithmConfig, spaces: tuple[Any, Any]) -> str:
+    """Return what keeps our own runner or learner from serving a configuration; where that is not known, so much."""
+    try:
+        known = config.copy(copy_frozen=False)
+        if config.observation_space is None and config.action_space is None and spaces[0] is not None:
+            known.environment(observation_space=spaces[0], action_space=spaces[1])
+        return check(known) or ""
+    except Exception as error:  # noqa: BLE001 (a configuration of any kind: RLlib's own part takes over)
+        return f"its configuration cannot be examined ({type(error).__name__})"
+
+
+def _name(thing: Any) -> str:
+    """Return the name of a class, a function or what wraps one."""
+    inner = getattr(thing, "func", thing)
+    name = getattr(inner, "__qualname__", None) or type(inner).__qualname__
+    return str(name).replace(".<locals>", "").replace("<lambda>", "lambda")
+
+
+def _few(values: Any) -> str:
+    return ", ".join(map(str, values)) if isinstance(values, (list, tuple, set)) else _name(values)
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values as JSON has them; what has no JSON by its name."""
+    return json.loads(json.dumps(values, default=lambda value: getattr(value, "__name__", str(value)), skipkeys=True))  # type: ignore[no-any-return]
+
+
+def is_for_several(environment: Any) -> bool:
+    """Return whether an environment that was made is one of RLlib's for several agents."""
+    return isinstance(environment, MultiAgentEnv) or isinstance(
+        getattr(environment, "unwrapped", None), MultiAgentEnv
+    )

@@ -1,0 +1,490 @@
+"""Finds the `AlgorithmConfig` in a person's script, in a process of its own that runs this code. Imports RLlib.
+
+`study.adopted.reading` starts the process with a folder that holds `request.json`. The answer goes there too:
+`answer.json` with the facts, the choice or the fault, and `config.pkl` with the configuration.
+"""
+
+import argparse
+import faulthandler
+import importlib
+import inspect
+import io
+import json
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gymnasium.envs.registration import registry as gymnasium_registry
+from ray import cloudpickle
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+from study.adopted import describing
+from study.adopted.interception import Interception, Launch, Launched, Unreadable, UsesRay
+from study.adopted.playing import make_environment, play_randomly
+from study.cluster.shipping import own_module_names
+from study.errors import Fault, SpaceError
+from study.trial.adopted import pickled
+
+LOOKED_FOR = (
+    "an AlgorithmConfig at module level, a function that returns one, run_rllib_example_script_experiment, "
+    "tune.Tuner, tune.run, build_algo"
+)
+"""How people write scripts, in the order of the page about them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the process shall do.
+
+    Attributes:
+        target: A file, or the name of a module.
+        name: Object of it, or the number of a choice from 1; empty to look for one.
+        args: Arguments of the script.
+        kwargs: Arguments of the function `name`.
+        timeout_s: Seconds that the script may take.
+        episodes: Episodes of a random policy to play.
+        seed: Seed of the first of them.
+        play_s: Seconds after which no further episode begins.
+        max_episode_steps: A longer episode is cut.
+    """
+
+    target: str
+    name: str = ""
+    args: tuple[str, ...] = ()
+    kwargs: Mapping[str, Any]
+    timeout_s: float
+    episodes: int = 0
+    seed: int = 0
+    play_s: float = 60.0
+    max_episode_steps: int = 10_000
+
+
+class Mistake(Exception):
+    """Ends the search with a fault for the person.
+
+    Attributes:
+        fault: Its parts.
+    """
+
+    def __init__(self, rule: str, *, where: str = "", got: object = "", fix: str, code: str) -> None:
+        super().__init__(rule)
+        self.fault = Fault(where=where, rule=rule, got=_one_line(got), fix=fix, code=code)
+
+
+def main(folder: str) -> NoReturn:
+    """Read the request in a folder, find the configuration, write the answer and end the process."""
+    place = Path(folder)
+    request = Request(**json.loads((place / "request.json").read_text()))
+    (place / "ready").touch()  # the engines are imported: from here on the person's code counts
+    with (place / "stack.txt").open("w") as stack:
+        try:
+            search = _Search(request, place)
+            faulthandler.dump_traceback_later(request.timeout_s, exit=True, file=stack)
+            found = search.find()
+            (place / "found").touch()
+            faulthandler.dump_traceback_later(request.timeout_s + 2 * request.play_s, exit=True, file=stack)
+            answer = search.answer(found)
+        except Mistake as error:
+            answer = {"fault": asdict(error.fault)}
+        except BaseException as error:  # noqa: BLE001 (the parent says it: a fault of this program)
+            answer = {"crash": "".join(traceback.format_exception(error))}
+        faulthandler.cancel_dump_traceback_later()
+    (place / "answer.json").write_text(json.dumps(answer))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # threads and exit handlers of the script may wait for ever
+
+
+class _Search:
+    def __init__(self, request: Request, place: Path) -> None:
+        self.request, self.place = request, place
+        self.file = Path(request.target).resolve() if request.target.endswith(".py") else None
+        self.module: types.ModuleType | None = None
+        known = set(gymnasium_registry)
+        self.ran = Interception(self.file)
+        self._own_ids: Callable[[], set[str]] = lambda: set(gymnasium_registry) - known
+
+    def answer(self, found: Sequence[Launch]) -> dict[str, Any]:
+        """Return the facts, or the choices, as JSON values; write the pickled configuration."""
+        if len(found) > 1:
+            return {"choices": [_line(number, launch) for number, launch in enumerate(found, 1)]}
+        launch = found[0]
+        source = self.file or Path(str(inspect.getsourcefile(self.module or sys)))
+        plain = describing.facts_of(launch.config, source=source, found_as=launch.how, stop=launch.stop)
+        if plain.refusals:
+            return {"facts": plain.model_dump(mode="json")}
+        environments = self._environments(launch.config)
+        content = self._pickled(launch.config, environments)
+        (self.place / "config.pkl").write_bytes(content)
+        environment, several = self._environment(launch.config, environments)
+        spaces = (None, None) if several else (environment.observation_space, environment.action_space)
+        answer: dict[str, Any] = {}
+        if self.request.episodes:
+            answer["returns"] = play_randomly(
+                environment,
+                episodes=self.request.episodes,
+                seed=self.request.seed,
+                most_s=self.request.play_s,
+                max_episode_steps=self.request.max_episode_steps,
+            )
+        facts = describing.facts_of(
+            launch.config,
+            source=source,
+            found_as=launch.how,
+            stop=launch.stop,
+            spaces=spaces,
+        )
+        modules = own_module_names()
+        return answer | {
+            "facts": facts.model_dump(mode="json"),
+            "folder": str(source.parent) if modules or self.file else None,
+            "imported": list(modules),
+            "searched": {name: searched(domain) for name, domain in launch.searched.items()},
+            "starts_ray": self.ran.starts_ray,
+        }
+
+    # --- running the person's code -----------------------------------------------------------------------------------
+
+    def find(self) -> list[Launch]:
+        """Run the person's code and return the configurations that it would train with.
+
+        Raises:
+            Mistake: There is none, or the script ends before it trains.
+        """
+        name = self.request.name
+        if self.file is None:
+            self.module = self._guard(lambda: importlib.import_module(self.request.target))
+            return [self._named(vars(self.module), name)]
+        content = self._code(self.file)
+        if name and not name.isdigit():
+            # As a module first: what stands below `if __name__ == "__main__"` is then not run.
+            names = self._run(content, self.file.stem)
+            if name not in names:
+                names = self._run(content, "__main__")
+            return [self._named(names, name)]
+        names = self._run(content, "__main__")
+        if self.ran.unreadable is not None:
+            problem = self.ran.unreadable
+            raise Mistake(problem.rule, got=problem.got, fix=problem.fix, code="unreadable-training")
+        found = _distinct(self.ran.launches) or list(self._at_module_level(names)) or list(self._functions(names))
+        if not found:
+            self._raise_none_found(names)
+        if name:
+            if not 1 <= int(name) <= len(found):
+                rule, fix = f"must be a number from 1 to {len(found)}", "Leave it out to see which there are."
+                raise Mistake(rule, got=name, fix=fix, code="no-such-configuration")
+            return [found[int(name) - 1]]
+        return found
+
+    def _code(self, file: Path) -> Any:
+        try:
+            return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None)
+            raise Mistake(
+                "must be Python",
+                where=f"{file.name}{f', line {line}' if line else ''}",
+                got=getattr(error, "msg", error),
+                fix="Correct the line.",
+                code="script-not-python",
+            ) from error
+
+    def _run(self, code: Any, name: str) -> dict[str, Any]:
+        """Run the file as module `name`; return its names, also where it ended at a training."""
+        assert self.file is not None
+        self.module = types.ModuleType(name)
+        self.module.__file__ = str(self.file)
+        sys.modules[name] = self.module
+        sys.argv = [str(self.file), *self.request.args]
+        if str(self.file.parent) not in sys.path:
+            sys.path.insert(0, str(self.file.parent))
+        self._guard(lambda: exec(code, vars(self.module)))  # noqa: S102 (the person's own script, as the command says)
+        return vars(self.module)
+
+    def _guard(self, run: Callable[[], Any]) -> Any:
+        """Run the person's code; what it raises becomes a fault that names the line."""
+        messages = io.StringIO()
+        refuse = argparse.ArgumentParser.error
+
+        def error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+            messages.write(message)
+            refuse(parser, message)
+
+        argparse.ArgumentParser.error = error  # type: ignore[method-assign]
+        try:
+            return run()
+        except Launched:
+            return None
+        except UsesRay as problem:
+            raise Mistake(
+                "must come to its training without a running Ray",
+                where=self._place(problem),
+                got="a call such as `ray.get`, `ray.put` or `.remote()`",
+                fix="Make that call in a callback, or write a function that returns the AlgorithmConfig and name it: "
+                "--config FILE:FUNCTION.",
+                code="script-uses-ray",
+            ) from problem
+        except SystemExit as problem:
+            if problem.code in (0, None):
+                return None
+            got = messages.getvalue() or f"exit code {problem.code}"
+            raise Mistake(
+                "must accept its arguments" if messages.getvalue() else "must come to its training",
+                where=self._place(problem),
+                got=got,
+                fix='Give them as the script takes them: --config-args "--num-agents 2" (config_args in a space).',
+                code="script-arguments" if messages.getvalue() else "script-exits",
+            ) from problem
+        except ModuleNotFoundError as problem:
+            raise Mistake(
+                f"needs the module '{problem.name}', which is not installed",
+                where=self._place(problem),
+                fix=f"Install it here and on every node, or correct the import of '{problem.name}'.",
+                code="script-needs-module",
+            ) from problem
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:
+            raise Mistake(
+                "must come to its training",
+                where=self._place(problem),
+                got=f"{type(problem).__name__}: {problem}",
+                fix="Run the script by itself until it trains: "
+                f"python {' '.join([Path(self.request.target).name, *self.request.args])}",
+                code="script-raises",
+            ) from problem
+        finally:
+            argparse.ArgumentParser.error = refuse  # type: ignore[method-assign]
+
+    def _place(self, error: BaseException) -> str:
+        """Return the last line of the script itself that an exception went through."""
+        name = str(self.file)
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
+        shown = self.file.name if self.file else self.request.target
+        return f"{shown}, line {lines[-1]}" if lines else shown
+
+    # --- which configuration -----------------------------------------------------------------------------------------
+
+    def _at_module_level(self, names: Mapping[str, Any]) -> Iterator[Launch]:
+        seen: list[AlgorithmConfig] = []
+        for name, value in names.items():
+            if isinstance(value, AlgorithmConfig) and not any(value is each for each in seen):
+                seen.append(value)
+                yield self._launch(value, f"module level, {name}")
+
+    def _functions(self, names: Mapping[str, Any]) -> Iterator[Launch]:
+        """Yield what the script's own functions return that need no argument and say that they return a configuration."""
+        for name, value in list(names.items()):
+            if not inspect.isfunction(value) or value.__module__ != names.get("__name__"):
+                continue
+            said = str(inspect.signature(value).return_annotation)
+            if "Config" not in said and "config" not in name.lower():
+                continue
+            if _needs(value):
+                continue
+            result = self._guard(value)
+            if isinstance(result, AlgorithmConfig):
+                yield self._launch(result, f"function {name}")
+
+    def _named(self, names: Mapping[str, Any], name: str) -> Launch:
+        if name not in names:
+            near = [each for each, value in names.items() if isinstance(value, AlgorithmConfig)]
+            functions = [each for each, value in names.items() if inspect.isfunction(value) and not _needs(value)]
+            fix = f"Name one of: {', '.join((near or functions)[:8])}." if near or functions else "Check the spelling."
+            raise Mistake(f"has no '{name}'", fix=fix, code="no-such-configuration")
+        value = names[name]
+        if isinstance(value, AlgorithmConfig):
+            return self._launch(value, f"module level, {name}")
+        if not callable(value):
+            rule = f"'{name}' must be an AlgorithmConfig, or a function that returns one"
+            fix = "Name another object of the file."
+            raise Mistake(rule, got=type(value).__name__, fix=fix, code="not-a-configuration")
+        if missing := [each for each in _needs(value) if each not in self.request.kwargs]:
+            fix = f"Add them to the space: config_kwargs: {{{missing[0]}: …}}."
+            rule = f"the function '{name}' must get all its arguments"
+            raise Mistake(rule, got=f"none for {', '.join(missing)}", fix=fix, code="configuration-arguments")
+        result = self._guard(lambda: value(**self.request.kwargs))
+        if self.ran.launches and not isinstance(result, AlgorithmConfig):
+            return self.ran.launches[-1]
+        if not isinstance(result, AlgorithmConfig):
+            rule = f"the function '{name}' must return an AlgorithmConfig"
+            fix = "Return the configuration itself, before `build_algo`."
+            raise Mistake(rule, got=type(result).__name__, fix=fix, code="not-a-configuration")
+        return self._launch(result, f"function {name}")
+
+    def _launch(self, config: AlgorithmConfig, how: str) -> Launch:
+        from study.adopted.interception import as_config
+
+        try:
+            copied, chosen = as_config(config)
+        except Unreadable as problem:
+            raise Mistake(problem.rule, got=problem.got, fix=problem.fix, code="unreadable-training") from problem
+        return Launch(config=copied, how=how, line=0, searched=chosen)
+
+    def _raise_none_found(self, names: Mapping[str, Any]) -> NoReturn:
+        needing = [
+            name
+            for name, value in names.items()
+            if inspect.isfunction(value) and value.__module__ == names.get("__name__") and "config" in name.lower()
+        ]
+        fix = "Write a function that returns your AlgorithmConfig, and name it: --config FILE:FUNCTION."
+        if needing:
+            fix = f"Name '{needing[0]}' in a space, with its arguments as config_kwargs."
+        raise Mistake(f"must hold a configuration ({LOOKED_FOR})", got="none", fix=fix, code="no-configuration")
+
+    # --- what travels ------------------------------------------------------------------------------------------------
+
+    def _environments(self, config: AlgorithmConfig) -> dict[str, Any]:
+        """Return what makes the environments that the script registered under a name, with Tune or with Gymnasium."""
+        environments = dict(self.ran.environments)
+        name = config.env
+        if isinstance(name, str) and name not in environments and name in self._own_ids():
+            environments[name] = _OfGymnasium(gymnasium_registry[name])
+        return environments
+
+    def _pickled(self, config: AlgorithmConfig, environments: Mapping[str, Any]) -> bytes:
+        by_value = self.module if self.module is not None and self.module.__name__ != "__main__" else None
+        try:
+            return pickled(config, environments=environments, by_value=by_value)
+        except Exception as error:
+            place, reason = unpicklable(config, environments) or ("the configuration", _one_line(error))
+            raise Mistake(
+                "everything in the configuration must be picklable, as Ray sends it to its processes",
+                got=f"{place}: {reason}",
+                fix="Make it inside the function that uses it, or define it at module level.",
+                code="not-picklable",
+            ) from error
+
+    def _environment(self, config: AlgorithmConfig, environments: Mapping[str, Any]) -> tuple[Any, bool]:
+        """Return the environment, made as RLlib makes it, and whether it is for several agents."""
+        name = describing.environment_name(config.env)
+        try:
+            made = make_environment(config, environments)
+        except ImportError as error:
+            fix = "Install it here and on every node."
+            rule = f"the environment '{name}' must find the modules that it imports"
+            raise Mistake(rule, got=error, fix=fix, code="environment-needs-module") from error
+        except SpaceError as error:
+            raise Mistake(
+                error.faults[0].rule, got=error.faults[0].got, fix=error.faults[0].fix, code=error.faults[0].code
+            ) from error
+        except Exception as error:
+            rule, got = f"the environment '{name}' must be made", f"{type(error).__name__}: {error}"
+            fix = "Make it in Python by itself, with the same env_config."
+            raise Mistake(rule, got=got, fix=fix, code="environment-fails") from error
+        several = describing.is_for_several(made)
+        if several and not config.is_multi_agent:
+            rule = "an environment for several agents needs policies"
+            fix = "Call `.multi_agent(policies=…, policy_mapping_fn=…)` in the script."
+            raise Mistake(rule, got=f"'{name}' and none", fix=fix, code="no-policies")
+        return made, several
+
+
+@dataclass(frozen=True, slots=True)
+class _OfGymnasium:
+    """Makes an environment that the script registered with Gymnasium, wherever it is unpickled."""
+
+    spec: Any
+
+    def __call__(self, context: Mapping[str, Any]) -> Any:
+        import gymnasium
+
+        return gymnasium.make(self.spec, **dict(context))
+
+
+def _needs(function: Any) -> list[str]:
+    """Return the arguments of a function that have no default."""
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in kinds]
+
+
+def _distinct(launches: Sequence[Launch]) -> list[Launch]:
+    """Return the launches at different lines; a loop that builds the same one again counts once."""
+    return list({launch.line or -number: launch for number, launch in reversed(list(enumerate(launches)))}.values())[
+        ::-1
+    ]
+
+
+def _line(number: int, launch: Launch) -> str:
+    """Return one choice of several, for people."""
+    algorithm = getattr(launch.config.algo_class, "__name__", launch.config.algo_class)
+    place = f"line {launch.line}, " if launch.line else ""
+    return f"{number}: {algorithm} on {describing.environment_name(launch.config.env)} ({place}{launch.how})"
+
+
+def searched(domain: Any) -> dict[str, Any]:
+    """Return what Tune would choose from, as a space writes it: `choices`, or `low`, `high` and `log`."""
+    if isinstance(domain, Mapping):
+        return {"choices": list(domain["grid_search"])}
+    if (categories := getattr(domain, "categories", None)) is not None:
+        return {"choices": list(categories)}
+    is_whole = type(domain).__name__ == "Integer"
+    kind = int if is_whole else float
+    high = domain.upper - 1 if is_whole else domain.upper
+    return {
+        "low": kind(domain.lower),
+        "high": kind(high),
+        **({"log": True} if "Log" in type(domain.get_sampler()).__name__ else {}),
+    }
+
+
+def _one_line(text: object) -> str:
+    line = " ".join(str(text).split())
+    return line if len(line) <= 300 else f"{line[:297]}..."
+
+
+# --- what cannot be pickled --------------------------------------------------------------------------------------------
+
+
+def unpicklable(config: AlgorithmConfig, environments: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return which part of a configuration cannot be pickled and why, in words; None where each can."""
+    parts = {f"environment '{name}'": creator for name, creator in environments.items()}
+    parts |= {_setting(name): value for name, value in vars(config).items()}
+    for place, value in parts.items():
+        if (why := _why_not(value)) is not None:
+            return _deeper(place, value, why)
+    return None
+
+
+def _deeper(place: str, value: Any, why: str, depth: int = 4) -> tuple[str, str]:
+    """Follow a value to what it holds that cannot be pickled."""
+    for name, inner in _held(value) if depth else ():
+        if (reason := _why_not(inner)) is not None:
+            return _deeper(f"{place}, {name}", inner, reason, depth - 1)
+    return place, f"{type(value).__name__} ({why})"
+
+
+def _held(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a function, an object or a container holds, with its name."""
+    if inspect.isfunction(value):
+        what = f"{'lambda' if value.__name__ == '<lambda>' else f'function {value.__name__}'} of line "
+        what += str(value.__code__.co_firstlineno)
+        closed = inspect.getclosurevars(value)
+        for name, inner in {**closed.nonlocals, **closed.globals}.items():
+            yield f"{what}, its variable '{name}'", inner
+    elif inspect.isclass(value):
+        yield from ((f"class {value.__name__}, {name}", inner) for name, inner in vars(value).items())
+    elif isinstance(value, Mapping):
+        yield from ((f"[{name!r}]", inner) for name, inner in value.items())
+    elif isinstance(value, (list, tuple, set)):
+        yield from ((f"item {number}", inner) for number, inner in enumerate(value))
+    elif hasattr(value, "__dict__"):
+        yield from ((f"its attribute '{name}'", inner) for name, inner in vars(value).items())
+
+
+def _why_not(value: Any) -> str | None:
+    try:
+        cloudpickle.dumps(value)
+    except Exception as error:  # noqa: BLE001 (pickling runs code of any kind)
+        return _one_line(error)
+    return None
+
+
+def _setting(attribute: str) -> str:
+    return f"setting '{attribute.strip('_')}'"

@@ -1,0 +1,325 @@
+"""Lets a script run up to where it would train, and notes the configurations that it would train with. Imports Ray.
+
+Nothing of Ray starts: `ray.init` is skipped, `tune.Tuner`, `tune.run` and the constructor of an algorithm are noted. The
+first use of what they would return ends the script, by an exception that `except Exception` does not catch.
+"""
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FunctionType, SimpleNamespace
+from typing import Any, NoReturn
+
+import ray
+from ray import tune
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.tune import registry
+
+from study.seams.ray import refuse_auto_init
+
+EXAMPLES = "run_rllib_example_script_experiment"
+"""The function by which RLlib's own examples train."""
+
+
+class Launched(BaseException):
+    """The script would train now: nothing after this line is needed."""
+
+
+class UsesRay(BaseException):
+    """The script would use a running Ray beside the training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A configuration that a script would train with.
+
+    Attributes:
+        config: A copy of it as it is at that line.
+        how: The call by which it would train: `tune.Tuner`.
+        line: Line of the script; 0 where it is in another file.
+        stop: Stop criteria, by RLlib's names of results.
+        searched: Setting of the configuration -> the values among which Tune would choose. The copy has one of them.
+    """
+
+    config: AlgorithmConfig
+    how: str
+    line: int
+    stop: Mapping[str, Any] = field(default_factory=dict)
+    searched: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Unreadable(Exception):
+    """The script trains in a way of which no configuration can be made.
+
+    Attributes:
+        rule: What must hold.
+        got: What was found.
+        fix: What to do.
+    """
+
+    def __init__(self, rule: str, *, got: str = "", fix: str) -> None:
+        super().__init__(rule)
+        self.rule, self.got, self.fix = rule, got, fix
+
+
+class Interception:
+    """What a script did: launches, registered environments, calls of `ray.init`."""
+
+    def __init__(self, script: Path | None) -> None:
+        """Patch Ray for the rest of this process.
+
+        Args:
+            script: The file that runs; None for an imported module.
+        """
+        self.launches: list[Launch] = []
+        self.environments: dict[str, Any] = {}
+        self.starts_ray = False
+        self.unreadable: Unreadable | None = None
+        self._script = script
+        self._patch_ray()
+        self._patch_tune()
+        self._patch_rllib()
+
+    # --- Ray ------------------------------------------------------------------------------------------------------
+
+    def _patch_ray(self) -> None:
+        def init(*_: Any, **__: Any) -> SimpleNamespace:
+            self.starts_ray = True
+            return SimpleNamespace(address_info={}, dashboard_url="", disconnect=_nothing)
+
+        def resources() -> dict[str, float]:
+            return {"CPU": float(os.cpu_count() or 1)}
+
+        def refuse() -> NoReturn:
+            raise UsesRay
+
+        ray.init, ray.shutdown = init, _nothing
+        ray.is_initialized = lambda: self.starts_ray
+        ray.cluster_resources = ray.available_resources = resources
+        ray.nodes = list
+        refuse_auto_init(refuse)
+
+    # --- Tune -----------------------------------------------------------------------------------------------------
+
+    def _patch_tune(self) -> None:
+        register = registry.register_env
+
+        @functools.wraps(register)
+        def register_env(name: str, env_creator: Any) -> None:
+            self.environments[name] = env_creator
+            register(name, env_creator)
+
+        tune.register_env = registry.register_env = register_env
+        intercepted = self
+
+        def construct(tuner: tune.Tuner, trainable: Any = None, **settings: Any) -> None:
+            tuner_settings = settings.get("run_config")
+            stop = getattr(tuner_settings, "stop", None)
+            intercepted._pending = (trainable, settings.get("param_space"), stop, "tune.Tuner")
+            intercepted._note_tune(run_functions=False)
+
+        def fit(_: tune.Tuner) -> NoReturn:
+            intercepted._note_tune(run_functions=True)
+            raise Launched
+
+        @functools.wraps(tune.run)
+        def run(run_or_experiment: Any, *_: Any, **settings: Any) -> NoReturn:
+            self._pending = (run_or_experiment, settings.get("config"), settings.get("stop"), "tune.run")
+            self._note_tune(run_functions=True)
+            raise Launched
+
+        def restore(*_: Any, **__: Any) -> NoReturn:
+            self.unreadable = Unreadable(
+                "the script must hold its configuration",
+                got="`tune.Tuner.restore`, which takes it from an earlier run",
+                fix="Name the script that began the run.",
+            )
+            raise Launched
+
+        tune.Tuner.__init__, tune.Tuner.fit, tune.Tuner.restore = construct, fit, restore  # type: ignore[method-assign]
+        tune.run = run
+        sys.modules["ray.tune.tune"].run = run  # type: ignore[attr-defined]
+
+    _pending: tuple[Any, Any, Any, str] | None = None
+    """Trainable, parameters, stop criteria and name of the last call of Tune that is not noted yet."""
+
+    def _note_tune(self, *, run_functions: bool) -> None:
+        """Note what Tune would train; a function of the script's own is called where Tune would start it."""
+        if self._pending is None:
+            return
+        trainable, parameters, stop, how = self._pending
+        if isinstance(trainable, str) or (inspect.isclass(trainable) and issubclass(trainable, Algorithm)):
+            self._pending = None
+            self._note(parameters if parameters is not None else {}, how, stop=stop, trainable=trainable)
+        elif run_functions:
+            self._pending = None
+            self._call(trainable, parameters)
+
+    def _call(self, trainable: Any, parameters: Any) -> None:
+        """Run a trainable of the script's own with its parameters, as Tune would."""
+        function = _function_of(trainable)
+        name = getattr(function, "__name__", type(trainable).__name__)
+        given = {} if parameters is None else parameters
+        searched = _searched(given) if isinstance(given, dict) else {}
+        if function is None or searched:
+            got = f"'{name}'" + (f", for which Tune chooses {', '.join(searched)}" if searched else "")
+            self.unreadable = Unreadable(
+                "what Tune trains must be an algorithm of RLlib, or a function that needs no values of Tune",
+                got=got,
+                fix="Write a function that returns the AlgorithmConfig, and name it: --config FILE:FUNCTION.",
+            )
+            raise Launched
+        function(given)
+
+    # --- RLlib ----------------------------------------------------------------------------------------------------
+
+    def _patch_rllib(self) -> None:
+        def make(cls: type[Algorithm], *arguments: Any, **settings: Any) -> "NotBuilt":
+            content = settings.get("config", arguments[0] if arguments else None)
+            environment = settings.get("env", arguments[1] if len(arguments) > 1 else None)
+            self._note(content if content is not None else {}, "build_algo", trainable=cls, environment=environment)
+            return NotBuilt()
+
+        def restore(*_: Any, **__: Any) -> NoReturn:
+            self.unreadable = Unreadable(
+                "the script must hold its configuration",
+                got="`Algorithm.from_checkpoint`, which takes it from a checkpoint",
+                fix="Name the script that made the checkpoint.",
+            )
+            raise Launched
+
+        Algorithm.__new__ = make  # type: ignore[assignment]
+        Algorithm.from_checkpoint = restore
+
+    def _note(
+        self, content: Any, how: str, *, trainable: Any = None, stop: Any = None, environment: Any = None
+    ) -> None:
+        if any(frame.function == EXAMPLES for frame in inspect.stack(context=0)):
+            how = EXAMPLES
+        try:
+            config, searched = as_config(content, trainable)
+        except Unreadable as error:
+            self.unreadable = error
+            raise Launched from error
+        if environment is not None:
+            config.environment(environment)
+        criteria = dict(stop) if isinstance(stop, Mapping) else {}
+        self.launches.append(Launch(config=config, how=how, line=self._line(), stop=criteria, searched=searched))
+
+    def _line(self) -> int:
+        """Return the line of the script that runs now; 0 where none does."""
+        frame = inspect.currentframe()
+        while frame is not None:
+            if self._script is not None and frame.f_code.co_filename == str(self._script):
+                return frame.f_lineno
+            frame = frame.f_back
+        return 0
+
+
+class NotBuilt:
+    """Stands for an algorithm that was not built; its first use ends the script."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """End the script, which would use the algorithm now."""
+        raise Launched
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _function_of(trainable: Any) -> Callable[[Any], Any] | None:
+    """Return the function that a trainable is or wraps; None where it is a class."""
+    if isinstance(trainable, functools.partial):
+        return trainable
+    return trainable if isinstance(trainable, FunctionType) else None
+
+
+# --- what Tune takes -> a configuration ------------------------------------------------------------------------------
+
+
+def as_config(content: Any, trainable: Any = None) -> tuple[AlgorithmConfig, dict[str, Any]]:
+    """Return the configuration that a call of Tune or of an algorithm's constructor names.
+
+    Args:
+        content: An `AlgorithmConfig`, or a dictionary of its settings.
+        trainable: The algorithm: a class or RLlib's name of one. None: the configuration's own.
+
+    Returns:
+        A copy of it, and what Tune would choose: setting -> values; the copy has one of them.
+
+    Raises:
+        Unreadable: No configuration can be made of it.
+    """
+    if isinstance(content, AlgorithmConfig):
+        config = content.copy(copy_frozen=False)
+        searched = _searched(vars(config))
+        for name, domain in searched.items():
+            setattr(config, name, _one_of(name, domain))
+        return _of_class(config, trainable), searched
+    if not isinstance(content, Mapping):
+        fix = "Give Tune an AlgorithmConfig or a dictionary."
+        raise Unreadable("the parameters of a training must be an AlgorithmConfig", got=type(content).__name__, fix=fix)
+    values = dict(content)
+    searched = _searched(values)
+    values.update({name: _one_of(name, domain) for name, domain in searched.items()})
+    default = _class_of(trainable).get_default_config()
+    try:
+        config = default.update_from_dict(values)
+    except Exception as error:
+        rule, fix = "RLlib must accept the dictionary of settings", "Write it as an AlgorithmConfig, such as PPOConfig()."
+        raise Unreadable(rule, got=f"{type(error).__name__}: {' '.join(str(error).split())}", fix=fix) from error
+    return config, {"lambda_" if name == "lambda" else name: domain for name, domain in searched.items()}
+
+
+def _class_of(trainable: Any) -> type[Algorithm]:
+    if inspect.isclass(trainable):
+        return trainable
+    try:
+        found: type[Algorithm] = registry.get_trainable_cls(str(trainable))
+    except Exception as error:
+        fix = "Name one that RLlib has, such as PPO."
+        raise Unreadable("the algorithm must be one of RLlib", got=f"'{trainable}'", fix=fix) from error
+    return found
+
+
+def _of_class(config: AlgorithmConfig, trainable: Any) -> AlgorithmConfig:
+    """Return the configuration for the algorithm that shall train, which may be another than its own."""
+    if trainable is None:
+        return config
+    algorithm = _class_of(trainable)
+    default = algorithm.get_default_config()
+    if not isinstance(config, type(default)):  # as the constructor of RLlib's `Algorithm` does
+        config = default.update_from_dict(config.to_dict())
+    config.algo_class = algorithm
+    return config
+
+
+def _searched(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings for which Tune would choose a value: name -> its description."""
+    return {name: value for name, value in values.items() if _is_domain(value)}
+
+
+def _is_domain(value: Any) -> bool:
+    is_grid = isinstance(value, Mapping) and tuple(value) == ("grid_search",)
+    return is_grid or isinstance(value, tune.search.sample.Domain)
+
+
+def _one_of(name: str, domain: Any) -> Any:
+    """Return a value in the middle of what Tune would choose from."""
+    if isinstance(domain, Mapping):
+        return domain["grid_search"][0]
+    if (categories := getattr(domain, "categories", None)) is not None:
+        return list(categories)[0]
+    low, high = getattr(domain, "lower", None), getattr(domain, "upper", None)
+    if low is None or high is None or not abs(low) < float("inf") or not abs(high) < float("inf"):
+        fix = "Give the setting one value."
+        raise Unreadable(f"Tune must choose `{name}` from a list or a range", got=type(domain).__name__, fix=fix)
+    is_log = "Log" in type(domain.get_sampler()).__name__
+    middle = (low * high) ** 0.5 if is_log else (low + high) / 2
+    return round(middle) if isinstance(domain, tune.search.sample.Integer) else middle

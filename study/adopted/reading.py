@@ -1,0 +1,244 @@
+"""Reads a person's script in a process of its own, within a time limit. Imports no Ray.
+
+The script's code runs there up to where it would train; nothing of Ray starts. What is wrong with it is one fault.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from study.adopted.facts import Adopted
+from study.errors import Fault, SpaceError
+from study.space.script import ScriptFacts
+
+TIMEOUT_S = 60.0
+"""Seconds that a script may take to come to its training, once RLlib is imported."""
+IMPORT_TIMEOUT_S = 300.0
+"""RLlib takes ten seconds to import, minutes where the disk is slow."""
+PLAY_S = 60.0
+"""Seconds after which no further episode of a random policy begins."""
+ROOT = Path(__file__).resolve().parents[2]
+_CHILD = "import sys; sys.path[0] = sys.argv[2]; from study.adopted.finding import main; main(sys.argv[1])"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a configuration is.
+
+    Attributes:
+        file: The script; None for an importable module.
+        module: The module; empty for a script.
+        name: Object in it, or number of a choice; empty to look for one.
+    """
+
+    file: Path | None = None
+    module: str = ""
+    name: str = ""
+
+    @classmethod
+    def parse(cls, text: str, *, where: str = "config") -> "Target":
+        """Return what `my_train.py`, `my_train.py:make_config` or `my_module:config` names.
+
+        Raises:
+            SpaceError: No such file, or no module and object.
+        """
+        before, colon, name = text.rpartition(":")
+        place = before if colon and (before.endswith(".py") or not text.endswith(".py")) else text
+        name = name if place == before else ""
+        if place.endswith(".py"):
+            if not Path(place).is_file():
+                fix = "Check the path; it begins in the folder in which the command is typed."
+                raise _fault(text, where=where, rule="no such file", got=f"'{place}'", fix=fix, code="no-such-script")
+            return cls(file=Path(place).resolve(), name=name)
+        if not name or not all(part.isidentifier() for part in place.split(".")):
+            rule, fix = "must be a file or module:object", "Write my_train.py, my_train.py:make_config or my_module:config."
+            raise _fault(text, where=where, rule=rule, got=f"'{text}'", fix=fix, code="bad-config")
+        return cls(module=place, name=name)
+
+
+class SeveralConfigurations(SpaceError):
+    """A script would train with several configurations.
+
+    Attributes:
+        choices: One line for each, with its number from 1.
+    """
+
+    def __init__(self, text: str, where: str, choices: Sequence[str]) -> None:
+        place = where if where.startswith("--") else f"{where}:"
+        fault = Fault(
+            where=where,
+            rule="must name one of several configurations",
+            got="; ".join(choices),
+            fix=f"Add the number: {place} {text}:1.",
+            code="several-configurations",
+        )
+        super().__init__(text, [fault])
+        self.choices = tuple(choices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What was found in a script, and what goes beyond `Adopted`.
+
+    Attributes:
+        adopted: The configuration and its facts.
+        searched: Parameter of RLlib -> what the script lets Tune choose from: `choices`, or `low`, `high`, `log`.
+        starts_ray: Whether the script calls `ray.init`, which was skipped.
+        returns: Of each episode of a random policy; empty where none was asked for.
+        num_cut: Those of these episodes that did not end.
+    """
+
+    adopted: Adopted
+    searched: Mapping[str, Any]
+    starts_ray: bool
+    returns: tuple[float, ...]
+    num_cut: int
+
+
+def read_script(
+    text: str,
+    *,
+    args: Sequence[str] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout_s: float = TIMEOUT_S,
+    episodes: int = 0,
+    seed: int = 0,
+    where: str = "config",
+) -> Reading:
+    """Run a script in a process of its own and return the configuration that it would train with.
+
+    A second call with the same arguments and the same file returns the first one's result.
+
+    Args:
+        text: `my_train.py`, `my_train.py:make_config` or `my_module:config`.
+        args: Arguments of the script's command line.
+        kwargs: Arguments of the function that `text` names.
+        timeout_s: Seconds that it may take once RLlib is imported, the random policy included.
+        episodes: Episodes to play with random actions.
+        seed: Seed of the first of them.
+        where: Option or key that names the script, for messages.
+
+    Raises:
+        SpaceError: It has no configuration, several, or one that cannot be studied; says why.
+    """
+    target = Target.parse(text, where=where)
+    digest = "" if target.file is None else hashlib.sha256(target.file.read_bytes()).hexdigest()
+    request = {
+        "target": str(target.file or target.module),
+        "name": target.name,
+        "args": list(args),
+        "kwargs": dict(kwargs or {}),
+        "timeout_s": timeout_s,
+        "episodes": episodes,
+        "seed": seed,
+        "play_s": PLAY_S,
+    }
+    return _read(json.dumps(request, sort_keys=True), digest, text, where)
+
+
+@functools.lru_cache(maxsize=8)
+def _read(request: str, digest: str, text: str, where: str) -> Reading:
+    """Run the process; `digest` tells a file that was changed meanwhile."""
+    timeout_s = json.loads(request)["timeout_s"]
+    with tempfile.TemporaryDirectory(prefix="study-config-") as folder:
+        place = Path(folder)
+        (place / "request.json").write_text(request)
+        code = _run(place, timeout_s)
+        if not (place / "answer.json").exists():
+            raise _no_answer(place, text, where, timeout_s, code)
+        answer = json.loads((place / "answer.json").read_text())
+        if "crash" in answer:
+            raise RuntimeError(f"reading {text} failed:\n{answer['crash']}")
+        if (fault := answer.get("fault")) is not None:
+            del fault["line"]
+            if fault["where"] and fault["where"] != where:
+                fault["where"] = f"{where}: {fault['where']}"
+            raise _fault(text, **{**fault, "where": fault["where"] or where})
+        if (choices := answer.get("choices")) is not None:
+            raise SeveralConfigurations(text, where, choices)
+        facts = ScriptFacts.model_validate(answer["facts"])
+        if facts.refusals:
+            faults = [refusal.fault for refusal in facts.refusals]
+            raise SpaceError(text, faults)
+        played = answer.get("returns", {"returns": [], "num_cut": 0})
+        return Reading(
+            adopted=Adopted(
+                pickled=(place / "config.pkl").read_bytes(),
+                facts=facts,
+                folder=None if answer["folder"] is None else Path(answer["folder"]),
+                imported=tuple(answer["imported"]),
+            ),
+            searched=answer["searched"],
+            starts_ray=answer["starts_ray"],
+            returns=tuple(played["returns"]),
+            num_cut=played["num_cut"],
+        )
+
+
+def _run(place: Path, timeout_s: float) -> int:
+    """Run the process that executes the script; return its exit code. It and its children end with this call."""
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": _python_path()}
+    with (place / "output.txt").open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603 (this Python, with the script that the person names)
+            [sys.executable, "-c", _CHILD, str(place), os.getcwd()],  # noqa: PTH109 (text for the child)
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + IMPORT_TIMEOUT_S
+        while process.poll() is None and time.monotonic() < deadline and not (place / "ready").exists():
+            time.sleep(0.02)
+        # The process ends itself at its limit, and writes where it was; this is for one that cannot.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(2 * (timeout_s + PLAY_S) + 10)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return process.returncode
+
+
+def _python_path() -> str:
+    """Return the path on which the child finds this package, wherever it is started."""
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _no_answer(place: Path, text: str, where: str, timeout_s: float, code: int) -> SpaceError:
+    """Return why the process ended without an answer: it ran past its limit, or ended by itself."""
+    stack = place / "stack.txt"
+    frames = stack.read_text() if stack.exists() else ""
+    file = Target.parse(text, where=where).file
+    if "Timeout" in frames and (place / "found").exists():
+        rule = "its environment must be made, and a random episode must end, within minutes"
+        fix = "Make the environment in Python by itself; without random episodes: --episodes 0."
+        return _fault(text, where=where, rule=rule, fix=fix, code="environment-never-returns")
+    if "Timeout" in frames or code == -signal.SIGKILL:
+        lines = re.findall(rf'File "{re.escape(str(file))}", line (\d+)', frames)
+        at = f"it was in line {lines[0]}" if lines else "it was in a module that it imports"
+        fix = "Let it come to its training sooner, or raise the limit: --config-timeout 5m."
+        rule = f"must come to its training within {timeout_s:g} s"
+        return _fault(text, where=where, rule=rule, got=at, fix=fix, code="script-never-returns")
+    output = (place / "output.txt").read_text(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(output) if line.strip()), "nothing")
+    rule, got = "must come to its training", f"its process ended with code {code}, after it wrote: {last[:200]}"
+    fix = "Run the script by itself until it trains."
+    return _fault(text, where=where, rule=rule, got=got, fix=fix, code="script-ends-process")
+
+
+def _fault(text: str, *, where: str, rule: str, got: object = "", fix: str, code: str) -> SpaceError:
+    return SpaceError.of(text, where=where, rule=rule, got=got, fix=fix, code=code)

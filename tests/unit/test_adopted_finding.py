@@ -1,0 +1,229 @@
+"""A configuration is found in scripts as people write them, and what is wrong with a script is one line."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from ray import cloudpickle
+
+from study.adopted.reading import Reading, read_script
+from study.errors import SpaceError
+from tests.adopted import forked_readings
+
+PPO = """
+from ray.rllib.algorithms.ppo import PPOConfig
+config = PPOConfig().environment("CartPole-v1").training(lr=0.0007, train_batch_size_per_learner=512)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forked():
+    with forked_readings():
+        yield
+
+
+@pytest.fixture
+def read(tmp_path: Path):
+    def _read(code: str, name: str = "", **settings) -> Reading:
+        file = tmp_path / "my_train.py"
+        file.write_text(textwrap.dedent(code))
+        return read_script(f"{file}{name}", **settings)
+
+    return _read
+
+
+FOUND = {
+    "module level, config": PPO,
+    "function get_config": """
+        from ray.rllib.algorithms.ppo import PPOConfig
+        def helper(x): return x
+        def get_config(batch=512):
+            return PPOConfig().environment("CartPole-v1").training(lr=7e-4, train_batch_size_per_learner=batch)
+    """,
+    "build_algo": PPO
+    + """
+import ray
+ray.init(num_cpus=4)
+if not ray.is_initialized(): raise RuntimeError
+algo = config.build_algo()
+try:
+    while True: algo.train()
+except Exception: pass
+finally: ray.shutdown()
+""",
+    "tune.Tuner": PPO
+    + """
+from ray import tune
+tune.Tuner("PPO", param_space=config, run_config=tune.RunConfig(stop={"training_iteration": 3})).fit()
+""",
+    "tune.run": PPO
+    + """
+from ray.tune import run
+run("PPO", config=config.to_dict(), stop={"training_iteration": 3})
+""",
+    "run_rllib_example_script_experiment": """
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.examples.utils import add_rllib_example_script_args, run_rllib_example_script_experiment
+parser = add_rllib_example_script_args(default_iters=3)
+if __name__ == "__main__":
+    args = parser.parse_args()
+    base_config = PPOConfig().environment("CartPole-v1").training(lr=0.0007, train_batch_size_per_learner=512)
+    run_rllib_example_script_experiment(base_config, args)
+""",
+}
+
+
+@pytest.mark.parametrize("how", FOUND)
+def test_a_configuration_is_found_as_people_write_it(how, read):
+    found = read(FOUND[how])
+    facts = found.adopted.facts
+    assert (facts.found_as, facts.algorithm, facts.environment) == (how, "PPO", "CartPole-v1")
+    assert (facts.values["lr"], facts.values["train_batch_size"], facts.refusals) == (0.0007, 512, [])
+    assert facts.stop.get("training_iteration") == (None if how.startswith(("m", "f", "b")) else 3)
+    assert found.starts_ray == (how in ("build_algo", "run_rllib_example_script_experiment"))
+    config = cloudpickle.loads(found.adopted.pickled)["config"]
+    assert (config.lr, config.total_train_batch_size, config.env) == (0.0007, 512, "CartPole-v1")
+
+
+def test_the_configuration_is_as_it_was_at_the_line_that_trains(read):
+    code = PPO + "for lr in (0.1, 0.2):\n    config.training(lr=lr)\n    config.build_algo().train()\n"
+    assert read(code).adopted.facts.values["lr"] == 0.1
+
+
+def test_arguments_reach_the_script_and_a_random_policy_plays(read):
+    code = PPO + "import sys\nconfig.env_runners(num_env_runners=int(sys.argv[1]))\nassert __name__ == '__main__'\n"
+    found = read(code, args=["3"], episodes=4, seed=7)
+    assert found.adopted.facts.values["num_env_runners"] == 3
+    assert len(found.returns) == 4 and all(8 <= value < 100 for value in found.returns) and found.num_cut == 0
+
+
+def test_an_object_is_named(read):
+    code = PPO + "other = config.copy().training(lr=0.5)\ndef make(lr): return config.copy().training(lr=lr)\n"
+    assert read(code, ":other").adopted.facts.values["lr"] == 0.5
+    assert read(code, ":make", kwargs={"lr": 0.25}).adopted.facts.values["lr"] == 0.25
+    assert read(code, ":2").adopted.facts.values["lr"] == 0.5
+
+
+def test_what_the_script_lets_tune_choose_is_known(read):
+    code = PPO + (
+        "from ray import tune\nconfig.training(lr=tune.loguniform(1e-5, 1e-3), gamma=tune.grid_search([0.9, 0.99]))\n"
+        "tune.Tuner('PPO', param_space=config).fit()\n"
+    )
+    found = read(code)
+    assert found.searched == {"lr": {"low": 1e-5, "high": 1e-3, "log": True}, "gamma": {"choices": [0.9, 0.99]}}
+    assert found.adopted.facts.values["lr"] == pytest.approx(1e-4)
+
+
+def test_environments_registered_in_the_script_travel_with_it(read):
+    code = """
+        import gymnasium
+        from ray import tune
+        from ray.rllib.algorithms.ppo import PPOConfig
+        class MyEnv(gymnasium.Wrapper):
+            def __init__(self, context):
+                super().__init__(gymnasium.make("CartPole-v1"))
+                self.length = context["length"]
+        {register}
+        config = PPOConfig().environment("mine-v0", env_config=dict(length=5))
+    """
+    with_tune = "tune.register_env('mine-v0', lambda context: MyEnv(context))"
+    with_gymnasium = "gymnasium.register('mine-v0', entry_point=lambda length: MyEnv(dict(length=length)))"
+    for register in (with_tune, with_gymnasium):
+        found = read(code.format(register=register))
+        assert found.adopted.facts.environment == "mine-v0"
+        creator = cloudpickle.loads(found.adopted.pickled)["environments"]["mine-v0"]
+        assert creator({"length": 5}).get_wrapper_attr("length") == 5
+
+
+def test_own_parts_are_named(read):
+    code = """
+        from ray.rllib.algorithms.ppo import PPOConfig
+        from ray.rllib.callbacks.callbacks import RLlibCallback
+        from ray.rllib.connectors.env_to_module import MeanStdFilter
+        from ray.rllib.examples.rl_modules.classes.tiny_atari_cnn_rlm import TinyAtariCNN
+        from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+        class Mine(RLlibCallback): pass
+        config = (PPOConfig().environment("CartPole-v1").callbacks(Mine, on_episode_end=lambda **kw: None)
+            .env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
+            .rl_module(rl_module_spec=RLModuleSpec(module_class=TinyAtariCNN))
+            .training(lr=[[0, 1e-3], [1000, 1e-4]]))
+    """
+    facts = read(code).adopted.facts
+    parts = {(each.part, each.what) for each in facts.own_parts}
+    assert parts == {
+        ("callbacks", "Mine"),
+        ("callbacks", "on_episode_end: lambda"),
+        ("env_to_module", "lambda"),
+        ("module", "TinyAtariCNN"),
+    }
+    assert facts.schedules == ["lr"] and "lr" not in facts.values
+    assert facts.runner_obstacle
+
+
+BAD = {
+    "script-raises": "x = 1\nraise ValueError('no data here')",
+    "script-not-python": "def x(:\n",
+    "script-needs-module": "import no_such_package_at_all",
+    "script-arguments": "import argparse\np = argparse.ArgumentParser()\np.add_argument('--num-agents', required=True)\n"
+    "p.parse_args()",
+    "script-exits": "import sys\nsys.exit(3)",
+    "script-ends-process": "import os\nprint('bye')\nos._exit(4)",
+    "script-never-returns": "while True: pass",
+    "script-uses-ray": PPO + "import ray\nray.init()\nref = ray.put(3)\nconfig.training(lr=ray.get(ref))",
+    "no-configuration": "x = 1\ndef main(): pass",
+    "several-configurations": PPO + "other = config.copy()",
+    "unreadable-training": "from ray import tune\ntune.Tuner.restore('x', 'PPO').fit()",
+    "not-picklable": PPO + "import threading\nlock = threading.Lock()\n"
+    "config.callbacks(on_episode_end=lambda **kw: lock.acquire())",
+    "old-api-stack": PPO
+    + "config.api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)",
+    "offline-algorithm": "from ray.rllib.algorithms.bc import BCConfig\nconfig = BCConfig().offline_data(input_=['x'])",
+    "no-environment": "from ray.rllib.algorithms.ppo import PPOConfig\nconfig = PPOConfig()",
+    "environment-fails": PPO + "config.environment('NoSuchEnv-v0')",
+    "environment-needs-module": PPO + "from ray import tune\ndef make(context): import no_such_simulator\n"
+    "tune.register_env('mine', make)\nconfig.environment('mine')",
+}
+
+
+@pytest.mark.parametrize("code", BAD)
+def test_what_is_wrong_with_a_script_is_one_line(code, read):
+    limit = 1.0 if code == "script-never-returns" else 60.0
+    with pytest.raises(SpaceError) as caught:
+        read(BAD[code], where="--config", timeout_s=limit)
+    (fault,) = caught.value.faults
+    assert fault.code == code
+    assert fault.fix and len(str(caught.value).splitlines()) == 2
+    if code in ("script-raises", "script-needs-module", "script-arguments", "script-uses-ray"):
+        line = {"script-raises": 2, "script-needs-module": 1, "script-arguments": 4, "script-uses-ray": 6}[code]
+        assert fault.where == f"--config: my_train.py, line {line}"
+
+
+def test_what_cannot_be_pickled_is_named(read):
+    with pytest.raises(SpaceError) as caught:
+        read(BAD["not-picklable"])
+    assert "setting 'callbacks_on_episode_end'" in caught.value.faults[0].got
+    assert "'lock'" in caught.value.faults[0].got
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "code"),
+    [
+        (":missing", {}, "no-such-configuration"),
+        (":make", {}, "configuration-arguments"),
+        (":number", {}, "not-a-configuration"),
+        (":nothing", {}, "not-a-configuration"),
+        (":9", {}, "no-such-configuration"),
+    ],
+)
+def test_a_name_that_is_no_configuration_says_so(name, kwargs, code, read):
+    script = PPO + "number = 3\ndef make(lr): return config\ndef nothing(): return None\n"
+    with pytest.raises(SpaceError) as caught:
+        read(script, name, kwargs=kwargs)
+    assert [fault.code for fault in caught.value.faults] == [code]
+
+
+@pytest.mark.parametrize(("text", "code"), [("no_such.py", "no-such-script"), ("my_train", "bad-config")])
+def test_a_target_is_a_file_or_a_module_with_an_object(text, code):
+    with pytest.raises(SpaceError) as caught:
+        read_script(text)
+    assert [fault.code for fault in caught.value.faults] == [code]
