@@ -216,7 +216,7 @@ def asked_script(
     Raises:
         SpaceError: It cannot be studied; says why.
     """
-    from study.adopted.reading import SeveralConfigurations, read_script
+    from study.adopted.reading import SeveralConfigurationsError, read_script
     from study.adopted.writing import Wanted, floor_of, space_text
 
     console = terminal(error=True)
@@ -228,7 +228,7 @@ def asked_script(
 
     try:
         reading = read(config)
-    except SeveralConfigurations as error:
+    except SeveralConfigurationsError as error:
         if not sys.stdin.isatty():
             raise
         for choice in error.choices:
@@ -238,6 +238,8 @@ def asked_script(
     facts = reading.adopted.facts
     say(console, f"Found {facts.algorithm} on {facts.environment} ({facts.found_as}).")
     floor = floor_of(reading.returns, num_cut=reading.num_cut) if reading.returns else None
+    if reading.unplayed:
+        say(console, f"No floor is measured: a random policy cannot play there ({reading.unplayed}).")
     wanted = Wanted(config=config, args=arguments, runners=scales, trials=trials, floor=floor)
     return space_text(facts, reading.searched, wanted)
 

@@ -24,6 +24,8 @@ from study.trial.engine.sampling.batched_runner import batched_obstacle
 
 OFFLINE = ("BC", "CQL", "IQL", "MARWIL")
 """RLlib's algorithms that learn from recorded data alone."""
+_RLLIB = "ray.rllib.algorithms."
+"""Where RLlib's own algorithms, configurations and learners are."""
 _CONNECTORS = {
     "env_to_module": "env_to_module_connector",
     "module_to_env": "module_to_env_connector",
@@ -169,34 +171,40 @@ def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
 
 def _own_parts(config: AlgorithmConfig, algorithm: type, base: str) -> Iterator[OwnPart]:
     """Yield what of RLlib the configuration replaces."""
-    default = type(config)() if type(config).__module__.startswith("ray.rllib.algorithms.") else AlgorithmConfig()
-    if not algorithm.__module__.startswith("ray.rllib.algorithms."):
+    if not algorithm.__module__.startswith(_RLLIB):
         yield OwnPart(part="algorithm", what=f"{_name(algorithm)}, derived from {base}")
-    if (spec := option(config, "rl_module_spec")) is not None:
-        yield from (OwnPart(part="module", what=what) for what in _modules(spec))
-    if given := option(config, "model_config"):
-        content = given if isinstance(given, dict) else vars(given)
-        if changed := sorted(name for name, value in content.items() if not _is_default(name, value)):
-            yield OwnPart(part="model_config", what=", ".join(changed))
+    yield from _own_network(config)
     for part, name in _CONNECTORS.items():
         if (connector := option(config, name)) is not None:
             yield OwnPart(part=part, what=_name(connector))  # type: ignore[arg-type]
+    default = type(config)() if type(config).__module__.startswith(_RLLIB) else AlgorithmConfig()
     yield from (OwnPart(part="callbacks", what=what) for what in _callbacks(config, default))
-    if (learner := option(config, "learner_class")) is not None:
-        yield OwnPart(part="learner", what=_name(learner))
-    elif not config.learner_class.__module__.startswith("ray.rllib.algorithms."):
+    if option(config, "learner_class") is not None or not config.learner_class.__module__.startswith(_RLLIB):
         yield OwnPart(part="learner", what=_name(config.learner_class))
     if config.is_multi_agent:
         yield OwnPart(part="policy_mapping", what=_name(config.policy_mapping_fn))
-        if config.policies_to_train is not None:
-            yield OwnPart(part="other", what=f"policies_to_train: {_few(config.policies_to_train)}")
     if config.env_runner_cls is not None:
         yield OwnPart(part="runner", what=_name(config.env_runner_cls))
     if inspect.isclass(config.env) and not config.env.__module__.startswith(("gymnasium.", "ray.rllib.")):
         yield OwnPart(part="environment", what=_name(config.env))
-    for name, what in _OTHER.items():
-        if option(config, name):
-            yield OwnPart(part="other", what=what)
+    yield from (OwnPart(part="other", what=what) for what in _others(config))
+
+
+def _own_network(config: AlgorithmConfig) -> Iterator[OwnPart]:
+    """Yield the modules, and the settings of RLlib's default network."""
+    if (spec := option(config, "rl_module_spec")) is not None:
+        yield from (OwnPart(part="module", what=what) for what in _modules(spec))
+    given = option(config, "model_config") or {}
+    content = given if isinstance(given, dict) else vars(given)
+    if changed := sorted(name for name, value in content.items() if not _is_default(name, value)):
+        yield OwnPart(part="model_config", what=", ".join(changed))
+
+
+def _others(config: AlgorithmConfig) -> Iterator[str]:
+    """Yield in words what belongs to no other part."""
+    if config.is_multi_agent and config.policies_to_train is not None:
+        yield f"policies_to_train: {_few(config.policies_to_train)}"
+    yield from (what for name, what in _OTHER.items() if option(config, name))
 
 
 def _modules(spec: Any) -> Iterator[str]:
@@ -269,6 +277,4 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 
 def is_for_several(environment: Any) -> bool:
     """Return whether an environment that was made is one of RLlib's for several agents."""
-    return isinstance(environment, MultiAgentEnv) or isinstance(
-        getattr(environment, "unwrapped", None), MultiAgentEnv
-    )
+    return isinstance(environment, MultiAgentEnv) or isinstance(getattr(environment, "unwrapped", None), MultiAgentEnv)

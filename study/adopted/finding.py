@@ -24,7 +24,7 @@ from ray import cloudpickle
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from study.adopted import describing
-from study.adopted.interception import Interception, Launch, Launched, Unreadable, UsesRay
+from study.adopted.interception import Interception, Launch, Launched, UnreadableError, UsesRay, as_config, sampling
 from study.adopted.playing import make_environment, play_randomly
 from study.cluster.shipping import own_module_names
 from study.errors import Fault, SpaceError
@@ -64,7 +64,7 @@ class Request:
     max_episode_steps: int = 10_000
 
 
-class Mistake(Exception):
+class MistakeError(Exception):
     """Ends the search with a fault for the person.
 
     Attributes:
@@ -89,7 +89,7 @@ def main(folder: str) -> NoReturn:
             (place / "found").touch()
             faulthandler.dump_traceback_later(request.timeout_s + 2 * request.play_s, exit=True, file=stack)
             answer = search.answer(found)
-        except Mistake as error:
+        except MistakeError as error:
             answer = {"fault": asdict(error.fault)}
         except BaseException as error:  # noqa: BLE001 (the parent says it: a fault of this program)
             answer = {"crash": "".join(traceback.format_exception(error))}
@@ -125,13 +125,7 @@ class _Search:
         spaces = (None, None) if several else (environment.observation_space, environment.action_space)
         answer: dict[str, Any] = {}
         if self.request.episodes:
-            answer["returns"] = play_randomly(
-                environment,
-                episodes=self.request.episodes,
-                seed=self.request.seed,
-                most_s=self.request.play_s,
-                max_episode_steps=self.request.max_episode_steps,
-            )
+            answer["returns"] = self._played(environment)
         facts = describing.facts_of(
             launch.config,
             source=source,
@@ -154,7 +148,7 @@ class _Search:
         """Run the person's code and return the configurations that it would train with.
 
         Raises:
-            Mistake: There is none, or the script ends before it trains.
+            MistakeError: There is none, or the script ends before it trains.
         """
         name = self.request.name
         if self.file is None:
@@ -170,14 +164,14 @@ class _Search:
         names = self._run(content, "__main__")
         if self.ran.unreadable is not None:
             problem = self.ran.unreadable
-            raise Mistake(problem.rule, got=problem.got, fix=problem.fix, code="unreadable-training")
+            raise MistakeError(problem.rule, got=problem.got, fix=problem.fix, code="unreadable-training")
         found = _distinct(self.ran.launches) or list(self._at_module_level(names)) or list(self._functions(names))
         if not found:
             self._raise_none_found(names)
         if name:
             if not 1 <= int(name) <= len(found):
                 rule, fix = f"must be a number from 1 to {len(found)}", "Leave it out to see which there are."
-                raise Mistake(rule, got=name, fix=fix, code="no-such-configuration")
+                raise MistakeError(rule, got=name, fix=fix, code="no-such-configuration")
             return [found[int(name) - 1]]
         return found
 
@@ -186,7 +180,7 @@ class _Search:
             return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None)
-            raise Mistake(
+            raise MistakeError(
                 "must be Python",
                 where=f"{file.name}{f', line {line}' if line else ''}",
                 got=getattr(error, "msg", error),
@@ -203,7 +197,7 @@ class _Search:
         sys.argv = [str(self.file), *self.request.args]
         if str(self.file.parent) not in sys.path:
             sys.path.insert(0, str(self.file.parent))
-        self._guard(lambda: exec(code, vars(self.module)))  # noqa: S102 (the person's own script, as the command says)
+        self._guard(lambda: exec(code, vars(self.module)))
         return vars(self.module)
 
     def _guard(self, run: Callable[[], Any]) -> Any:
@@ -215,13 +209,13 @@ class _Search:
             messages.write(message)
             refuse(parser, message)
 
-        argparse.ArgumentParser.error = error  # type: ignore[method-assign]
+        argparse.ArgumentParser.error = error  # type: ignore[assignment,method-assign]
         try:
             return run()
         except Launched:
             return None
         except UsesRay as problem:
-            raise Mistake(
+            raise MistakeError(
                 "must come to its training without a running Ray",
                 where=self._place(problem),
                 got="a call such as `ray.get`, `ray.put` or `.remote()`",
@@ -233,7 +227,7 @@ class _Search:
             if problem.code in (0, None):
                 return None
             got = messages.getvalue() or f"exit code {problem.code}"
-            raise Mistake(
+            raise MistakeError(
                 "must accept its arguments" if messages.getvalue() else "must come to its training",
                 where=self._place(problem),
                 got=got,
@@ -241,7 +235,7 @@ class _Search:
                 code="script-arguments" if messages.getvalue() else "script-exits",
             ) from problem
         except ModuleNotFoundError as problem:
-            raise Mistake(
+            raise MistakeError(
                 f"needs the module '{problem.name}', which is not installed",
                 where=self._place(problem),
                 fix=f"Install it here and on every node, or correct the import of '{problem.name}'.",
@@ -250,7 +244,7 @@ class _Search:
         except KeyboardInterrupt:
             raise
         except BaseException as problem:
-            raise Mistake(
+            raise MistakeError(
                 "must come to its training",
                 where=self._place(problem),
                 got=f"{type(problem).__name__}: {problem}",
@@ -278,7 +272,7 @@ class _Search:
                 yield self._launch(value, f"module level, {name}")
 
     def _functions(self, names: Mapping[str, Any]) -> Iterator[Launch]:
-        """Yield what the script's own functions return that need no argument and say that they return a configuration."""
+        """Yield what the script's own functions return that need no argument and are about a configuration."""
         for name, value in list(names.items()):
             if not inspect.isfunction(value) or value.__module__ != names.get("__name__"):
                 continue
@@ -296,34 +290,32 @@ class _Search:
             near = [each for each, value in names.items() if isinstance(value, AlgorithmConfig)]
             functions = [each for each, value in names.items() if inspect.isfunction(value) and not _needs(value)]
             fix = f"Name one of: {', '.join((near or functions)[:8])}." if near or functions else "Check the spelling."
-            raise Mistake(f"has no '{name}'", fix=fix, code="no-such-configuration")
+            raise MistakeError(f"has no '{name}'", fix=fix, code="no-such-configuration")
         value = names[name]
         if isinstance(value, AlgorithmConfig):
             return self._launch(value, f"module level, {name}")
         if not callable(value):
             rule = f"'{name}' must be an AlgorithmConfig, or a function that returns one"
             fix = "Name another object of the file."
-            raise Mistake(rule, got=type(value).__name__, fix=fix, code="not-a-configuration")
+            raise MistakeError(rule, got=type(value).__name__, fix=fix, code="not-a-configuration")
         if missing := [each for each in _needs(value) if each not in self.request.kwargs]:
             fix = f"Add them to the space: config_kwargs: {{{missing[0]}: …}}."
             rule = f"the function '{name}' must get all its arguments"
-            raise Mistake(rule, got=f"none for {', '.join(missing)}", fix=fix, code="configuration-arguments")
+            raise MistakeError(rule, got=f"none for {', '.join(missing)}", fix=fix, code="configuration-arguments")
         result = self._guard(lambda: value(**self.request.kwargs))
         if self.ran.launches and not isinstance(result, AlgorithmConfig):
             return self.ran.launches[-1]
         if not isinstance(result, AlgorithmConfig):
             rule = f"the function '{name}' must return an AlgorithmConfig"
             fix = "Return the configuration itself, before `build_algo`."
-            raise Mistake(rule, got=type(result).__name__, fix=fix, code="not-a-configuration")
+            raise MistakeError(rule, got=type(result).__name__, fix=fix, code="not-a-configuration")
         return self._launch(result, f"function {name}")
 
     def _launch(self, config: AlgorithmConfig, how: str) -> Launch:
-        from study.adopted.interception import as_config
-
         try:
             copied, chosen = as_config(config)
-        except Unreadable as problem:
-            raise Mistake(problem.rule, got=problem.got, fix=problem.fix, code="unreadable-training") from problem
+        except UnreadableError as problem:
+            raise MistakeError(problem.rule, got=problem.got, fix=problem.fix, code="unreadable-training") from problem
         return Launch(config=copied, how=how, line=0, searched=chosen)
 
     def _raise_none_found(self, names: Mapping[str, Any]) -> NoReturn:
@@ -335,7 +327,7 @@ class _Search:
         fix = "Write a function that returns your AlgorithmConfig, and name it: --config FILE:FUNCTION."
         if needing:
             fix = f"Name '{needing[0]}' in a space, with its arguments as config_kwargs."
-        raise Mistake(f"must hold a configuration ({LOOKED_FOR})", got="none", fix=fix, code="no-configuration")
+        raise MistakeError(f"must hold a configuration ({LOOKED_FOR})", got="none", fix=fix, code="no-configuration")
 
     # --- what travels ------------------------------------------------------------------------------------------------
 
@@ -353,35 +345,50 @@ class _Search:
             return pickled(config, environments=environments, by_value=by_value)
         except Exception as error:
             place, reason = unpicklable(config, environments) or ("the configuration", _one_line(error))
-            raise Mistake(
+            raise MistakeError(
                 "everything in the configuration must be picklable, as Ray sends it to its processes",
                 got=f"{place}: {reason}",
                 fix="Make it inside the function that uses it, or define it at module level.",
                 code="not-picklable",
             ) from error
 
+    def _played(self, environment: Any) -> dict[str, Any]:
+        """Return the episodes of a random policy; why there are none where the environment takes no random action."""
+        request = self.request
+        try:
+            return play_randomly(
+                environment,
+                episodes=request.episodes,
+                seed=request.seed,
+                most_s=request.play_s,
+                max_episode_steps=request.max_episode_steps,
+            )
+        except Exception as error:  # noqa: BLE001 (the environment's own: there is no floor then)
+            return {"returns": [], "num_cut": 0, "problem": _one_line(f"{type(error).__name__}: {error}")[:120]}
+
     def _environment(self, config: AlgorithmConfig, environments: Mapping[str, Any]) -> tuple[Any, bool]:
         """Return the environment, made as RLlib makes it, and whether it is for several agents."""
         name = describing.environment_name(config.env)
         try:
             made = make_environment(config, environments)
+            made.reset(seed=self.request.seed)
         except ImportError as error:
             fix = "Install it here and on every node."
             rule = f"the environment '{name}' must find the modules that it imports"
-            raise Mistake(rule, got=error, fix=fix, code="environment-needs-module") from error
+            raise MistakeError(rule, got=error, fix=fix, code="environment-needs-module") from error
         except SpaceError as error:
-            raise Mistake(
+            raise MistakeError(
                 error.faults[0].rule, got=error.faults[0].got, fix=error.faults[0].fix, code=error.faults[0].code
             ) from error
         except Exception as error:
-            rule, got = f"the environment '{name}' must be made", f"{type(error).__name__}: {error}"
-            fix = "Make it in Python by itself, with the same env_config."
-            raise Mistake(rule, got=got, fix=fix, code="environment-fails") from error
+            rule, got = f"the environment '{name}' must be made and reset", f"{type(error).__name__}: {error}"
+            fix = "Make and reset it in Python by itself, with the same env_config."
+            raise MistakeError(rule, got=got, fix=fix, code="environment-fails") from error
         several = describing.is_for_several(made)
         if several and not config.is_multi_agent:
             rule = "an environment for several agents needs policies"
             fix = "Call `.multi_agent(policies=…, policy_mapping_fn=…)` in the script."
-            raise Mistake(rule, got=f"'{name}' and none", fix=fix, code="no-policies")
+            raise MistakeError(rule, got=f"'{name}' and none", fix=fix, code="no-policies")
         return made, several
 
 
@@ -426,12 +433,9 @@ def searched(domain: Any) -> dict[str, Any]:
         return {"choices": list(categories)}
     is_whole = type(domain).__name__ == "Integer"
     kind = int if is_whole else float
-    high = domain.upper - 1 if is_whole else domain.upper
-    return {
-        "low": kind(domain.lower),
-        "high": kind(high),
-        **({"log": True} if "Log" in type(domain.get_sampler()).__name__ else {}),
-    }
+    is_log, step = sampling(domain)
+    high = domain.upper - 1 if is_whole and step is None else domain.upper  # Tune leaves the end of whole numbers out
+    return {"low": kind(domain.lower), "high": kind(high), **({"log": True} if is_log else {})}
 
 
 def _one_line(text: object) -> str:
@@ -439,7 +443,7 @@ def _one_line(text: object) -> str:
     return line if len(line) <= 300 else f"{line[:297]}..."
 
 
-# --- what cannot be pickled --------------------------------------------------------------------------------------------
+# --- what cannot be pickled -------------------------------------------------------------------------------------------
 
 
 def unpicklable(config: AlgorithmConfig, environments: Mapping[str, Any]) -> tuple[str, str] | None:

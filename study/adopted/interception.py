@@ -1,7 +1,7 @@
 """Lets a script run up to where it would train, and notes the configurations that it would train with. Imports Ray.
 
-Nothing of Ray starts: `ray.init` is skipped, `tune.Tuner`, `tune.run` and the constructor of an algorithm are noted. The
-first use of what they would return ends the script, by an exception that `except Exception` does not catch.
+Nothing of Ray starts: `ray.init` is skipped; `tune.Tuner`, `tune.run` and the constructor of an algorithm are noted.
+The first use of what they would return ends the script, by an exception that `except Exception` does not catch.
 """
 
 import functools
@@ -53,7 +53,7 @@ class Launch:
     searched: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """The script trains in a way of which no configuration can be made.
 
     Attributes:
@@ -79,7 +79,7 @@ class Interception:
         self.launches: list[Launch] = []
         self.environments: dict[str, Any] = {}
         self.starts_ray = False
-        self.unreadable: Unreadable | None = None
+        self.unreadable: UnreadableError | None = None
         self._script = script
         self._patch_ray()
         self._patch_tune()
@@ -134,16 +134,16 @@ class Interception:
             raise Launched
 
         def restore(*_: Any, **__: Any) -> NoReturn:
-            self.unreadable = Unreadable(
+            self.unreadable = UnreadableError(
                 "the script must hold its configuration",
                 got="`tune.Tuner.restore`, which takes it from an earlier run",
                 fix="Name the script that began the run.",
             )
             raise Launched
 
-        tune.Tuner.__init__, tune.Tuner.fit, tune.Tuner.restore = construct, fit, restore  # type: ignore[method-assign]
+        tune.Tuner.__init__, tune.Tuner.fit, tune.Tuner.restore = construct, fit, restore
         tune.run = run
-        sys.modules["ray.tune.tune"].run = run  # type: ignore[attr-defined]
+        setattr(sys.modules["ray.tune.tune"], "run", run)  # noqa: B010 (a module, whose attributes mypy does not know)
 
     _pending: tuple[Any, Any, Any, str] | None = None
     """Trainable, parameters, stop criteria and name of the last call of Tune that is not noted yet."""
@@ -168,7 +168,7 @@ class Interception:
         searched = _searched(given) if isinstance(given, dict) else {}
         if function is None or searched:
             got = f"'{name}'" + (f", for which Tune chooses {', '.join(searched)}" if searched else "")
-            self.unreadable = Unreadable(
+            self.unreadable = UnreadableError(
                 "what Tune trains must be an algorithm of RLlib, or a function that needs no values of Tune",
                 got=got,
                 fix="Write a function that returns the AlgorithmConfig, and name it: --config FILE:FUNCTION.",
@@ -186,14 +186,14 @@ class Interception:
             return NotBuilt()
 
         def restore(*_: Any, **__: Any) -> NoReturn:
-            self.unreadable = Unreadable(
+            self.unreadable = UnreadableError(
                 "the script must hold its configuration",
                 got="`Algorithm.from_checkpoint`, which takes it from a checkpoint",
                 fix="Name the script that made the checkpoint.",
             )
             raise Launched
 
-        Algorithm.__new__ = make  # type: ignore[assignment]
+        Algorithm.__new__ = make
         Algorithm.from_checkpoint = restore
 
     def _note(
@@ -203,7 +203,7 @@ class Interception:
             how = EXAMPLES
         try:
             config, searched = as_config(content, trainable)
-        except Unreadable as error:
+        except UnreadableError as error:
             self.unreadable = error
             raise Launched from error
         if environment is not None:
@@ -254,17 +254,19 @@ def as_config(content: Any, trainable: Any = None) -> tuple[AlgorithmConfig, dic
         A copy of it, and what Tune would choose: setting -> values; the copy has one of them.
 
     Raises:
-        Unreadable: No configuration can be made of it.
+        UnreadableError: No configuration can be made of it.
     """
     if isinstance(content, AlgorithmConfig):
         config = content.copy(copy_frozen=False)
         searched = _searched(vars(config))
         for name, domain in searched.items():
             setattr(config, name, _one_of(name, domain))
-        return _of_class(config, trainable), searched
+        return _of_class(config, trainable), {name.strip("_"): domain for name, domain in searched.items()}
     if not isinstance(content, Mapping):
         fix = "Give Tune an AlgorithmConfig or a dictionary."
-        raise Unreadable("the parameters of a training must be an AlgorithmConfig", got=type(content).__name__, fix=fix)
+        raise UnreadableError(
+            "the parameters of a training must be an AlgorithmConfig", got=type(content).__name__, fix=fix
+        )
     values = dict(content)
     searched = _searched(values)
     values.update({name: _one_of(name, domain) for name, domain in searched.items()})
@@ -272,9 +274,12 @@ def as_config(content: Any, trainable: Any = None) -> tuple[AlgorithmConfig, dic
     try:
         config = default.update_from_dict(values)
     except Exception as error:
-        rule, fix = "RLlib must accept the dictionary of settings", "Write it as an AlgorithmConfig, such as PPOConfig()."
-        raise Unreadable(rule, got=f"{type(error).__name__}: {' '.join(str(error).split())}", fix=fix) from error
-    return config, {"lambda_" if name == "lambda" else name: domain for name, domain in searched.items()}
+        rule, fix = (
+            "RLlib must accept the dictionary of settings",
+            "Write it as an AlgorithmConfig, such as PPOConfig().",
+        )
+        raise UnreadableError(rule, got=f"{type(error).__name__}: {' '.join(str(error).split())}", fix=fix) from error
+    return config, searched
 
 
 def _class_of(trainable: Any) -> type[Algorithm]:
@@ -284,7 +289,7 @@ def _class_of(trainable: Any) -> type[Algorithm]:
         found: type[Algorithm] = registry.get_trainable_cls(str(trainable))
     except Exception as error:
         fix = "Name one that RLlib has, such as PPO."
-        raise Unreadable("the algorithm must be one of RLlib", got=f"'{trainable}'", fix=fix) from error
+        raise UnreadableError("the algorithm must be one of RLlib", got=f"'{trainable}'", fix=fix) from error
     return found
 
 
@@ -315,11 +320,18 @@ def _one_of(name: str, domain: Any) -> Any:
     if isinstance(domain, Mapping):
         return domain["grid_search"][0]
     if (categories := getattr(domain, "categories", None)) is not None:
-        return list(categories)[0]
+        return next(iter(categories))
     low, high = getattr(domain, "lower", None), getattr(domain, "upper", None)
     if low is None or high is None or not abs(low) < float("inf") or not abs(high) < float("inf"):
         fix = "Give the setting one value."
-        raise Unreadable(f"Tune must choose `{name}` from a list or a range", got=type(domain).__name__, fix=fix)
-    is_log = "Log" in type(domain.get_sampler()).__name__
+        raise UnreadableError(f"Tune must choose `{name}` from a list or a range", got=type(domain).__name__, fix=fix)
+    is_log = sampling(domain)[0]
     middle = (low * high) ** 0.5 if is_log else (low + high) / 2
     return round(middle) if isinstance(domain, tune.search.sample.Integer) else middle
+
+
+def sampling(domain: Any) -> tuple[bool, float | None]:
+    """Return whether Tune draws the logarithm of a range uniformly, and the step to which it rounds."""
+    sampler = domain.get_sampler()
+    step = getattr(sampler, "q", None)
+    return "Log" in type(getattr(sampler, "sampler", sampler)).__name__, step

@@ -69,12 +69,13 @@ def play_randomly(
 
 
 def _play_one(environment: gymnasium.Env, seed: int, most: int) -> tuple[float, bool]:
-    environment.reset(seed=seed)
+    observation, _ = environment.reset(seed=seed)
     environment.action_space.seed(seed)
     total = 0.0
     for _ in range(most):
-        _, reward, terminated, truncated, _ = environment.step(environment.action_space.sample())
-        total += float(np.sum(reward))  # type: ignore[arg-type]
+        action = _drawn(environment.action_space, observation)
+        observation, reward, terminated, truncated, _ = environment.step(action)
+        total += float(np.sum(reward))
         if terminated or truncated:
             return total, True
     return total, False
@@ -87,9 +88,17 @@ def _play_several(environment: MultiAgentEnv, seed: int, most: int) -> tuple[flo
         space.seed(seed + number)
     total = 0.0
     for _ in range(most):
-        actions = {agent: spaces[agent].sample() for agent in observations}
+        actions = {agent: _drawn(spaces[agent], observation) for agent, observation in observations.items()}
         observations, rewards, terminated, truncated, _ = environment.step(actions)
         total += float(sum(rewards.values()))
         if terminated.get("__all__") or truncated.get("__all__"):
             return total, True
     return total, False
+
+
+def _drawn(space: gymnasium.Space, observation: Any) -> Any:
+    """Return a random action; of those that are allowed where the observation says which, as RLlib's examples do."""
+    mask = observation.get("action_mask") if isinstance(observation, Mapping) else None
+    if mask is None or not isinstance(space, gymnasium.spaces.Discrete):
+        return space.sample()
+    return space.sample(mask=np.asarray(mask, dtype=np.int8))

@@ -63,12 +63,15 @@ class Target:
                 raise _fault(text, where=where, rule="no such file", got=f"'{place}'", fix=fix, code="no-such-script")
             return cls(file=Path(place).resolve(), name=name)
         if not name or not all(part.isidentifier() for part in place.split(".")):
-            rule, fix = "must be a file or module:object", "Write my_train.py, my_train.py:make_config or my_module:config."
+            rule, fix = (
+                "must be a file or module:object",
+                "Write my_train.py, my_train.py:make_config or my_module:config.",
+            )
             raise _fault(text, where=where, rule=rule, got=f"'{text}'", fix=fix, code="bad-config")
         return cls(module=place, name=name)
 
 
-class SeveralConfigurations(SpaceError):
+class SeveralConfigurationsError(SpaceError):
     """A script would train with several configurations.
 
     Attributes:
@@ -98,6 +101,7 @@ class Reading:
         starts_ray: Whether the script calls `ray.init`, which was skipped.
         returns: Of each episode of a random policy; empty where none was asked for.
         num_cut: Those of these episodes that did not end.
+        unplayed: Why a random policy could not play.
     """
 
     adopted: Adopted
@@ -105,6 +109,7 @@ class Reading:
     starts_ray: bool
     returns: tuple[float, ...]
     num_cut: int
+    unplayed: str = ""
 
 
 def read_script(
@@ -167,7 +172,7 @@ def _read(request: str, digest: str, text: str, where: str) -> Reading:
                 fault["where"] = f"{where}: {fault['where']}"
             raise _fault(text, **{**fault, "where": fault["where"] or where})
         if (choices := answer.get("choices")) is not None:
-            raise SeveralConfigurations(text, where, choices)
+            raise SeveralConfigurationsError(text, where, choices)
         facts = ScriptFacts.model_validate(answer["facts"])
         if facts.refusals:
             faults = [refusal.fault for refusal in facts.refusals]
@@ -184,6 +189,7 @@ def _read(request: str, digest: str, text: str, where: str) -> Reading:
             starts_ray=answer["starts_ray"],
             returns=tuple(played["returns"]),
             num_cut=played["num_cut"],
+            unplayed=played.get("problem", ""),
         )
 
 
@@ -191,7 +197,7 @@ def _run(place: Path, timeout_s: float) -> int:
     """Run the process that executes the script; return its exit code. It and its children end with this call."""
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": _python_path()}
     with (place / "output.txt").open("wb") as output:
-        process = subprocess.Popen(  # noqa: S603 (this Python, with the script that the person names)
+        process = subprocess.Popen(
             [sys.executable, "-c", _CHILD, str(place), os.getcwd()],  # noqa: PTH109 (text for the child)
             stdin=subprocess.DEVNULL,
             stdout=output,

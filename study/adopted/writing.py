@@ -1,7 +1,7 @@
 """Writes the space of a study around a script's own values, as YAML text. Pure.
 
-The script's values are the baseline, which runs first at every scale. Runners, batch and learning rate are varied around
-them; what the script lets Tune choose is varied as the script says.
+The script's values are the baseline, which runs first at every scale. Runners, batch and learning rate are varied
+around them; what the script lets Tune choose is varied as the script says.
 """
 
 import json
@@ -22,7 +22,7 @@ DEFAULT_BATCHES = 100
 """Train batches of a trial where the script has no limit of its own."""
 TRIALS_PER_SCALE = 4
 """The script's own values, and three proposals."""
-OF_TUNE = {"lambda_": "lambda", "train_batch_size_per_learner": BATCH}
+OF_TUNE = {"train_batch_size_per_learner": BATCH}
 """Setting of RLlib -> our parameter, where the names differ."""
 
 
@@ -89,7 +89,8 @@ def space_text(facts: ScriptFacts, searched: Mapping[str, Any], wanted: Wanted) 
     ranges = _ranges(facts, searched, max(scales), budget.get("env_steps"))
     varied = [name for name in ("batch", "learning rate") if {"batch": BATCH, "learning rate": LR}[name] in ranges]
     lines = [
-        f"# A study around the values of {facts.source.file}: {facts.algorithm} on {facts.environment} ({facts.found_as}).",
+        f"# A study around the values of {facts.source.file}:",
+        f"# {facts.algorithm} on {facts.environment} ({facts.found_as}).",
         "# What is not written here stays as the script says; it is read again at each start.",
         *(f"# {remark}" for remark in _remarks(facts, searched)),
         "version: 1",
@@ -128,7 +129,7 @@ def _remarks(facts: ScriptFacts, searched: Mapping[str, Any]) -> Iterator[str]:
     known = of_script(facts).parameters
     for name in searched:
         if (parameter := OF_TUNE.get(name, name)) not in known:
-            yield f"The script lets Tune choose `{parameter}`, which a study does not vary: see its value in the script's facts."
+            yield f"The script lets Tune choose `{parameter}`, which a study does not vary: it has one of these values."
 
 
 def _environment(facts: ScriptFacts, floor: Floor | None) -> Iterator[str]:
@@ -147,7 +148,11 @@ def _target(facts: ScriptFacts) -> tuple[str, float] | None:
     """Return the stop criterion that is a return, with its value."""
     for name, value in facts.stop.items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if name.rpartition("/")[2] in ("episode_return_mean", "episode_reward_mean") and is_number and math.isfinite(value):
+        if (
+            name.rpartition("/")[2] in ("episode_return_mean", "episode_reward_mean")
+            and is_number
+            and math.isfinite(value)
+        ):
             return name, float(value)
     return None
 
@@ -173,7 +178,9 @@ def _budget(facts: ScriptFacts) -> dict[str, Any]:
     return {**({} if steps is None else {"env_steps": steps}), **({} if time_s is None else {"time_s": time_s})}
 
 
-def _ranges(facts: ScriptFacts, searched: Mapping[str, Any], most_runners: int, env_steps: int | None) -> dict[str, Any]:
+def _ranges(
+    facts: ScriptFacts, searched: Mapping[str, Any], most_runners: int, env_steps: int | None
+) -> dict[str, Any]:
     """Return what is varied: parameter -> range or choices, in the order of `study.space.parameters`."""
     values, known = facts.defaults, of_script(facts).parameters
     ranges: dict[str, Any] = {}
@@ -198,10 +205,13 @@ def _ranges(facts: ScriptFacts, searched: Mapping[str, Any], most_runners: int, 
 def _is_allowed(parameter: str, domain: Mapping[str, Any]) -> bool:
     """Return whether a space can hold what the script lets Tune choose from."""
     numbers = domain.get("choices", [domain.get("low"), domain.get("high")])
-    return all(
-        isinstance(each, (int, float)) and not isinstance(each, bool) and PARAMETERS[parameter].allows(each)
-        for each in numbers
-    ) and len(set(numbers)) > 1
+    return (
+        all(
+            isinstance(each, (int, float)) and not isinstance(each, bool) and PARAMETERS[parameter].allows(each)
+            for each in numbers
+        )
+        and len(set(numbers)) > 1
+    )
 
 
 def _baseline(
@@ -213,7 +223,7 @@ def _baseline(
     lanes = most_runners * int(facts.defaults.get("num_envs_per_env_runner", 1))
     if BATCH in own and own[BATCH] < ranges[BATCH]["low"]:
         del own[BATCH]
-        yield f"  # The script's batch of {facts.defaults[BATCH]} is less than one step of each of {lanes} environments."
+        yield f"  # The script's batch of {facts.defaults[BATCH]} is less than a step of each of {lanes} environments."
     if not own:
         return
     yield "  baselines:  # they run first, at every scale"

@@ -94,6 +94,7 @@ RUNNER_OPTIONS = _seam(
             "_module_to_env_connector",
             "_learner_connector",
             "_learner_class",
+            "_model_config",
             "_rl_module_spec",
             "_torch_grad_scaler_class",
             "_torch_lr_scheduler_classes",

@@ -164,8 +164,8 @@ BAD = {
     "script-raises": "x = 1\nraise ValueError('no data here')",
     "script-not-python": "def x(:\n",
     "script-needs-module": "import no_such_package_at_all",
-    "script-arguments": "import argparse\np = argparse.ArgumentParser()\np.add_argument('--num-agents', required=True)\n"
-    "p.parse_args()",
+    "script-arguments": "import argparse\np = argparse.ArgumentParser()\n"
+    "p.add_argument('--num-agents', required=True)\np.parse_args()",
     "script-exits": "import sys\nsys.exit(3)",
     "script-ends-process": "import os\nprint('bye')\nos._exit(4)",
     "script-never-returns": "while True: pass",
