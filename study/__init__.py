@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from study.adopted.loading import load_space
 from study.errors import (
     AnalysisError,
     ClusterError,
@@ -11,7 +12,6 @@ from study.errors import (
     TrackingError,
     TrialError,
 )
-from study.space.parsing import load_space
 from study.space.spec import StudySpec
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from study.adopted.loading import load_space
 from study.console import say, terminal, write
 from study.errors import SpaceError
 from study.records.folder import NAME
-from study.space.parsing import load_space
 from study.space.space_file import SHIPPED, read_space
 from study.space.spec import StudySpec
 

@@ -27,7 +27,7 @@ from study.adopted import describing
 from study.adopted.interception import Interception, Launch, Launched, UnreadableError, UsesRay, as_config, sampling
 from study.adopted.playing import make_environment, play_randomly
 from study.cluster.shipping import own_module_names
-from study.errors import Fault, SpaceError
+from study.errors import Fault
 from study.trial.adopted import pickled
 
 LOOKED_FOR = (
@@ -71,7 +71,7 @@ class MistakeError(Exception):
         fault: Its parts.
     """
 
-    def __init__(self, rule: str, *, where: str = "", got: object = "", fix: str, code: str) -> None:
+    def __init__(self, *, rule: str, where: str = "", got: object = "", fix: str, code: str) -> None:
         super().__init__(rule)
         self.fault = Fault(where=where, rule=rule, got=_one_line(got), fix=fix, code=code)
 
@@ -164,14 +164,14 @@ class _Search:
         names = self._run(content, "__main__")
         if self.ran.unreadable is not None:
             problem = self.ran.unreadable
-            raise MistakeError(problem.rule, got=problem.got, fix=problem.fix, code="unreadable-training")
+            raise MistakeError(rule=problem.rule, got=problem.got, fix=problem.fix, code="unreadable-training")
         found = _distinct(self.ran.launches) or list(self._at_module_level(names)) or list(self._functions(names))
         if not found:
             self._raise_none_found(names)
         if name:
             if not 1 <= int(name) <= len(found):
                 rule, fix = f"must be a number from 1 to {len(found)}", "Leave it out to see which there are."
-                raise MistakeError(rule, got=name, fix=fix, code="no-such-configuration")
+                raise MistakeError(rule=rule, got=name, fix=fix, code="no-such-configuration")
             return [found[int(name) - 1]]
         return found
 
@@ -181,7 +181,7 @@ class _Search:
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None)
             raise MistakeError(
-                "must be Python",
+                rule="must be Python",
                 where=f"{file.name}{f', line {line}' if line else ''}",
                 got=getattr(error, "msg", error),
                 fix="Correct the line.",
@@ -216,7 +216,7 @@ class _Search:
             return None
         except UsesRay as problem:
             raise MistakeError(
-                "must come to its training without a running Ray",
+                rule="must come to its training without a running Ray",
                 where=self._place(problem),
                 got="a call such as `ray.get`, `ray.put` or `.remote()`",
                 fix="Make that call in a callback, or write a function that returns the AlgorithmConfig and name it: "
@@ -226,17 +226,24 @@ class _Search:
         except SystemExit as problem:
             if problem.code in (0, None):
                 return None
-            got = messages.getvalue() or f"exit code {problem.code}"
+            if said := messages.getvalue():
+                raise MistakeError(
+                    rule="must accept its arguments",
+                    where=self._place(problem),
+                    got=said,
+                    fix='Give them as the script takes them: --config-args "--num-agents 2" (config_args in a space).',
+                    code="script-arguments",
+                ) from problem
             raise MistakeError(
-                "must accept its arguments" if messages.getvalue() else "must come to its training",
+                rule="must come to its training",
                 where=self._place(problem),
-                got=got,
-                fix='Give them as the script takes them: --config-args "--num-agents 2" (config_args in a space).',
-                code="script-arguments" if messages.getvalue() else "script-exits",
+                got=f"the end of its process with exit code {problem.code}",
+                fix="Run the script by itself until it trains.",
+                code="script-exits",
             ) from problem
         except ModuleNotFoundError as problem:
             raise MistakeError(
-                f"needs the module '{problem.name}', which is not installed",
+                rule=f"needs the module '{problem.name}', which is not installed",
                 where=self._place(problem),
                 fix=f"Install it here and on every node, or correct the import of '{problem.name}'.",
                 code="script-needs-module",
@@ -245,7 +252,7 @@ class _Search:
             raise
         except BaseException as problem:
             raise MistakeError(
-                "must come to its training",
+                rule="must come to its training",
                 where=self._place(problem),
                 got=f"{type(problem).__name__}: {problem}",
                 fix="Run the script by itself until it trains: "
@@ -290,32 +297,34 @@ class _Search:
             near = [each for each, value in names.items() if isinstance(value, AlgorithmConfig)]
             functions = [each for each, value in names.items() if inspect.isfunction(value) and not _needs(value)]
             fix = f"Name one of: {', '.join((near or functions)[:8])}." if near or functions else "Check the spelling."
-            raise MistakeError(f"has no '{name}'", fix=fix, code="no-such-configuration")
+            raise MistakeError(rule=f"has no '{name}'", fix=fix, code="no-such-configuration")
         value = names[name]
         if isinstance(value, AlgorithmConfig):
             return self._launch(value, f"module level, {name}")
         if not callable(value):
             rule = f"'{name}' must be an AlgorithmConfig, or a function that returns one"
             fix = "Name another object of the file."
-            raise MistakeError(rule, got=type(value).__name__, fix=fix, code="not-a-configuration")
+            raise MistakeError(rule=rule, got=type(value).__name__, fix=fix, code="not-a-configuration")
         if missing := [each for each in _needs(value) if each not in self.request.kwargs]:
             fix = f"Add them to the space: config_kwargs: {{{missing[0]}: …}}."
             rule = f"the function '{name}' must get all its arguments"
-            raise MistakeError(rule, got=f"none for {', '.join(missing)}", fix=fix, code="configuration-arguments")
+            raise MistakeError(rule=rule, got=f"none for {', '.join(missing)}", fix=fix, code="configuration-arguments")
         result = self._guard(lambda: value(**self.request.kwargs))
         if self.ran.launches and not isinstance(result, AlgorithmConfig):
             return self.ran.launches[-1]
         if not isinstance(result, AlgorithmConfig):
             rule = f"the function '{name}' must return an AlgorithmConfig"
             fix = "Return the configuration itself, before `build_algo`."
-            raise MistakeError(rule, got=type(result).__name__, fix=fix, code="not-a-configuration")
+            raise MistakeError(rule=rule, got=type(result).__name__, fix=fix, code="not-a-configuration")
         return self._launch(result, f"function {name}")
 
     def _launch(self, config: AlgorithmConfig, how: str) -> Launch:
         try:
             copied, chosen = as_config(config)
         except UnreadableError as problem:
-            raise MistakeError(problem.rule, got=problem.got, fix=problem.fix, code="unreadable-training") from problem
+            raise MistakeError(
+                rule=problem.rule, got=problem.got, fix=problem.fix, code="unreadable-training"
+            ) from problem
         return Launch(config=copied, how=how, line=0, searched=chosen)
 
     def _raise_none_found(self, names: Mapping[str, Any]) -> NoReturn:
@@ -327,7 +336,9 @@ class _Search:
         fix = "Write a function that returns your AlgorithmConfig, and name it: --config FILE:FUNCTION."
         if needing:
             fix = f"Name '{needing[0]}' in a space, with its arguments as config_kwargs."
-        raise MistakeError(f"must hold a configuration ({LOOKED_FOR})", got="none", fix=fix, code="no-configuration")
+        raise MistakeError(
+            rule=f"must hold a configuration ({LOOKED_FOR})", got="none", fix=fix, code="no-configuration"
+        )
 
     # --- what travels ------------------------------------------------------------------------------------------------
 
@@ -346,7 +357,7 @@ class _Search:
         except Exception as error:
             place, reason = unpicklable(config, environments) or ("the configuration", _one_line(error))
             raise MistakeError(
-                "everything in the configuration must be picklable, as Ray sends it to its processes",
+                rule="everything in the configuration must be picklable, as Ray sends it to its processes",
                 got=f"{place}: {reason}",
                 fix="Make it inside the function that uses it, or define it at module level.",
                 code="not-picklable",
@@ -375,20 +386,16 @@ class _Search:
         except ImportError as error:
             fix = "Install it here and on every node."
             rule = f"the environment '{name}' must find the modules that it imports"
-            raise MistakeError(rule, got=error, fix=fix, code="environment-needs-module") from error
-        except SpaceError as error:
-            raise MistakeError(
-                error.faults[0].rule, got=error.faults[0].got, fix=error.faults[0].fix, code=error.faults[0].code
-            ) from error
+            raise MistakeError(rule=rule, got=error, fix=fix, code="environment-needs-module") from error
         except Exception as error:
             rule, got = f"the environment '{name}' must be made and reset", f"{type(error).__name__}: {error}"
             fix = "Make and reset it in Python by itself, with the same env_config."
-            raise MistakeError(rule, got=got, fix=fix, code="environment-fails") from error
+            raise MistakeError(rule=rule, got=got, fix=fix, code="script-environment-fails") from error
         several = describing.is_for_several(made)
         if several and not config.is_multi_agent:
             rule = "an environment for several agents needs policies"
             fix = "Call `.multi_agent(policies=…, policy_mapping_fn=…)` in the script."
-            raise MistakeError(rule, got=f"'{name}' and none", fix=fix, code="no-policies")
+            raise MistakeError(rule=rule, got=f"'{name}' and none", fix=fix, code="no-policies")
         return made, several
 
 

@@ -62,7 +62,7 @@ class UnreadableError(Exception):
         fix: What to do.
     """
 
-    def __init__(self, rule: str, *, got: str = "", fix: str) -> None:
+    def __init__(self, *, rule: str, got: str = "", fix: str) -> None:
         super().__init__(rule)
         self.rule, self.got, self.fix = rule, got, fix
 
@@ -135,7 +135,7 @@ class Interception:
 
         def restore(*_: Any, **__: Any) -> NoReturn:
             self.unreadable = UnreadableError(
-                "the script must hold its configuration",
+                rule="the script must hold its configuration",
                 got="`tune.Tuner.restore`, which takes it from an earlier run",
                 fix="Name the script that began the run.",
             )
@@ -169,7 +169,7 @@ class Interception:
         if function is None or searched:
             got = f"'{name}'" + (f", for which Tune chooses {', '.join(searched)}" if searched else "")
             self.unreadable = UnreadableError(
-                "what Tune trains must be an algorithm of RLlib, or a function that needs no values of Tune",
+                rule="what Tune trains must be an algorithm of RLlib, or a function that needs no values of Tune",
                 got=got,
                 fix="Write a function that returns the AlgorithmConfig, and name it: --config FILE:FUNCTION.",
             )
@@ -187,7 +187,7 @@ class Interception:
 
         def restore(*_: Any, **__: Any) -> NoReturn:
             self.unreadable = UnreadableError(
-                "the script must hold its configuration",
+                rule="the script must hold its configuration",
                 got="`Algorithm.from_checkpoint`, which takes it from a checkpoint",
                 fix="Name the script that made the checkpoint.",
             )
@@ -265,7 +265,7 @@ def as_config(content: Any, trainable: Any = None) -> tuple[AlgorithmConfig, dic
     if not isinstance(content, Mapping):
         fix = "Give Tune an AlgorithmConfig or a dictionary."
         raise UnreadableError(
-            "the parameters of a training must be an AlgorithmConfig", got=type(content).__name__, fix=fix
+            rule="the parameters of a training must be an AlgorithmConfig", got=type(content).__name__, fix=fix
         )
     values = dict(content)
     searched = _searched(values)
@@ -278,7 +278,9 @@ def as_config(content: Any, trainable: Any = None) -> tuple[AlgorithmConfig, dic
             "RLlib must accept the dictionary of settings",
             "Write it as an AlgorithmConfig, such as PPOConfig().",
         )
-        raise UnreadableError(rule, got=f"{type(error).__name__}: {' '.join(str(error).split())}", fix=fix) from error
+        raise UnreadableError(
+            rule=rule, got=f"{type(error).__name__}: {' '.join(str(error).split())}", fix=fix
+        ) from error
     return config, searched
 
 
@@ -289,7 +291,7 @@ def _class_of(trainable: Any) -> type[Algorithm]:
         found: type[Algorithm] = registry.get_trainable_cls(str(trainable))
     except Exception as error:
         fix = "Name one that RLlib has, such as PPO."
-        raise UnreadableError("the algorithm must be one of RLlib", got=f"'{trainable}'", fix=fix) from error
+        raise UnreadableError(rule="the algorithm must be one of RLlib", got=f"'{trainable}'", fix=fix) from error
     return found
 
 
@@ -324,7 +326,9 @@ def _one_of(name: str, domain: Any) -> Any:
     low, high = getattr(domain, "lower", None), getattr(domain, "upper", None)
     if low is None or high is None or not abs(low) < float("inf") or not abs(high) < float("inf"):
         fix = "Give the setting one value."
-        raise UnreadableError(f"Tune must choose `{name}` from a list or a range", got=type(domain).__name__, fix=fix)
+        raise UnreadableError(
+            rule=f"Tune must choose `{name}` from a list or a range", got=type(domain).__name__, fix=fix
+        )
     is_log = sampling(domain)[0]
     middle = (low * high) ** 0.5 if is_log else (low + high) / 2
     return round(middle) if isinstance(domain, tune.search.sample.Integer) else middle

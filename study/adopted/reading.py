@@ -4,7 +4,6 @@ The script's code runs there up to where it would train; nothing of Ray starts. 
 """
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -60,14 +59,16 @@ class Target:
         if place.endswith(".py"):
             if not Path(place).is_file():
                 fix = "Check the path; it begins in the folder in which the command is typed."
-                raise _fault(text, where=where, rule="no such file", got=f"'{place}'", fix=fix, code="no-such-script")
+                raise SpaceError.of(
+                    text, where=where, rule="no such file", got=f"'{place}'", fix=fix, code="no-such-script"
+                )
             return cls(file=Path(place).resolve(), name=name)
         if not name or not all(part.isidentifier() for part in place.split(".")):
             rule, fix = (
                 "must be a file or module:object",
                 "Write my_train.py, my_train.py:make_config or my_module:config.",
             )
-            raise _fault(text, where=where, rule=rule, got=f"'{text}'", fix=fix, code="bad-config")
+            raise SpaceError.of(text, where=where, rule=rule, got=f"'{text}'", fix=fix, code="bad-config")
         return cls(module=place, name=name)
 
 
@@ -124,7 +125,7 @@ def read_script(
 ) -> Reading:
     """Run a script in a process of its own and return the configuration that it would train with.
 
-    A second call with the same arguments and the same file returns the first one's result.
+    A second call for the same file and arguments returns the first one's result, and runs nothing.
 
     Args:
         text: `my_train.py`, `my_train.py:make_config` or `my_module:config`.
@@ -150,16 +151,22 @@ def read_script(
         "seed": seed,
         "play_s": PLAY_S,
     }
-    return _read(json.dumps(request, sort_keys=True), digest, text, where)
+    known = {name: value for name, value in request.items() if name not in ("timeout_s", "episodes", "seed")}
+    key = json.dumps([known, digest], sort_keys=True)
+    if key not in _READ or (episodes and not _READ[key].returns):
+        _READ[key] = _read(request, text, where)
+    return _READ[key]
 
 
-@functools.lru_cache(maxsize=8)
-def _read(request: str, digest: str, text: str, where: str) -> Reading:
-    """Run the process; `digest` tells a file that was changed meanwhile."""
-    timeout_s = json.loads(request)["timeout_s"]
+_READ: dict[str, Reading] = {}
+"""What was read in this process already."""
+
+
+def _read(request: Mapping[str, Any], text: str, where: str) -> Reading:
+    timeout_s = request["timeout_s"]
     with tempfile.TemporaryDirectory(prefix="study-config-") as folder:
         place = Path(folder)
-        (place / "request.json").write_text(request)
+        (place / "request.json").write_text(json.dumps(request))
         code = _run(place, timeout_s)
         if not (place / "answer.json").exists():
             raise _no_answer(place, text, where, timeout_s, code)
@@ -170,7 +177,7 @@ def _read(request: str, digest: str, text: str, where: str) -> Reading:
             del fault["line"]
             if fault["where"] and fault["where"] != where:
                 fault["where"] = f"{where}: {fault['where']}"
-            raise _fault(text, **{**fault, "where": fault["where"] or where})
+            raise SpaceError(text, [Fault(**{**fault, "where": fault["where"] or where})])
         if (choices := answer.get("choices")) is not None:
             raise SeveralConfigurationsError(text, where, choices)
         facts = ScriptFacts.model_validate(answer["facts"])
@@ -232,19 +239,15 @@ def _no_answer(place: Path, text: str, where: str, timeout_s: float, code: int) 
     if "Timeout" in frames and (place / "found").exists():
         rule = "its environment must be made, and a random episode must end, within minutes"
         fix = "Make the environment in Python by itself; without random episodes: --episodes 0."
-        return _fault(text, where=where, rule=rule, fix=fix, code="environment-never-returns")
+        return SpaceError.of(text, where=where, rule=rule, fix=fix, code="environment-never-returns")
     if "Timeout" in frames or code == -signal.SIGKILL:
         lines = re.findall(rf'File "{re.escape(str(file))}", line (\d+)', frames)
         at = f"it was in line {lines[0]}" if lines else "it was in a module that it imports"
         fix = "Let it come to its training sooner, or raise the limit: --config-timeout 5m."
         rule = f"must come to its training within {timeout_s:g} s"
-        return _fault(text, where=where, rule=rule, got=at, fix=fix, code="script-never-returns")
+        return SpaceError.of(text, where=where, rule=rule, got=at, fix=fix, code="script-never-returns")
     output = (place / "output.txt").read_text(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(output) if line.strip()), "nothing")
     rule, got = "must come to its training", f"its process ended with code {code}, after it wrote: {last[:200]}"
     fix = "Run the script by itself until it trains."
-    return _fault(text, where=where, rule=rule, got=got, fix=fix, code="script-ends-process")
-
-
-def _fault(text: str, *, where: str, rule: str, got: object = "", fix: str, code: str) -> SpaceError:
-    return SpaceError.of(text, where=where, rule=rule, got=got, fix=fix, code=code)
+    return SpaceError.of(text, where=where, rule=rule, got=got, fix=fix, code="script-ends-process")

@@ -8,8 +8,8 @@ import typer
 from study.console import say, table, terminal, write, write_json
 from study.errors import SpaceError
 from study.options import AsJson, Command, command_app, examples
-from study.space.parsing import load_space
-from study.space.space_file import SHIPPED
+from study.space.parsing import parse_space
+from study.space.space_file import SHIPPED, read_space
 from study.space.spec import StudySpec
 from study.text import MISSING, number
 
@@ -52,15 +52,24 @@ def schema(
 def _files() -> list[Path]:
     """Return the shipped spaces, then the files of this folder that look like one."""
     local = [*Path().glob("*.yaml"), *Path("search_spaces").glob("*.yaml")]
-    own = [file for file in sorted(local) if file.resolve().parent != SHIPPED and "environment:" in file.read_text()]
+    own = [file for file in sorted(local) if file.resolve().parent != SHIPPED and _is_space(file.read_text())]
     return [*sorted(SHIPPED.glob("*.yaml")), *own]
+
+
+def _is_space(text: str) -> bool:
+    """Return whether a YAML file looks like a space."""
+    return "environment:" in text or ("config:" in text and "parameters:" in text)
 
 
 def _entry(file: Path) -> dict[str, Any]:
     """Return one line of `spaces`; a space with a fault says so."""
     shown = file.name if file.parent == SHIPPED else str(file)
     try:
-        spec = load_space(file)
+        source = read_space(file)
+        if "config" in source.content:  # a list of spaces runs nobody's code
+            about = f"{source.content.get('description', '')} (script {source.content['config']})".strip()
+            return {"space": shown, "kind": None, "environment": None, "trials": None, "about": about}
+        spec = parse_space(source, asked=True)
     except SpaceError as error:
         about = f"wrong: {error.faults[0]}"
         return {"space": shown, "kind": None, "environment": None, "trials": None, "about": about}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from study.adopted.loading import load_space
 from study.designs.registry import design_of
 from study.errors import RecordError
 from study.options import wrong_option
@@ -14,7 +15,7 @@ from study.records.state import ledger_of
 from study.records.trust import check_own
 from study.space.domains import smallest
 from study.space.parameters import SCALE, Value
-from study.space.parsing import load_space, load_unscored
+from study.space.parsing import load_unscored
 from study.space.settings import runnable
 from study.space.space_file import find_space
 from study.space.spec import StudySpec

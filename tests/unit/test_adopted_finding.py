@@ -179,7 +179,7 @@ BAD = {
     + "config.api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)",
     "offline-algorithm": "from ray.rllib.algorithms.bc import BCConfig\nconfig = BCConfig().offline_data(input_=['x'])",
     "no-environment": "from ray.rllib.algorithms.ppo import PPOConfig\nconfig = PPOConfig()",
-    "environment-fails": PPO + "config.environment('NoSuchEnv-v0')",
+    "script-environment-fails": PPO + "config.environment('NoSuchEnv-v0')",
     "environment-needs-module": PPO + "from ray import tune\ndef make(context): import no_such_simulator\n"
     "tune.register_env('mine', make)\nconfig.environment('mine')",
 }
