@@ -6,25 +6,57 @@ from typing import Annotated, Literal
 import typer
 
 from study.console import terminal, write
-from study.options import Command, Study, command_app, examples
+from study.options import Command, Study, command_app, examples, wrong_option
 from study.records.folder import StudyFolder
 
 app = command_app()
 
 
-@app.command(cls=Command, epilog=examples("python -m study export studies/acrobot_holdup --scale 46"))
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "python -m study export studies/quickstart --trial 7",
+        "python -m study export studies/acrobot_holdup --scale 46",
+    ),
+)
 def export(
     study: Study,
-    scale: Annotated[int, typer.Option(min=1, help="Environment runners to export the setting for.")],
+    trial: Annotated[
+        int | None, typer.Option(min=0, help="Trial whose setting is wanted; by default the best of the study.")
+    ] = None,
+    scale: Annotated[
+        int | None, typer.Option(min=1, help="Environment runners, for the chosen setting of a hold-up study.")
+    ] = None,
     format_: Annotated[
-        Literal["python", "yaml"], typer.Option("--format", help="A plain RLlib script, or values and the rule.")
+        Literal["python", "yaml"],
+        typer.Option("--format", help="A plain RLlib script, or a space file; of a hold-up study with its rule."),
     ] = "python",
 ) -> None:
-    """Print the chosen setting of a hold-up study for use without this project, and the rule behind it."""
-    from study.designs.holdup.certificate.export import export_python, export_yaml
+    """Print the setting of a trial, or the chosen one of a hold-up study, for use without this project."""
+    from study.evaluating.policies import best_policy
+    from study.exporting.trial import trial_as_script, trial_as_space, trial_of
+    from study.records.state import ledger_of
 
-    writer = export_python if format_ == "python" else export_yaml
-    write(writer(StudyFolder(study), scale))
+    folder = StudyFolder(study)
+    if trial is not None and scale is not None:
+        got, fix = f"{trial} with --scale {scale}", "Drop one of the two."
+        raise wrong_option("--trial", "excludes --scale", got=got, fix=fix, code="export-of-both")
+    spec = folder.identity().parse()
+    if scale is not None or (trial is None and spec.holdup is not None):
+        from study.designs.holdup.certificate.export import export_python, export_yaml
+
+        if scale is None:
+            rule, fix = "or --trial must be given for a hold-up study", "Add --scale 46, or another number of runners."
+            raise wrong_option("--scale", rule, got="neither", fix=fix, code="export-of-nothing")
+        write((export_python if format_ == "python" else export_yaml)(folder, scale))
+        return
+    if trial is None:
+        best, _ = best_policy(spec, ledger_of(folder.records))
+        if best is None:
+            rule, fix = "must be given where no trial has a score", "Add --trial 0."
+            raise wrong_option("--trial", rule, got="none", fix=fix, code="export-of-nothing")
+        trial = best.trial
+    write((trial_as_script if format_ == "python" else trial_as_space)(trial_of(folder, trial)))
 
 
 @app.command(cls=Command, epilog=examples("python -m study importance studies/quickstart"))

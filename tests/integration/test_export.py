@@ -1,39 +1,74 @@
 """The exported script configures RLlib as the study itself would."""
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from study.designs.holdup.certificate.export import export_python
+from study.exporting.script import plain_script
 from study.space.algorithms import ALGORITHMS
+from study.space.parameters import PARAMETERS, SCALE, Value, attribute
+from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
 from study.trial.engine.envs.probing import probe
 from tests import holdup
+from tests.spaces import spec
+
+OPTIONS = (
+    "train_batch_size_per_learner",
+    "minibatch_size",
+    "grad_clip_by",
+    "lr",
+    "rollout_fragment_length",
+    "num_env_runners",
+    "num_learners",
+    "seed",
+    "model_config",
+    "num_cpus_for_main_process",
+    "placement_strategy",
+    "batch_mode",
+    "observation_filter",
+    "min_time_s_per_iteration",
+)
+
+
+def run(script: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "export"}
+    exec(compile(script, "export.py", "exec"), names)
+    return names
+
+
+def assert_same(names: dict[str, Any], spec: StudySpec, setting: dict[str, Value]) -> None:
+    theirs = names["make_config"](seed=5)
+    theirs.validate()
+    ours = build_config(spec, setting=setting, seed=5, spaces=probe(spec.environment, ""), execution="real")
+    assert theirs.total_train_batch_size == setting["train_batch_size"]
+    options = {*OPTIONS, *(attribute(name) for name in setting if PARAMETERS[name].is_argument)}
+    for name in options & vars(ours).keys():
+        assert getattr(theirs, name) == getattr(ours, name), name
 
 
 def test_the_script_builds_the_configuration_of_the_study(tmp_path: Path) -> None:
-    spec = holdup.holdup_spec()
-    folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec))
-    script: dict[str, object] = {"__name__": "export"}
-    exec(compile(export_python(folder, 6), "export.py", "exec"), script)
-    theirs = script["make_config"](seed=5)  # type: ignore[operator]
-    theirs.validate()
-    setting = holdup.winner_setting(folder, 6)
-    ours = build_config(spec, setting=setting, seed=5, spaces=probe(spec.environment, ""), execution="real")
-    assert theirs.total_train_batch_size == setting["train_batch_size"]
-    for name in (
-        *({"lambda": "lambda_"}.get(name, name) for name in ALGORITHMS["PPO"].parameters if name != "train_batch_size"),
-        "train_batch_size_per_learner",
-        "grad_clip_by",
-        "rollout_fragment_length",
-        "num_learners",
-        "seed",
-        "model_config",
-        "num_cpus_for_main_process",
-        "placement_strategy",
-        "batch_mode",
-        "observation_filter",
-    ):
-        assert getattr(theirs, name) == getattr(ours, name), name
-    env = script["make_env"]()  # type: ignore[operator]
+    space = holdup.holdup_spec()
+    folder = holdup.write_study(tmp_path / "demo", space, holdup.study_records(space))
+    names = run(export_python(folder, 6))
+    assert_same(names, space, holdup.winner_setting(folder, 6))
+    env = names["make_env"]()
     assert env.observation_space.dtype == "float32"
     assert env.reset(seed=1)[0].dtype == "float32"
     env.close()
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "APPO", "IMPALA"])
+def test_so_does_that_of_a_trial_of_any_algorithm(algorithm: str) -> None:
+    given = {} if algorithm == "PPO" else {"parameters__minibatch_size": None}
+    space = spec(algorithm=algorithm, budget__env_steps=8000, **given)
+    traits = ALGORITHMS[algorithm]
+    setting = {name: traits.defaults.get(name, PARAMETERS[name].default) for name in traits.parameters}
+    setting |= {SCALE: 2, **traits.given}
+    if algorithm == "APPO":
+        setting |= {"kl_coeff": 0.5, "lr_end_fraction": 0.1}
+    names = run(plain_script(space, setting, header=[], seed=5, iterations=None))
+    assert_same(names, space, setting)
+    assert type(names["make_config"]()).__name__ == f"{algorithm}Config"

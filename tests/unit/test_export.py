@@ -1,19 +1,30 @@
 """What leaves the study: a script without this project, and a space file of it."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from study.cli import commands as cli
 from study.designs.holdup.certificate.export import export_python, export_yaml
 from study.designs.holdup.certificate.making import Certificate, make_certificate
-from study.errors import AnalysisError, RecordError
+from study.errors import AnalysisError, RecordError, SpaceError
+from study.exporting.trial import trial_as_script, trial_as_space, trial_of
 from study.records.folder import StudyFolder
+from study.records.records import TrialStarted
+from study.space.algorithms import ALGORITHMS
+from study.space.parameters import PARAMETERS
 from study.space.parsing import parse_space
 from study.space.settings import fitted, resolve
 from study.space.space_file import read_text
-from tests import holdup
+from study.space.spec import StudySpec
+from tests import holdup, synthetic
 from tests.spaces import requests_of
+from tests.spaces import spec as plain_spec
+from tests.throughput import throughput_spec
 
 
 @pytest.fixture(scope="module")
@@ -166,3 +177,77 @@ def test_an_own_class_and_a_network_of_convolutions_are_written_out(tmp_path: Pa
     assert "gymnasium.wrappers.TimeLimit(env, 77)" in script
     assert "conv_filters=[[16, 4, 2]]" in script
     assert "head_fcnet_hiddens=[128]" in script
+
+
+# --- any trial of any study -------------------------------------------------------------------------------------
+
+SETTING = {name: PARAMETERS[name].default for name in ALGORITHMS["PPO"].parameters} | {"num_env_runners": 4}
+
+
+def study_of(path: Path, spec: StudySpec, *, trials: int = 1, **changes: Any) -> StudyFolder:
+    """Return a study whose trials have a complete setting and, but for the last one, have ended."""
+    folder = synthetic.make_folder(path, of=spec)
+    synthetic.append(folder, synthetic.opened())
+    for trial in range(trials):
+        begun, *others = synthetic.whole_trial(trial)
+        assert isinstance(begun, TrialStarted)
+        setting = {**SETTING, **spec.traits.given, "lr": 0.001 * (trial + 1)} | changes.pop("setting", {})
+        synthetic.append(folder, replace(begun, setting=setting, seed=7, **changes), *others[:-1])
+        if trial < trials - 1 or trials == 1:
+            synthetic.append(folder, others[-1])
+    return folder
+
+
+def exported(folder: StudyFolder, *words: str) -> str:
+    done = CliRunner().invoke(cli.app, ["export", str(folder.path), *words])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_a_trial_of_a_search_is_exported_with_its_seed_and_what_became_of_it(tmp_path: Path) -> None:
+    folder = study_of(tmp_path / "demo", plain_spec(), trials=2)
+    script = exported(folder, "--trial", "0")
+    assert arguments(script, "training")["lr"] == 0.001
+    assert "at 4 environment runners, seed 7." in script.splitlines()[0]
+    assert "Last evaluation: mean return " in script
+    assert "WARNING" not in script
+    assert "def make_config(seed=7):" in script
+    assert exported(folder) == script, "by default the best"
+    assert "# WARNING: this trial is running." in exported(folder, "--trial", "1")
+
+
+def test_a_trial_becomes_a_space_that_runs_it_again(tmp_path: Path) -> None:
+    folder = study_of(tmp_path / "demo", plain_spec(budget__iterations=[3, 5]), iterations=5)
+    spec = parse_space(read_text(exported(folder, "--trial", "0", "--format", "yaml"), name="export"))
+    assert {name: spec.domain(name) for name in spec.parameter_names} == SETTING | {"lr": 0.001}
+    assert [(each.seed, each.iterations) for each in requests_of(spec)] == [(7, 5)]
+
+
+def test_a_trial_of_a_throughput_study_has_its_learners_and_no_space(tmp_path: Path) -> None:
+    folder = study_of(tmp_path / "demo", throughput_spec(), setting={"num_learners": 2}, iterations=9)
+    script = exported(folder, "--trial", "0")
+    assert arguments(script, "learners")["num_learners"] == 2
+    assert arguments(script, "training")["train_batch_size_per_learner"] == SETTING["train_batch_size"] / 2
+    assert "iterations < 9" in script
+    with pytest.raises(AnalysisError, match="a throughput study"):
+        trial_as_space(trial_of(folder, 0))
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--trial", "9"), "no-such-trial"),
+        (("--trial", "0", "--scale", "4"), "export-of-both"),
+    ],
+)
+def test_a_trial_that_cannot_be_meant_is_refused(words: tuple[str, ...], code: str, tmp_path: Path) -> None:
+    folder = study_of(tmp_path / "demo", plain_spec())
+    with pytest.raises(SpaceError) as found:
+        CliRunner().invoke(cli.app, ["export", str(folder.path), *words], catch_exceptions=False, standalone_mode=False)
+    assert [fault.code for fault in found.value.faults] == [code]
+
+
+def test_what_rllib_does_not_have_of_a2c_is_said(tmp_path: Path) -> None:
+    spec = plain_spec(algorithm="A2C", parameters__minibatch_size=None)
+    with pytest.raises(AnalysisError, match="RLlib lacks the update of A2C"):
+        trial_as_script(trial_of(study_of(tmp_path / "demo", spec), 0))

@@ -14,6 +14,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("hosts",),
     ("records",),
     ("planning",),
+    ("exporting",),
     ("designs",),
     ("mirrors", "cluster", "trial"),
     ("adopted",),

@@ -1,30 +1,19 @@
-"""The winner for use elsewhere: a plain RLlib script, and a space file of this project. Text; imports no engine."""
+"""The winner of a hold-up study for use elsewhere: a plain RLlib script, and a space file. Text; imports no engine."""
 
-import io
-import keyword
-import pprint
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from ruamel.yaml import YAML
+from collections.abc import Iterator
 
 from study.designs.holdup.certificate.making import Certificate, make_certificate
 from study.errors import AnalysisError
+from study.exporting.script import comment, plain_script, space_file
 from study.records.folder import StudyFolder
-from study.space.algorithms import ALGORITHMS
-from study.space.parameters import PARAMETERS, SCALE, Value, attribute
+from study.space.parameters import SCALE, Value
 from study.space.settings import fitted
 from study.space.spec import StudySpec
 
-WIDTH = 110
-"""Columns of what is written."""
 TABLE = (SCALE, "train_batch_size", "minibatch_size", "lr", "num_epochs")
 """What the table of the rule shows."""
-_PPO = ALGORITHMS["PPO"].parameters
-TRAINING = tuple(name for name, each in PARAMETERS.items() if each.is_argument and name in _PPO)
-"""Arguments of RLlib's `training`; batch sizes go by learner and are written apart."""
+SEEDS = (1, 2, 3)
+"""Of the space file's trials."""
 
 
 def export_python(folder: StudyFolder, scale: int) -> str:
@@ -39,16 +28,8 @@ def export_python(folder: StudyFolder, scale: int) -> str:
         AnalysisError: The scale cannot be run, or the training needs more than Gymnasium and RLlib.
     """
     certificate, spec, setting = _resolved(folder, scale)
-    if spec.environment.backend != "gymnasium":
-        raise AnalysisError(
-            where="environment.backend",
-            rule="a plain script makes its environment with Gymnasium",
-            got=spec.environment.backend,
-            fix="Use `export --format yaml`, which keeps the backend.",
-            code="export-needs-gymnasium",
-        )
-    _check_rllib_can(spec)
-    return f"{_comment(_header(certificate, spec, scale))}\n\n{_script(spec, setting)}"
+    iterations = max((each for each in spec.iterations_axis if each), default=None)
+    return plain_script(spec, setting, header=_header(certificate, spec, scale), iterations=iterations)
 
 
 def export_yaml(folder: StudyFolder, scale: int) -> str:
@@ -63,28 +44,9 @@ def export_yaml(folder: StudyFolder, scale: int) -> str:
         AnalysisError: The scale cannot be run.
     """
     certificate, spec, setting = _resolved(folder, scale)
-    content = spec.to_json()
-    kept = ("environment", "algorithm", "model", "runner", "learner", "standardization", "budget", "evaluation")
-    space: dict[str, Any] = {
-        "description": f"The winner of the hold-up study {certificate.study['name']} at {scale} environment runners",
-        **{name: content[name] for name in kept if content[name] is not None},
-        "parameters": setting,
-        "search": {"sampler": "grid", "seeds": [1, 2, 3]},
-        "resources": content["resources"],
-    }
-    if content["rllib"]:
-        space["rllib"] = content["rllib"]
-    stream, yaml = io.StringIO(), YAML()
-    yaml.width = WIDTH
-    yaml.dump(space, stream)
-    header, rule = _comment(_header(certificate, spec, scale)), _comment(_rule(certificate, spec, scale))
-    return f"{header}\n#\n{rule}\n{stream.getvalue()}"
-
-
-def _comment(lines: Iterable[str]) -> str:
-    """Return the lines as comments; what is too long goes on in the next line, indented."""
-    wrapped = (textwrap.wrap(line, WIDTH, subsequent_indent="  ", drop_whitespace=False) for line in lines)
-    return "\n".join(f"# {part.rstrip()}" for parts in wrapped for part in parts)
+    header, rule = comment(_header(certificate, spec, scale)), comment(_rule(certificate, spec, scale))
+    description = f"The winner of the hold-up study {certificate.study['name']} at {scale} environment runners"
+    return space_file(spec, setting, header=f"{header}\n#\n{rule}", description=description, seeds=SEEDS)
 
 
 def _resolved(folder: StudyFolder, scale: int) -> tuple[Certificate, StudySpec, dict[str, Value]]:
@@ -98,31 +60,6 @@ def _resolved(folder: StudyFolder, scale: int) -> tuple[Certificate, StudySpec, 
             code="export-scale-below-one",
         )
     return certificate, spec, fitted(spec, certificate.winner["rule"], scale)
-
-
-def _check_rllib_can(spec: StudySpec) -> None:
-    """Refuse a script that would leave out what only this project does."""
-    asked = spec.to_json()
-    plain = ("id", "kwargs", "floor", "reference", "target", "max_episode_steps", "backend", "step_wait_ms")
-    lacking = [name for name in asked["environment"] if name not in plain]
-    lacking += [name for name in ("conv_net",) if name in asked["model"]]
-    lacking += ["standardization: none"] if spec.standardization == "none" else []
-    words = [word for section, arguments in spec.rllib.items() for word in (section, *arguments)]
-    if foreign := [word for word in words if not word.isidentifier() or keyword.iskeyword(word)]:
-        raise AnalysisError(
-            where="export",
-            rule="names under `rllib:` become names in the script",
-            got=f"{foreign[0]!r}",
-            fix="Do not run what this study's folder says: it was made by hand.",
-            code="export-of-unsafe-names",
-        )
-    if lacking:
-        raise AnalysisError(
-            where="export",
-            rule=f"a script of RLlib alone must do what was trained, and RLlib lacks {', '.join(lacking)}",
-            fix="Use `export --format yaml`, and run it here.",
-            code="export-lacks-in-rllib",
-        )
 
 
 def _header(certificate: Certificate, spec: StudySpec, scale: int) -> Iterator[str]:
@@ -161,77 +98,3 @@ def _rule(certificate: Certificate, spec: StudySpec, scale: int) -> Iterator[str
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-
-
-def _script(spec: StudySpec, setting: Mapping[str, Value]) -> str:
-    """Return the script without its header, from the template beside this file."""
-    environment = Environment(
-        loader=PackageLoader("study.designs.holdup.certificate", "templates"),
-        undefined=StrictUndefined,
-        autoescape=False,  # Python, not HTML
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {
-        "literal": _literal,
-        "limit": lambda value: 'float("inf")' if value is None else repr(value),
-    }
-    module, colon, name = spec.environment.id.partition(":")
-    return environment.get_template("winner.py.j2").render(
-        # `module:name` is a class of the person's own, or an id that the module registers.
-        module=module if colon else "",
-        name=name if colon else spec.environment.id,
-        kwargs=spec.environment.kwargs,
-        max_episode_steps=spec.environment.max_episode_steps,
-        step_wait_ms=spec.environment.step_wait_ms,
-        calls=_calls(spec, setting),
-        env_steps=spec.budget.env_steps,
-        iterations=max((each for each in spec.iterations_axis if each), default=None),
-        time_s=spec.budget.time_s,
-    )
-
-
-def _calls(spec: StudySpec, setting: Mapping[str, Value]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return what is called on RLlib's configuration: methods with their arguments."""
-    resources, learners = spec.resources, max(spec.resources.num_learners, 1)
-    runners = {
-        "num_env_runners": int(setting[SCALE]),
-        "num_envs_per_env_runner": int(setting["num_envs_per_env_runner"]),
-        "num_cpus_per_env_runner": resources.num_cpus_per_env_runner,
-        "rollout_fragment_length": "auto",
-        "sample_timeout_s": resources.sample_timeout_s,
-    }
-    training: dict[str, Any] = {
-        "train_batch_size_per_learner": int(setting["train_batch_size"]) // learners,
-        "minibatch_size": int(setting["minibatch_size"]) // learners,
-        **{attribute(name): setting[name] for name in TRAINING},
-        "grad_clip_by": "global_norm",
-    }
-    model, head = spec.model, "" if spec.model.conv_filters is None else "head_"
-    network: dict[str, Any] = {} if model.conv_filters is None else {"conv_filters": model.conv_filters}
-    network |= {f"{head}fcnet_hiddens": list(model.fcnet_hiddens), f"{head}fcnet_activation": model.fcnet_activation}
-    network |= {"vf_share_layers": model.vf_share_layers}
-    learning: dict[str, Any] = {"num_learners": resources.num_learners}
-    if resources.num_learners:
-        learning["num_cpus_per_learner"] = resources.num_cpus_per_learner
-    if resources.num_gpus_per_learner:
-        learning["num_gpus_per_learner"] = resources.num_gpus_per_learner
-    main = {
-        "num_cpus_for_main_process": resources.num_cpus_for_main_process,
-        "placement_strategy": resources.placement.upper(),
-    }
-    return [
-        ("environment", {"env": "winner_env"}),
-        ("env_runners", runners),
-        ("training", training),
-        ("rl_module", network),
-        ("learners", learning),
-        ("resources", main),
-        ("debugging", {}),
-        *spec.rllib.items(),
-    ]
-
-
-def _literal(value: Any) -> str:
-    return pprint.pformat(value, width=WIDTH - 20, sort_dicts=False).replace("\n", "\n        ")

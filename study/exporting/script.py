@@ -1,0 +1,202 @@
+"""A setting for use elsewhere: a plain RLlib script, and a space file of this project. Text; imports no engine.
+
+What only this project does is refused by name and never left out without a word.
+"""
+
+import io
+import keyword
+import pprint
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from ruamel.yaml import YAML
+
+from study.errors import AnalysisError
+from study.space.algorithms import ALGORITHMS
+from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
+from study.space.spec import StudySpec
+
+WIDTH = 110
+"""Columns of what is written."""
+_KEPT = ("environment", "algorithm", "model", "runner", "learner", "standardization", "budget", "evaluation")
+"""Sections of a space that a setting needs beside its numbers."""
+_ENVIRONMENT = ("id", "kwargs", "floor", "reference", "target", "max_episode_steps", "backend", "step_wait_ms")
+"""Keys of `environment` that a plain script can do, or that training does not need."""
+
+
+def plain_script(
+    spec: StudySpec, setting: Mapping[str, Value], *, header: Iterable[str], seed: int = 1, iterations: int | None
+) -> str:
+    """Return a script that trains a setting with RLlib alone.
+
+    Args:
+        spec: The space.
+        setting: Every parameter with its value, the scale included.
+        header: Comments at its beginning: where the numbers come from.
+        seed: What the script takes where it is given none.
+        iterations: After how many it ends; None: as the budget says.
+
+    Raises:
+        AnalysisError: The training needs more than Gymnasium and RLlib.
+    """
+    _check_rllib_can(spec)
+    return f"{comment(header)}\n\n{_script(spec, setting, seed, iterations)}"
+
+
+def space_file(
+    spec: StudySpec, setting: Mapping[str, Value], *, header: str, description: str, seeds: Sequence[int]
+) -> str:
+    """Return a space file that trains a setting once for each seed.
+
+    Args:
+        spec: The space.
+        setting: Every parameter with its value, the scale included.
+        header: Comments at its beginning, with their marks.
+        description: Of the space.
+        seeds: Of its trials.
+    """
+    content = spec.to_json()
+    space: dict[str, Any] = {
+        "description": description,
+        **{name: content[name] for name in _KEPT if content[name] is not None},
+        "parameters": dict(setting),
+        "search": {"sampler": "grid", "seeds": list(seeds)},
+        "resources": content["resources"],
+    }
+    if content["rllib"]:
+        space["rllib"] = content["rllib"]
+    stream, yaml = io.StringIO(), YAML()
+    yaml.width = WIDTH
+    yaml.dump(space, stream)
+    return f"{header}\n{stream.getvalue()}"
+
+
+def comment(lines: Iterable[str]) -> str:
+    """Return the lines as comments; what is too long goes on in the next line, indented."""
+    wrapped = (textwrap.wrap(line, WIDTH, subsequent_indent="  ", drop_whitespace=False) for line in lines)
+    return "\n".join(f"# {part.rstrip()}" for parts in wrapped for part in parts)
+
+
+def _check_rllib_can(spec: StudySpec) -> None:
+    """Refuse a script that would leave out what only this project does."""
+    asked = spec.to_json()
+    lacking = [name for name in asked["environment"] if name not in _ENVIRONMENT]
+    lacking += [name for name in ("conv_net",) if name in asked["model"]]
+    lacking += ["standardization: none"] if spec.standardization == "none" else []
+    lacking += ["the update of A2C"] if spec.algorithm == "A2C" else []
+    words = [word for section, arguments in spec.rllib.items() for word in (section, *arguments)]
+    if foreign := [word for word in words if not word.isidentifier() or keyword.iskeyword(word)]:
+        raise AnalysisError(
+            where="export",
+            rule="names under `rllib:` become names in the script",
+            got=f"{foreign[0]!r}",
+            fix="Do not run what this study's folder says: it was made by hand.",
+            code="export-of-unsafe-names",
+        )
+    if spec.environment.backend != "gymnasium":
+        raise AnalysisError(
+            where="environment.backend",
+            rule="a plain script makes its environment with Gymnasium",
+            got=spec.environment.backend,
+            fix="Use `export --format yaml`, which keeps the backend.",
+            code="export-needs-gymnasium",
+        )
+    if lacking:
+        raise AnalysisError(
+            where="export",
+            rule=f"a script of RLlib alone must do what was trained, and RLlib lacks {', '.join(lacking)}",
+            fix="Use `export --format yaml`, and run it here.",
+            code="export-lacks-in-rllib",
+        )
+
+
+def _script(spec: StudySpec, setting: Mapping[str, Value], seed: int, iterations: int | None) -> str:
+    """Return the script without its header, from the template beside this file."""
+    environment = Environment(
+        loader=PackageLoader("study.exporting", "templates"),
+        undefined=StrictUndefined,
+        autoescape=False,  # Python, not HTML
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "literal": _literal,
+        "limit": lambda value: 'float("inf")' if value is None else repr(value),
+    }
+    module, colon, name = spec.environment.id.partition(":")
+    return environment.get_template("script.py.j2").render(
+        algorithm=spec.algorithm,
+        seed=seed,
+        judged=("stochastic" if spec.evaluation.stochastic else "greedy") if spec.learns else "",
+        # `module:name` is a class of the person's own, or an id that the module registers.
+        module=module if colon else "",
+        name=name if colon else spec.environment.id,
+        kwargs=spec.environment.kwargs,
+        max_episode_steps=spec.environment.max_episode_steps,
+        step_wait_ms=spec.environment.step_wait_ms,
+        calls=_calls(spec, setting),
+        env_steps=spec.budget.env_steps,
+        iterations=iterations,
+        time_s=spec.budget.time_s,
+    )
+
+
+def _calls(spec: StudySpec, setting: Mapping[str, Value]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return what is called on RLlib's configuration: methods with their arguments."""
+    resources, learners = spec.resources, max(spec.resources.num_learners, 1)
+    runners = {
+        "num_env_runners": int(setting[SCALE]),
+        "num_envs_per_env_runner": int(setting["num_envs_per_env_runner"]),
+        "num_cpus_per_env_runner": resources.num_cpus_per_env_runner,
+        "rollout_fragment_length": int(setting[FRAGMENT]) if FRAGMENT in setting else "auto",
+        "sample_timeout_s": resources.sample_timeout_s,
+    }
+    training: dict[str, Any] = {
+        # Batch sizes of RLlib are those of one learner.
+        "train_batch_size_per_learner": int(setting["train_batch_size"]) // learners,
+        **({"minibatch_size": int(setting["minibatch_size"]) // learners} if "minibatch_size" in setting else {}),
+        **{attribute(name): setting[name] for name in _arguments(spec, setting)},
+        "grad_clip_by": "global_norm",
+    }
+    if setting.get(END_FRACTION, 1.0) != 1:
+        training["lr"] = [[0, setting["lr"]], [spec.budget.env_steps, setting["lr"] * setting[END_FRACTION]]]
+    if spec.algorithm == "APPO":
+        training["use_kl_loss"] = setting["kl_coeff"] > 0
+    model, head = spec.model, "" if spec.model.conv_filters is None else "head_"
+    network: dict[str, Any] = {} if model.conv_filters is None else {"conv_filters": model.conv_filters}
+    network |= {f"{head}fcnet_hiddens": list(model.fcnet_hiddens), f"{head}fcnet_activation": model.fcnet_activation}
+    network |= {"vf_share_layers": model.vf_share_layers}
+    learning: dict[str, Any] = {"num_learners": resources.num_learners}
+    if resources.num_learners:
+        learning["num_cpus_per_learner"] = resources.num_cpus_per_learner
+    if resources.num_gpus_per_learner:
+        learning["num_gpus_per_learner"] = resources.num_gpus_per_learner
+    main = {
+        "num_cpus_for_main_process": resources.num_cpus_for_main_process,
+        "placement_strategy": resources.placement.upper(),
+    }
+    return [
+        ("environment", {"env": "study_env"}),
+        ("env_runners", runners),
+        ("training", training),
+        ("rl_module", network),
+        ("learners", learning),
+        ("resources", main),
+        # RLlib's asynchronous algorithms would make iterations of ten seconds.
+        *([("reporting", {"min_time_s_per_iteration": None})] if spec.traits.asynchronous else []),
+        ("debugging", {}),
+        *spec.rllib.items(),
+    ]
+
+
+def _arguments(spec: StudySpec, setting: Mapping[str, Value]) -> list[str]:
+    """Return the parameters that are arguments of RLlib's `training` by themselves."""
+    known = ALGORITHMS[spec.algorithm].parameters
+    return [name for name, each in PARAMETERS.items() if each.is_argument and name in known and name in setting]
+
+
+def _literal(value: Any) -> str:
+    return pprint.pformat(value, width=WIDTH - 20, sort_dicts=False).replace("\n", "\n        ")

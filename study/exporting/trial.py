@@ -1,0 +1,100 @@
+"""Any trial of any study for use elsewhere: as a plain RLlib script, or a space file. Reads records; no engine."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from study.errors import AnalysisError, RecordError, SpaceError
+from study.exporting.script import comment, plain_script, space_file
+from study.records.folder import StudyFolder
+from study.records.ledger import TrialRow
+from study.records.state import ledger_of
+from study.space.parameters import Value
+from study.space.spec import StudySpec
+from study.space.throughput import LEARNERS
+from study.space.variants import spec_of
+from study.text import count, spans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedTrial:
+    """A trial that somebody wants elsewhere.
+
+    Attributes:
+        study: Its folder.
+        spec: What it ran under.
+        row: What is known of it.
+        setting: Every parameter with its value, the scale included.
+    """
+
+    study: StudyFolder
+    spec: StudySpec
+    row: TrialRow
+    setting: dict[str, Value]
+
+    @property
+    def header(self) -> Iterator[str]:
+        """What a reader must know of where the numbers come from, line by line."""
+        identity, row = self.study.identity(), self.row
+        runners = count(row.num_env_runners, "environment runner")
+        yield f"Trial {row.trial} of the study '{identity.name}' ({identity.study_id}) at {runners}, seed {row.seed}."
+        if row.status != "finished":
+            yield f"WARNING: this trial is {row.status}{f': {row.reason}' if row.reason else ''}."
+        if row.last_evaluation is not None:
+            returns, steps = row.last_evaluation.returns, row.last_evaluation.env_steps
+            mean = sum(returns) / len(returns)
+            yield f"Last evaluation: mean return {mean:.6g} over {count(len(returns), 'episode')}, {steps:,} env steps."
+        if self.spec.script is None and row.engine not in (None, "stock+rllib"):
+            yield f"The study trained with {row.engine}; RLlib's own runner and learner differ in detail."
+
+
+def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
+    """Return a trial of a study.
+
+    Raises:
+        RecordError: The study cannot be read, or has no trial yet.
+        SpaceError: There is no such trial.
+    """
+    spec, rows = study.identity().parse(), ledger_of(study.records).rows
+    if not rows:
+        rule, fix = "must have a trial", "Wait for one, or resume the study."
+        raise RecordError(where=str(study.path), rule=rule, got="none yet", fix=fix, code="no-trial")
+    if (row := rows.get(trial)) is None:
+        rule = f"must be a trial of {study.path} ({spans(sorted(rows))})"
+        text, fix = "command line", "Name one."
+        raise SpaceError.of(text, where="--trial", rule=rule, got=str(trial), fix=fix, code="no-such-trial")
+    learners = row.setting.get(LEARNERS)
+    ran = spec_of(spec_of(spec, row.variant), "study", num_learners=None if learners is None else int(learners))
+    setting = {name: value for name, value in row.setting.items() if name != LEARNERS}
+    return ExportedTrial(study=study, spec=ran, row=row, setting=setting)
+
+
+def trial_as_script(trial: ExportedTrial) -> str:
+    """Return a script that trains the trial's setting with RLlib alone.
+
+    Raises:
+        AnalysisError: The training needs more than Gymnasium and RLlib.
+    """
+    row = trial.row
+    return plain_script(trial.spec, trial.setting, header=trial.header, seed=row.seed, iterations=row.iterations)
+
+
+def trial_as_space(trial: ExportedTrial) -> str:
+    """Return a space file that trains the trial's setting on its seed.
+
+    Raises:
+        AnalysisError: The trial is one of a throughput study, which has neither evaluations nor a budget to learn.
+    """
+    row = trial.row
+    if not trial.spec.learns:
+        rule, got = "a space of one trial must learn", "a throughput study"
+        fix = "Use `export --format python`."
+        raise AnalysisError(where="--format yaml", rule=rule, got=got, fix=fix, code="export-of-throughput")
+    budget = trial.spec.budget.model_copy(update={"iterations": row.iterations})
+    name = trial.study.identity().name
+    return space_file(
+        trial.spec.model_copy(update={"budget": budget}),
+        trial.setting,
+        header=comment(trial.header),
+        description=f"Trial {row.trial} of the study {name}",
+        seeds=[row.seed],
+    )
