@@ -29,7 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "adopt": ("study.cli.adopt", "Print the space of a study around your own RLlib script."),
     "evaluate": ("study.cli.evaluate", "Play a recorded policy, or a random one; film it."),
     "certificate": ("study.cli.certificate", "Write or verify the certificate of a hold-up study."),
-    "export": ("study.cli.results", "Print a trial's setting, or the one that holds up, as a script."),
+    "export": ("study.cli.results", "Print a trial's setting as a plain RLlib script."),
     "importance": ("study.cli.results", "Print which parameters mattered at each scale."),
     "replay": ("study.cli.results", "Replay the hold-up protocol on a recorded table."),
     "launch": ("study.launch.commands", "Run a study as a job: SLURM, OAR, PBS, ssh, ray up, KubeRay."),

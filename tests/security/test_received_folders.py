@@ -35,6 +35,7 @@ from study.errors import RecordError, StudyError, TrackingError
 from study.evaluating.playing import EvaluationRequest, evaluate_policy
 from study.evaluating.policies import ChosenPolicy
 from study.evaluating.rerun import train_again
+from study.exporting import script
 from study.harmless import csv_cell, from_csv_cell, markdown, mask_credentials, printable
 from study.mirrors.mlflow_report import NOT_ASKED, asked_place
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, asked_uri, check_asked_uri, check_tracking_uri
@@ -550,8 +551,8 @@ def test_a_report_of_an_experiment_stays_in_its_folder_whatever_it_is_called(nam
 def test_an_exported_script_holds_no_code_of_a_study_s_folder():
     harmful = spec().model_copy(update={"rllib": {"training": {"x=1); import os; dict(y": 1}}})
     with pytest.raises(StudyError, match="become names in the script"):
-        export._check_rllib_can(harmful)
-    export._check_rllib_can(replace_rllib({"training": {"use_kl_loss": True}}))
+        script._check_rllib_can(harmful)
+    script._check_rllib_can(replace_rllib({"training": {"use_kl_loss": True}}))
 
 
 def replace_rllib(rllib):
