@@ -1,5 +1,6 @@
 """The commands as a person types them, in a folder of their own, and what they leave behind."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
+OWN = {"STARTED_BY_TESTS": str(os.getpid())}
+"""In the environment of what these tests start: others run studies on this machine too."""
 
 SPACE = """
 environment: {id: CartPole-v1, floor: 0, reference: 500, target: 450}
@@ -27,7 +30,7 @@ evaluation: {episodes: 4, num_evaluations: 2}
 
 def environment():
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "TUNE_", "MLFLOW_"))}
-    return {**kept, "PYTHONPATH": str(ROOT), "COLUMNS": "140"}
+    return {**kept, **OWN, "PYTHONPATH": str(ROOT), "COLUMNS": "140"}
 
 
 def command(*arguments):
@@ -38,7 +41,7 @@ def study(*arguments):
     return [sys.executable, "-m", "study", *map(str, arguments)]
 
 
-def run(words, cwd, timeout=300):
+def run(words, cwd, timeout=600):
     """Run a command to its end; return it with its output."""
     return subprocess.run(words, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout)
 
@@ -57,12 +60,12 @@ def kill(process):
 
 
 def ray_processes():
-    """Return the ids of the processes of private Rays that run now."""
+    """Return the ids of the processes of Rays that these tests have started and that run now."""
     found = []
-    for process in psutil.process_iter(["pid", "name", "cmdline"]):
-        words = " ".join(process.info["cmdline"] or [])
-        if process.info["name"] in ("gcs_server", "raylet") and f"/rs-{os.getuid()}-" in words:
-            found.append(process.info["pid"])
+    for process in psutil.process_iter(["pid", "name"]):
+        with contextlib.suppress(psutil.Error):
+            if process.info["name"] in ("gcs_server", "raylet") and OWN.items() <= process.environ().items():
+                found.append(process.info["pid"])
     return found
 
 

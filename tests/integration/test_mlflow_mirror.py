@@ -283,6 +283,7 @@ def test_a_slow_server_gets_less_at_a_time_and_more_than_a_batch_holds(folder, d
     assert_mirrored(folder, database)
 
 
+@pytest.mark.minutes
 def test_a_server_that_goes_away_is_caught_up_with(server, tmp_path):
     folder = make_folder(tmp_path / "demo", server.uri, name="outage")
     append(folder, opened(), *whole_trial(0))
@@ -321,6 +322,7 @@ def test_a_signal_cuts_short_what_a_dead_server_would_take(tmp_path, database):
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
+@pytest.mark.minutes
 def test_a_mirror_waits_until_the_last_one_has_let_go(folder, database):
     append(folder, opened())
     first, second = MirrorProcess(MlflowMirror), MirrorProcess(MlflowMirror)

@@ -46,6 +46,7 @@ def numbers_in(storage, name):
     return sorted(trial.user_attrs["trial"] for trial in trials)
 
 
+@pytest.mark.minutes
 def test_a_crash_of_postgresql_in_mid_study_loses_and_doubles_nothing(database, mlflow_uri, tmp_path, monkeypatch):
     """MLflow's tables and Optuna's, directly, while a driver writes; the driver never waits for either."""
     monkeypatch.chdir(tmp_path)  # MLflow keeps artifacts in the working directory when no server does

@@ -26,8 +26,8 @@ RAW_VALUES = (b"1e999", b"-1e999", b"NaN", b"Infinity", b"1" * 400, b'"\\ud800"'
 
 def _lines(example: str) -> tuple[bytes, ...]:
     """Return the first lines, and the first of every kind that comes later, numbered anew."""
-    with lzma.open(ANALYSIS / example / "records.jsonl.xz") as file:
-        all_lines = [orjson.loads(raw) for raw in file]
+    content = lzma.decompress((ANALYSIS / example / "records.jsonl.xz").read_bytes())
+    all_lines = [orjson.loads(raw) for raw in content.splitlines()]
     kept, kinds = all_lines[:LINES_TAKEN], {line["kind"] for line in all_lines[:LINES_TAKEN]}
     for line in all_lines[LINES_TAKEN:]:
         if line["kind"] not in kinds and "trial" not in line:

@@ -27,7 +27,7 @@ def test_the_table_is_complete():
     assert set(frame["execution"]) == {"emulated"}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.minutes
 def test_the_replay_in_the_protocol_s_page_is_that_of_the_table():
     said = to_markdown(replay(ANALYSIS / "example_table", target=46, small=10))
     rows = [line for line in said.splitlines() if line.startswith("|")]

@@ -116,9 +116,9 @@ def test_a_command_of_a_page_a_space_or_a_notebook_is_taken(line):
     check(line)
 
 
-@pytest.mark.parametrize("line", of_the_program())
-def test_a_command_in_a_text_of_the_program_is_taken(line):
-    check(line)
+def test_the_commands_in_the_texts_of_the_program_are_taken():
+    for line in of_the_program():
+        check(line)
 
 
 @pytest.mark.parametrize("name", ["example_throughput", "example_study", "example_coinrun"])
