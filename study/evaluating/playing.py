@@ -1,8 +1,8 @@
 """`python -m study evaluate`: plays a policy, films it, tells MLflow. Imports RLlib and torch last."""
 
 import shlex
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from study.errors import Fault, SpaceError, StudyError
 from study.evaluating.film import EPISODES, Film, best_suffix, check_target, show
 from study.evaluating.policies import ChosenPolicy, find_policy, random_policy
+from study.evaluating.scripts import load_script, play_script, script_scene
 from study.evaluating.summary import Summary, summarise
 from study.harmless import mask_credentials
 from study.mirrors.mlflow_report import NOT_ASKED, asked_place, attach
@@ -21,7 +22,7 @@ from study.space.spec import StudySpec
 from study.text import count
 
 if TYPE_CHECKING:
-    from study.trial.engine.envs.probing import Spaces
+    from study.trial.engine.envs.frames import Mode, Scene
     from study.trial.evaluation import EvaluationResult
 
 
@@ -94,24 +95,18 @@ def evaluate_policy(
     film = None if request.video is None else _target(policy, request.video)
     if film is not None:
         check_target(film)
-    from study.trial.engine.envs.frames import open_scene
-    from study.trial.engine.envs.probing import probe, probe_study
-
+    player = _Player(policy) if spec.script is None else _ScriptPlayer(policy)
     with ExitStack() as scenes:
-        # A random policy has no network that must suit.
-        random = policy.random
-        spaces = probe(spec.evaluated_environment, policy.title) if random else probe_study(spec, policy.title)
-        window = open_scene(spec.evaluated_environment, "human") if request.render else None
-        stage = open_scene(spec.evaluated_environment, "rgb_array") if film is not None else None
-        second = (
-            open_scene(spec.evaluated_environment, "rgb_array") if film is not None and request.best_and_worst else None
-        )
-        for scene in (window, stage, second):
-            if scene is not None:
-                scenes.callback(scene.env.close)
 
+        def scene(mode: "Mode", *, wanted: bool) -> "Scene | None":
+            return scenes.enter_context(player.scene(spec, mode)) if wanted else None
+
+        player.prepare(spec)
+        window = scene("human", wanted=request.render)
+        stage = scene("rgb_array", wanted=film is not None)
+        second = scene("rgb_array", wanted=film is not None and request.best_and_worst)
         seen = spec.evaluation.episodes if second else EPISODES if window or stage else 0
-        result = _play(policy, spec, spaces, keep_actions=seen)
+        result = player.play(spec, keep_actions=seen)
         evaluated = Evaluated(
             policy=policy,
             spec=spec,
@@ -155,26 +150,72 @@ def _check_own_code(policy: ChosenPolicy, path: Path) -> None:
     if study is not None:
         folder = shlex.quote(str(policy.checkpoint or f"{study.checkpoints}/trial_…"))
         way_out = f"name the policy and a space of your own: python -m study evaluate {folder} --space SPACE"
-        modules = (policy.spec.environment.id, policy.spec.evaluated_environment.id)
-        check_modules(study.identity_file, modules, way_out)
+        check_modules(study.identity_file, policy.spec.own_code, way_out)
 
 
-def _play(policy: ChosenPolicy, spec: StudySpec, spaces: "Spaces", *, keep_actions: int) -> "EvaluationResult":
-    from study.trial.evaluation import evaluate, evaluate_random
+class _Player:
+    """Plays a policy of a space with an environment of its own."""
 
-    if policy.checkpoint is None:
-        return evaluate_random(spec, keep_actions=keep_actions)
-    from study.trial.policy import load_policy
+    def __init__(self, policy: ChosenPolicy) -> None:
+        self._policy = policy
 
-    loaded = load_policy(policy.checkpoint, spec, setting=policy.setting, seed=policy.seed, spaces=spaces)
-    return evaluate(
-        loaded.module,
-        spec,
-        normalize_actions=loaded.normalize_actions,
-        clip_actions=loaded.clip_actions,
-        keep_actions=keep_actions,
-        first_episode=policy.first_episode,
-    )
+    def prepare(self, spec: StudySpec) -> None:
+        """Try the environment."""
+        from study.trial.engine.envs.probing import probe, probe_study
+
+        title = self._policy.title
+        # A random policy has no network that must suit.
+        self._spaces = probe(spec.evaluated_environment, title) if self._policy.random else probe_study(spec, title)
+
+    def scene(self, spec: StudySpec, mode: "Mode") -> "AbstractContextManager[Scene]":
+        """Return the environment, ready to draw."""
+        return _scene(spec, mode)
+
+    def play(self, spec: StudySpec, *, keep_actions: int) -> "EvaluationResult":
+        """Play the episodes."""
+        from study.trial.evaluation import evaluate, evaluate_random
+
+        policy = self._policy
+        if policy.checkpoint is None:
+            return evaluate_random(spec, keep_actions=keep_actions)
+        from study.trial.policy import load_policy
+
+        loaded = load_policy(policy.checkpoint, spec, setting=policy.setting, seed=policy.seed, spaces=self._spaces)
+        return evaluate(
+            loaded.module,
+            spec,
+            normalize_actions=loaded.normalize_actions,
+            clip_actions=loaded.clip_actions,
+            keep_actions=keep_actions,
+            first_episode=policy.first_episode,
+        )
+
+
+@contextmanager
+def _scene(spec: StudySpec, mode: "Mode") -> "Iterator[Scene]":
+    from study.trial.engine.envs.frames import open_scene
+
+    scene = open_scene(spec.evaluated_environment, mode)
+    try:
+        yield scene
+    finally:
+        scene.env.close()
+
+
+class _ScriptPlayer(_Player):
+    """Plays a policy of a person's own script."""
+
+    def prepare(self, spec: StudySpec) -> None:
+        """Run the script."""
+        self._config = load_script(self._policy)
+
+    def scene(self, spec: StudySpec, mode: "Mode") -> "AbstractContextManager[Scene]":
+        """Return the environment, ready to draw."""
+        return script_scene(self._config, spec, mode)
+
+    def play(self, spec: StudySpec, *, keep_actions: int) -> "EvaluationResult":
+        """Play the episodes."""
+        return play_script(self._config, self._policy, spec, keep_actions=keep_actions)
 
 
 def _as_requested(spec: StudySpec, request: EvaluationRequest) -> StudySpec:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from study.adopted.loading import load_space
+from study.adopted.loading import load_space, with_script
 from study.designs.registry import design_of
 from study.errors import RecordError
 from study.options import wrong_option
@@ -15,9 +15,9 @@ from study.records.state import ledger_of
 from study.records.trust import check_own
 from study.space.domains import smallest
 from study.space.parameters import SCALE, Value
-from study.space.parsing import load_unscored
+from study.space.parsing import parse_space
 from study.space.settings import runnable
-from study.space.space_file import find_space
+from study.space.space_file import find_space, read_space
 from study.space.spec import StudySpec
 from study.space.variants import spec_of
 from study.text import count, spans
@@ -135,7 +135,7 @@ def random_policy(path: Path) -> ChosenPolicy:
         rule = "with --random it must be a space or the folder of a study (with study.json)"
         fix = "Name one, such as quickstart.yaml."
         raise RecordError(where=str(path), rule=rule, got=got, fix=fix, code="not-evaluable")
-    spec = load_unscored(find_space(path, place="SPACE"))
+    spec = parse_space(with_script(read_space(find_space(path, place="SPACE"))), scored=False)
     return ChosenPolicy(title=f"{path}: random policy", checkpoint=None, spec=spec)
 
 

@@ -83,8 +83,7 @@ def train_again(
         ClusterError: Ray does not start.
     """
     spec, lines = folder.identity().parse(), list(read_lines(folder.records))
-    modules = (spec.environment.id, spec.evaluated_environment.id)
-    check_modules(folder.identity_file, modules, "run a study of your own with it, and compare the two")
+    check_modules(folder.identity_file, spec.own_code, "run a study of your own with it, and compare the two")
     ledger = fold((line.record, line.time) for line in lines)
     finished = [row for row in ledger.rows.values() if row.stage == "confirm" and row.status == "finished"]
     if count > len(finished):

@@ -68,21 +68,21 @@ def is_made_here(identity_file: Path) -> bool:
     return expected is not None and hmac.compare_digest(left, expected)
 
 
-def check_modules(identity_file: Path, ids: Iterable[str], way_out: str) -> None:
-    """Refuse environments that are imported from a module because a folder from elsewhere names it.
+def check_modules(identity_file: Path, own_code: Iterable[str], way_out: str) -> None:
+    """Refuse to run a module or a script because a folder from elsewhere names it.
 
     Args:
         identity_file: Of the study.
-        ids: Of its environments; `module:Class` imports the module.
-        way_out: What to do after reading the module.
+        own_code: What would run, of `StudySpec.own_code`.
+        way_out: What to do after reading it.
 
     Raises:
-        RecordError: There is such an environment, and the study was not started here.
+        RecordError: There is something, and the study was not started here.
     """
-    imported = next((each for each in ids if ":" in each), None)
-    if imported is not None and not is_made_here(identity_file):
+    named = next(iter(own_code), None)
+    if named is not None and not is_made_here(identity_file):
         rule = "a module must not be imported because a folder that was received, moved or copied names it"
-        got, fix = repr(imported), f"Read that module, then {way_out}."
+        got, fix = repr(named), f"Read that module, then {way_out}."
         raise RecordError(where=str(identity_file.parent), rule=rule, got=got, fix=fix, code="module-of-a-stranger")
 
 

@@ -45,11 +45,6 @@ def load_space(path: str | Path, *, overrides: Sequence[str] = ()) -> StudySpec:
     return parse_space(read_space(path, overrides=overrides), asked=True)
 
 
-def load_unscored(path: str | Path) -> StudySpec:
-    """Read a space file whose `floor`, `reference` and `target` may still be missing; otherwise as `load_space`."""
-    return parse_space(read_space(path), scored=False)
-
-
 def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> StudySpec:
     """Validate the content of a space file.
 

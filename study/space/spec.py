@@ -365,6 +365,13 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         return self.environment.model_copy(update={"kwargs": {**own, **levels, **self.evaluation.kwargs}})
 
     @property
+    def own_code(self) -> tuple[str, ...]:
+        """Modules and scripts of a person's own that a trial runs: `module:Class`, `my_train.py:make_config`."""
+        if self.config is not None:
+            return (self.config,)
+        return tuple(each for each in (self.environment.id, self.evaluated_environment.id) if ":" in each)
+
+    @property
     def floor(self) -> float:
         """Return that scores 0. Every study has it that learns."""
         return _given("floor", self.environment.floor)

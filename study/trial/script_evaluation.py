@@ -168,6 +168,38 @@ def runner_of(
         runner.stop()
 
 
+@contextlib.contextmanager
+def drawing_environment(
+    config: AlgorithmConfig, render_mode: str, *, agent: str | None = None
+) -> Iterator[gymnasium.Env]:
+    """Yield an environment of a configuration that draws, with one number as its reward.
+
+    Args:
+        config: Of the algorithm; not changed.
+        render_mode: What the environment is given as `render_mode`.
+        agent: As of `evaluate_script`.
+    """
+    with runner_of(config, render_mode=render_mode) as runner:
+        yield _OneReward(runner.env.unwrapped.envs[0], agent)
+
+
+class _OneReward(gymnasium.Wrapper):
+    def __init__(self, env: gymnasium.Env, agent: str | None) -> None:
+        super().__init__(env)
+        self._agent = agent
+
+    def step(self, action: Any) -> tuple[Any, float, Any, Any, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, counted(reward, self._agent), terminated, truncated, info
+
+
+def counted(reward: Any, agent: str | None) -> float:
+    """Return the reward of a step: of several agents the sum, or that of one, who may be absent in it."""
+    if not isinstance(reward, Mapping):
+        return float(reward)
+    return float(sum(reward.values()) if agent is None else reward.get(agent, 0.0))
+
+
 def _runner_class(config: AlgorithmConfig) -> type[EnvRunner]:
     """Return the class of the runners without what a study adds to it."""
     own: type[EnvRunner] | None = config.env_runner_cls
@@ -225,7 +257,7 @@ class _Games:
         game.steps += 1
         if game.episode < self.keep_actions:
             game.actions.append(copy.deepcopy(action))
-        game.total += self._counted(reward)
+        game.total += counted(reward, self.agent)
         if not np.isfinite(game.total):
             got = f"{reward} at step {game.steps} of episode {game.episode}"
             rule, fix = "rewards must be finite", "Correct the environment."
@@ -233,12 +265,6 @@ class _Games:
         game.cut = not ended and game.steps >= self.limit
         if ended or game.cut:
             self.played[game.episode] = game
-
-    def _counted(self, reward: Any) -> float:
-        if not isinstance(reward, Mapping):
-            return float(reward)
-        # An agent that does not act in a step may be absent.
-        return float(sum(reward.values()) if self.agent is None else reward.get(self.agent, 0.0))
 
     def check_agent(self, agents: Sequence[Any]) -> None:
         """Refuse the name of an agent that there is not."""

@@ -97,11 +97,29 @@ def open_scene(spec: EnvironmentSpec, mode: Mode) -> Scene:
     Raises:
         SpaceError: It cannot draw so, a library for it is missing, or there is no display.
     """
-    _see_to_display(mode)
+    see_to_display(mode)
     try:
         scene = _of_observations(spec, mode) if spec.backend == "envpool" else _drawing(spec, mode)
     except Unusable as unusable:
         raise SpaceError("command line", [unusable.fault]) from unusable
+    return _tried(scene, mode)
+
+
+def scene_of(env: gymnasium.Env, env_id: str, mode: Mode) -> Scene:
+    """Return an environment that was made with a render mode, ready to draw.
+
+    Args:
+        env: The environment.
+        env_id: Its name, for messages.
+        mode: The render mode. A display must have been seen to before the environment was made.
+
+    Raises:
+        SpaceError: It does not draw so; it is closed then.
+    """
+    return _tried(_in_mode(env, env_id, mode), mode)
+
+
+def _tried(scene: Scene, mode: Mode) -> Scene:
     if mode == "rgb_array":
         try:
             next(scene.replay(0, ()))  # a library that is missing shows with the first picture
@@ -111,7 +129,7 @@ def open_scene(spec: EnvironmentSpec, mode: Mode) -> Scene:
     return scene
 
 
-def _see_to_display(mode: Mode) -> None:
+def see_to_display(mode: Mode) -> None:
     """Refuse a window where there is no display; keep SDL from looking for one, and for sound, where none is needed."""
     if mode == "rgb_array":
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
@@ -132,10 +150,14 @@ def _drawing(spec: EnvironmentSpec, mode: Mode) -> Scene:
         where = _PLACES[mode]
         rule, got, code = f"'{spec.id}' must take render_mode={mode!r}", str(_said(error)), "render-mode-refused"
         raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE, code=code) from error
+    return _in_mode(env, spec.id, mode)
+
+
+def _in_mode(env: gymnasium.Env, env_id: str, mode: Mode) -> Scene:
     if env.render_mode != mode or mode not in (env.metadata.get("render_modes") or ()):
         env.close()
         known = ", ".join(env.metadata.get("render_modes") or ()) or "none"
-        rule, code = f"'{spec.id}' must have the render mode {mode}", "no-such-render-mode"
+        rule, code = f"'{env_id}' must have the render mode {mode}", "no-such-render-mode"
         raise SpaceError.of("command line", where=_PLACES[mode], rule=rule, got=str(known), fix=_NO_PICTURE, code=code)
     return Scene(env=env, fps=_fps(env), from_observations=False)
 

@@ -1,0 +1,97 @@
+"""A policy of a study of somebody's own script at work again. Runs the script, imports RLlib; all of it when needed."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from study.adopted.loading import adopted_by
+from study.errors import RecordError, SpaceError
+from study.evaluating.policies import ChosenPolicy
+from study.space.spec import StudySpec
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+    from study.trial.engine.envs.frames import Mode, Scene
+    from study.trial.evaluation import EvaluationResult
+
+
+def load_script(policy: ChosenPolicy) -> "AlgorithmConfig":
+    """Return the configuration of the script that a policy was trained with, which is run for it.
+
+    Whether to trust the script is the caller's to ask.
+
+    Raises:
+        SpaceError: The script cannot be read.
+        RecordError: It is not the one that the study was started with.
+    """
+    adopted = adopted_by(policy.spec)
+    assert adopted is not None
+    if adopted.facts != policy.spec.script:
+        file = adopted.facts.source.file
+        fix = f"Restore {file}, or name the checkpoint and a space of the script as it is now, with --space."
+        rule = "must be the script that the policy was trained with"
+        raise RecordError(where=file, rule=rule, got="another text", fix=fix, code="script-has-changed")
+    if adopted.folder is not None and str(adopted.folder) not in sys.path:
+        sys.path.insert(0, str(adopted.folder))  # for the modules beside it
+    from study.trial.adopted import unpickled
+
+    return unpickled(adopted.pickled)
+
+
+def play_script(
+    config: "AlgorithmConfig", policy: ChosenPolicy, spec: StudySpec, *, keep_actions: int
+) -> "EvaluationResult":
+    """Play a policy, or random actions, in the environment of a script.
+
+    Args:
+        config: Of `load_script`.
+        policy: The policy.
+        spec: Its space, with the evaluation that is wanted.
+        keep_actions: Episodes, from the first, whose actions are returned.
+
+    Raises:
+        RecordError: The checkpoint cannot be read.
+        TrialError: The policy does not fit the script, or something of the script raised.
+    """
+    import torch
+
+    from study.trial.script_evaluation import evaluate_script
+    from study.trial.script_policy import read_state
+
+    # One thread more or less can round another last digit: as many as the trial had.
+    torch.set_num_threads(spec.resources.num_cpus_for_main_process)
+    return evaluate_script(
+        config,
+        None if policy.checkpoint is None else read_state(policy.checkpoint),
+        spec,
+        agent=spec.evaluation.agent,
+        keep_actions=keep_actions,
+        first_episode=policy.first_episode,
+    )
+
+
+@contextlib.contextmanager
+def script_scene(config: "AlgorithmConfig", spec: StudySpec, mode: "Mode") -> Iterator["Scene"]:
+    """Yield the environment of a script, ready to draw.
+
+    It is made with `render_mode` in its `env_config`.
+
+    Raises:
+        SpaceError: It does not draw so.
+    """
+    from study.trial.engine.envs.frames import scene_of, see_to_display
+    from study.trial.script_evaluation import drawing_environment
+
+    see_to_display(mode)
+    with contextlib.ExitStack() as stack:
+        try:
+            env: Any = stack.enter_context(drawing_environment(config, mode, agent=spec.evaluation.agent))
+        except Exception as error:
+            where, what = ("--video" if mode == "rgb_array" else "--render"), " ".join(str(error).split())[:200]
+            rule = f"'{spec.environment.id}' must take render_mode={mode!r} in its env_config"
+            got, code = f"{type(error).__name__}: {what}", "render-mode-refused"
+            fix = "Leave the option out, or give the environment that render mode."
+            raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=fix, code=code) from error
+        yield scene_of(env, spec.environment.id, mode)
