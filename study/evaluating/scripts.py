@@ -11,13 +11,14 @@ from study.evaluating.policies import ChosenPolicy
 from study.space.spec import StudySpec
 
 if TYPE_CHECKING:
-    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-
     from study.trial.engine.envs.frames import Mode, Scene
     from study.trial.evaluation import EvaluationResult
 
+AlgorithmConfig = Any
+"""RLlib's; nothing here imports it."""
 
-def load_script(policy: ChosenPolicy) -> "AlgorithmConfig":
+
+def load_script(policy: ChosenPolicy) -> AlgorithmConfig:
     """Return the configuration of the script that a policy was trained with, which is run for it.
 
     Whether to trust the script is the caller's to ask.
@@ -41,7 +42,7 @@ def load_script(policy: ChosenPolicy) -> "AlgorithmConfig":
 
 
 def play_script(
-    config: "AlgorithmConfig", policy: ChosenPolicy, spec: StudySpec, *, keep_actions: int
+    config: AlgorithmConfig, policy: ChosenPolicy, spec: StudySpec, *, keep_actions: int
 ) -> "EvaluationResult":
     """Play a policy, or random actions, in the environment of a script.
 
@@ -55,25 +56,15 @@ def play_script(
         RecordError: The checkpoint cannot be read.
         TrialError: The policy does not fit the script, or something of the script raised.
     """
-    import torch
+    from study.trial.script_policy import play_checkpoint
 
-    from study.trial.script_evaluation import evaluate_script
-    from study.trial.script_policy import read_state
-
-    # One thread more or less can round another last digit: as many as the trial had.
-    torch.set_num_threads(spec.resources.num_cpus_for_main_process)
-    return evaluate_script(
-        config,
-        None if policy.checkpoint is None else read_state(policy.checkpoint),
-        spec,
-        agent=spec.evaluation.agent,
-        keep_actions=keep_actions,
-        first_episode=policy.first_episode,
+    return play_checkpoint(
+        config, policy.checkpoint, spec, keep_actions=keep_actions, first_episode=policy.first_episode
     )
 
 
 @contextlib.contextmanager
-def script_scene(config: "AlgorithmConfig", spec: StudySpec, mode: "Mode") -> Iterator["Scene"]:
+def script_scene(config: AlgorithmConfig, spec: StudySpec, mode: "Mode") -> Iterator["Scene"]:
     """Yield the environment of a script, ready to draw.
 
     It is made with `render_mode` in its `env_config`.

@@ -1,7 +1,7 @@
 """The policy of a script's trial as a checkpoint and back: modules by RLlib, and the states of its connectors.
 
 The folder is RLlib's checkpoint of the module, or of the modules of several agents; beside it lies one file more. What
-is read back are numbers: the networks and the connectors come from the script's configuration. Imports RLlib.
+is read back are numbers: the networks and the connectors come from the script's configuration. Imports RLlib and torch.
 """
 
 import io
@@ -11,11 +11,15 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
-from study.trial.script_evaluation import State
+from study.space.spec import StudySpec
+from study.trial.evaluation import EvaluationResult
+from study.trial.script_evaluation import State, evaluate_script
 from study.trial.weights import STATE_FILE, read_values, read_weights
 
 CONNECTORS_FILE = "connectors.pkl"
@@ -57,3 +61,27 @@ def read_state(checkpoint: Path) -> State:
     file = checkpoint / CONNECTORS_FILE
     connectors: dict[str, Any] = read_values(file) if file.exists() else {}
     return {**connectors, COMPONENT_RL_MODULE: several or {DEFAULT_MODULE_ID: read_weights(checkpoint)}}
+
+
+def play_checkpoint(
+    config: AlgorithmConfig, checkpoint: Path | None, spec: StudySpec, *, keep_actions: int, first_episode: int
+) -> EvaluationResult:
+    """Play a checkpoint as its trial did, outside of a trial.
+
+    Args:
+        config: The script's.
+        checkpoint: Folder of `pack_script_policy`, unpacked; None plays random actions.
+        spec: The space.
+        keep_actions: Episodes, from the first, whose actions are returned.
+        first_episode: Number of the first episode, which chooses the seeds.
+
+    Raises:
+        RecordError: The checkpoint cannot be read.
+        TrialError: As of `evaluate_script`; the policy may not fit the script.
+    """
+    # One thread more or less can round another last digit: as many as the trial had.
+    torch.set_num_threads(spec.resources.num_cpus_for_main_process)
+    state = None if checkpoint is None else read_state(checkpoint)
+    return evaluate_script(
+        config, state, spec, agent=spec.evaluation.agent, keep_actions=keep_actions, first_episode=first_episode
+    )
