@@ -38,8 +38,8 @@ def engine_of(effective: Mapping[str, Any]) -> str | None:
 
 
 def engine_of_space(spec: "StudySpec") -> str:
-    """Return the engine that a space asks for; a trial falls back to RLlib's own parts where ours cannot serve it."""
-    learner = _RLLIB if spec.learner == "rllib" else spec.learner
+    """Return the engine that a space asks for; a trial has others where these cannot serve, and records them."""
+    learner = _RLLIB if spec.learner == "rllib" else spec.learner_in_use
     return _joined("batched" if spec.runner == "batched" else _RLLIB, learner)
 
 
@@ -58,7 +58,7 @@ def engines_in_words(engines: Iterable[str | None]) -> str:
 def other_engine(spec: "StudySpec") -> tuple[str, str]:
     """Return the engine to compare a space's own with, and the options of a run that measure it."""
     to_ours = engine_of_space(spec) == OWN
-    runner, learner = ("batched", "lean") if to_ours else ("stock", "rllib")
+    runner, learner = ("batched", "auto") if to_ours else ("stock", "rllib")
     if spec.traits.asynchronous or spec.algorithm == "A2C":  # their learner has no alternative
         learner = spec.learner
     changed = {

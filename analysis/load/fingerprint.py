@@ -17,7 +17,7 @@ from study.space.throughput import LEARNERS
 
 _TOLD_APART = frozenset((SCALE, LEARNERS, "minibatch_size"))
 """Entries of a setting that are the scale, or appear in another way."""
-_PACKAGES = ("python", "ray", "torch", "gymnasium", "numpy", "envpool")
+_PACKAGES = ("python", "ray", "torch", "gymnasium", "numpy", "envpool", "jaxlib")
 """Versions that a training step passes through; Optuna and MLflow are in other processes."""
 _ENVIRONMENT = (
     "id",

@@ -129,7 +129,7 @@ def _sampling_s(
 
 def _learning_s(spec: StudySpec, *, batch: float, minibatch: float, epochs: float) -> float:
     """Return the seconds of the updates on one batch; every learner computes its share of each minibatch."""
-    cost = _LEARNING[spec.learner]
+    cost = _LEARNING[spec.learner_in_use]
     updates, row_s = epochs * batch / minibatch, cost.row_s + _network(spec).update_s
     return updates * (cost.update_s + row_s * minibatch / max(spec.resources.num_learners, 1))
 

@@ -152,6 +152,8 @@ def check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int
 
 def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     """Yield a line for each thing that the times, or the learning, of the planned trials will suffer from."""
+    if spec.learner == "auto" and spec.suits_fused and spec.learner_in_use != "fused":
+        yield "Slower: the lean learner instead of the fused one. JAX is not installed. To change it: pip install jax."
     cores = count(plan.cluster.capacity, "core")
     needed = {scale.num_env_runners: scale for scale in (*plan.scales, *(cell.needs for cell in plan.cells.values()))}
     emulated = sorted(scale for scale, needs in needed.items() if needs.execution == "emulated")

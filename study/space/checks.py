@@ -70,7 +70,7 @@ def _algorithm(spec: StudySpec) -> Iterator[Fault]:
         yield Fault(where="holdup", rule=rule, got=f"algorithm: {name}", fix=fix, code="holdup-without-ppo")
     if name == "A2C" and spec.learner == "rllib":
         rule, got = "A2C needs learner: lean", f"{spec.learner}, which always uses Adam"
-        yield Fault(where="learner", rule=rule, got=got, fix="Set learner: lean.", code="a2c-needs-lean")
+        yield Fault(where="learner", rule=rule, got=got, fix="Remove it.", code="a2c-needs-lean")
     if name != "PPO" and spec.standardization not in (None, "none"):
         rule, got = f"{name} standardises no advantages", str(spec.standardization)
         yield Fault(where="standardization", rule=rule, got=got, fix="Remove it.", code="standardization-without-ppo")

@@ -3,7 +3,8 @@
 import copy
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -16,13 +17,14 @@ from study.space.kinds import KINDS, KindName
 from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value, attribute
 from study.space.procgen import is_procgen, tested_on
 from study.space.script import ScriptFacts
-from study.space.throughput import ThroughputSpec, without_absent
+from study.space.throughput import LEARNERS, ThroughputSpec, without_absent
 
 VERSION = 1
 """Version of the schema of space files."""
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
 Standardization = Literal["steps", "rllib", "none"]
 Objective = Literal["final_return", "env_steps_to_target", "time_to_target_s", "cpu_s_to_target", "return_and_cpu_s"]
+Learner = Literal["fused", "lean", "rllib"]
 Execution = Literal["real", "emulated"]
 """How a trial runs: one process for each runner, or the lanes of all runners inside few processes."""
 
@@ -221,9 +223,10 @@ parameters of its own. With `config` it is the script's, any of RLlib's new API 
     """The network."""
     runner: Literal["batched", "stock"] = "batched"
     """How a runner samples: `batched`, one forward pass per vector step over all its lanes; `stock`, RLlib's own."""
-    learner: Literal["fused", "lean", "rllib"] = "lean"
+    learner: Literal["auto", "fused", "lean", "rllib"] = "auto"
     """How a batch is learnt from: `lean`, the same update as RLlib's with less overhead; `fused`, the lean one \
-compiled by JAX (`pip install -e '.[fused]'`), for dense networks; `rllib`, RLlib's own."""
+compiled by JAX, for dense networks, PPO, CPUs and one learner; `rllib`, RLlib's own. `auto`: `fused` where it can \
+serve all trials of the study, else `lean`; each trial records which."""
     standardization: Standardization | None = None
     """What advantages are standardised over: environment `steps` only, as RLlib (`rllib`) over the extra row \
 that it appends to each fragment too, or not at all (`none`). None is the learner's own: `steps` for `lean`; \
@@ -348,6 +351,26 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     def fixed(self) -> dict[str, Value]:
         """The parameters and rules with one value, except the scale."""
         return {name: domain for name, domain in self._domains.items() if isinstance(domain, (int, float))}
+
+    @property
+    def learner_in_use(self) -> Learner:
+        """What learns, as far as the space and what is installed here tell: a trial may find that `fused` cannot serve.
+
+        All trials of a study have the same, as a comparison between engines says nothing.
+        """
+        if self.learner != "auto":
+            return self.learner
+        return "fused" if self.suits_fused and find_spec("jax") is not None else "lean"
+
+    @property
+    def suits_fused(self) -> bool:
+        """Whether, as far as the space tells, `learner: fused` can serve all its trials."""
+        grids: Iterable[Any] = self.throughput.grids.values() if self.throughput else ()
+        varied = [number for grid in grids for number in grid.axes().get(LEARNERS, ())]
+        resources, model = self.resources, self.model
+        pictures = is_procgen(self.environment.id) or model.conv_net or model.conv_filters
+        alone = max(resources.num_learners, *varied, 1) == 1
+        return self.algorithm == "PPO" and alone and not resources.num_gpus_per_learner and not pictures
 
     @property
     def standardization_in_use(self) -> Standardization:

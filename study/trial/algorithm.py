@@ -172,11 +172,11 @@ def _choose_learner(config: StudyConfig, spec: StudySpec) -> None:
     if obstacle:
         config.fallbacks.append(f"learner: RLlib's own learner instead of the lean one: {obstacle}")
     learner: type[PPOTorchLearner] = LeanPPOLearner if ours and not obstacle else PPOTorchLearner
-    if spec.learner == "fused" and not obstacle:
-        if without := fused_obstacle(config):
+    if spec.learner_in_use == "fused" and not obstacle:
+        without = fused_obstacle(config)
+        if without and spec.learner == "fused":  # `auto` asks for no more than the fastest that can serve
             config.fallbacks.append(f"learner: the lean learner instead of the fused one: {without}")
-        else:
-            learner = FusedPPOLearner
+        learner = learner if without else FusedPPOLearner
     config.standardization = "rllib" if learner is PPOTorchLearner else spec.standardization_in_use
     config.learners(learner_class=learner)
 

@@ -10,17 +10,23 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
+from study.designs.registry import make_plan
+from study.engine import engine_of_space
 from study.errors import SpaceError
+from study.planning.plan import remarks
+from study.planning.shape import ClusterShape, NodeShape
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, attribute
 from study.space.settings import differences
 from study.space.spec import StudySpec
 from study.trial.algorithm import build_config
 from study.trial.engine.envs.probing import probe
+from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.learning.lean_learner import LeanPPOLearner
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.engine.sampling.runner import StockEnvRunner
 from tests.integration.trials import trial_config
+from tests.spaces import spec
 
 
 def config(rllib: dict[str, Any] | None = None, **changes: Any) -> PPOConfig:
@@ -119,7 +125,7 @@ def test_learners_share_the_batch() -> None:
 
 def test_our_components_serve_unless_the_space_says_otherwise() -> None:
     built = config()
-    assert (built.env_runner_cls, built.learner_class) == (BatchedEnvRunner, LeanPPOLearner)
+    assert (built.env_runner_cls, built.learner_class) == (BatchedEnvRunner, FusedPPOLearner)
     assert (built.standardization, built.fallbacks) == ("steps", [])
     built = config(runner="stock", learner="rllib")
     assert (built.env_runner_cls, built.learner_class) == (StockEnvRunner, PPOTorchLearner)
@@ -140,6 +146,35 @@ def test_where_they_cannot_serve_rllibs_own_do_and_it_is_said() -> None:
         "learner: RLlib's own learner instead of the lean one: torch_compile_learner is on",
     ]
     assert built.standardization == "rllib"
+
+
+@pytest.mark.parametrize(
+    ("rllib", "changes", "told"),
+    [
+        ({}, {"learner": "lean"}, []),
+        ({}, {"algorithm": "A2C"}, []),
+        ({}, {"resources__num_learners": 2}, []),
+        ({"training": {"grad_clip_by": "value"}}, {}, []),
+        ({"training": {"grad_clip_by": "value"}}, {"learner": "fused"}, ["grad_clip_by is value"]),
+    ],
+)
+def test_the_lean_learner_serves_where_the_fused_one_cannot(
+    rllib: dict[str, Any], changes: dict[str, Any], told: list[str]
+) -> None:
+    built = config(rllib, **changes)
+    assert built.learner_class is LeanPPOLearner
+    said = [f"learner: the lean learner instead of the fused one: {reason}" for reason in told]
+    assert built.fallbacks == said
+
+
+def test_without_jax_the_lean_learner_serves_and_the_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("study.space.spec.find_spec", lambda name: None)
+    assert config().learner_class is LeanPPOLearner
+    lacking = spec()
+    assert engine_of_space(lacking) == "batched+lean"
+    machine = ClusterShape(nodes=(NodeShape(address="n", num_cpus=4, physical_cpus=4, memory_mb=16_000, num_gpus=0),))
+    said = [line for line in remarks(lacking, make_plan(lacking, machine)) if "JAX" in line]
+    assert len(said) == 1
 
 
 class Watches(RLlibCallback):
@@ -210,7 +245,7 @@ def test_all_that_the_lean_learner_is_missed_for_is_said_at_once() -> None:
 
 def test_moments_need_no_runner_of_ours() -> None:
     built = config(CONNECTED, environment__normalize_observations=True)
-    assert (built.env_runner_cls, built.learner_class) == (StockEnvRunner, LeanPPOLearner)
+    assert (built.env_runner_cls, built.learner_class) == (StockEnvRunner, FusedPPOLearner)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,8 @@ def test_learners_of_their_own_share_the_batch(learners: int) -> None:
         1000,
         128,
     )
-    assert (effective["learner_class"], effective["torch_threads_learner"]) == ("LeanPPOLearner", 1)
+    served = "FusedPPOLearner" if learners == 1 else "LeanPPOLearner"
+    assert (effective["learner_class"], effective["torch_threads_learner"]) == (served, 1)
     assert sum(built.processes_per_node.values()) == 1 + learners
     main, *others = built.placement
     assert (main["process"], main["runners"]) == ("main", [1, 2, 3, 4])

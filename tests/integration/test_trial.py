@@ -185,7 +185,7 @@ def test_what_runs_is_what_was_asked(results: list[TrialResult]) -> None:
     assert [effective[name] for name in classes] == [
         "MeasuredPPO",
         "BatchedEnvRunner",
-        "LeanPPOLearner",
+        "FusedPPOLearner",
         "steps",
         [],
     ]

@@ -78,7 +78,7 @@ def test_defaults_are_those_of_the_algorithm_unless_a_rule_stands_in() -> None:
     grown = space("IMPALA", parameters={"steps_per_env_runner": 250})
     assert runnable(grown, {"num_env_runners": 4})["train_batch_size"] == 1000
     assert space("APPO").learner == "rllib"
-    assert space("A2C").learner == "lean"
+    assert space("A2C").learner_in_use == "lean"
 
 
 def test_a2c_is_ppo_with_these_values() -> None:

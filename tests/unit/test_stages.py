@@ -551,7 +551,7 @@ def test_one_stock_runner_stands_for_all_where_there_are_no_cores(tmp_path):
     assert {row.num_lost_runners for row in stock} == {0}
     study, rllib = (spec_of(drive.spec, variant) for variant in ("study", "stock"))
     assert (rllib.runner, rllib.learner, rllib.execution) == ("stock", "rllib", "real")
-    assert (study.runner, study.learner, study.execution) == ("batched", "lean", "emulated")
+    assert (study.runner, study.learner, study.execution) == ("batched", "auto", "emulated")
 
 
 def test_a_group_that_a_kill_tore_apart_is_tainted(tmp_path):
