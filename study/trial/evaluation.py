@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -25,8 +25,10 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from study.errors import TrialError
 from study.space.spec import StudySpec
 from study.trial.deadline import within
+from study.trial.engine.envs.classic import ClassicTasks
 from study.trial.engine.envs.environments import env_factory
-from study.trial.engine.sampling.acting import action_rule, scaling_for_environment
+from study.trial.engine.envs.lane_envs import steps_together
+from study.trial.engine.sampling.acting import action_rule, dense_layers, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, evaluation_seeds, random_action_seed
 from study.trial.failures import described
 
@@ -34,6 +36,7 @@ MAX_LANES = 64
 """Episodes played side by side; more would cost memory and hardly save time."""
 
 Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
 Policy = Callable[[Floats, Sequence[tuple[int, int]]], npt.NDArray[Any]]
 """Observations, shape (lanes, features), and (episode, step) of each lane -> actions for the environments, shape
 (lanes, …)."""
@@ -125,12 +128,12 @@ def _evaluate(
     seeds = evaluation_seeds(spec.evaluation.seed, episodes, first_episode=first_episode)
 
     def play() -> list[_Outcome]:
-        lanes = [_Lane(spec, keep_actions) for _ in range(min(MAX_LANES, episodes))]
+        tasks = _tasks(spec, min(MAX_LANES, episodes))
         try:
-            return _play(policy_in(lanes[0].env.action_space), lanes, seeds, first_episode)
+            game = _Game(tasks, seeds, first_episode, limit=spec.evaluation.max_episode_steps, keep=keep_actions)
+            return game.play(policy_in(tasks.action_space))
         finally:
-            for lane in lanes:
-                lane.env.close()
+            tasks.close()
 
     with undisturbed_randomness():
         outcomes = within(
@@ -153,89 +156,169 @@ def _evaluate(
     )
 
 
-def _play(policy: Policy, lanes: Sequence["_Lane"], seeds: Sequence[int], first_episode: int) -> list[_Outcome]:
-    """Return the outcome of each seed; a lane whose episode ended takes the next seed."""
-    outcomes: dict[int, _Outcome] = {}
-    waiting = iter(enumerate(seeds))
-    active = []
-    for lane, (episode, seed) in zip(lanes, waiting, strict=False):
-        lane.start(episode, seed)
-        active.append(lane)
-    while active:
-        places = [(first_episode + lane.episode, lane.steps) for lane in active]
-        # As the sampler's arrays in training: many an environment declares float32 and returns float64, which no
-        # network takes.
-        observations = np.stack([lane.observation for lane in active], dtype=np.float32, casting="unsafe")
-        actions = policy(observations, places)
-        still = []
-        for lane, action in zip(active, actions, strict=True):
-            if lane.step(action):
-                still.append(lane)
-                continue
-            outcomes[lane.episode] = _Outcome(total=lane.total, cut=lane.cut, actions=tuple(lane.actions))
-            following = next(waiting, None)
-            if following is not None:
-                lane.start(*following)
-                still.append(lane)
-        active = still
-    return [outcomes[episode] for episode in range(len(seeds))]
+class _Tasks(Protocol):
+    """Environments of which each plays an episode of its own."""
+
+    num_envs: int
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+
+    def reset(self, index: int, seed: int) -> npt.NDArray[Any]:
+        """Begin an episode of one environment and return its observation."""
+
+    def step(
+        self, chosen: Integers, actions: npt.NDArray[Any], observations: Floats
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        """Step some environments; return rewards, terminations, truncations, shape (chosen,), in double precision."""
+
+    def close(self) -> None:
+        """Close them."""
 
 
-class _Lane:
-    """One environment with the episode that it plays."""
+def _tasks(spec: StudySpec, number: int) -> _Tasks:
+    make = env_factory(spec.evaluated_environment)
+    envs = [make() for _ in range(number)]
+    return ClassicTasks(envs) if steps_together(make) else _OneByOne(envs)
 
-    def __init__(self, spec: StudySpec, keep_actions: int) -> None:
-        self.env = env_factory(spec.evaluated_environment)()
-        self._limit = spec.evaluation.max_episode_steps
-        self._keep_actions = keep_actions
 
-    def start(self, episode: int, seed: int) -> None:
-        self.episode, self.total, self.steps, self.cut = episode, 0.0, 0, False
-        self.actions: list[Any] = []
-        observation, _ = self._call("reset", lambda: self.env.reset(seed=seed))
-        self._see(observation)
+class _OneByOne:
+    """`_Tasks` of any environments."""
 
-    def step(self, action: Any) -> bool:
-        """Take one step and return whether the episode goes on."""
-        self.steps += 1
-        if self.episode < self._keep_actions:
-            self.actions.append(np.array(action))
-        observation, reward, terminated, truncated, _ = self._call("step", lambda: self.env.step(action))
-        self._see(observation)
-        self.total += float(reward)
-        if not np.isfinite(self.total):
-            raise self._not_finite("rewards", str(reward))
-        if terminated or truncated:
-            return False
-        self.cut = self.steps >= self._limit
-        return not self.cut
+    def __init__(self, envs: Sequence[gymnasium.Env]) -> None:
+        self._envs, self.num_envs = envs, len(envs)
+        self.observation_space, self.action_space = envs[0].observation_space, envs[0].action_space
 
-    def _see(self, observation: npt.NDArray[Any]) -> None:
-        if not np.isfinite(observation).all():
-            raise self._not_finite("observations", "nan or inf")
-        self.observation = observation
-
-    def _not_finite(self, what: str, got: str) -> TrialError:
-        where = "evaluation"
-        rule, got = f"{what} must be finite", f"{got} at step {self.steps} of episode {self.episode}"
-        return TrialError(where=where, rule=rule, got=got, fix="Correct the environment.", code="evaluation-not-finite")
-
-    def _call(self, what: str, function: Callable[[], Any]) -> Any:
+    def reset(self, index: int, seed: int) -> npt.NDArray[Any]:
         try:
-            return function()
+            observation, _ = self._envs[index].reset(seed=seed)
         except Exception as error:
-            got = f"{described(error)} at step {self.steps} of episode {self.episode}"
-            fix, code = "Correct the environment.", "evaluation-environment-failed"
-            raise TrialError(where="evaluation", rule=f"`{what}` must not fail", got=got, fix=fix, code=code) from error
+            raise _EnvironmentError("reset", index) from error
+        return self._checked(observation, index)
+
+    def step(
+        self, chosen: Integers, actions: npt.NDArray[Any], observations: Floats
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        rewards, terminated, truncated = [], [], []
+        for row, (index, action) in enumerate(zip(chosen.tolist(), actions, strict=True)):
+            try:
+                observation, reward, ends, cut, _ = self._envs[index].step(action)
+                rewards.append(float(reward))
+            except Exception as error:
+                raise _EnvironmentError("step", index) from error
+            # As the sampler's arrays in training: many an environment declares float32 and returns float64, which no
+            # network takes.
+            observations[row] = self._checked(observation, index)
+            terminated.append(bool(ends))
+            truncated.append(bool(cut))
+        return np.array(rewards), np.array(terminated), np.array(truncated)
+
+    def _checked(self, observation: Any, index: int) -> npt.NDArray[Any]:
+        if not np.isfinite(observation).all():
+            raise _NotFiniteError("observations", "nan or inf", index)
+        return np.asarray(observation)
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+
+class _EnvironmentError(Exception):
+    """(method, environment) that raised; why is its cause."""
+
+
+class _NotFiniteError(Exception):
+    """(what, got, environment) of a number that no evaluation can use."""
+
+
+class _Game:
+    """Plays the episodes; an environment whose episode ended takes the next seed."""
+
+    def __init__(self, tasks: _Tasks, seeds: Sequence[int], first_episode: int, *, limit: int, keep: int) -> None:
+        self._tasks, self._first, self._limit, self._keep = tasks, first_episode, limit, keep
+        self._waiting = iter(enumerate(seeds))
+        self._observations = np.empty((tasks.num_envs, *(tasks.observation_space.shape or ())), np.float32)
+        self._episodes = np.zeros(tasks.num_envs, np.int64)
+        self._steps = np.zeros(tasks.num_envs, np.int64)
+        self._totals = np.zeros(tasks.num_envs)
+        self._actions: dict[int, list[Any]] = {episode: [] for episode in range(min(keep, len(seeds)))}
+        self._outcomes: list[_Outcome | None] = [None] * len(seeds)
+
+    def play(self, policy: Policy) -> list[_Outcome]:
+        """Return the outcome of each seed."""
+        try:
+            active = np.array([index for index in range(self._tasks.num_envs) if self._start(index)])
+            while active.size:
+                active = active[self._advance(policy, active)]
+        except _EnvironmentError as error:
+            what, index = error.args
+            got = f"{described(error.__cause__)} at {self._place(index)}"  # type: ignore[arg-type]
+            where, rule, code = "evaluation", f"`{what}` must not fail", "evaluation-environment-failed"
+            raise TrialError(where=where, rule=rule, got=got, fix="Correct the environment.", code=code) from (
+                error.__cause__
+            )
+        except _NotFiniteError as error:
+            what, number, index = error.args
+            where, rule, code = "evaluation", f"{what} must be finite", "evaluation-not-finite"
+            got = f"{number} at {self._place(index)}"
+            raise TrialError(where=where, rule=rule, got=got, fix="Correct the environment.", code=code) from None
+        return [outcome for outcome in self._outcomes if outcome is not None]
+
+    def _start(self, index: int) -> bool:
+        """Begin the next episode in an environment; return whether there is one."""
+        following = next(self._waiting, None)
+        if following is None:
+            return False
+        self._episodes[index], seed = following
+        self._steps[index], self._totals[index] = 0, 0.0
+        self._observations[index] = self._tasks.reset(index, seed)
+        return True
+
+    def _advance(self, policy: Policy, active: Integers) -> npt.NDArray[np.bool_]:
+        """Take one step in the active environments; return which of them go on."""
+        episodes, steps = self._episodes[active], self._steps[active]
+        places = list(zip((self._first + episodes).tolist(), steps.tolist(), strict=True))
+        actions = policy(self._observations[active], places)
+        for episode, action in zip(episodes.tolist(), actions, strict=True) if self._actions else ():
+            if episode in self._actions:
+                self._actions[episode].append(np.array(action))
+        seen = np.empty((active.size, *self._observations.shape[1:]), np.float32)
+        self._steps[active] += 1
+        rewards, terminated, truncated = self._tasks.step(active, actions, seen)
+        self._observations[active] = seen
+        totals = self._totals[active] + rewards
+        self._totals[active] = totals
+        if not np.isfinite(totals).all():
+            wrong = int(np.flatnonzero(~np.isfinite(totals))[0])
+            raise _NotFiniteError("rewards", str(rewards[wrong]), int(active[wrong]))
+        ended = terminated | truncated
+        cut = ~ended & (self._steps[active] >= self._limit)
+        going: npt.NDArray[np.bool_] = ~(ended | cut)
+        for row in np.flatnonzero(~going).tolist():
+            episode = int(episodes[row])
+            self._outcomes[episode] = _Outcome(
+                total=float(totals[row]), cut=bool(cut[row]), actions=tuple(self._actions.pop(episode, ()))
+            )
+            going[row] = self._start(int(active[row]))
+        return going
+
+    def _place(self, index: int) -> str:
+        return f"step {self._steps[index]} of episode {self._episodes[index]}"
 
 
 def _greedy(module: RLModule, scale: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Policy:
     """Return the policy without exploration, its actions ready for the environment."""
-    distribution = module.get_inference_action_dist_cls()
+    distribution, layers = module.get_inference_action_dist_cls(), dense_layers(module)
+
+    def forward(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Compute what `forward_inference` computes, without RLlib's work around each layer."""
+        hidden = batch[Columns.OBS]
+        for layer in layers or ():
+            hidden = layer(hidden)
+        return {Columns.ACTION_DIST_INPUTS: hidden}
 
     def policy(observations: Floats, _: Sequence[tuple[int, int]]) -> npt.NDArray[Any]:
         with torch.inference_mode():
-            inputs = _inputs(module.forward_inference, observations)
+            inputs = _inputs(forward if layers else module.forward_inference, observations)
             actions = distribution.from_logits(inputs).to_deterministic().sample().numpy()
         return scale(actions)
 

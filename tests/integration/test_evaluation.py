@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -390,3 +391,13 @@ def test_the_command_plays_the_space_of_a_study_and_films_it(tmp_path: Path) -> 
     assert tuple(found["returns"]) == evaluate_random(spec()).returns
     assert (found["film"], (tmp_path / "film.gif").stat().st_size > 1000) == (str(tmp_path / "film.gif"), True)
     assert not (folder / "clips").exists()
+
+
+@pytest.mark.parametrize("env_id", ["Acrobot-v1", "Pendulum-v1"])
+def test_environments_stepped_in_arrays_play_what_they_play_one_by_one(
+    env_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space, _, module = build(env_id, episodes=80, evaluation__max_episode_steps=90)
+    together = evaluate(module, space, keep_actions=80)
+    monkeypatch.setattr(evaluation, "steps_together", lambda make: False)
+    assert replace(evaluate(module, space, keep_actions=80), eval_time_s=0) == replace(together, eval_time_s=0)

@@ -43,7 +43,7 @@ def network_of(module: RLModule) -> Network:
 
     Must be called anew when the module's parameters are replaced rather than changed in place.
     """
-    layers = _dense_layers(module)
+    layers = dense_layers(module)
     if layers is None:
         return _TorchNetwork(module)
     clip = float(module.pi.log_std_clip_param) if module.pi.clip_log_std else None
@@ -93,8 +93,8 @@ class _TorchNetwork:
             return outputs
 
 
-def _dense_layers(module: RLModule) -> list[torch.nn.Module] | None:
-    """Return the layers from observation to policy output when NumPy can evaluate all of them."""
+def dense_layers(module: RLModule) -> list[torch.nn.Module] | None:
+    """Return the layers from observation to policy output when NumPy can evaluate all of them, else None."""
     if type(module) is not DefaultPPOTorchRLModule or type(module.pi) is not TorchMLPHead:
         return None
     shared = hasattr(module.encoder, "encoder")
