@@ -199,7 +199,8 @@ def serves(env: gymnasium.Env) -> bool:
     """Return whether environments like this one can be stepped together, bit for bit as one by one."""
     inner = env.env if isinstance(env, TimeLimit) else env
     given = [] if inner.spec is None else [name for name in inner.spec.kwargs if name != "render_mode"]
-    return type(inner) in _TASKS and not given and inner.render_mode is None and _agrees(type(inner))
+    kind: Any = type(inner)
+    return kind in _TASKS and not given and inner.render_mode is None and _agrees(kind)
 
 
 @functools.cache
