@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from study.seams.rllib import option
 from study.trial.engine.learning.batches import Batch
 from study.trial.engine.learning.distributions import Categoricals
-from study.trial.engine.learning.encoders import NormalizedEncoder, normalizers_of
+from study.trial.engine.learning.encoders import NormalizedEncoder, StudyCatalog, normalizers_of
 from study.trial.engine.learning.lean_learner import (
     LeanPPOLearner,
     MinibatchLoss,
@@ -41,6 +42,8 @@ def fused_obstacle(config: PPOConfig) -> str | None:
         "the learner has a GPU": config.num_gpus_per_learner > 0,
         "observations are no vectors": len(config.observation_space.shape or ()) != 1,
         "the module is not RLlib's default one": spec is not None and spec.module_class not in (None, default),
+        "the networks are of a catalog of one's own": spec is not None
+        and spec.catalog_class not in (None, PPOCatalog, StudyCatalog),
         "the network has layer normalisation": bool(model.get("fcnet_use_layernorm")),
         f"an activation is none of {', '.join(_ACTIVATIONS)}": not activations <= set(_ACTIVATIONS),
         f"grad_clip_by is {config.grad_clip_by}": bool(config.grad_clip) and config.grad_clip_by != "global_norm",
