@@ -1,14 +1,19 @@
 """What no test may take from, or leave in, the account that runs it."""
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 LONG_FOLDERS = ("chaos", "e2e")
 """Their tests take long; `quick` marks those that the default run has all the same."""
+
+MOST_WORKERS = 4
+"""The tests that share one Ray follow one another, for as long as all others take on so many cores."""
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("any machine", deadline=None)
@@ -42,6 +47,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
         if folder in LONG_FOLDERS and item.get_closest_marker("quick") is None:
             item.add_marker("minutes")
+
+
+class ByFile(LoadFileScheduling):
+    """The tests of a file go to one worker, those of all files that share the Ray of `tests/integration` too."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "Ray" if file in self.files_with_ray else file
+
+    @functools.cached_property
+    def files_with_ray(self) -> set[str]:
+        files = Path(__file__).parent.glob("integration/test_*.py")
+        return {str(file.relative_to(self.config.rootpath)) for file in files if "local_ray" in file.read_text()}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
+    return ByFile(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Use a worker a core for whole folders; files and tests by name, and long tests, run in pytest's own process."""
+    folders = all(Path(argument).is_dir() for argument in config.args)
+    short = "not minutes" in config.getoption("markexpr")
+    return min(len(os.sched_getaffinity(0)), MOST_WORKERS) if folders and short else 0
 
 
 @pytest.fixture(scope="session")
