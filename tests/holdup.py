@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ from study.records.records import (
     Timing,
     TrialBuilt,
     TrialEnded,
-    TrialStarted,
     read_lines,
 )
 from study.records.request import TrialRequest, digest_of
@@ -282,15 +281,6 @@ def write_records(folder: StudyFolder, records: Iterable[Record], *, chained: bo
         lines.append(orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE))
         head = following(head, lines[-1])
     folder.records.write_bytes(b"".join(lines))
-
-
-def trials_of(records: Sequence[Record], **wanted: Any) -> list[int]:
-    """Return the trials whose `trial_started` has the wanted values."""
-    return [
-        record.trial
-        for record in records
-        if isinstance(record, TrialStarted) and all(getattr(record, name) == value for name, value in wanted.items())
-    ]
 
 
 def winner_setting(folder: StudyFolder, scale: int) -> dict[str, Value]:

@@ -34,6 +34,7 @@ def test_the_replay_in_the_protocol_s_page_is_that_of_the_table():
     assert "\n".join(rows) in PROTOCOL, "paste the output of `python -m study replay analysis/example_table`"
 
 
+@pytest.mark.minutes  # the golden files have the same certificate
 def test_the_certificate_of_the_example_follows_from_its_records():
     verify(ANALYSIS / "example_study")
 

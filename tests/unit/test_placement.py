@@ -23,7 +23,6 @@ from tests.unit.test_conductor import Session
 CLUSTER = ClusterShape(
     nodes=tuple(NodeShape(address=name, num_cpus=4, physical_cpus=4, memory_mb=64_000) for name in ("n0", "n1"))
 )
-ALL = [1, 2, 4]
 
 
 def place(process, number, host, *runners):
