@@ -22,6 +22,7 @@ WIDTH = 110
 """Columns of what is written."""
 _KEPT = ("environment", "algorithm", "model", "runner", "learner", "standardization", "budget", "evaluation")
 """Sections of a space that a setting needs beside its numbers."""
+_SCORES = ("floor", "reference", "target")
 _ENVIRONMENT = ("id", "kwargs", "floor", "reference", "target", "max_episode_steps", "backend", "step_wait_ms")
 """Keys of `environment` that a plain script can do, or that training does not need."""
 
@@ -58,9 +59,18 @@ def space_file(
         seeds: Of its trials.
     """
     content = spec.to_json()
+    kept = {name: content[name] for name in _KEPT if content[name] is not None}
+    if spec.config is not None:
+        # What the script says is not said again: its environment, algorithm and network.
+        scores = {
+            name: value for name, value in kept.pop("environment").items() if name in _SCORES and value is not None
+        }
+        del kept["algorithm"], kept["model"]
+        own = {name: content[name] for name in ("config", "config_args", "config_kwargs") if content[name]}
+        kept = {**own, **({"environment": scores} if scores else {}), **kept}
     space: dict[str, Any] = {
         "description": description,
-        **{name: content[name] for name in _KEPT if content[name] is not None},
+        **kept,
         "parameters": dict(setting),
         "search": {"sampler": "grid", "seeds": list(seeds)},
         "resources": content["resources"],

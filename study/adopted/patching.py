@@ -1,0 +1,302 @@
+"""A trial's values back in the person's own script: as a patch of a few lines, or as lines to add. Reads text; no Ray.
+
+A value is replaced where the script gives it as a literal: an argument of `config.training(...)` or
+`config.env_runners(...)`, or an assignment to an attribute. What the script leaves to RLlib is added to such a call.
+The patched script is then read as any script is: it counts only if its configuration has the trial's values, and no
+other value has changed.
+"""
+
+import ast
+import difflib
+import hashlib
+import importlib.util
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from study.adopted.reading import Target, read_script
+from study.cluster.environment import environment
+from study.errors import RecordError, SpaceError
+from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
+from study.space.script import ScriptFacts
+from study.space.spec import StudySpec
+
+RUNNERS, TRAINING = "env_runners", "training"
+"""Methods of RLlib's configuration that take what a study varies."""
+_OF_RUNNERS = {SCALE: SCALE, "num_envs_per_env_runner": "num_envs_per_env_runner", FRAGMENT: "rollout_fragment_length"}
+"""Our parameter -> argument of `env_runners`."""
+_SIZES = ("train_batch_size", "minibatch_size")
+"""Parameters that RLlib takes for one learner."""
+_BATCHES = ("train_batch_size_per_learner", "train_batch_size")
+"""RLlib's names of the batch size, of which a script may use either."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A value that differs from the script's.
+
+    Attributes:
+        parameter: Our name of it.
+        method: Method of RLlib's configuration that takes it.
+        names: Its argument there; where it has two names, the usual one first.
+        value: The trial's value, as RLlib takes it.
+    """
+
+    parameter: str
+    method: str
+    names: tuple[str, ...]
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patched:
+    """A script with a trial's values.
+
+    Attributes:
+        file: The script.
+        before: Its text.
+        after: Its text with the values; None where they could not be put into it.
+        changes: What differs from the script.
+        why: Why they could not; or why nobody has read the patched script again.
+    """
+
+    file: Path
+    before: str
+    after: str | None
+    changes: tuple[Change, ...]
+    why: str = ""
+
+    @property
+    def diff(self) -> str:
+        """The difference as a unified diff, which `patch -p1` and `git apply` take."""
+        name = self.file.name
+        lines = (self.before.splitlines(keepends=True), (self.after or "").splitlines(keepends=True))
+        return "".join(difflib.unified_diff(*lines, fromfile=f"a/{name}", tofile=f"b/{name}"))
+
+    @property
+    def lines(self) -> str:
+        """The same as calls that a person adds where the configuration is complete."""
+        calls = []
+        for method in (RUNNERS, TRAINING):
+            given = [f"{each.names[0]}={each.value!r}" for each in self.changes if each.method == method]
+            if given:
+                calls.append(f"config.{method}({', '.join(given)})\n")
+        return "".join(calls)
+
+
+def patched_script(spec: StudySpec, setting: Mapping[str, Value], *, may_run: bool) -> Patched:
+    """Return a study's script with the values of one of its trials.
+
+    Args:
+        spec: The space, which names a script.
+        setting: Every parameter that the trial was given, the scale included.
+        may_run: Whether the patched script may be run, up to where it would train, to see that it has the values.
+
+    Raises:
+        SpaceError: There is no such script.
+        RecordError: It is not the one that the study was started with.
+    """
+    facts, file = spec.script, _file_of(spec)
+    assert facts is not None
+    content = file.read_bytes()
+    if hashlib.sha256(content).hexdigest() != facts.source.sha256:
+        rule, fix = "must be the script that the study was started with", "Restore it."
+        raise RecordError(where=str(file), rule=rule, got="another text", fix=fix, code="script-has-changed")
+    before, learners = content.decode(), 1
+    while True:
+        changes = changes_of(spec, setting, learners=learners)
+        patched = _patched(file, before, changes)
+        if patched.after is None:
+            return patched
+        if not may_run:
+            return replace(patched, why="nobody has read it again: the study was not started here")
+        try:
+            found = _read_again(spec, file, patched.after)
+        except SpaceError as error:
+            why = f"the patched script cannot be read: {' '.join(str(error).split())[:300]}"
+            return replace(patched, after=None, why=why)
+        if learners == 1 and (learners := _learners(changes, found)) > 1:
+            continue  # the script has so many, and its sizes are those of one
+        why = ", ".join(_unlike(facts, found, changes, learners))
+        return patched if not why else replace(patched, after=None, why=f"something else in it decides: {why}")
+
+
+def _patched(file: Path, before: str, changes: tuple[Change, ...]) -> Patched:
+    after = before
+    for change in changes:
+        text = _with_value(after, change)
+        if text is None:
+            why = f"it has no literal for {change.method}({change.names[0]}=…), and no call to add it to"
+            return Patched(file=file, before=before, after=None, changes=changes, why=why)
+        after = text
+    return Patched(file=file, before=before, after=after, changes=changes)
+
+
+def changes_of(spec: StudySpec, setting: Mapping[str, Value], *, learners: int = 1) -> tuple[Change, ...]:
+    """Return what of a trial's setting differs from its script, which has so many learners."""
+    assert spec.script is not None
+    own = spec.script.defaults
+    found = []
+    for name, value in setting.items():
+        if (name in own and own[name] == value) or name == END_FRACTION:
+            continue
+        if name in _OF_RUNNERS:
+            found.append(Change(parameter=name, method=RUNNERS, names=(_OF_RUNNERS[name],), value=value))
+        elif name == "train_batch_size":  # RLlib's sizes are those of one learner
+            found.append(Change(parameter=name, method=TRAINING, names=_BATCHES, value=int(value) // learners))
+        elif name == "minibatch_size":
+            found.append(Change(parameter=name, method=TRAINING, names=(name,), value=int(value) // learners))
+        elif name in PARAMETERS:
+            found.append(Change(parameter=name, method=TRAINING, names=(attribute(name),), value=value))
+            if name == "kl_coeff" and own.get(name) == 0:
+                found.append(Change(parameter="use_kl_loss", method=TRAINING, names=("use_kl_loss",), value=True))
+    fraction = setting.get(END_FRACTION, 1.0)
+    if fraction != 1:
+        schedule = [[0, setting["lr"]], [spec.budget.env_steps, setting["lr"] * fraction]]
+        found = [each for each in found if each.parameter != "lr"]
+        found.append(Change(parameter="lr", method=TRAINING, names=("lr",), value=schedule))
+    order = [*PARAMETERS, "use_kl_loss"]
+    return tuple(sorted(found, key=lambda each: (each.method != RUNNERS, order.index(each.parameter))))
+
+
+def _file_of(spec: StudySpec) -> Path:
+    target = Target.parse(str(spec.config))
+    if target.file is not None:
+        return target.file
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = importlib.util.find_spec(target.module)
+    except ModuleNotFoundError:
+        found = None
+    finally:
+        sys.path.pop(0)
+    if found is None or found.origin is None:
+        rule, fix = "the script must be there", "Start in the folder in which the study was started."
+        raise SpaceError.of(
+            "command line", where="config", rule=rule, got=target.module, fix=fix, code="no-such-script"
+        )
+    return Path(found.origin)
+
+
+# --- the text ----------------------------------------------------------------------------------------------------
+
+
+def _with_value(text: str, change: Change) -> str | None:
+    """Return the text with a value in it; None where there is no place for it."""
+    tree = ast.parse(text)
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == change.method
+    ]
+    literals = [
+        keyword.value
+        for call in calls
+        for keyword in call.keywords
+        if keyword.arg in change.names and _is_literal(keyword.value)
+    ]
+    literals += [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and _is_literal(node.value)
+        and any(isinstance(target, ast.Attribute) and target.attr in change.names for target in node.targets)
+    ]
+    if literals:
+        last = max(literals, key=lambda node: (node.lineno, node.col_offset))
+        return _replaced(text, last, repr(change.value))
+    named = [keyword for call in calls for keyword in call.keywords if keyword.arg in change.names]
+    if named or not calls:  # an expression of the script's own decides
+        return None
+    call = max(calls, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
+    return _added(text, call, f"{change.names[0]}={change.value!r}")
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except ValueError:
+        return False
+    return True
+
+
+def _replaced(text: str, node: ast.expr, value: str) -> str:
+    start, end = _places(text, node)
+    return text[:start] + value + text[end:]
+
+
+def _added(text: str, call: ast.Call, argument: str) -> str:
+    """Return the text with one more argument behind the last one of a call."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if not given:
+        _, end = _places(text, call)
+        return text[: end - 1] + argument + text[end - 1 :]
+    last = max(given, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
+    _, end = _places(text, last)
+    line = text.splitlines()[(last.lineno) - 1]
+    first_of = max(
+        (keyword for keyword in call.keywords if keyword.value is last),
+        key=lambda keyword: keyword.lineno,
+        default=None,
+    )
+    begins = first_of is not None and line[: first_of.col_offset].strip() == "" and first_of.lineno == last.lineno
+    between = f",\n{line[: len(line) - len(line.lstrip())]}" if begins else ", "
+    return text[:end] + between + argument + text[end:]
+
+
+def _places(text: str, node: ast.expr) -> tuple[int, int]:
+    """Return where a node begins and ends, in characters; Python's own columns are bytes."""
+    lines = text.splitlines(keepends=True)
+
+    def place(line: int, column: int) -> int:
+        return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
+
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    return place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset)
+
+
+# --- whether it is true -------------------------------------------------------------------------------------------
+
+
+def _read_again(spec: StudySpec, file: Path, after: str) -> ScriptFacts:
+    """Return the facts of a patched script, which is run from a folder of its own, up to where it would train."""
+    name = Target.parse(str(spec.config)).name
+    with tempfile.TemporaryDirectory(prefix="study-patch-") as folder:
+        copy = Path(folder) / file.name
+        copy.write_text(after)
+        beside = os.pathsep.join(filter(None, [str(file.parent), os.environ.get("PYTHONPATH")]))
+        with environment({"PYTHONPATH": beside}):
+            args, text = shlex.split(spec.config_args), f"{copy}:{name}" if name else str(copy)
+            return read_script(text, args=args, kwargs=spec.config_kwargs).adopted.facts
+
+
+def _learners(changes: tuple[Change, ...], found: ScriptFacts) -> int:
+    """Return how many times a size of one learner is in that of the whole."""
+    for change in changes:
+        if change.parameter in _SIZES and found.values.get(change.parameter):
+            whole, rest = divmod(found.values[change.parameter], change.value)
+            return whole if rest == 0 else 1
+    return 1
+
+
+def _unlike(facts: ScriptFacts, found: ScriptFacts, changes: tuple[Change, ...], learners: int) -> Iterator[str]:
+    """Yield what is not as it should be in the configuration of a patched script."""
+    changed = {change.parameter for change in changes}
+    for name in sorted({*facts.values, *found.values} - changed):
+        if facts.values.get(name) != found.values.get(name):
+            yield f"{name} is {found.values.get(name)}, was {facts.values.get(name)}"
+    for change in changes:
+        got, wanted = found.values.get(change.parameter), change.value
+        if isinstance(wanted, list):
+            if change.parameter not in found.schedules:
+                yield f"{change.parameter} is {got}, must be a schedule"
+        elif change.parameter in PARAMETERS:
+            wanted *= learners if change.parameter in _SIZES else 1
+            if got != wanted:
+                yield f"{change.parameter} is {got}, must be {wanted}"

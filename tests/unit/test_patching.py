@@ -1,0 +1,153 @@
+"""A trial's values in the person's own script: what is replaced, what is added, and what is left to the person."""
+
+import hashlib
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.adopted.patching import Change, _with_value, changes_of, patched_script
+from study.errors import RecordError
+from study.space.parsing import parse_space
+from study.space.script import ScriptFacts, ScriptSource
+from study.space.space_file import Source
+from study.space.spec import StudySpec
+
+SCRIPT = """#!/usr/bin/env python
+from ray.rllib.algorithms.ppo import PPOConfig
+
+config = (
+    PPOConfig()
+    .environment("CartPole-v1")
+    .env_runners(num_env_runners=1)
+    .training(
+        lr=3e-4,  # \u00fcberlegt
+        train_batch_size_per_learner=2_000,
+        gamma=0.98,
+    )
+)
+
+if __name__ == "__main__":
+    config.build_algo().train()
+"""
+
+
+def facts_of(text: str, **values: Any) -> ScriptFacts:
+    of_rllib = {"lambda": 1.0, "clip_param": 0.3, "vf_clip_param": 10.0, "kl_coeff": 0.2, "kl_target": 0.01}
+    of_rllib |= {"entropy_coeff": 0.0, "vf_loss_coeff": 1.0, "grad_clip": None, "num_epochs": 30}
+    given = {**of_rllib, "num_env_runners": 1, "train_batch_size": 2000, "lr": 3e-4, "gamma": 0.98}
+    source = ScriptSource(file="my_train.py", sha256=hashlib.sha256(text.encode()).hexdigest())
+    return ScriptFacts(
+        source=source,
+        found_as="module level",
+        algorithm="PPO",
+        base_algorithm="PPO",
+        environment="CartPole-v1",
+        values={**given, "minibatch_size": 128, "num_envs_per_env_runner": 1, **values},
+    )
+
+
+def study_of(folder: Path, text: str = SCRIPT, **values: Any) -> tuple[StudySpec, dict[str, Any]]:
+    """Return the space of a script that is written to a folder, and the setting with the script's own values."""
+    file = folder / "my_train.py"
+    file.write_text(text)
+    facts = facts_of(text, **values)
+    content = {
+        "config": str(file),
+        "script": facts.model_dump(mode="json"),
+        "environment": {"floor": 0, "reference": 500, "target": 450},
+        "parameters": {"num_env_runners": [1, 2], "lr": {"low": 1e-5, "high": 1e-2}},
+        "budget": {"env_steps": 20_000},
+        "search": {"num_trials": 4},
+    }
+    return parse_space(Source(name="test", content=content, lines={})), dict(facts.defaults)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("c.training(lr=3e-4)", "c.training(lr=0.01)"),
+        ("c.training(gamma=0.9)", "c.training(gamma=0.9, lr=0.01)"),
+        ("c.training()", "c.training(lr=0.01)"),
+        ("c.lr = 3e-4", "c.lr = 0.01"),
+        ("c.training(lr=[[0, 1.0], [10, 0.1]])", "c.training(lr=0.01)"),
+        ("é = 1; c.training(lr=1, gamma=2)", "é = 1; c.training(lr=0.01, gamma=2)"),
+        ("c.training(\n    gamma=0.9,\n)", "c.training(\n    gamma=0.9,\n    lr=0.01,\n)"),
+        ("c.training(lr=1)\nc.training(lr=2)", "c.training(lr=1)\nc.training(lr=0.01)"),
+        ("c.training(lr=args.lr)", None),
+        ("c = {'lr': 1}", None),
+    ],
+)
+def test_where_a_value_goes(text: str, expected: str | None) -> None:
+    change = Change(parameter="lr", method="training", names=("lr",), value=0.01)
+    assert _with_value(text, change) == expected
+
+
+@pytest.mark.minutes
+def test_the_patch_is_a_few_lines_that_patch_takes_and_that_say_what_the_trial_had(tmp_path: Path) -> None:
+    spec, own = study_of(tmp_path)
+    patched = patched_script(spec, {**own, "num_env_runners": 2, "lr": 0.01, "num_epochs": 7}, may_run=True)
+    assert patched.why == ""
+    assert [(each.method, *each.names, each.value) for each in patched.changes] == [
+        ("env_runners", "num_env_runners", 2),
+        ("training", "lr", 0.01),
+        ("training", "num_epochs", 7),
+    ]
+    changed = [line for line in patched.diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    assert changed == [
+        "-    .env_runners(num_env_runners=1)",
+        "+    .env_runners(num_env_runners=2)",
+        "-        lr=3e-4,  # \u00fcberlegt",
+        "+        lr=0.01,  # \u00fcberlegt",
+        "+        num_epochs=7,",
+    ]
+    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=patched.diff, text=True, check=True)
+    assert (tmp_path / "my_train.py").read_text() == patched.after
+
+
+@pytest.mark.minutes
+def test_a_batch_is_that_of_one_learner_of_the_script_s(tmp_path: Path) -> None:
+    text = SCRIPT.replace(".training(", ".learners(num_learners=2)\n    .training(")
+    spec, own = study_of(tmp_path, text, train_batch_size=4000, minibatch_size=256)
+    patched = patched_script(spec, {**own, "train_batch_size": 6000}, may_run=True)
+    assert patched.why == ""
+    assert "train_batch_size_per_learner=3000," in patched.diff
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (SCRIPT.replace("lr=3e-4", "lr=float('3e-4')"), r"no literal for training\(lr="),
+        pytest.param(
+            SCRIPT.replace("if __name__", "config.lr = float('3e-4')\nif __name__"),
+            r"something else in it decides: lr is 0\.0003, must be 0\.01",
+            marks=pytest.mark.minutes,
+        ),
+    ],
+)
+def test_what_the_script_computes_is_left_to_the_person_as_lines_to_add(text: str, why: str, tmp_path: Path) -> None:
+    spec, own = study_of(tmp_path, text)
+    patched = patched_script(spec, {**own, "num_env_runners": 2, "lr": 0.01}, may_run=True)
+    assert patched.after is None
+    assert re.search(why, patched.why), patched.why
+    assert patched.lines == "config.env_runners(num_env_runners=2)\nconfig.training(lr=0.01)\n"
+
+
+def test_a_script_that_was_changed_is_refused_and_one_that_must_not_run_is_not_run(tmp_path: Path) -> None:
+    text = f"open({str(tmp_path / 'mark')!r}, 'w')\n{SCRIPT}"
+    spec, own = study_of(tmp_path, text)
+    patched = patched_script(spec, {**own, "lr": 0.01}, may_run=False)
+    assert "not started here" in patched.why
+    assert "lr=0.01" in str(patched.after)
+    assert not (tmp_path / "mark").exists()
+    (tmp_path / "my_train.py").write_text(SCRIPT + "# more\n")
+    with pytest.raises(RecordError, match="another text"):
+        patched_script(spec, own, may_run=False)
+
+
+def test_a_learning_rate_that_falls_becomes_rllib_s_schedule(tmp_path: Path) -> None:
+    spec, own = study_of(tmp_path)
+    (change,) = changes_of(spec, {**own, "lr_end_fraction": 0.1})
+    assert change.value == [[0, 3e-4], [20_000, pytest.approx(3e-5)]]
