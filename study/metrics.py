@@ -69,6 +69,8 @@ OF_ITERATIONS: Mapping[str, Sum] = MappingProxyType(
 OF_TRIALS = tuple(metric.name for metric in _ALL if metric.grain in ("trial", "row") or metric.of_trial is not None)
 """Every recorded quantity that is a column of a table of trials."""
 
+CUSTOM = "custom/"
+"""Before the name of a metric that a person's own script logs: recorded with each iteration, in no table."""
 WARMUP_ITERATIONS = 1
 """Left out of a trial's env_steps_per_s: the first iteration pays for lazy initialisation."""
 FINAL_SHARE = 0.1

@@ -50,7 +50,7 @@ class Candidate:
     """Values of the parameters that differ in the study; the rest is the same for all."""
     final_return: Estimate
     score: float
-    """Mean over the runs, a failed one being 0."""
+    """Mean over the runs, a failed one being 0; of a study without scores, minus the share of failed runs."""
     num_solved: int | None
     """Runs that ended at the target; None where no target is known."""
     steps: float
@@ -77,7 +77,7 @@ def search_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: flo
         return nothing_yet(data, "which setting learns best: no trial has ended with a return.")
     best = found[0]
     by_scale = {each.num_env_runners: each for each in reversed(found)}
-    target = data.spec.target if data.spec is not None else None
+    target = data.spec.environment.target if data.spec is not None else None
     workload = main_workload(rows)
     return Answer(
         kind=data.kind,
@@ -104,7 +104,8 @@ def candidates(data: StudyData, rows: Iterable[Row]) -> list[Candidate]:
     runs = learning_runs(data.runs)
     varying = [name for name in PARAMETERS if name != SCALE and name in runs and runs[name].nunique() > 1]
     shown = varying or [name for name in ("train_batch_size", "lr") if name in runs and runs[name].notna().any()]
-    target = data.spec.target if data.spec is not None else None
+    target = data.spec.environment.target if data.spec is not None else None
+    scored = data.spec is None or data.spec.is_scored
     found = []
     for setting in settings_of(data.runs, most=MOST_SETTINGS, small=small_scale(data)):
         some = setting.runs
@@ -119,7 +120,7 @@ def candidates(data: StudyData, rows: Iterable[Row]) -> list[Candidate]:
                 num_env_runners=setting.num_env_runners,
                 setting={name: some[name].iloc[0] for name in shown if pd.notna(some[name].iloc[0])},
                 final_return=value,
-                score=float(scores.mean()),
+                score=float(scores.mean()) if scored else -float(failed.mean()),
                 num_solved=None
                 if target is None
                 else int((~failed & (some["final_return"] >= target)).fillna(False).sum()),

@@ -19,8 +19,7 @@ from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from study.seams.rllib import option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
 from study.space.script import OwnPart, Refusal, ScriptFacts, ScriptSource
-from study.trial.engine.learning.lean_learner import lean_obstacle
-from study.trial.engine.sampling.batched_runner import batched_obstacle
+from study.trial.adopted import learner_obstacle, runner_obstacle
 
 OFFLINE = ("BC", "CQL", "IQL", "MARWIL")
 """RLlib's algorithms that learn from recorded data alone."""
@@ -81,8 +80,8 @@ def facts_of(
         stop=_plain(dict(stop)),
         evaluation=_plain(_evaluation(config)),
         refusals=refusals,
-        runner_obstacle="" if refusals else _obstacle(batched_obstacle, config, spaces),
-        learner_obstacle="" if refusals else _obstacle(lean_obstacle, config, spaces),
+        runner_obstacle="" if refusals else _obstacle(runner_obstacle, config, spaces),
+        learner_obstacle="" if refusals else _obstacle(learner_obstacle, config, spaces),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which code of the user's own an environment consists of, and how it gets to nodes that do not have it. No Ray.
+"""Which code of the user's own a study needs, and how it gets to nodes that do not have it. No Ray.
 
 A space names `module:Class`. Where that module is no installed one, it and the modules beside it that it has imported
 travel to every node of a joined cluster. What is installed on this machine must be installed on every node.
@@ -116,6 +116,16 @@ def own_module_names() -> tuple[str, ...]:
     return tuple(name for name in sorted(loaded) if _own(name))
 
 
+def modules_beside(folder: Path | None, names: Sequence[str]) -> tuple[OwnModule, ...]:
+    """Return the user's own modules of these names that lie in a folder: what a script imports from beside itself."""
+    if folder is None:
+        found = (_own(name) for name in names)
+        return tuple(each for each in found if each is not None)
+    places = ((name, [folder / name, folder / f"{name}.py"]) for name in names)
+    existing = ((name, next((path for path in paths if path.exists()), None)) for name, paths in places)
+    return tuple(OwnModule(name=name, paths=(path.resolve(),)) for name, path in existing if path is not None)
+
+
 def runtime_env(modules: Sequence[OwnModule]) -> dict[str, Any] | None:
     """Return Ray's runtime environment that brings modules to every node, None where there are none.
 
@@ -128,7 +138,7 @@ def runtime_env(modules: Sequence[OwnModule]) -> dict[str, Any] | None:
             large = f"Keep data elsewhere, name it in the package's {IGNORE_FILE}"
             fix = large if module.is_large else "Make it a folder with an __init__.py"
             raise ClusterError(
-                where="environment.id",
+                where=f"module '{module.name}'",
                 rule=f"what nodes get of module '{module.name}' {rule}",
                 got=got,
                 fix=f"{fix}, or install '{module.name}' on every node.",

@@ -119,6 +119,7 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         rule, fix = "`spec` and `digest` must agree", "Restore it from a backup, or start a new study with --name."
         raise RecordError(where=where, rule=rule, got="a file that was changed", fix=fix, code="spec-and-digest-differ")
     if identity.digest != spec.digest():
+        _check_script(folder, identity, spec)
         different = ", ".join(_differences(identity.spec, spec.to_json())) or "defaults of another version"
         rule, got = "a resume needs the space that the study was started with", f"other values of {different}"
         noted = f"Repeat the options of its first start (they are noted at the top of {folder.space_file})"
@@ -138,6 +139,26 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
             fix, code = f"Drop the option; `{command}` makes a copy elsewhere.", "study-keeps-its-mirrors"
             raise RecordError(where=option, rule=rule, got=got, fix=fix, code=code)
     return identity
+
+
+def _check_script(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec) -> None:
+    """Refuse a script that is not the one that the study was started with.
+
+    Raises:
+        RecordError: Says what changed.
+    """
+    before, now = identity.spec.get("script"), spec.to_json().get("script")
+    if not before or not now or before == now or identity.spec.get("config") != spec.config:
+        return
+    changed = list(_differences(before, now))
+    facts = [name for name in changed if not name.startswith("source.")] or ["text that changes none of its facts"]
+    raise RecordError(
+        where=str(folder.path),
+        rule="a resume needs the script that the study was started with",
+        got=f"another {now['source']['file']}: {', '.join(facts)}",
+        fix="Restore the script, or start a new study with --name.",
+        code="script-has-changed",
+    )
 
 
 def _taken_over(folder: StudyFolder, identity: StudyIdentity, options: RunOptions) -> StudyIdentity:

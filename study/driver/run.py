@@ -2,15 +2,19 @@
 
 import contextlib
 import json
+import os
 import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
+from study.adopted.facts import Adopted
+from study.adopted.loading import adopted_by
 from study.cluster.address import resolve_address
 from study.cluster.connection import RayWatch, joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
-from study.cluster.shipping import own_modules, runtime_env
+from study.cluster.environment import environment
+from study.cluster.shipping import OwnModule, modules_beside, own_modules, runtime_env
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Conductor, Display
 from study.driver.opening import (
@@ -23,7 +27,7 @@ from study.driver.opening import (
     write_identity,
 )
 from study.driver.signals import StopSignals
-from study.errors import ExitCode, RecordError, TrackingError
+from study.errors import ExitCode, RecordError, SpaceError, TrackingError
 from study.mirrors.base import MirrorReport
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MIRRORS, MirrorProcess
@@ -104,16 +108,20 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
     """
     folder = StudyFolder(options.out / options.name)
     resumed = is_resumed(folder, options)
-    with display.busy(f"Trying the environment {spec.environment.id}"):
-        spaces = probe_study(spec, options.space)
+    adopted, spaces = None, None
+    if spec.script is not None:
+        adopted = _adopted(spec)  # its environment was made when it was read
+    else:
+        with display.busy(f"Trying the environment {spec.environment.id}"):
+            spaces = probe_study(spec, options.space)
     identity = resumed_identity(unpacked(folder), spec, options) if resumed else new_identity(spec, options)
     address = resolve_address(options.address)
     shape = private_shape(spec) if address is None else None
     if address is not None:
-        runtime_env(own_modules(spec.environment))  # refuse before anything is written
+        runtime_env(modules_of(spec, adopted))  # refuse before anything is written
     if shape is not None:
         make_plan(spec, shape)  # refuse before anything is written
-    if spec.rllib:
+    if spec.rllib and spaces is not None:
         for fallback in check_overrides(spec, spaces, shape):
             display.note(fallback)
     if not resumed:
@@ -126,8 +134,29 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
         if options.tensorboard:
             folder.make_tensorboard()  # before the identity: what was asked for outlives a kill in between
         write_identity(folder, identity, options, resumed=resumed, note=display.note)
-        session = _Session(spec, folder, identity, options, display, address, spaces, signals)
+        session = _Session(spec, folder, identity, options, display, address, spaces, adopted, signals)
         return session.run(stack, insist_on_mlflow=not resumed)
+
+
+def _adopted(spec: StudySpec) -> Adopted:
+    """Return the script of a space, which must be the one that the space was read with.
+
+    Raises:
+        SpaceError: It cannot be read, or has changed.
+    """
+    adopted = adopted_by(spec)
+    assert adopted is not None
+    if adopted.facts != spec.script:
+        rule, fix = "the script must stay as it was when the space was read", "Start again."
+        raise SpaceError.of(adopted.facts.source.file, where="config", rule=rule, fix=fix, code="script-has-changed")
+    return adopted
+
+
+def modules_of(spec: StudySpec, adopted: Adopted | None) -> tuple[OwnModule, ...]:
+    """Return the modules of a person's own that the trials of a study import."""
+    if adopted is None:
+        return own_modules(spec.environment)
+    return modules_beside(adopted.folder, adopted.imported)
 
 
 def _not_shorter(spec: StudySpec, num_trials: int) -> StudySpec:
@@ -184,7 +213,8 @@ class _Session:
         options: RunOptions,
         display: Display,
         address: str | None,
-        spaces: Spaces,
+        spaces: Spaces | None,
+        adopted: Adopted | None,
         signals: StopSignals,
     ) -> None:
         self._spec, self._folder, self._identity = spec, folder, identity
@@ -193,7 +223,7 @@ class _Session:
         self._deadline = None if budget is None else time.monotonic() + budget
         self._signals = signals
         self._mirrors: list[MirrorProcess] = []
-        self._own_modules = own_modules(spec.environment)
+        self._adopted, self._own_modules = adopted, modules_of(spec, adopted)
 
     def run(self, stack: contextlib.ExitStack, *, insist_on_mlflow: bool) -> StudyResult:
         """Run until the plan is complete or the study is stopped."""
@@ -213,7 +243,7 @@ class _Session:
             plan = make_plan(self._spec, shape, ledger.decisions)
             for remark in remarks(self._spec, plan):
                 self._display.note(remark)
-            if self._spec.rllib and self._address is not None:
+            if self._spec.rllib and self._spaces is not None and self._address is not None:
                 check_overrides(self._spec, self._spaces, shape)  # anew: only now is it known what is emulated
             if not insist_on_mlflow:
                 self._await_mirrors(insist=False)
@@ -288,6 +318,9 @@ class _Session:
         with contextlib.ExitStack() as stack:
             if self._address is None:
                 num_cpus = private_shape(self._spec).num_cpus
+                if self._adopted is not None and self._adopted.folder is not None:  # Ray's processes inherit it
+                    path = os.pathsep.join(filter(None, [str(self._adopted.folder), os.environ.get("PYTHONPATH")]))
+                    stack.enter_context(environment({"PYTHONPATH": path}))
                 with self._display.busy(f"Starting a private Ray with {count(num_cpus, 'CPU')}"):
                     shape = stack.enter_context(private_ray(num_cpus=num_cpus, verbose=verbose))
             else:
@@ -320,9 +353,10 @@ class _Session:
         """
         while not conductor.exhausted or conductor.part_ended:
             reuse = conductor.begin_part()
+            script = None if self._adopted is None else self._adopted.pickled
             with self._display.live(conductor), tune_storage() as storage:
                 try:
-                    _tuner(conductor, storage, self._signals, self._display, reuse=reuse).fit()
+                    _tuner(conductor, storage, self._signals, self._display, reuse=reuse, script=script).fit()
                 except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
                     reason = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
                     self._display.note(reason)
@@ -334,7 +368,15 @@ class _Session:
         return conductor.exhausted
 
 
-def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: Display, *, reuse: bool) -> Any:
+def _tuner(
+    conductor: Conductor,
+    storage: str,
+    stopping: StopSignals,
+    display: Display,
+    *,
+    reuse: bool,
+    script: bytes | None,
+) -> Any:
     from ray import tune
 
     from study.driver.searcher import StudyCallback, StudySearcher, StudyStopper
@@ -347,7 +389,7 @@ def _tuner(conductor: Conductor, storage: str, stopping: StopSignals, display: D
         varied = None if learners is None else spec_of(conductor.spec, "study", num_learners=int(learners))
         spec = json.dumps(varied.to_json()) if varied else specs[started.variant]
         group = conductor.timing_group_of(started.trial) if conductor.design.times else None
-        return packed_config(started, spec, group=group)
+        return packed_config(started, spec, group=group, script=script)
 
     callback = StudyCallback(conductor, on_setup=stopping.install, on_change=display.update)
     return tune.Tuner(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from study.engine import UNKNOWN, engine_of, engine_of_space
 from study.harmless import mask_credentials
-from study.metrics import METRICS
+from study.metrics import CUSTOM, METRICS
 from study.records.folder import StudyIdentity
 from study.records.records import (
     Evaluation,
@@ -278,7 +278,8 @@ def iteration_points(record: Iteration, time_ms: int) -> list[Point]:
     values = {
         name: value
         for name, value in record.metrics.items()
-        if name in METRICS and METRICS[name].grain == "iteration" and METRICS[name].mirrored
+        if name.startswith(CUSTOM)
+        or (name in METRICS and METRICS[name].grain == "iteration" and METRICS[name].mirrored)
     }
     values["training_return"] = _ratio(record.metrics, "episode_return_sum", "num_episodes")
     values["env_steps_per_s"] = record.metrics.get("env_steps_per_s")

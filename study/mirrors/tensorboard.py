@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from study.metrics import METRICS
+from study.metrics import CUSTOM, METRICS
 from study.mirrors import mlflow_content as content
 from study.mirrors.base import Mirror
 from study.mirrors.mlflow_content import Point, milliseconds
@@ -27,7 +27,7 @@ _STATUS = {"finished": "STATUS_SUCCESS", "failed": "STATUS_FAILURE"}
 
 def tag_of(name: str) -> str:
     """Return the tag of a metric: its section and its name, such as `return/final_return`."""
-    return f"{METRICS[name].section}/{name}"
+    return name if name.startswith(CUSTOM) else f"{METRICS[name].section}/{name}"
 
 
 class TensorBoardMirror(Mirror):

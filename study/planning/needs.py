@@ -98,6 +98,8 @@ def execution_of(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -
         return spec.execution
     if spec.runner == "stock" or spec.environment.step_wait_ms > 0 or spec.traits.asynchronous:
         return "real"  # these cannot be emulated; and environments that wait can share a core
+    if spec.script is not None and spec.script.runner_obstacle:
+        return "real"  # only the batched runner steps the lanes of others
     cores = [_Room(node.capacity, node.memory_mb, node.num_gpus) for node in cluster.nodes]
     wanted = processes(spec, num_env_runners, "real")
     return "real" if _placeable(wanted, cores, spread=spec.resources.placement == "spread") else "emulated"

@@ -278,15 +278,19 @@ class TrialRow:
 
         Args:
             spec: The space.
-            status: How the attempt ends. A failure scores 0; an interruption, or a throughput study, has no score.
+            status: How the attempt ends. A failure scores 0; an interruption has no score, and nothing has one in a
+                throughput study, or where the space lacks the returns that give it a meaning.
             moment: When it ends, seconds since the epoch.
         """
         last = self.last_iteration
         final = sum(self._final_returns) / len(self._final_returns) if self._final_returns else None
-        score: float | None = 0.0 if status == "failed" and spec.learns else None
-        if status == "finished" and final is not None and isfinite(final):
+        score: float | None = 0.0 if status == "failed" and spec.learns and spec.is_scored else None
+        if status == "finished" and final is not None and isfinite(final) and spec.is_scored:
             score = spec.score(final)
-        reached = self._first_at(spec.target) if status == "finished" and self._evaluations else None
+        target = spec.environment.target
+        reached = None
+        if status == "finished" and self._evaluations and target is not None:
+            reached = self._first_at(target)
         return {
             "wall_time_s": last.wall_time_s if last else 0.0,
             "env_steps": last.env_steps if last else 0,
@@ -400,11 +404,11 @@ def fold(records: Iterable[tuple[Record, float]]) -> Ledger:
 def best_per_scale(rows: Iterable[TrialRow]) -> dict[int, TrialRow]:
     """Return, for every scale with a finished trial, the one with the highest score (the cheaper one on a tie).
 
-    Trials without a score, as those of a throughput study, are no better or worse than each other.
+    Without scores it is the highest return. Trials of a throughput study are no better or worse than each other.
     """
     best: dict[int, TrialRow] = {}
     for row in rows:
-        if row.status != "finished" or row.summary.get("score") is None:
+        if row.status != "finished" or result_of(row) is None:
             continue
         rival = best.get(row.num_env_runners)
         if rival is None or _merit(row) > _merit(rival):
@@ -413,4 +417,10 @@ def best_per_scale(rows: Iterable[TrialRow]) -> dict[int, TrialRow]:
 
 
 def _merit(row: TrialRow) -> tuple[float, float]:
-    return row.summary.get("score") or 0.0, -(row.summary.get("cpu_s_reserved") or 0.0)
+    return result_of(row) or 0.0, -(row.summary.get("cpu_s_reserved") or 0.0)
+
+
+def result_of(row: TrialRow) -> float | None:
+    """Return a trial's score, or its final return in a study without scores; None where it has neither."""
+    score, final = row.summary.get("score"), row.summary.get("final_return")
+    return score if score is not None or final is None or not isfinite(final) else final

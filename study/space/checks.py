@@ -106,19 +106,29 @@ def _returns(spec: StudySpec) -> Iterator[Fault]:
     """Check the returns that give a score its meaning."""
     floor, reference, target = spec.environment.floor, spec.environment.reference, spec.environment.target
     for name, value in {"floor": floor, "reference": reference, "target": target}.items():
-        if value is None and spec.learns:
-            rule, fix = f"must be given: {_MEANING[name][0]}", f"Add it: {_MEANING[name][1]}."
+        if value is None and (what := _needs_return(spec, name)):
+            rule, fix = f"{what} needs it: {_MEANING[name][0]}", f"Add it: {_MEANING[name][1]}."
             yield Fault(where=f"environment.{name}", rule=rule, fix=fix, code="missing-return")
-    if floor is None or reference is None or target is None:
-        return
-    if not floor < reference:
+    if floor is not None and reference is not None and not floor < reference:
         rule, got = "`floor < reference` must hold", f"floor={floor}, reference={reference}"
         fix = "Set floor to what a policy gets that learnt nothing."
         yield Fault(where="environment.reference", rule=rule, got=got, fix=fix, code="reference-below-floor")
-    elif not floor < target:
+    elif floor is not None and target is not None and not floor < target:
         rule, got = "`floor < target` must hold", f"floor={floor}, target={target}"
         fix = "Set target to a return worth reaching."
         yield Fault(where="environment.target", rule=rule, got=got, fix=fix, code="target-below-floor")
+
+
+def _needs_return(spec: StudySpec, name: str) -> str:
+    """Return what needs one of the returns that give a score its meaning; empty where nothing does."""
+    if not spec.learns:
+        return ""
+    if spec.holdup is not None:
+        return "a hold-up study"
+    if name == "target" and spec.search.objective.endswith("_to_target"):
+        return f"search.objective {spec.search.objective}"
+    other = {"floor": spec.environment.reference, "reference": spec.environment.floor}.get(name)
+    return "" if other is None else f"a score, which {'floor' if name == 'reference' else 'reference'} is given for,"
 
 
 def _engine(spec: StudySpec) -> Iterator[Fault]:
@@ -196,6 +206,8 @@ def one_of_two(where: str, other: str) -> Fault:
 
 def batches(spec: StudySpec) -> Iterator[Fault]:
     """Check that batches hold a minibatch and a step of every lane, and can be shared by learners and lanes."""
+    if not spec.is_on_policy:
+        return
     yield from _sizes(spec)
     yield from _shares(spec)
 
@@ -207,7 +219,7 @@ def _batch_key(spec: StudySpec) -> str:
 def _sizes(spec: StudySpec) -> Iterator[Fault]:
     key, last = _batch_key(spec), max(spec.scales)
     batch, minibatch = batch_domain(spec, last), minibatch_bounds(spec, last)[0]
-    if minibatch > largest(batch):
+    if minibatch > largest(batch) and "minibatch_size" in spec.parameter_names:
         rule, got = "`minibatch_size <= train_batch_size` must hold", f"{minibatch} > {largest(batch)}"
         fix = f"Lower minibatch_size or raise {key}."
         yield Fault(where="parameters.minibatch_size", rule=rule, got=got, fix=fix, code="minibatch-above-batch")
@@ -251,7 +263,9 @@ def _shares(spec: StudySpec) -> Iterator[Fault]:
     """Check that batches which a person wrote can be divided where they must be: they are never rounded."""
     where, envs = f"parameters.{_batch_key(spec)}", spec.domain("num_envs_per_env_runner")
     yield from _first(shared_by_learners(spec, where, batch_domain(spec, scale)) for scale in spec.scales)
-    if spec.rule("num_minibatches") is None:
+    if spec.rule("num_minibatches") is None and "minibatch_size" not in spec.parameter_names:
+        pass  # a batch is one minibatch
+    elif spec.rule("num_minibatches") is None:
         yield from shared_by_learners(spec, "parameters.minibatch_size", spec.domain("minibatch_size"))
     elif spec.resources.num_learners > 1 and not spec.traits.rules:
         rule, fix = "learners cannot share it evenly", "Give minibatch_size instead, or one learner."
@@ -279,7 +293,7 @@ def shared_by_learners(spec: StudySpec, where: str, sizes: Domain) -> Iterator[F
 
 def _made_of_fragments(spec: StudySpec, where: str) -> Iterator[Fault]:
     """Check that a batch holds whole fragments, which asynchronous runners send."""
-    for scale in spec.scales if spec.traits.asynchronous else ():
+    for scale in spec.scales if spec.traits.asynchronous and spec.script is None else ():
         batch = batch_domain(spec, scale)
         for unit in _batch_units(spec, scale):
             if (size := _not_divisible(batch, unit)) is not None:

@@ -47,6 +47,8 @@ def _of_the_script(spec: StudySpec, facts: ScriptFacts) -> Iterator[Fault]:
             yield Fault(where=f"environment.{name}", rule=rule, fix=fix, code="of-the-script")
     if spec.model != NetworkSpec.model_validate({}):
         yield Fault(where="model", rule="the script has the network", fix="Remove it.", code="of-the-script")
+    if spec.rllib:
+        yield Fault(where="rllib", rule="is the script's", fix="Remove it, and say it there.", code="of-the-script")
     if spec.evaluation.kwargs:
         rule, fix = "the script makes the environment", "Remove it, and say it in the script."
         yield Fault(where="evaluation.kwargs", rule=rule, fix=fix, code="of-the-script")

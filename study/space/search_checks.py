@@ -93,7 +93,7 @@ def _baseline_value(spec: StudySpec, where: str, baseline: BaselineSpec, name: s
     elif not contains(domain, value):
         rule, fix = f"must lie in what parameters.{name} allows", f"Widen parameters.{name} or change the baseline."
         yield Fault(where=where, rule=rule, got=str(value), fix=fix, code="baseline-outside-space")
-    elif name == "train_batch_size" and value < (lanes := _lanes(spec, baseline)):
+    elif name == "train_batch_size" and spec.is_on_policy and value < (lanes := _lanes(spec, baseline)):
         rule = f"must be at least the {lanes} lanes of the largest scale that it is run at"
         fix = "Raise it, or name a smaller num_env_runners in the baseline."
         yield Fault(where=where, rule=rule, got=str(value), fix=fix, code="baseline-batch-below-lanes")

@@ -34,7 +34,8 @@ def resolve(setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Val
         values["train_batch_size"] = int(setting["steps_per_env_runner"]) * num_env_runners
     if "num_minibatches" in setting:
         values["minibatch_size"] = max(int(values["train_batch_size"]) // int(setting["num_minibatches"]), 1)
-    values["minibatch_size"] = min(int(values["minibatch_size"]), int(values["train_batch_size"]))
+    if "minibatch_size" in values:
+        values["minibatch_size"] = min(int(values["minibatch_size"]), int(values["train_batch_size"]))
     if exponent := setting.get("lr_scaling_exponent", 0):
         values["lr"] = values["lr"] * (values["minibatch_size"] / REFERENCE_MINIBATCH) ** exponent
     return {name: PARAMETERS[name].kind(values[name]) for name in PARAMETERS if name in values}
@@ -47,7 +48,7 @@ def fitted(spec: StudySpec, setting: Mapping[str, Value], num_env_runners: int) 
     is a whole number of steps of every lane: there also a baseline's, which elsewhere runs as it is written.
     """
     resolved = resolve(setting, num_env_runners)
-    if spec.traits.asynchronous:
+    if spec.traits.asynchronous or not spec.is_on_policy:
         return resolved
     lanes = num_env_runners * int(setting["num_envs_per_env_runner"])
     unit = math.lcm(lanes, max(spec.resources.num_learners, 1))
@@ -111,6 +112,8 @@ def batch_unit(spec: StudySpec, num_env_runners: int, num_envs: int, fragment: i
         fragment: Steps that each environment takes before an asynchronous runner sends them; else without meaning.
     """
     learners = max(spec.resources.num_learners, 1)
+    if not spec.is_on_policy:
+        return learners
     if spec.traits.asynchronous:
         return num_envs * fragment * learners
     return math.lcm(num_env_runners * num_envs, learners)
@@ -118,6 +121,8 @@ def batch_unit(spec: StudySpec, num_env_runners: int, num_envs: int, fragment: i
 
 def larger_batches(spec: StudySpec) -> dict[int, int]:
     """Return scale -> its largest train batch, where that has more steps than the whole budget of a trial."""
+    if not spec.is_on_policy:
+        return {}
     steps, scales = spec.budget.env_steps, (*spec.scales, *(spec.holdup.unseen_scales if spec.holdup else ()))
     batches = {scale: int(largest(batch_domain(spec, scale))) for scale in scales}
     return {scale: batch for scale, batch in batches.items() if steps is not None and batch > steps}

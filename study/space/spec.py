@@ -39,14 +39,14 @@ class EnvironmentSpec(Section):
     """Arguments of the environment's constructor. Procgen: `distribution_mode` (easy or hard), `num_levels` (200, \
 or 500 of the hard ones; 0 is all), `start_level`, and others of EnvPool."""
     floor: float | None = None
-    """Return that scores 0: that of a policy that learnt nothing. Required, except with `kind: throughput`; \
-`python -m study evaluate SPACE --random` measures it."""
+    """Return that scores 0: that of a policy that learnt nothing. Required with `holdup`; elsewhere, without it and \
+`reference`, the returns are compared as they are. `python -m study evaluate SPACE --random` measures it."""
     reference: float | None = None
-    """Return that scores 1: that of a good policy, as published, or the most that is possible. Required, except with \
-`kind: throughput`."""
+    """Return that scores 1: that of a good policy, as published, or the most that is possible. Required with \
+`holdup`."""
     target: float | None = None
     """Return from which the environment counts as solved, as its page says, or nine tenths of the way from floor to \
-reference. Required, except with `kind: throughput`."""
+reference. Required with `holdup`, and for the objectives that are a price of reaching it."""
     max_episode_steps: int | None = Field(None, ge=1)
     """Truncate episodes after so many steps of the environment, before `action_repeat`; none keeps its own limit."""
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
@@ -288,6 +288,11 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         return ALGORITHMS[self.algorithm] if self.script is None else of_script(self.script)
 
     @property
+    def is_on_policy(self) -> bool:
+        """Whether a train batch is what the runners sampled for it; else it is drawn from a replay buffer."""
+        return self.script is None or self.script.is_on_policy
+
+    @property
     def set_by_study(self) -> dict[str, Domain]:
         """The parameters and rules to which the study gives another value than the script; without one all."""
         values = {} if self.script is None else self.script.defaults
@@ -395,18 +400,23 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         return tuple(each for each in (self.environment.id, self.evaluated_environment.id) if ":" in each)
 
     @property
+    def is_scored(self) -> bool:
+        """Whether a return has a score: it needs `environment.floor` and `environment.reference`."""
+        return self.environment.floor is not None and self.environment.reference is not None
+
+    @property
     def floor(self) -> float:
-        """Return that scores 0. Every study has it that learns."""
+        """Return that scores 0. A study has it that `is_scored`."""
         return _given("floor", self.environment.floor)
 
     @property
     def reference(self) -> float:
-        """Return that scores 1. Every study has it that learns."""
+        """Return that scores 1. A study has it that `is_scored`."""
         return _given("reference", self.environment.reference)
 
     @property
     def target(self) -> float:
-        """Return from which the environment counts as solved. Every study has it that learns."""
+        """Return from which the environment counts as solved. A hold-up study has it."""
         return _given("target", self.environment.target)
 
     def score(self, final_return: float) -> float:
@@ -470,7 +480,8 @@ def _of_script(content: dict[str, Any], facts: ScriptFacts) -> dict[str, Any]:
     if not isinstance(environment, dict) or not isinstance(parameters, dict):
         return content
     replaced = {REPLACED[rule] for rule in REPLACED if rule in parameters}
-    values = {name: value for name, value in facts.defaults.items() if name not in replaced}
+    taken = of_script(facts).parameters
+    values = {name: value for name, value in facts.defaults.items() if name in taken and name not in replaced}
     return {
         "algorithm": facts.base_algorithm,
         **({"learner": "rllib"} if facts.base_algorithm != "PPO" else {}),

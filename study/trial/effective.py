@@ -43,8 +43,9 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: tuple[RunnerReport, ..
     The keys that are parameters of `study.space.parameters` are comparable with a setting. Each value is read
     where it takes effect: the optimizer, the learner and its connector, the runners.
     """
-    learner = algorithm.learner_group.foreach_learner(_learner_values).result_or_errors[0].get()
     config = algorithm.config
+    values_of = _values_of_script if getattr(config, "script", "") else _learner_values
+    learner = algorithm.learner_group.foreach_learner(values_of).result_or_errors[0].get()
     learners = max(config.num_learners, 1)
     lanes = Counter(runner for report in reports for runner, _ in report.lanes)
     return {
@@ -55,6 +56,7 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: tuple[RunnerReport, ..
         "minibatch_size": config.minibatch_size * learners if config.minibatch_size else config.total_train_batch_size,
         "num_epochs": config.num_epochs,
         **learner,
+        **({"differs_from_script": config.differs_from_script} if getattr(config, "script", "") else {}),
         "seed": config.seed,
         "num_sampling_processes": len(reports),
         "env_steps_per_round": sum(report.env_steps_per_round for report in reports),
@@ -105,6 +107,50 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
         "learner_class": next(each.__name__ for each in type(learner).__mro__ if not each.__name__.startswith("_")),
         "torch_threads_learner": torch.get_num_threads(),
         "module_class": type(learner.module[DEFAULT_MODULE_ID].unwrapped()).__name__,
+    }
+
+
+def _values_of_script(learner: Learner) -> dict[str, Any]:
+    """Return the values of a script's learner; of several policies one where all agree, else each."""
+    found: dict[str, list[Any]] = {}
+    for module_id in learner.module.keys():  # noqa: SIM118 (a module of RLlib, no dictionary)
+        for name, value in _values_of_module(learner, module_id).items():
+            found.setdefault(name, []).append(value)
+    fragment = learner.config.get_rollout_fragment_length()
+    return {
+        **{name: _one_or_all(values) for name, values in found.items()},
+        FRAGMENT: fragment,
+        "device": str(learner.device),
+        "learner_class": next(each.__name__ for each in type(learner).__mro__ if not each.__name__.startswith("_")),
+        "torch_threads_learner": torch.get_num_threads(),
+    }
+
+
+def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
+    config, module = learner.config.get_config_for_module(module_id), learner.module[module_id]
+    names = [name for name, each in PARAMETERS.items() if each.is_argument and hasattr(config, attribute(name))]
+    values = {name: getattr(config, attribute(name)) for name in names}
+    values = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+    for piece in connector_pieces(learner) if getattr(learner, "_learner_connector", None) is not None else ():
+        if isinstance(piece, GeneralAdvantageEstimation):
+            values |= {"gamma": piece.gamma, "lambda": piece.lambda_}
+    if not getattr(config, "use_kl_loss", True):
+        values["kl_coeff"] = 0.0
+    elif module_id in getattr(learner, "curr_kl_coeffs_per_module", {}):
+        values["kl_coeff"] = float(learner.curr_kl_coeffs_per_module[module_id].item())
+    if module_id in getattr(learner, "entropy_coeff_schedulers_per_module", {}):
+        values["entropy_coeff"] = float(learner.entropy_coeff_schedulers_per_module[module_id].get_current_value())
+    optimizers = learner.get_optimizers_for_module(module_id)
+    if len(optimizers) == 1:
+        values["lr"] = float(optimizers[0][1].param_groups[0]["lr"])
+    if isinstance(config.lr, list):
+        values[END_FRACTION] = config.lr[-1][1] / config.lr[0][1]
+    return {
+        **{name: value if math.isfinite(value) else None for name, value in values.items()},
+        "grad_clip_by": config.grad_clip_by,
+        "optimizer": ", ".join(type(optimizer).__name__ for _, optimizer in optimizers),
+        "num_parameters": sum(value.numel() for value in module.parameters()),
+        "module_class": type(module.unwrapped()).__name__,
     }
 
 

@@ -5,18 +5,19 @@ for RLlib's algorithms and their configurations: see `measured_ppo` and `measure
 """
 
 import contextlib
+import itertools
 import math
 import shutil
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import ray
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core import ALL_MODULES
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.rl_module.rl_module import RLModule
 
@@ -184,10 +185,31 @@ def _usage(learner: Learner) -> tuple[float, float]:
 
 
 def _optimizer_steps(learner: Learner) -> int | None:
-    optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
-    for state in optimizer.state.values():
-        return int(state["step"]) if "step" in state else None
-    return 0  # no update yet
+    """Return the steps of the optimizer that took most; None where one keeps no count."""
+    steps = [0]  # no update yet
+    for module_id in learner.module.keys():  # noqa: SIM118 (a module of RLlib, no dictionary)
+        for _, optimizer in learner.get_optimizers_for_module(module_id):
+            for state in itertools.islice(optimizer.state.values(), 1):
+                if "step" not in state:
+                    return None
+                steps.append(int(state["step"]))
+    return max(steps)
+
+
+def losses_of(results: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, float]:
+    """Return our metrics of the learner from RLlib's results of an update; of several policies their means.
+
+    Args:
+        results: Module -> what it logged.
+        keys: Our metric -> RLlib's key; what nobody logged is left out.
+    """
+    found: dict[str, list[float]] = {}
+    for module, logged in results.items():
+        if module != ALL_MODULES and isinstance(logged, Mapping):
+            for name, key in keys.items():
+                if key in logged:
+                    found.setdefault(name, []).append(value_of(logged[key]))
+    return {name: math.fsum(values) / len(values) for name, values in found.items()}
 
 
 def value_of(stats: Any) -> float:

@@ -123,14 +123,15 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
     def _sample_and_get_connector_states(self) -> tuple[list[Any], list[Any], list[Any], set[int]]:
         """Return the samples that have arrived, as RLlib's algorithm wants them; wait for the first.
 
-        The connectors hold no state, and nobody has to be updated: runners fetch new weights by themselves.
+        Nobody has to be updated: runners fetch new weights, and the merged states of connectors, by themselves.
         """
         samples = self._fetch()
-        for _, _, measurement in samples:
-            check_runner(measurement)
-            self._arrived.append(measurement)
-            self._latest[measurement.runner] = measurement
-        return [reference for reference, _, _ in samples], [], [metrics for _, metrics, _ in samples], set()
+        for sample in samples:
+            check_runner(sample.measurement)
+            self._arrived.append(sample.measurement)
+            self._latest[sample.measurement.runner] = sample.measurement
+        states = [sample.connectors for sample in samples if sample.connectors is not None]
+        return [sample.episodes for sample in samples], states, [sample.metrics for sample in samples], set()
 
     def _fetch(self) -> list[SampleReference]:
         """Ask every runner that is idle, wait for the first sample, and return all that are there."""

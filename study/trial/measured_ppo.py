@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
-from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
+from ray.rllib.core import ALL_MODULES
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
     ENV_RUNNER_SAMPLING_TIMER,
@@ -26,9 +26,9 @@ from study.errors import TrialError
 from study.trial.engine.sampling.runner import Sample
 from study.trial.failures import was_lost
 from study.trial.measure import StepMeasurement
-from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig, check_runner, value_of
+from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig, check_runner, losses_of
 
-_LEARNER_KEYS: Mapping[str, str] = {
+LEARNER_KEYS: Mapping[str, str] = {
     "kl": "mean_kl_loss",
     "entropy": "entropy",
     "policy_loss": "policy_loss",
@@ -69,7 +69,7 @@ class MeasuredPPO(MeasuredAlgorithm, PPO):
             learning_time_s = clock() - started
         updates = self._num_gradient_updates()
         learners_cpu_time_s, learners_peak_rss_mb = self.learners_used()
-        learner = {name: value_of(results[0][DEFAULT_MODULE_ID].get(key)) for name, key in _LEARNER_KEYS.items()}
+        learner = losses_of(results[0], LEARNER_KEYS)
         modules = set(results[0]) - {ALL_MODULES}
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
         with self.metrics.log_time((TIMERS, SYNCH_WORKER_WEIGHTS_TIMER)):
@@ -112,16 +112,23 @@ class MeasuredPPO(MeasuredAlgorithm, PPO):
     def _sample_batch(self) -> list[list[Sample]]:
         """Return rounds of samples, each in the order of the runners, until the batch is full."""
         rounds: list[list[Sample]] = []
-        env_steps = 0
-        while env_steps < self.config.total_train_batch_size:
+        steps = 0
+        while steps < self.config.total_train_batch_size:
             samples = self._sample_round()
-            gained = sum(measurement.env_steps for _, _, measurement in samples)
+            gained = sum(self._counted(sample) for sample in samples)
             if gained == 0:
                 where, rule = "env runners", "a round of sampling must bring steps"
                 raise TrialError(where=where, rule=rule, got="0", fix="Check the environment.", code="no-steps-sampled")
-            env_steps += gained
+            steps += gained
             rounds.append(samples)
         return rounds
+
+    def _counted(self, sample: Sample) -> int:
+        """Return the steps of a sample that count for the batch: of the environment, or of all agents."""
+        episodes, _, measurement = sample
+        if self.config.count_steps_by == "agent_steps":
+            return sum(episode.agent_steps() for episode in episodes)
+        return measurement.env_steps
 
     def _sample_round(self) -> list[Sample]:
         timeout_s = self.config.sample_timeout_s

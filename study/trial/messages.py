@@ -32,6 +32,8 @@ class TrialConfig:
     """Host and process of the driver."""
     first_episode: int = 0
     """Number of the first evaluation episode."""
+    script: bytes | None = None
+    """Of a space with `config`: the script's configuration, as `study.trial.adopted.pickled` returns it."""
 
     @property
     def is_timed_alone(self) -> bool:
@@ -46,19 +48,24 @@ class TrialConfig:
             spec=spec_in(config),
             group=config.get("group"),
             driver=config.get("driver"),
+            script=config.get("script"),
         )
 
 
-def packed_config(started: TrialStarted, spec: str, *, group: tuple[str, int] | None = None) -> dict[str, Any]:
+def packed_config(
+    started: TrialStarted, spec: str, *, group: tuple[str, int] | None = None, script: bytes | None = None
+) -> dict[str, Any]:
     """Return the configuration of a trial for Tune: plain values.
 
     Args:
         started: Its record.
         spec: `StudySpec.to_json()` as text: Tune copies, flattens and prints a configuration for each result.
         group: As in `TrialConfig`.
+        script: As in `TrialConfig`.
     """
     values = {name: getattr(started, name) for name in _OF_THE_RECORD}
-    return {"spec": spec, "group": group, "driver": (os.uname().nodename, os.getpid()), **values}
+    given = {} if script is None else {"script": script}
+    return {"spec": spec, "group": group, "driver": (os.uname().nodename, os.getpid()), **values, **given}
 
 
 def spec_in(config: Mapping[str, Any]) -> StudySpec:

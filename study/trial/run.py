@@ -3,12 +3,13 @@
 Imports RLlib and torch; knows nothing of Ray Tune.
 """
 
+import functools
 import io
 import tempfile
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,18 @@ import ray
 import torch
 from ray.rllib.core.rl_module.rl_module import RLModule
 
-from study.errors import SpaceError, TrialError
+from study.errors import SpaceError, StudyError, TrialError
 from study.hosts.load import NodeLoad
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.records.records import Evaluation, Iteration
 from study.seams.base import require
+from study.space.parameters import SCALE
 from study.space.settings import differences
 from study.space.spec import EnvironmentSpec
+from study.trial.adopted import adopted_config, unpickled
 from study.trial.algorithm import build_config
+from study.trial.custom_metrics import custom_metrics
 from study.trial.deadline import SteadyThread
 from study.trial.effective import read_effective, runner_reports
 from study.trial.engine.envs.probing import Spaces, probe, why_not_here
@@ -34,6 +38,8 @@ from study.trial.measure import StepMeasurement, Watch, iteration_metrics
 from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig
 from study.trial.messages import BuiltTrial, TrialConfig, TrialResult
 from study.trial.places import NodeWatch, here, places_of
+from study.trial.script_evaluation import evaluate_script, state_of
+from study.trial.script_policy import pack_script_policy
 from study.trial.throughput import KeptRunners, meet
 
 
@@ -60,8 +66,7 @@ class TrialRun:
         torch.set_num_threads(resources.num_cpus_for_main_process)
         self._node: str = ray.get_runtime_context().get_node_id()
         self._node_loads: list[NodeLoad] = []
-        spaces = _probed(spec.environment)
-        built = build_config(spec, setting=config.setting, seed=config.seed, spaces=spaces, execution=config.execution)
+        built = _configured(config)
         self._thread = SteadyThread()
         self._kept = kept or KeptRunners()
         with self._kept.used_by(built.num_env_runners) as self._goes_on:
@@ -83,7 +88,7 @@ class TrialRun:
         reports = runner_reports(algorithm, timeout_s=max(remaining_s, 1.0))
         startup_time_s = time.perf_counter() - started_s
         effective = read_effective(algorithm, reports)
-        _check_effective({**self._config.setting, "seed": self._config.seed}, effective)
+        _check_effective(_asked(self._config), effective)
         algorithm.learners_used()  # start-up is no training
         resources = self._config.spec.resources
         cpus = resources.num_cpus_per_learner
@@ -121,9 +126,9 @@ class TrialRun:
         done, policy = self._progress >= 1, None
         if due:
             assert self._algorithm is not None
-            module = self._algorithm.policy()  # once: what is kept is what was evaluated
-            records.append(self._evaluate(module))
-            policy = pack_policy(module) if done else None
+            evaluation, packed = self._evaluate()
+            records.append(evaluation)
+            policy = packed() if done else None
         return TrialResult(
             records=tuple(records),
             progress=self._progress,
@@ -139,7 +144,7 @@ class TrialRun:
             self._nodes.begin()
         self._watch.skip()  # an evaluation is no training
         self._watch.start()
-        self._algorithm.train()
+        results = self._algorithm.train()
         before, self._progress = self._progress, self._progress_now()
         num_evaluations = self._config.spec.evaluation.num_evaluations
         due = self._config.spec.learns and evaluation_due(before, self._progress, num_evaluations)
@@ -149,6 +154,8 @@ class TrialRun:
         used = self._watch.stop(self._node)
         step = self._last_step
         metrics = iteration_metrics(step, used)
+        if self._config.spec.script is not None:
+            metrics |= custom_metrics(results, self._algorithm.config)
         self._iteration += 1
         self._env_steps += step.env_steps
         self._wall_time_s += used.wall_time_s
@@ -179,17 +186,28 @@ class TrialRun:
             time_s=self._wall_time_s + self._watch.elapsed_s(),
         )
 
-    def _evaluate(self, module: RLModule) -> Evaluation:
+    def _evaluate(self) -> tuple[Evaluation, Callable[[], bytes]]:
+        """Evaluate the policy; return the record, and what packs the policy that was evaluated."""
         assert self._algorithm is not None
-        config = self._algorithm.config
-        result = evaluate(
-            module,
-            self._config.spec,
-            normalize_actions=bool(config.normalize_actions),
-            clip_actions=bool(config.clip_actions),
-            first_episode=self._config.first_episode,
-        )
-        return Evaluation(
+        algorithm, spec, config = self._algorithm, self._config.spec, self._algorithm.config
+        first_episode = self._config.first_episode
+        packed: Callable[[], bytes]
+        if spec.script is not None:
+            state = state_of(algorithm)
+            agent = spec.evaluation.agent
+            result = evaluate_script(config, state, spec, agent=agent, first_episode=first_episode)
+            packed = functools.partial(pack_script_policy, algorithm, state)
+        else:
+            module = algorithm.policy()
+            result = evaluate(
+                module,
+                spec,
+                normalize_actions=bool(config.normalize_actions),
+                clip_actions=bool(config.clip_actions),
+                first_episode=first_episode,
+            )
+            packed = functools.partial(pack_policy, module)
+        evaluation = Evaluation(
             **self._identity,
             iteration=self._iteration,
             env_steps=self._env_steps,
@@ -199,6 +217,7 @@ class TrialRun:
             num_cut=result.num_cut,
             eval_time_s=result.eval_time_s,
         )
+        return evaluation, packed
 
     def finish(self) -> None:
         """Stop a trial that is done; keep its runner processes where it was one that is timed alone."""
@@ -212,6 +231,41 @@ class TrialRun:
             self._algorithm.stop()
             self._algorithm = None
             self._thread.end()
+
+
+def _configured(trial: TrialConfig) -> StudyConfig:
+    """Return the configuration of a trial."""
+    spec = trial.spec
+    if spec.script is None:
+        spaces = _probed(spec.environment)
+        return build_config(spec, setting=trial.setting, seed=trial.seed, spaces=spaces, execution=trial.execution)
+    assert trial.script is not None
+    where, file = "start-up", spec.script.source.file
+    try:
+        base = unpickled(trial.script)
+    except Exception as error:
+        place, rule = here("main", num_cpus=0), f"the configuration of {file} must be readable on every node"
+        got = f"main process on {place.address} ({place.host}): {described(error)}"
+        fix = "Install what it imports on every node, or put it beside the script."
+        raise TrialError(where=where, rule=rule, got=got, fix=fix, code="script-fails-on-node") from error
+    try:
+        return adopted_config(spec, base, setting=trial.setting, seed=trial.seed, execution=trial.execution)
+    except StudyError:
+        raise
+    except Exception as error:
+        rule, got = f"RLlib must accept the values with the configuration of {file}", described(error)
+        fix = "Change the value that it names."
+        raise TrialError(where=where, rule=rule, got=got, fix=fix, code="rllib-refuses-values") from error
+
+
+def _asked(trial: TrialConfig) -> dict[str, Any]:
+    """Return what must be what was built: of a script's configuration the lanes, and what the study sets."""
+    asked = {**trial.setting, "seed": trial.seed}
+    if trial.spec.script is None:
+        return asked
+    script = trial.spec.script.defaults
+    always = (SCALE, "num_envs_per_env_runner", "train_batch_size", "seed")
+    return {name: value for name, value in asked.items() if name in always or script.get(name) != value}
 
 
 def _probed(environment: EnvironmentSpec) -> Spaces:

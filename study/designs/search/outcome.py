@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from study.designs.search.worth import constraint_attributes, constraints_of, merit
 from study.errors import RecordError
-from study.records.ledger import TrialRow
+from study.records.ledger import TrialRow, result_of
 from study.records.request import TrialRequest
 from study.space.domains import Choices, Range
 from study.space.parameters import SCALE, Value
@@ -93,8 +93,8 @@ class Outcomes:
         return self._known[row.trial]
 
     def _values(self, row: TrialRow) -> tuple[float, ...] | None:
-        score = row.summary.get("score")
-        if row.status != "finished" or score is None or not math.isfinite(score):
+        result = result_of(row)
+        if row.status != "finished" or result is None or not math.isfinite(result):
             return None
         value = merit(self._spec, row) if row.stage is None else self._lower_bound(row)
         if self._spec.search.objective == "return_and_cpu_s":

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 
-from study.records.ledger import TrialRow
+from study.records.ledger import TrialRow, result_of
 from study.space.spec import StudySpec
 
 PRICES = ("env_steps_to_target", "time_to_target_s", "cpu_s_to_target")
@@ -18,9 +18,12 @@ def merit(spec: StudySpec, row: TrialRow) -> float:
 
     A price p becomes 0.5 + 0.5 / (1 + p / unit), with one unit for the whole study: in (0.5, 1], and the cheaper the
     more. A trial that never reached the target is worth less than half, by its score, so that the search has a slope to
-    climb there too. A failed trial is worth 0.
+    climb there too. Without scores a return takes its place, squeezed into (0, 1) in its order. A failed trial is
+    worth 0.
     """
     score = row.summary.get("score")
+    if not spec.is_scored and (final := row.summary.get("final_return")) is not None:
+        score = _squeezed(final)
     if row.status != "finished" or score is None or not math.isfinite(score):
         return 0.0
     objective = spec.search.objective
@@ -34,6 +37,15 @@ def merit(spec: StudySpec, row: TrialRow) -> float:
     return 0.5 + 0.5 / (1 + price / unit)
 
 
+def _squeezed(final_return: float) -> float:
+    """Return a number in (0, 1) that grows with the return, by its order of magnitude."""
+    if not math.isfinite(final_return):
+        return 0.0
+    return 0.5 + math.atan(math.copysign(math.log1p(abs(final_return)), final_return) / _TYPICAL) / math.pi
+
+
+_TYPICAL = 5.0
+"""Logarithm of a return of about 150, around which returns differ most in worth."""
 MOST_COLLAPSE = 0.3
 """Score that a policy may lose between its best evaluation and the end."""
 FEWEST_UPDATES = 20
@@ -56,7 +68,7 @@ def constraints_of(spec: StudySpec, row: TrialRow) -> dict[str, float]:
 def score_lost(row: TrialRow, spec: StudySpec) -> float | None:
     """Return the score of the best evaluation less that at the end; None where one is not known."""
     peak, final = row.summary.get("peak_return"), row.summary.get("final_return")
-    return None if peak is None or final is None else spec.score(peak) - spec.score(final)
+    return None if peak is None or final is None or not spec.is_scored else spec.score(peak) - spec.score(final)
 
 
 def constraint_attributes(constraints: Mapping[str, float]) -> dict[str, float]:
@@ -65,7 +77,7 @@ def constraint_attributes(constraints: Mapping[str, float]) -> dict[str, float]:
 
 
 def pareto_front(rows: Iterable[TrialRow]) -> dict[int, list[TrialRow]]:
-    """Return scale -> its finished trials that no other one beats in score and CPU-seconds, the cheapest first."""
+    """Return scale -> its finished trials that no other one beats in result and CPU-seconds, the cheapest first."""
     by_scale: dict[int, list[TrialRow]] = {}
     for row in rows:
         if row.status == "finished" and row.iterations is None and row.variant == "study":
@@ -82,7 +94,7 @@ def _front(rows: Iterable[TrialRow]) -> list[TrialRow]:
 
 
 def _score(row: TrialRow) -> float:
-    return row.summary.get("score") or 0.0
+    return result_of(row) or 0.0
 
 
 def _cost(row: TrialRow) -> float:

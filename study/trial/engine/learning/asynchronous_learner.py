@@ -197,10 +197,11 @@ class CountingLearner(Learner):
     @overrides(POLICY_LAG)
     def _compute_off_policyness(self, batch: dict[str, Any]) -> None:
         super()._compute_off_policyness(batch)
-        rows = batch[DEFAULT_MODULE_ID]
-        steps = rows[Columns.LOSS_MASK].bool()
+        known = [rows for rows in batch.values() if WEIGHTS_SEQ_NO in rows and Columns.LOSS_MASK in rows]
         # The learner has counted this update already: what was sampled with the newest weights has a lag of 0.
-        self._lags += float((self._weights_seq_no - 1 - rows[WEIGHTS_SEQ_NO][steps].double()).mean())
+        newest = self._weights_seq_no - 1
+        means = [newest - rows[WEIGHTS_SEQ_NO][rows[Columns.LOSS_MASK].bool()].double().mean() for rows in known]
+        self._lags += float(sum(means) / len(means)) if means else 0.0
 
     def learnt_so_far(self) -> Learnt:
         """Return what was learnt since the start, and what failed."""

@@ -10,6 +10,7 @@ import math
 import os
 import random
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,10 +18,14 @@ import numpy as np
 import ray
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.core import COMPONENT_RL_MODULE
+from ray.rllib.env.env_runner import EnvRunner
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from study.hosts.memory import forget_peak_rss
+from study.hosts.memory import forget_peak_rss, read_peak_rss_mb
 from study.seams.base import overrides
 from study.seams.rllib import LANE_SEEDS
 from study.trial.engine.envs.probing import why_not_here
@@ -30,8 +35,19 @@ from study.trial.measure import ProcessMeasurement, RunnerMeasurement, Watch
 
 Sample = tuple[list[SingleAgentEpisode], dict[str, Any], RunnerMeasurement]
 """Episodes, RLlib's own metrics, raw measurement."""
-SampleReference = tuple["ray.ObjectRef[list[SingleAgentEpisode]]", dict[str, Any], RunnerMeasurement]
-"""The same with the episodes by reference: they go to the learner directly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleReference:
+    """A sample whose episodes go to the learner directly."""
+
+    episodes: Any
+    """Reference of the episodes in the object store."""
+    metrics: dict[str, Any]
+    """RLlib's own."""
+    measurement: RunnerMeasurement
+    connectors: dict[str, Any] | None = None
+    """State of the runner's connectors, which RLlib merges; None where they have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +97,8 @@ def layout_of(config: AlgorithmConfig) -> LaneLayout:
     )
 
 
-class MeasuredEnvRunner(SingleAgentEnvRunner, abc.ABC):
-    """A runner process that measures its own sampling and can say what it is."""
+class Measuring(EnvRunner):
+    """Lets a runner process measure its own sampling and say what it is; goes before one of RLlib's runners."""
 
     env: Any
 
@@ -143,7 +159,17 @@ class MeasuredEnvRunner(SingleAgentEnvRunner, abc.ABC):
 
     @abc.abstractmethod
     def _take_ended(self) -> Ended:
-        """Return the episodes that ended since the last call, their earlier fragments included."""
+        """Return the episodes that ended since the last call, their earlier fragments included.
+
+        Called after `get_metrics`.
+        """
+
+    def _sample_unwatched(self) -> Any:
+        return self.sample()
+
+    def _on_error(self, error: Exception) -> str:
+        """Return what a person can do about what sampling raised."""
+        return "Lower lr, clip_param or num_epochs." if isinstance(error, DivergedError) else "Correct the environment."
 
     def measured_sample(self) -> Sample:
         """Return one fragment of every lane with RLlib's metrics and the raw measurement.
@@ -153,20 +179,16 @@ class MeasuredEnvRunner(SingleAgentEnvRunner, abc.ABC):
         """
         self._watch.start()
         try:
-            episodes = self.sample()
+            episodes = self._sample_unwatched()
             measured = self._watch.stop(self._node)
             _check_finite(episodes)
         except Exception as error:  # noqa: BLE001 (the user's environment may raise anything)
             failed = self._measurement(self._watch.stop(self._node), env_steps=0, ended=Ended())
             trace = "".join(traceback.format_exception(error))
-            fix = (
-                "Lower lr, clip_param or num_epochs."
-                if isinstance(error, DivergedError)
-                else "Correct the environment."
-            )
-            return [], {}, replace(failed, error=_with_notes(error), fix=fix, traceback=trace)
-        measurement = self._measurement(measured, env_steps=sum(map(len, episodes)), ended=self._take_ended())
-        return episodes, self.get_metrics(), measurement
+            return [], {}, replace(failed, error=_with_notes(error), fix=self._on_error(error), traceback=trace)
+        metrics = self.get_metrics()
+        measurement = self._measurement(measured, env_steps=_env_steps(episodes), ended=self._take_ended())
+        return episodes, metrics, measurement
 
     def _measurement(self, measured: ProcessMeasurement, *, env_steps: int, ended: Ended) -> RunnerMeasurement:
         local = self.worker_index == 0  # then the main process counts its own CPU time and memory
@@ -187,7 +209,11 @@ class MeasuredEnvRunner(SingleAgentEnvRunner, abc.ABC):
     def referenced_sample(self) -> SampleReference:
         """Return what `measured_sample` returns, with the episodes in the object store."""
         episodes, metrics, measurement = self.measured_sample()
-        return ray.put(episodes), metrics, measurement
+        states = self._connector_states()
+        return SampleReference(episodes=ray.put(episodes), metrics=metrics, measurement=measurement, connectors=states)
+
+    def _connector_states(self) -> dict[str, Any] | None:
+        return None
 
     def report(self) -> RunnerReport:
         """Return what this process really is."""
@@ -206,14 +232,69 @@ class MeasuredEnvRunner(SingleAgentEnvRunner, abc.ABC):
         )
 
 
-class StockEnvRunner(MeasuredEnvRunner):
-    """RLlib's own sampling; environments are seeded by lane, the action noise by runner."""
+class MeasuredEnvRunner(Measuring, SingleAgentEnvRunner):
+    """A runner of one agent."""
+
+
+class AsRLlib(Measuring):
+    """RLlib's own sampling; environments are seeded by lane, the action noise by runner.
+
+    Also where the algorithm itself calls `sample`: `taken` says what all calls since the last one measured.
+    """
 
     def __init__(self, **kwargs: Any) -> None:
+        self._sampled: list[tuple[ProcessMeasurement, int]] = []
+        """Each call of `sample`: what it used, and its environment steps."""
+        self._ended: list[Ended] = []
+        """Episodes that ended, at each call of `get_metrics`."""
         super().__init__(**kwargs)
         if self.worker_index > 0 and self.config.seed is not None:
             # Anew: environments and module may have drawn while they were made.
             _seed_globally(noise_seed(self.config.seed, self.worker_index))
+
+    def sample(self, **kwargs: Any) -> Any:
+        """Sample as RLlib does, and measure it."""
+        self._watch.start()
+        episodes = super().sample(**kwargs)
+        self._sampled.append((self._watch.stop(self._node), _env_steps(episodes)))
+        return episodes
+
+    def _sample_unwatched(self) -> Any:
+        return super().sample()
+
+    def _connector_states(self) -> dict[str, Any] | None:
+        states: dict[str, Any] = self.get_state(not_components=COMPONENT_RL_MODULE)
+        return states
+
+    def get_metrics(self) -> Any:
+        """Return RLlib's metrics, which forgets the episodes that ended."""
+        episodes = [
+            [*self._ongoing_episodes_for_metrics.get(last.id_, ()), last] for last in self._done_episodes_for_metrics
+        ]
+        self._ended.append(
+            Ended(
+                returns=tuple(math.fsum(piece.get_return() for piece in pieces) for pieces in episodes),
+                lengths=tuple(sum(map(len, pieces)) for pieces in episodes),
+            )
+        )
+        return super().get_metrics()
+
+    def taken(self) -> RunnerMeasurement:
+        """Return what was sampled since the last call."""
+        sampled, self._sampled = self._sampled, []
+        ended = self._take_ended()
+        pressures = [used.pressure_s for used, _ in sampled if used.pressure_s is not None]
+        return self._measurement(
+            ProcessMeasurement(
+                wall_time_s=math.fsum(used.wall_time_s for used, _ in sampled),
+                cpu_time_s=self._watch.stop(self._node).cpu_time_s + math.fsum(used.cpu_time_s for used, _ in sampled),
+                peak_rss_mb=read_peak_rss_mb(),
+                pressure_s=math.fsum(pressures) if pressures else None,
+                node=self._node,
+            ),
+            env_steps=sum(steps for _, steps in sampled),
+            ended=ended,
+        )
 
     @property
     def env_steps_per_round(self) -> int:
@@ -229,23 +310,42 @@ class StockEnvRunner(MeasuredEnvRunner):
         return super()._try_env_reset(seed=seeds, options=options)
 
     def _take_ended(self) -> Ended:
-        """Return the episodes that ended in this sample; to be called before `get_metrics`, which forgets them."""
-        episodes = [
-            [*self._ongoing_episodes_for_metrics.get(last.id_, ()), last] for last in self._done_episodes_for_metrics
-        ]
+        ended, self._ended = self._ended, []
         return Ended(
-            returns=tuple(math.fsum(piece.get_return() for piece in pieces) for pieces in episodes),
-            lengths=tuple(sum(map(len, pieces)) for pieces in episodes),
+            returns=tuple(value for each in ended for value in each.returns),
+            lengths=tuple(value for each in ended for value in each.lengths),
         )
 
+    def _on_error(self, error: Exception) -> str:
+        script = getattr(self.config, "script", "")
+        return f"Correct {script}: its traceback names the line." if script else super()._on_error(error)
 
-def _check_finite(episodes: list[SingleAgentEpisode]) -> None:
-    for episode in episodes:
-        rewards = np.asarray(episode.get_rewards())
-        if not np.isfinite(rewards).all():
-            index = int(np.flatnonzero(~np.isfinite(rewards))[0])
-            step = episode.t_started + index + 1
-            raise NonFiniteError(f"rewards must be finite, got {rewards[index]} at step {step} of an episode")
+
+class StockEnvRunner(AsRLlib, MeasuredEnvRunner):
+    """RLlib's runner of one agent."""
+
+
+class StockMultiAgentEnvRunner(AsRLlib, MultiAgentEnvRunner):
+    """RLlib's runner of several agents; returns are sums over the agents, lengths are steps of the environment."""
+
+
+def _env_steps(episodes: Sequence[Any]) -> int:
+    """Return the steps of the environment in pieces of episodes, of one agent or of several."""
+    return sum(map(len, episodes))
+
+
+def _check_finite(episodes: Sequence[Any]) -> None:
+    for whole in episodes:
+        for episode in whole.agent_episodes.values() if isinstance(whole, MultiAgentEpisode) else (whole,):
+            _check_rewards(episode)
+
+
+def _check_rewards(episode: SingleAgentEpisode) -> None:
+    rewards = np.asarray(episode.get_rewards())
+    if not np.isfinite(rewards).all():
+        index = int(np.flatnonzero(~np.isfinite(rewards))[0])
+        step = episode.t_started + index + 1
+        raise NonFiniteError(f"rewards must be finite, got {rewards[index]} at step {step} of an episode")
 
 
 def _with_notes(error: Exception) -> str:
