@@ -162,7 +162,7 @@ def learner_obstacle(config: AlgorithmConfig) -> str | None:
         return obstacle
     if option(config, "env_to_module_connector") is not None:
         return "connectors from environment to module are the script's own"
-    return lean_obstacle(config)  # type: ignore[arg-type]
+    return lean_obstacle(config)
 
 
 def _of_any(config: AlgorithmConfig) -> Iterator[str]:
@@ -309,7 +309,7 @@ def _fastest(spec: StudySpec, config: AlgorithmConfig, fallbacks: list[str]) -> 
         environment = _environment(config)
         known.environment(observation_space=environment.observation_space, action_space=environment.action_space)
         environment.close()
-    if without := fused_obstacle(known):  # type: ignore[arg-type]
+    if without := fused_obstacle(known):
         fallbacks.append(f"learner: the lean one instead of the fused one: {without}")
         return LeanPPOLearner
     return FusedPPOLearner

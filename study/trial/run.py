@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 import torch
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import SpaceError, StudyError, TrialError
@@ -35,7 +36,7 @@ from study.trial.engine.envs.probing import Spaces, probe, why_not_here
 from study.trial.evaluation import evaluate
 from study.trial.failures import described, of_runner, original
 from study.trial.measure import StepMeasurement, Watch, iteration_metrics
-from study.trial.measured_algorithm import MeasuredAlgorithm, StudyConfig
+from study.trial.measured_algorithm import MeasuredAlgorithm
 from study.trial.messages import BuiltTrial, TrialConfig, TrialResult
 from study.trial.places import NodeWatch, here, places_of
 from study.trial.script_evaluation import evaluate_script, state_of
@@ -233,7 +234,7 @@ class TrialRun:
             self._thread.end()
 
 
-def _configured(trial: TrialConfig) -> StudyConfig:
+def _configured(trial: TrialConfig) -> AlgorithmConfig:
     """Return the configuration of a trial."""
     spec = trial.spec
     if spec.script is None:
@@ -279,7 +280,7 @@ def _probed(environment: EnvironmentSpec) -> Spaces:
         raise TrialError(where=where, rule=rule, got=got, fix=reason.fix, code="environment-fails-on-node") from error
 
 
-def _build(config: StudyConfig, thread: SteadyThread, *, timeout_s: float) -> MeasuredAlgorithm:
+def _build(config: AlgorithmConfig, thread: SteadyThread, *, timeout_s: float) -> MeasuredAlgorithm:
     def build() -> MeasuredAlgorithm:
         algorithm: MeasuredAlgorithm = config.build_algo()
         # With merging and broadcasting off RLlib leaves the runners at random weights of their own for one

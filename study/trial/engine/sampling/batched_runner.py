@@ -382,7 +382,7 @@ def _maker(config: AlgorithmConfig, runner: MeasuredEnvRunner) -> Any:
         return lambda: gymnasium.make(config.env, disable_env_checker=True, **config.env_config)
     if hasattr(creator, "spec"):  # ours: the backend is chosen by what it says
         return creator
-    # Each lane is told the number of its own runner, whichever process steps it.
+    # Each lane gets the number of its own runner, whichever process steps it.
     runners, number = iter([each for each, _ in runner.lanes]), layout_of(config).num_env_runners
     return lambda: creator(EnvContext(config.env_config, worker_index=next(runners), num_workers=number))
 
