@@ -28,7 +28,6 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.tune.registry import register_env
 
-from study.errors import TrialError
 from study.seams.ray import maker_of
 from study.seams.rllib import option
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
@@ -255,12 +254,9 @@ def adopted_config(
         setting: Every parameter that the script or the space gives a value to, the scale included.
         seed: Seed of the trial.
         execution: Whether every runner is a process of its own.
-
-    Raises:
-        TrialError: The lanes are to be emulated and only RLlib's own runner can serve.
     """
     config = base.copy(copy_frozen=False)
-    runner, learner = _parts(spec, config, execution)
+    runner, learner = _parts(spec, config)
     _set_resources(config, spec, setting, execution, seed, batched=runner is BatchedEnvRunner)
     _set_parameters(config, spec, setting)
     config.env_runner_cls = runner
@@ -273,17 +269,13 @@ def adopted_config(
     return config
 
 
-def _parts(spec: StudySpec, config: AlgorithmConfig, execution: Execution) -> tuple[type, type | None]:
+def _parts(spec: StudySpec, config: AlgorithmConfig) -> tuple[type, type | None]:
     """Return the runner, and the learner where it is not the script's; note what RLlib's own parts stand in for."""
     assert spec.script is not None
     config.env_id, config.normalize_rewards = spec.environment.id, False
     config.script = spec.script.source.file
     fallbacks: list[str] = []
     runner_missing = spec.script.runner_obstacle
-    if runner_missing and execution == "emulated":
-        rule = f"emulation needs the batched runner, and {runner_missing}"
-        fix, code = "Set execution: real.", "emulation-without-batched-runner"
-        raise TrialError(where="execution", rule=rule, fix=fix, code=code)
     if runner_missing and spec.runner == "batched":
         fallbacks.append(f"runner: RLlib's own instead of the batched one: {runner_missing}")
     runner = _own_runner(config) if runner_missing or spec.runner == "stock" else BatchedEnvRunner

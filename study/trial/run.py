@@ -256,7 +256,7 @@ def _configured(trial: TrialConfig) -> AlgorithmConfig:
     except Exception as error:
         rule, got = f"RLlib must accept the values with the configuration of {file}", described(error)
         fix = "Change the value that it names."
-        raise TrialError(where=where, rule=rule, got=got, fix=fix, code="rllib-refuses-values") from error
+        raise TrialError(where=where, rule=rule, got=got, fix=fix, code="rllib-refuses-script") from error
 
 
 def _asked(trial: TrialConfig) -> dict[str, Any]:
