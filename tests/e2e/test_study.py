@@ -15,6 +15,7 @@ from study.records.folder import StudyFolder
 from tests.e2e.commands import SPACE, assert_whole, command, kill, ray_processes, records, run, start, study
 from tests.event_files import assert_files_follow
 
+KILL_SEED = int(os.environ.get("KILL_SEED", "1"))
 LONGER = SPACE.replace("env_steps: 800", "env_steps: 3000")
 
 
@@ -42,6 +43,21 @@ def wait_for(condition, process, seconds=180):
         assert process.poll() is None, "the driver ended by itself"
         time.sleep(0.1)
     pytest.fail("the study did not come so far")
+
+
+def killed_after(seconds, words, place):
+    """Start the study, kill its driver so long after its first new record, and wait until its Ray is gone."""
+    file = place / "studies" / "space" / "records.jsonl"
+    size = file.stat().st_size if file.exists() else 0
+    with (place / "log").open("a") as log:
+        process = start(words, place, log)
+        wait_for(lambda: file.exists() and file.stat().st_size > size, process)
+        time.sleep(seconds)
+        kill(process)
+    end = time.monotonic() + 30
+    while ray_processes() and time.monotonic() < end:
+        time.sleep(0.2)
+    assert not ray_processes()
 
 
 def kinds(place, name="space"):
@@ -92,8 +108,10 @@ def test_a_study_of_emulated_runners(place):
 
 
 @pytest.mark.quick
-def test_a_study_runs_is_extended_and_cannot_be_mistaken_for_another(place):
-    done = run(command("--space", "space.yaml", "--trials", "2"), place)
+def test_a_study_is_killed_resumed_extended_and_cannot_be_mistaken_for_another(place):
+    words = command("--space", "space.yaml", "--trials", "2", "--resume-or-start")
+    killed_after(random.Random(KILL_SEED).uniform(0, 10), words, place)
+    done = run(words, place)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "space: complete" in done.stdout
     assert f"mlflow ui --backend-store-uri {uri(place)}" in done.stdout
@@ -184,29 +202,16 @@ def test_signals_end_the_study_cleanly_and_a_resume_finishes_it(place, numbers):
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("kills", "num_trials"),
-    [pytest.param(1, 2, marks=pytest.mark.quick), (2, 4), pytest.param(5, 4, marks=pytest.mark.heavy)],
-)
-def test_a_driver_killed_at_random_moments_loses_nothing_and_leaves_no_ray(place, kills, num_trials):
-    rng = random.Random(int(os.environ.get("KILL_SEED", "1")))
+@pytest.mark.parametrize("kills", [2, pytest.param(5, marks=pytest.mark.heavy)])
+def test_a_driver_killed_at_random_moments_loses_nothing_and_leaves_no_ray(place, kills):
+    rng = random.Random(KILL_SEED)
     (place / "space.yaml").write_text(LONGER)
-    words = command("--space", "space.yaml", "--resume-or-start", "--trials", num_trials)
-    file = place / "studies" / "space" / "records.jsonl"
+    words = command("--space", "space.yaml", "--resume-or-start")
     for _ in range(kills):
-        with (place / "log").open("a") as log:
-            process = start(words, place, log)
-            size = file.stat().st_size if file.exists() else 0
-            wait_for(lambda size=size: file.exists() and file.stat().st_size > size, process)
-            time.sleep(rng.uniform(0, 25))
-            kill(process)
-        end = time.monotonic() + 30
-        while ray_processes() and time.monotonic() < end:
-            time.sleep(0.2)
-        assert not ray_processes()
-    done = run(words, place, timeout=600)
+        killed_after(rng.uniform(0, 25), words, place)
+    done = run(words, place)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert_whole(place / "studies" / "space", uri(place), num_trials)
+    assert_whole(place / "studies" / "space", uri(place), 4)
 
 
 def test_a_time_budget_ends_the_study_and_starts_nothing_in_vain(place):
