@@ -237,6 +237,10 @@ def asked_script(
         reading = read(config)
     facts = reading.adopted.facts
     say(console, f"Found {facts.algorithm} on {facts.environment} ({facts.found_as}).")
+    if parts := "; ".join(f"{each.part} {each.what}" for each in facts.own_parts):
+        say(console, f"Its own parts: {parts}.")
+    if reading.starts_ray:
+        say(console, "Its `ray.init` was skipped: a study starts a Ray of its own, or joins that of --address.")
     floor = floor_of(reading.returns, num_cut=reading.num_cut) if reading.returns else None
     if reading.unplayed:
         say(console, f"No floor is measured: a random policy cannot play there ({reading.unplayed}).")

@@ -180,13 +180,13 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
     from study.planning.plan import remarks
     from study.trial.engine.envs.probing import probe_study
 
-    spaces = probe_study(spec, source)
+    spaces = None if spec.script else probe_study(spec, source)  # a script's environment was made when it was read
     if (joined := resolve_address(address)) is None:
         shape = private_shape(spec)
     else:
         with joined_ray(joined) as shape:
             pass
-    if spec.rllib:  # only then is RLlib imported
+    if spec.rllib and spaces is not None:  # only then is RLlib imported
         from study.driver.run import check_overrides
 
         check_overrides(spec, spaces, shape)

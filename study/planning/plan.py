@@ -154,6 +154,7 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     """Yield a line for each thing that the times, or the learning, of the planned trials will suffer from."""
     if spec.learner == "auto" and spec.suits_fused and spec.learner_in_use != "fused":
         yield "Slower: the lean learner instead of the fused one. JAX is not installed. To change it: pip install jax."
+    yield from _of_script(spec)
     cores = count(plan.cluster.capacity, "core")
     needed = {scale.num_env_runners: scale for scale in (*plan.scales, *(cell.needs for cell in plan.cells.values()))}
     emulated = sorted(scale for scale, needs in needed.items() if needs.execution == "emulated")
@@ -169,7 +170,8 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     if crowded:
         most = max(needs.num_cpus for needs in crowded.values())
         slow = f"; {most // plan.cluster.capacity} share a core, so that they start and run slowly"
-        ways = "--set execution=emulated, " if spec.runner != "stock" and not spec.traits.asynchronous else ""
+        stock = spec.runner == "stock" or spec.traits.asynchronous or (spec.script and spec.script.runner_obstacle)
+        ways = "" if stock else "--set execution=emulated, "
         yield (
             f"Oversubscribed: trials of {listed(sorted(crowded))} runners. They have up to {most} processes on {cores}"
             f"{slow if most >= CROWDED * plan.cluster.capacity else ''}. Their times say nothing about scaling. "
@@ -184,6 +186,19 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
             f"{spec.budget.env_steps:,} steps in all. Such a trial trains once, on data of random actions. "
             "To change it: raise budget.env_steps, or lower the batch."
         )
+
+
+def _of_script(spec: StudySpec) -> Iterator[str]:
+    """Yield which parts of RLlib a script's trials have, and why not this project's faster ones."""
+    if spec.script is None:
+        return
+    if spec.script.runner_obstacle and spec.runner != "stock":
+        yield (
+            f"Runner: RLlib's own, not the batched one: {spec.script.runner_obstacle}. Lanes are not emulated then, so "
+            "that many runners need as many real CPUs."
+        )
+    if spec.script.learner_obstacle and spec.learner != "rllib":
+        yield f"Learner: the script's, or RLlib's own, not a faster one: {spec.script.learner_obstacle}."
 
 
 def _is_crowded(execution: str, timing: str) -> bool:

@@ -127,6 +127,8 @@ def _needs_return(spec: StudySpec, name: str) -> str:
         return "a hold-up study"
     if name == "target" and spec.search.objective.endswith("_to_target"):
         return f"search.objective {spec.search.objective}"
+    if name == "reference" and spec.config is not None:
+        return ""  # `adopt` measures the floor, and leaves the reference to the person
     other = {"floor": spec.environment.reference, "reference": spec.environment.floor}.get(name)
     return "" if other is None else f"a score, which {'floor' if name == 'reference' else 'reference'} is given for,"
 

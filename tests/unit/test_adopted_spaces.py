@@ -1,0 +1,151 @@
+"""A space written around a script says what the script says, and the loader reads it back."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from study.adopted.writing import Floor, Wanted, floor_of, space_text
+from study.cli.commands import app
+from study.space.parsing import parse_space
+from study.space.script import ScriptFacts, ScriptSource
+from study.space.space_file import read_text
+from tests.adopted import forked_readings
+
+VALUES = {
+    "num_env_runners": 3,
+    "num_envs_per_env_runner": 2,
+    "train_batch_size": 2000,
+    "minibatch_size": 128,
+    "num_epochs": 6,
+    "lr": 0.0009,
+    "gamma": 0.99,
+    "grad_clip": None,
+}
+
+
+def facts(**changes) -> ScriptFacts:
+    return ScriptFacts(
+        **{
+            "source": ScriptSource(file="my_train.py", sha256="0" * 64),
+            "found_as": "tune.Tuner",
+            "algorithm": "PPO",
+            "base_algorithm": "PPO",
+            "environment": "CartPole-v1",
+            "values": VALUES,
+            **changes,
+        }
+    )
+
+
+def read_back(text: str, of: ScriptFacts):
+    source = read_text(text, name="my_space.yaml")
+    source.content["script"] = of.model_dump(mode="json")
+    return parse_space(source, asked=True)
+
+
+def test_runners_batch_and_learning_rate_are_varied_around_the_scripts_values():
+    known = facts(stop={"env_runners/episode_return_mean": 300.0, "training_iteration": 200})
+    floor = Floor(value=22, comment="how it was measured")
+    wanted = Wanted(config="my_train.py", args="--num-agents 2", runners=(1, 10, 46), floor=floor)
+    spec = read_back(space_text(known, {}, wanted), known)
+    assert (spec.config, spec.config_args, spec.scales) == ("my_train.py", "--num-agents 2", (1, 10, 46))
+    assert {name: (domain.low, domain.high, domain.log) for name, domain in spec.tuned.items()} == {
+        "train_batch_size": (500, 8000, True),
+        "lr": (9e-5, 9e-3, True),
+    }
+    assert (spec.environment.floor, spec.environment.target, spec.environment.reference) == (22, 300, None)
+    assert (spec.budget.env_steps, spec.search.num_trials) == (400_000, 12)
+    (baseline,) = spec.search.baselines
+    assert (baseline.name, baseline.parameters) == ("my_train", {"train_batch_size": 2000, "lr": 0.0009})
+    assert spec.fixed["num_epochs"] == 6  # what the space does not name stays the script's
+
+
+def test_a_schedule_is_not_varied_and_what_tune_would_choose_is():
+    known = facts(schedules=["lr"], values={name: VALUES[name] for name in VALUES if name != "lr"})
+    searched = {
+        "lambda": {"low": 0.9, "high": 1.0},
+        "train_batch_size_per_learner": {"choices": [1000, 2000]},
+        "broadcast_interval": {"low": 1, "high": 3},
+    }
+    text = space_text(known, searched, Wanted(config="my_train.py", runners=(1,)))
+    spec = read_back(text, known)
+    assert set(spec.tuned) == {"train_batch_size", "lambda"}
+    assert spec.tuned["train_batch_size"].choices == [1000, 2000]
+    assert spec.search.baselines == []
+    assert "`lr` follows the script's schedule" in text and "`broadcast_interval`" in text
+
+
+def test_a_batch_smaller_than_all_environments_is_no_baseline():
+    known = facts(values={**VALUES, "train_batch_size": 60, "minibatch_size": 30})
+    spec = read_back(space_text(known, {}, Wanted(config="my_train.py", runners=(1, 46))), known)
+    assert set(spec.tuned) == {"train_batch_size", "lr"} and spec.tuned["train_batch_size"].low == 92
+    assert spec.search.baselines[0].parameters == {"lr": 0.0009}
+
+
+@pytest.mark.parametrize(
+    ("stop", "algorithm", "budget"),
+    [
+        ({}, "PPO", (200_000, None)),
+        ({"training_iteration": 5}, "PPO", (10_000, None)),
+        ({"training_iteration": 5, "env_runners/num_env_steps_sampled_lifetime": 9000}, "PPO", (9000, None)),
+        ({"training_iteration": 5}, "APPO", (200_000, None)),  # an iteration is a span of time
+        ({"time_total_s": 60}, "PPO", (None, 60)),
+    ],
+)
+def test_the_budget_is_the_scripts_own_limit(stop, algorithm, budget):
+    known = facts(stop=stop, base_algorithm=algorithm, algorithm=algorithm)
+    spec = read_back(space_text(known, {}, Wanted(config="my_train.py", runners=(1,))), known)
+    assert (spec.budget.env_steps, spec.budget.time_s) == budget
+
+
+def test_a_floor_has_as_many_digits_as_its_interval():
+    floor = floor_of([20.0, 22.0, 24.0, 26.0], num_cut=1)
+    assert (floor.value, floor.comment) == (23, "random policy: 23 [18.89, 27.11] over 4 episodes, 1 of them cut")
+    assert floor_of([20.0], num_cut=0) is None
+
+
+SCRIPT = """
+from ray.rllib.algorithms.ppo import PPOConfig
+config = PPOConfig().environment("CartPole-v1").training(lr=0.0007, train_batch_size_per_learner=512)
+other = config.copy().training(lr=0.1)
+"""
+
+
+def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_train.py").write_text(SCRIPT)
+    with forked_readings():
+        written = CliRunner().invoke(app, ["adopt", "my_train.py:config", "--runners", "1,2", "--episodes", "20"])
+        assert written.exit_code == 0, written.output
+        (tmp_path / "my_space.yaml").write_text(written.stdout)
+        assert "floor: " in written.stdout and "over 20 episodes" in written.stdout
+        several = CliRunner().invoke(app, ["adopt", "my_train.py"])
+        assert "2: PPO on CartPole-v1 (module level, other)" in str(several.exception)
+        planned = CliRunner().invoke(app, ["plan", "my_space.yaml"])
+        assert planned.exit_code == 0, planned.output
+        straight = CliRunner().invoke(app, ["plan", "--config", "my_train.py:2", "--runners", "1,2"])
+        assert straight.exit_code == 0, straight.output
+        listed = CliRunner().invoke(app, ["spaces", "--json"])
+    (own,) = [each for each in json.loads(listed.output) if each["space"] == "my_space.yaml"]
+    assert "my_train.py:config" in own["about"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--runners", "1,0"], "runners"),
+        (["--runners", "2,2"], "runners"),
+        (["quickstart.yaml", "--runners", "1"], "two-spaces"),
+    ],
+)
+def test_options_of_a_script_say_what_is_wrong(words, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_train.py").write_text(SCRIPT)
+    result = CliRunner().invoke(app, ["plan", *words, "--config", "my_train.py"])
+    assert [fault.code for fault in result.exception.faults] == [code]
+
+
+def test_runners_alone_belong_to_a_script():
+    result = CliRunner().invoke(app, ["plan", "quickstart.yaml", "--runners", "1,2"])
+    assert [fault.code for fault in result.exception.faults] == ["option-of-config"]
