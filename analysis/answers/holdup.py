@@ -22,12 +22,12 @@ def holdup_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: flo
     """Return what a hold-up study says: whether its setting learns as well with many runners as the best with few."""
     data, content = results.data, results.certificate
     if isinstance(content, str):
-        return _not_yet(data, content, rows)
+        return _not_yet(results, content, rows)
     try:
         return _answer(content, data)
     except (AttributeError, LookupError, TypeError, ValueError):
         fix = f"python -m study certificate write {shlex.quote(data.source)}"
-        return _not_yet(data, "whether a setting holds up: certificate.json is damaged.", rows, fix=fix)
+        return _not_yet(results, "whether a setting holds up: certificate.json is damaged.", rows, fix=fix)
 
 
 def _answer(content: Mapping[str, Any], data: StudyData) -> Answer:
@@ -164,9 +164,10 @@ def _unknown(content: Mapping[str, Any], data: StudyData, target: int) -> Iterat
         yield Unknown(text=f"rare failures: {n} test runs without one allow for them in up to {failing:.0%} of runs.")
 
 
-def _not_yet(data: StudyData, why: str, rows: Sequence[Row], *, fix: str = "") -> Answer:
+def _not_yet(results: Results, why: str, rows: Sequence[Row], *, fix: str = "") -> Answer:
     """Return what a study without a certificate says: how far it is, and its best setting so far."""
-    found = candidates(data, rows)
+    data = results.data
+    found = candidates(results, rows)
     done = progress(data)
     missing = why if complete(data) else "whether a setting holds up: the study is not complete."
     unknown = (Unknown(text=missing, command=fix or resume(data)),)

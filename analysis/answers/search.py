@@ -24,8 +24,7 @@ from analysis.answers.words import (
     took,
 )
 from analysis.estimates import Results, Row
-from analysis.estimates.learning import MOST_SETTINGS
-from analysis.estimates.settings import learning_runs, settings_of, small_scale
+from analysis.estimates.settings import learning_runs
 from analysis.load.study_data import StudyData
 from analysis.tables.grid import TableColumn
 from analysis.tables.numbers import overlap
@@ -49,12 +48,10 @@ class Candidate:
     setting: Mapping[str, Any]
     """Values of the parameters that differ in the study; the rest is the same for all."""
     final_return: Estimate
-    score: float
-    """Mean over the runs, a failed one being 0; of a study without scores, minus the share of failed runs."""
+    place: tuple[float, float, float, int, str]
+    """`Setting.order`: mean score, return, steps to the target, of which less is better."""
     num_solved: int | None
     """Runs that ended at the target; None where no target is known."""
-    steps: float
-    """Env steps to the target, mean; infinite where a run never got there."""
     trials: tuple[int, ...]
     num_failed: int
 
@@ -63,16 +60,11 @@ class Candidate:
         """Whether every run ended at the target; None where no target is known."""
         return None if self.num_solved is None else self.num_solved == len(self.trials)
 
-    @property
-    def order(self) -> tuple[float, float, float, int]:
-        """Best first: score, return, then fewer steps to the target, then fewer runners."""
-        return -self.score, -self.final_return.value, self.steps, self.num_env_runners
-
 
 def search_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: float | None) -> Answer:
     """Return what a search says: which setting learnt best at each scale."""
     data = results.data
-    found = candidates(data, rows)
+    found = candidates(results, rows)
     if not found:
         return nothing_yet(data, "which setting learns best: no trial has ended with a return.")
     best = found[0]
@@ -93,43 +85,38 @@ def search_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: flo
     )
 
 
-def candidates(data: StudyData, rows: Iterable[Row]) -> list[Candidate]:
+def candidates(results: Results, rows: Iterable[Row]) -> list[Candidate]:
     """Return every setting at every scale that ended with a return, the best first.
 
     Args:
-        data: The study.
+        results: Of the study.
         rows: Its estimates.
     """
+    data = results.data
     returns = {(row.cell.arm, row.cell.num_env_runners): row.estimate for row in rows if row.quantity == "final_return"}
     runs = learning_runs(data.runs)
     varying = [name for name in PARAMETERS if name != SCALE and name in runs and runs[name].nunique() > 1]
     shown = varying or [name for name in ("train_batch_size", "lr") if name in runs and runs[name].notna().any()]
     target = data.spec.environment.target if data.spec is not None else None
-    scored = data.spec is None or data.spec.is_scored
     found = []
-    for setting in settings_of(data.runs, most=MOST_SETTINGS, small=small_scale(data)):
+    for setting in results.settings:
         some = setting.runs
         value = returns.get((setting.name, setting.num_env_runners))
         if value is None or some["final_return"].isna().all():
             continue
-        steps = some["env_steps_to_target"]
-        failed = some["status"].eq("failed").fillna(False)
-        scores = some["score"].astype("Float64").where(~failed, 0.0).fillna(0.0)
+        solved = None if target is None else (~setting.failed & (some["final_return"] >= target)).fillna(False)
         found.append(
             Candidate(
                 num_env_runners=setting.num_env_runners,
                 setting={name: some[name].iloc[0] for name in shown if pd.notna(some[name].iloc[0])},
                 final_return=value,
-                score=float(scores.mean()) if scored else -float(failed.mean()),
-                num_solved=None
-                if target is None
-                else int((~failed & (some["final_return"] >= target)).fillna(False).sum()),
-                steps=float(steps.mean()) if steps.notna().all() else float("inf"),
+                place=setting.order,
+                num_solved=None if solved is None else int(solved.sum()),
                 trials=tuple(int(each) for each in some["trial"]),
-                num_failed=int(failed.sum()),
+                num_failed=int(setting.failed.sum()),
             )
         )
-    return sorted(found, key=lambda each: each.order)
+    return sorted(found, key=lambda each: each.place)
 
 
 def _sentence(found: list[Candidate], target: float | None) -> str:
@@ -157,8 +144,8 @@ def _facts(found: list[Candidate], data: StudyData, engine: str) -> Iterator[str
         equal = [each for each in found[1:] if overlap(each.final_return, best.final_return)]
         if equal:
             yield f"{_others(equal)} cannot be told from it: their intervals overlap."
-    elif equal := [each for each in found[1:] if each.order[:2] == best.order[:2]]:
-        faster = "; this one got to the target in the fewest steps" if best.steps < equal[0].steps else ""
+    elif equal := [each for each in found[1:] if each.place[:2] == best.place[:2]]:
+        faster = "; this one got to the target in the fewest steps" if best.place[2] < equal[0].place[2] else ""
         yield f"{_others(equal)} reached the same return{faster}."
     if cost := took(data.runs):
         yield f"{cost}; engine: {engine}; {clocks_counted(data.runs)}."

@@ -30,7 +30,7 @@ def rows_of_study(results: Results) -> list[Row]:
     """Return every estimate of a study."""
     names = Names(results.measured)
     rows = [*throughput_rows(results, names), *prediction_rows(results, names)]
-    rows += [*price_rows(results, rows, names), *target_rows(results), *learning_rows(results.data)]
+    rows += [*price_rows(results, rows, names), *target_rows(results), *learning_rows(results)]
     return [*rows, *certificate_rows(results.data, results.certificate)]
 
 

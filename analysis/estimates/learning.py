@@ -10,24 +10,21 @@ import pandas as pd
 
 from analysis.estimates.frame import Basis, Cell, Row, rows_of
 from analysis.estimates.results import Results
-from analysis.estimates.settings import Setting, arms_of_trials, settings_of, small_scale
-from analysis.load import StudyData
+from analysis.estimates.settings import Setting, arms_of_trials, small_scale
 from analysis.scaling.fingerprint import fields
 from analysis.scaling.results import Goodput
 from analysis.scaling.selection import as_int, as_text
 from study.statistics import Estimate, FloatArray, iqm_interval, mean_interval, rate_interval
 
-MOST_SETTINGS = 1_000
-"""Settings in the frame, those with the most runs and of these the best; `Study.trials` has every run."""
 
-
-def learning_rows(data: StudyData) -> Iterator[Row]:
+def learning_rows(results: Results) -> Iterator[Row]:
     """Yield return, score, solved share and CPU time of each setting at each number of runners."""
+    data = results.data
     if data.kind == "throughput":
         return
     target = data.spec.environment.target if data.spec else None
     floor = data.spec.environment.floor if data.spec else None
-    for setting in settings_of(data.runs, most=MOST_SETTINGS, small=small_scale(data)):
+    for setting in results.settings:
         yield from _rows(setting, target, floor)
 
 
@@ -70,7 +67,7 @@ def _emulated(runs: pd.DataFrame) -> bool:
 
 def _rows(setting: Setting, target: float | None, floor: float | None) -> Iterator[Row]:
     runs = setting.runs
-    failed = runs["status"].eq("failed").to_numpy(dtype=bool)
+    failed = setting.failed.to_numpy(dtype=bool)
     returns = _numbers(setting, "final_return")
     finals = np.where(failed, np.nan if floor is None else floor, returns)
     finals = finals[np.isfinite(finals)]

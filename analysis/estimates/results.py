@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.estimates.fits import ModelResults
+    from analysis.estimates.settings import Setting
 
 T = TypeVar("T")
 
@@ -94,6 +95,13 @@ class Results:
         if runs["env_steps_to_target"].isna().all():
             return runs
         return watched(runs, self.data.evaluations(), target=spec.environment.target if spec else None)
+
+    @cached_property
+    def settings(self) -> "list[Setting]":
+        """The settings that runs are judged by (`analysis.estimates.settings`)."""
+        from analysis.estimates.settings import settings_of, small_scale
+
+        return settings_of(self.data.runs, small=small_scale(self.data))
 
     @cached_property
     def models(self) -> "ModelResults":

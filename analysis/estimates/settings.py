@@ -46,6 +46,8 @@ ARMS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Arm or baseline in the records -> its name in plain words; `{small}` is the small scale of a hold-up study."""
+MOST_SETTINGS = 1_000
+"""Settings that are looked at, those with the most runs first and of these the best; `Study.trials` has every run."""
 NOT_TRAINED_OUT = ("calibrate", "throughput", "measure")
 """Stages whose runs are cut short for the clock: they say nothing about the return."""
 
@@ -63,6 +65,19 @@ class Setting:
     name: str
     num_env_runners: int
     runs: pd.DataFrame
+
+    @property
+    def failed(self) -> "pd.Series[bool]":
+        """Which of its runs failed."""
+        return self.runs["status"].eq("failed").fillna(False)
+
+    @property
+    def order(self) -> tuple[float, float, float, int, str]:
+        """Place among others, the best first: by mean score (a failed run is 0), return, steps to the target."""
+        scores = self.runs["score"].astype("Float64").where(~self.failed, 0.0).fillna(0.0)
+        returns, steps = self.runs["final_return"].mean(), self.runs["env_steps_to_target"].mean(skipna=False)
+        worst = [np.inf if pd.isna(each) else float(each) for each in (-returns, steps)]
+        return -float(scores.mean()), worst[0], worst[1], self.num_env_runners, self.name
 
 
 def arm_in_words(name: str, small: int | None, *, unnamed: str | None = None) -> str:
@@ -89,7 +104,7 @@ def learning_runs(runs: pd.DataFrame) -> pd.DataFrame:
     return at_their_scale(here[~np.isin(stages, NOT_TRAINED_OUT)]).dropna(subset=["num_env_runners"])
 
 
-def settings_of(runs: pd.DataFrame, *, most: int, small: int | None = None) -> list[Setting]:
+def settings_of(runs: pd.DataFrame, *, most: int = MOST_SETTINGS, small: int | None = None) -> list[Setting]:
     """Return the settings of `learning_runs`: those with the most runs first, of equally many the best score.
 
     Args:

@@ -149,8 +149,6 @@ class Figure:
             AnalysisError: There is nothing to draw.
         """
         about: dict[Form, dict[str, Any]] = {
-            "inline": {"Date": None, "Creator": None},
-            "svg": {"Date": None, "Creator": None},
             "png": {"Software": None, "Title": self.title, "Description": self.alt},
             "pdf": {"CreationDate": None, "Title": self.title, "Subject": self.alt},
         }
@@ -160,17 +158,22 @@ class Figure:
             self.draw(canvas.add_subplot(), titled=False)
             canvas.draw_without_rendering()
             canvas.set_layout_engine("none")  # every form has the places that were found here
-            for form in (each for each in about if each in forms):
-                if form != "inline" and not canvas.texts:
-                    self._add_title(canvas)
-                file = io.BytesIO()
-                canvas.savefig(file, format="svg" if form == "inline" else form, dpi=DPI, metadata=about[form])
-                found[form] = file.getvalue()
-        for vector in (each for each in ("inline", "svg") if each in found):
-            text = found[vector].decode()
-            svg = _own_ids(text[text.index("<svg") :], self.key)
-            found[vector] = _accessible(svg, self.key, self.title, self.alt).encode()
+            if {"inline", "svg"} & {*forms}:
+                svg = self._svg(_saved(canvas, "svg", {"Date": None, "Creator": None}).decode())
+                words: dict[Form, str] = {"inline": svg, "svg": _with_title(svg, self._title_lines)}
+                found |= {form: words[form].encode() for form in words if form in forms}
+            if {"png", "pdf"} & {*forms}:
+                self._add_title(canvas)
+                found |= {form: _saved(canvas, form, about[form]) for form in about if form in forms}
         return found
+
+    def _svg(self, text: str) -> str:
+        """Return what Matplotlib wrote with ids of its own, and with words for a screen reader."""
+        return _accessible(_own_ids(text[text.index("<svg") :], self.key), self.key, self.title, self.alt)
+
+    @property
+    def _title_lines(self) -> list[str]:
+        return style.wrapped(self.title, style.LONGEST_TITLE).split("\n")
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """Show the picture in a notebook with its finding as text, or the reason why there is none."""
@@ -181,8 +184,8 @@ class Figure:
 
     def _add_title(self, canvas: Canvas) -> None:
         """Write the title above a drawn picture: the canvas grows by its lines, and what is drawn keeps its size."""
-        title = style.wrapped(self.title, style.LONGEST_TITLE)
-        height = self.height_in + (title.count("\n") + 1) * TITLE_LINE_IN
+        title = "\n".join(self._title_lines)
+        height = self.height_in + _room(self._title_lines)
         canvas.set_figheight(height)
         for ax in canvas.axes:
             place = ax.get_position(original=True)
@@ -191,6 +194,33 @@ class Figure:
         canvas.text(
             0.01, 1 - TITLE_PAD_IN / height, title, ha="left", va="top", fontsize=TITLE_POINTS, fontweight="bold"
         )
+
+
+def _saved(canvas: Canvas, form: str, about: dict[str, Any]) -> bytes:
+    file = io.BytesIO()
+    canvas.savefig(file, format=form, dpi=DPI, metadata=about)
+    return file.getvalue()
+
+
+def _room(lines: Sequence[str]) -> float:
+    """Return the height of a title, in inches."""
+    return len(lines) * TITLE_LINE_IN + TITLE_PAD_IN
+
+
+def _with_title(svg: str, lines: Sequence[str]) -> str:
+    """Return an SVG of Matplotlib's with a title above it; its unit is a point."""
+    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    assert found, "Matplotlib writes a viewBox"
+    width, height, room = float(found[1]), float(found[2]), 72 * _room(lines)
+    font = f"bold {TITLE_POINTS}px {', '.join(repr(each) for each in style.RC['font.sans-serif'])}"
+    texts = "".join(
+        f'<text x="{0.01 * width:g}" y="{TITLE_POINTS + 72 * (TITLE_PAD_IN + TITLE_LINE_IN * place) - room:g}" '
+        f'style="font: {escape(font)}; fill: {style.INK}">{escape(line)}</text>\n'
+        for place, line in enumerate(lines)
+    )
+    above = f'<rect y="{-room:g}" width="{width:g}" height="{room:g}" fill="white"/>\n{texts}'
+    svg = svg.replace(found[0], f'viewBox="0 {-room:g} {width:g} {height + room:g}"', 1)
+    return svg.replace("</svg>", f"{above}</svg>")
 
 
 def _panels(ax: Axes, count: int) -> list[Axes]:

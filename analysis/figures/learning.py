@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from analysis.estimates.curves import clocked
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 SCORE = "Score of the settings"
 TARGETS = {"steps_to_target": "Environment steps to the target", "time_to_target_s": "Time to the target"}
 NO_LEARNING = "No run was given its whole learning budget. Fix: none for a throughput study, which claims no learning."
-MOST_SETTINGS = 1_000
-"""Settings that are looked at, those with the most runs first."""
 MOST_ROWS = 10
 ROW_IN = 0.36
 FINEST_SCORE = 0.1
@@ -106,13 +103,12 @@ def shown(study: "Study", *, clock: bool = False, curves: bool = False) -> tuple
     """
     runs, spec = study.trials, study.data.spec
     holdup = spec.holdup if spec is not None else None
-    found = settings_of(
-        clocked(runs) if clock else runs, most=MOST_SETTINGS, small=None if holdup is None else holdup.small_scale
-    )
+    small = None if holdup is None else holdup.small_scale
+    found = settings_of(clocked(runs), small=small) if clock else study.results.settings
     arms = [each for each in found if each.runs["stage"].eq("confirm").all()] if "stage" in runs else []
     if holdup is None or not arms:
         best: dict[int, Setting] = {}
-        for setting in sorted(found, key=_order):
+        for setting in sorted(found, key=lambda each: each.order):
             best.setdefault(setting.num_env_runners, setting)
         scales = style.evenly(sorted(best), style.MAX_SERIES if curves else MOST_ROWS)
         rest = len(found) - len(scales)
@@ -124,15 +120,6 @@ def shown(study: "Study", *, clock: bool = False, curves: bool = False) -> tuple
     most = style.MAX_SERIES if curves else MOST_ROWS
     rest = len(arms) - len(chosen[:most])
     return chosen[:most], arms, f"{counted(rest, 'more arm')}: see the tables." if rest else ""
-
-
-def _order(setting: Setting) -> tuple[float, float, float, str]:
-    """Return the place of a setting among others: best first."""
-    failed = setting.runs["status"].eq("failed").fillna(False)
-    scores = setting.runs["score"].astype("Float64").where(~failed, 0.0).fillna(0.0)
-    returns, steps = setting.runs["final_return"].mean(), setting.runs["env_steps_to_target"].mean(skipna=False)
-    worst = [np.inf if pd.isna(each) else float(each) for each in (-returns, steps)]
-    return -float(scores.mean()), worst[0], worst[1], setting.name
 
 
 def _rows(
