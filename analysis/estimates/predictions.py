@@ -187,8 +187,8 @@ def _derived(found: ModelResults, fit: models.IterationTimeFit, place: _Place) -
     cell: Cells = found.cell
     largest = max(place.measured)
     for quantity, estimate in (
-        ("knee_num_env_runners", models.knee(fit, cell)[0].num_env_runners),
-        ("limit_num_env_runners", models.runner_limit(fit, cell)[0].num_env_runners),
+        ("knee_num_env_runners", models.knee(fit, cell)[0]),
+        ("limit_num_env_runners", models.runner_limit(fit, cell)[0]),
     ):
         if estimate is not None and place.near(estimate.value):
             basis = place.basis(estimate.value)

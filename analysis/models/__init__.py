@@ -4,7 +4,6 @@ Pure: NumPy, SciPy, `study.errors` and `study.statistics`; scikit-learn when the
 model says of cells that nobody ran is a prediction, and tables label it so.
 """
 
-from analysis.models.amdahl import AmdahlFit, fit_amdahl
 from analysis.models.batch import BestBatch, CriticalBatch, best_batch, fit_critical_batch
 from analysis.models.calibration import Bound, Verdict, verdict
 from analysis.models.comparison import (
@@ -18,16 +17,13 @@ from analysis.models.comparison import (
 )
 from analysis.models.derived import (
     MARGINAL_THRESHOLD,
-    Knee,
-    RunnerLimit,
     knee,
     runner_limit,
     throughput_ceiling,
 )
-from analysis.models.ernest import ErnestFit, fit_ernest
 from analysis.models.gaussian_process import GaussianProcessFit, fit_gaussian_process
-from analysis.models.gustafson import GustafsonFit, fit_gustafson, scaled_speed_up
 from analysis.models.iteration_time import IterationTimeFit, Prediction, fit_iteration_time
+from analysis.models.laws import AmdahlFit, ErnestFit, GustafsonFit, fit_amdahl, fit_ernest, fit_gustafson
 from analysis.models.observations import Cells, Observations, Selection, from_runs
 from analysis.models.phases import PHASES, UNKNOWNS
 from analysis.models.rivals import MODELS
@@ -48,11 +44,9 @@ __all__ = [
     "GustafsonFit",
     "HeldOut",
     "IterationTimeFit",
-    "Knee",
     "ModelError",
     "Observations",
     "Prediction",
-    "RunnerLimit",
     "Selection",
     "Split",
     "USLFit",
@@ -72,7 +66,6 @@ __all__ = [
     "leave_one_scale_out",
     "leave_settings_out",
     "runner_limit",
-    "scaled_speed_up",
     "throughput_ceiling",
     "usl_peak",
     "usl_throughput",

@@ -6,7 +6,7 @@ model leaves out. On planted truth with 3 runs per cell and 3 % noise a nominal 
 would let answers jump.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,39 +23,6 @@ _POINTS = 600
 """Points of the logarithmic grid on which a crossing is looked for, then interpolated."""
 MARGINAL_THRESHOLD = 0.5
 """Marginal efficiency below which a runner counts as not worth its CPU: a tenth more CPUs gives half a tenth more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knee:
-    """Where sampling and learning take the same time.
-
-    Attributes:
-        num_env_runners: n of the crossing, not whole; None where there is none.
-        reason: Why there is none; empty otherwise.
-        extrapolated: Whether it lies beyond the largest fitted number of runners.
-    """
-
-    num_env_runners: Estimate | None
-    reason: str
-    extrapolated: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerLimit:
-    """Do not go beyond this number of runners.
-
-    Attributes:
-        num_env_runners: The largest n that every runner up to it was worth its CPU for. None where every n that was
-            looked at is worth it; without an upper end where that is so in some resamples.
-        reason: Why there is none, or that the batch has no env step for a lane more; empty otherwise.
-        env_steps_per_s: Throughput there; None where there is no limit.
-        extrapolated: Whether it lies beyond the largest fitted number of runners.
-    """
-
-    num_env_runners: Estimate | None
-    reason: str
-    env_steps_per_s: Estimate | None
-    extrapolated: bool
 
 
 def throughput_ceiling(fit: IterationTimeFit, cells: Cells) -> tuple[Estimate | None, ...]:
@@ -75,29 +42,24 @@ def throughput_ceiling(fit: IterationTimeFit, cells: Cells) -> tuple[Estimate | 
     )
 
 
-def knee(fit: IterationTimeFit, cells: Cells) -> tuple[Knee, ...]:
-    """Return the n at which T_sample = T_connect + T_update, for each cell's batch and setting; not its own n."""
+def knee(fit: IterationTimeFit, cells: Cells) -> tuple[Estimate | None, ...]:
+    """Return the n at which T_sample = T_connect + T_update, for each cell's batch and setting; not its own n.
+
+    Returns:
+        Runners, not whole; None where sampling takes no longer than learning with one runner already, or longer at
+        every n up to `MOST_RUNNERS`.
+    """
     grid = np.geomspace(1, MOST_RUNNERS, _POINTS)
-    largest = float(fit.observations.cells.num_env_runners.max())
     found = []
     for index in range(len(cells)):
         along = _along(cells, index, grid)
         value = _crossing(fit.times(along, whole_steps=False), grid)
-        if 1 < value < np.inf:
-            draws = _crossing(fit.time_draws(along, whole_steps=False), grid)
-            estimate = fit.estimate(float(value), draws)
-            found.append(Knee(num_env_runners=estimate, reason="", extrapolated=bool(value > largest)))
-        else:
-            reason = (
-                "sampling takes no longer than learning with one runner already"
-                if value <= 1
-                else f"sampling takes longer than learning at every n up to {MOST_RUNNERS}"
-            )
-            found.append(Knee(num_env_runners=None, reason=reason, extrapolated=False))
+        draws = _crossing(fit.time_draws(along, whole_steps=False), grid)
+        found.append(fit.estimate(float(value), draws) if 1 < value < np.inf else None)
     return tuple(found)
 
 
-def runner_limit(fit: IterationTimeFit, cells: Cells) -> tuple[RunnerLimit, ...]:
+def runner_limit(fit: IterationTimeFit, cells: Cells) -> tuple[Estimate | None, ...]:
     """Return the n beyond which one more runner is not worth its CPU, for each cell's batch and setting.
 
     Worth it: d ln X / d ln P between n and n + 1 is at least `MARGINAL_THRESHOLD`, with P = n + 1 CPUs. More lanes than
@@ -106,8 +68,10 @@ def runner_limit(fit: IterationTimeFit, cells: Cells) -> tuple[RunnerLimit, ...]
     Args:
         fit: The model.
         cells: Batch and setting; their own n is ignored.
+
+    Returns:
+        None where every n up to `MOST_LIMIT` is worth it; without an upper end where that is so in some resamples.
     """
-    largest = float(fit.observations.cells.num_env_runners.max())
     found = []
     for index in range(len(cells)):
         lanes = max(int(cells.train_batch_size[index] // cells.num_envs_per_env_runner[index]), 1)
@@ -119,21 +83,8 @@ def runner_limit(fit: IterationTimeFit, cells: Cells) -> tuple[RunnerLimit, ...]
         rates = along.train_batch_size / fit.time_draws(along, whole_steps=False)["iteration"]
         # Behind the cap: no lane has a step left, or nobody has looked.
         limits = np.append(scales[:cap], cap if cap == lanes else np.inf)
-        last = int(_last_worth(rate, growth))
-        draws = limits[_last_worth(rates, growth)]
-        if not np.isfinite(limits[last]):
-            reason = f"every runner up to {cap} is worth its CPU"
-            found.append(RunnerLimit(num_env_runners=None, reason=reason, env_steps_per_s=None, extrapolated=False))
-            continue
-        at = int(limits[last]) - 1
-        found.append(
-            RunnerLimit(
-                num_env_runners=fit.estimate(float(limits[last]), draws),
-                reason="every lane has one env step of the batch there" if last == cap else "",
-                env_steps_per_s=fit.estimate(float(rate[at]), rates[:, at]),
-                extrapolated=bool(limits[last] > largest),
-            )
-        )
+        value, draws = limits[int(_last_worth(rate, growth))], limits[_last_worth(rates, growth)]
+        found.append(fit.estimate(float(value), draws) if np.isfinite(value) else None)
     return tuple(found)
 
 

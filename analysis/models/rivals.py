@@ -4,11 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from analysis.models.amdahl import fit_amdahl
-from analysis.models.ernest import fit_ernest
 from analysis.models.gaussian_process import fit_gaussian_process
-from analysis.models.gustafson import fit_gustafson
 from analysis.models.iteration_time import fit_iteration_time
+from analysis.models.laws import fit_amdahl, fit_ernest, fit_gustafson
 from analysis.models.observations import FACTORS, Cells, Observations
 from analysis.models.usl import fit_usl
 from study.errors import AnalysisError

@@ -14,7 +14,6 @@ from analysis.models import (
     fit_gaussian_process,
     fit_gustafson,
     fit_usl,
-    scaled_speed_up,
     usl_peak,
     usl_throughput,
 )
@@ -108,11 +107,11 @@ def test_gustafsons_fractions_are_those_of_the_paper():
     for speed_up, percent in ((1020, "0.4"), (1016, "0.8")):
         fit = fit_gustafson([1, 1024], [1, speed_up])
         assert f"{100 * fit.serial_fraction:.1f}" == percent
-        assert scaled_speed_up(fit.serial_fraction, 1024) == pytest.approx(speed_up)
+        assert fit.throughput(1024) == pytest.approx(speed_up)
 
 
 def test_gustafson_agrees_with_a_second_implementation():
-    rates = noisy(np.random.default_rng(3), 500 * scaled_speed_up(0.07, SCALES))
+    rates = noisy(np.random.default_rng(3), 500 * (SCALES + (1 - SCALES) * 0.07))
     fit = fit_gustafson(SCALES, rates)
     weights = 1 / rates
     for _ in range(5):
