@@ -70,7 +70,7 @@ class Answer:
         parts = [wrapped(self.sentence, width)]
         parts += [f"  {self.setting}"] if self.setting else []
         parts += [wrapped(" ".join(self.facts), width)] if self.facts else []
-        parts += [f"{wrapped(each.title, width)}\n{text_table(each.grid(), width)}" for each in self.tables]
+        parts += [f"{wrapped(each.title, width)}\n{text_table(each, width)}" for each in self.tables]
         for each in self.unknown:
             text = wrapped(f"Not known: {each.text}", width)
             parts.append(f"{text}\n  Find out: {each.command}" if each.command else text)
@@ -104,7 +104,7 @@ class Answer:
         if self.facts:
             yield markdown(one_line(" ".join(self.facts)))
         for table in self.tables:
-            body = table.grid().body()
+            body = table.body()
             yield markdown(f"{table.title}. {body.above}".strip())
             yield markdown(pipes(body))
         for each in self.unknown:
@@ -130,7 +130,7 @@ class Answer:
         if not prices_first:
             yield from self._unknown_html()
         yield f"</div>\n{figure}\n</div>" if figure else "</div>\n</div>"
-        yield from (html_table(table.grid(), table.title) for table in self.tables)
+        yield from (html_table(table, table.title) for table in self.tables)
         if prices_first:
             yield from self._unknown_html()
         yield "</section>"

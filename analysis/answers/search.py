@@ -49,7 +49,7 @@ class Candidate:
     """Values of the parameters that differ in the study; the rest is the same for all."""
     final_return: Estimate
     place: tuple[float, float, float, int, str]
-    """`Setting.order`: mean score, return, steps to the target, of which less is better."""
+    """`Setting.order`; less is better."""
     num_solved: int | None
     """Runs that ended at the target; None where no target is known."""
     trials: tuple[int, ...]
@@ -224,6 +224,8 @@ def _unknown(best: Candidate, found: list[Candidate], data: StudyData) -> Iterat
         seconds = (ended["ended"] - ended["started"]).dropna().mean() * NEW_SEEDS
         lasts = f"; {NEW_SEEDS} more of the best one take {minutes(float(seconds))}" if pd.notna(seconds) else ""
         yield Unknown(text=f"{order} ({runs}{lasts}).", command=_more_seeds(best, data))
+    if data.spec is not None and data.spec.environment.target is None:
+        yield Unknown(text="whether this return is good: the space names no `environment.target`.")
     if edges := _edges(best, data):
         text = f"whether a better value lies beyond the range: the best {listed(edges)} at its end."
         yield Unknown(text=text)

@@ -73,11 +73,16 @@ class Setting:
 
     @property
     def order(self) -> tuple[float, float, float, int, str]:
-        """Place among others, the best first: by mean score (a failed run is 0), return, steps to the target."""
-        scores = self.runs["score"].astype("Float64").where(~self.failed, 0.0).fillna(0.0)
+        """Place among others, the best first: by mean score (a failed run is 0), return, steps to the target.
+
+        Where the environment has no scale of scores, those come first of which fewer runs failed.
+        """
+        scores = self.runs["score"].astype("Float64")
+        scored = scores[~self.failed].notna().any()
+        first = -float(scores.where(~self.failed, 0.0).fillna(0.0).mean()) if scored else float(self.failed.mean())
         returns, steps = self.runs["final_return"].mean(), self.runs["env_steps_to_target"].mean(skipna=False)
         worst = [np.inf if pd.isna(each) else float(each) for each in (-returns, steps)]
-        return -float(scores.mean()), worst[0], worst[1], self.num_env_runners, self.name
+        return first, worst[0], worst[1], self.num_env_runners, self.name
 
 
 def arm_in_words(name: str, small: int | None, *, unnamed: str | None = None) -> str:

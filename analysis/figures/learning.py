@@ -26,27 +26,41 @@ WINNER = "the chosen setting"
 
 
 def score(study: "Study") -> Figure:
-    """Return the mean score of each arm of a hold-up study, of the best setting of each scale in other studies."""
-    estimates = study.estimates("score")
+    """Return the mean score of each arm of a hold-up study, of the best setting of each scale in other studies.
+
+    Where the environment has no scale of scores, it is the return.
+    """
+    spec, estimates = study.data.spec, study.estimates("score")
+    if raw := estimates.empty or (spec is not None and spec.environment.reference is None):
+        estimates = study.estimates("final_return")
     chosen, found, left_out = shown(study)
     if estimates.empty or not chosen:
         return absent("score", SCORE, NO_LEARNING)
-    frame = _rows(chosen, found, estimates, "score")
+    lost = counted(sum(int(setting.failed.sum()) for setting in chosen), "failed run")
+    look: dict[str, Any]
+    if raw:
+        column, end, words, verb = "final_return", "env_steps", "the return is", "returns"
+        marks, scale = "interquartile mean of the final returns with its 95 % interval", f"{lost} without a return."
+        look = {"label": "final return [return]"}
+    else:
+        column, end, words, verb = "score", "", "the mean score is", "scores"
+        marks = "mean score over runs with Student's 95 % interval"
+        scale = f"0 is the environment's floor, 1 its reference (dotted). {lost} counted as 0."
+        look = {"label": "score [0 = floor, 1 = reference]", "finest": FINEST_SCORE, "reference": 1.0}
+    frame = _rows(chosen, found, estimates, column, end=end)
+    frame = frame[frame["kind"] != "not reached"]
     means = frame[frame["kind"] == "mean"]
-    lost = sum(int(setting.runs["status"].eq("failed").sum()) for setting in chosen)
     caption = (
-        "Large marks: mean score over runs with Student's 95 % interval (one run has none); dots: single runs. "
-        f"0 is the environment's floor, 1 its reference (dotted). {counted(lost, 'failed run')} counted as 0. "
-        "Arrows at an edge: runs beyond it. "
+        f"Large marks: {marks} (one run has none); dots: single runs. {scale} Arrows at an edge: runs beyond it. "
         f"Such intervals are too narrow where failures are rare. {seeds(study)} {left_out} Engine: {study.engine}."
     )
     return Figure(
         key="score",
-        title=_compared(study, means, "scores"),
-        alt=_alt(means, "the mean score is"),
+        title=_compared(study, means, verb),
+        alt=_alt(means, words),
         caption=" ".join(caption.split()),
         frame=frame,
-        painter=partial(painting.rows, label="score [0 = floor, 1 = reference]", finest=FINEST_SCORE, reference=1.0),
+        painter=partial(painting.rows, **look),
         height_in=_height(frame),
     )
 

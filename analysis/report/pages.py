@@ -50,7 +50,7 @@ def _environment(pictures: Mapping[str, str]) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["prose"] = lambda text: Markup(prose(text))
-    environment.filters["table"] = lambda table: Markup(table_to_html(table.grid(), alone=False))
+    environment.filters["table"] = lambda table: Markup(table_to_html(table, alone=False))
     environment.filters["svg"] = lambda figure: Markup(pictures[figure.key])
     environment.filters["answer"] = lambda answer, figure: Markup(answer.to_html(str(figure)))
     return environment
@@ -94,7 +94,7 @@ def _pictures(figures: "list[Figure] | tuple[Figure, ...]", folder: str) -> Iter
 
 
 def _table(table: Table) -> str:
-    return table_to_markdown(table.grid(), alone=False).rstrip()
+    return table_to_markdown(table, alone=False).rstrip()
 
 
 def _clip(clip: Clip | None, folder: str) -> Iterator[str]:

@@ -26,7 +26,6 @@ def efficiency_so_far(reader: StatusReader) -> "Table | str":
 def _short(path: Path) -> "Table | str":
     from analysis.load import from_folder
     from analysis.tables.scaling import strong_scaling
-    from analysis.tables.table import Table
 
     try:
         table = strong_scaling(from_folder(path))
@@ -34,15 +33,4 @@ def _short(path: Path) -> "Table | str":
         return f"None: {error}"
     if table.empty:
         return table.conclusion
-    columns = tuple(column for column in table.columns if column.name in SHOWN)
-    names = [name for column in columns for name in column.names if name in table.frame]
-    return Table(
-        key=table.key,
-        title=table.title,
-        frame=table.frame[names],
-        columns=columns,
-        n=table.n,
-        n_failed=table.n_failed,
-        excluded=table.excluded,
-        conclusion=table.conclusion,
-    )
+    return table.select(SHOWN)

@@ -1,12 +1,14 @@
 """A table as its writers see it: headings, the cells that people see, and the sentences beside them. Pure."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from analysis.tables.numbers import estimate, is_missing, is_number, plain
+from study.errors import AnalysisError
 
 MISSING = "-"
 """What stands where a quantity does not exist."""
@@ -64,27 +66,68 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """What a writer needs of a table."""
+    """A table with everything that must be read with it.
+
+    Rules: every column of the frame is declared, every declared one is there (an empty frame needs none), both ends of
+    an interval are there or neither, and a table without rows says why in its conclusion.
+    """
 
     key: str
+    """Such as `T2`."""
     title: str
-    conclusion: str
-    columns: tuple[TableColumn, ...]
     frame: pd.DataFrame
-    """All rows, at full precision."""
-    counts: str
-    """How many runs the table rests on and leaves out, as a sentence."""
-    engine: str
-    notes: tuple[str, ...]
-    definitions: tuple[str, ...]
+    columns: tuple[TableColumn, ...]
+    definitions: tuple[str, ...] = ()
+    n: int = 0
+    """Runs that the rows rest on."""
+    n_failed: int = 0
+    excluded: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Reason -> runs that were left out for it, the failed ones apart."""
+    conclusion: str
+    """One plain sentence with its interval, or why there is none."""
+    notes: tuple[str, ...] = ()
+    engine: str = ""
+    """Of the runs, see `study.engine`; empty where the rows are of no run."""
     first: tuple[str, ...] = ()
-    """Columns that people see first, after the one that names the row."""
+    """Columns that people see first, after the one that names the row; the CSV keeps the order of the frame."""
     most_rows: int = MOST_ROWS
+    """Rows that people are shown."""
+
+    def __post_init__(self) -> None:
+        if faults := [*self._faults()]:
+            raise AnalysisError(
+                where=f"table {self.key}",
+                rule="; ".join(faults),
+                fix="Declare the columns that the frame has.",
+                code="table-inconsistent",
+            )
+
+    def _faults(self) -> Iterable[str]:
+        if not self.conclusion.strip():
+            yield "a conclusion must be there, got none"
+        if not len(self.frame.columns):
+            return
+        declared = {name for column in self.columns for name in column.names}
+        if foreign := [str(name) for name in self.frame.columns if name not in declared]:
+            yield f"every column must be declared, got {', '.join(foreign)}"
+        for column in self.columns:
+            needed = column.names[:3]  # `_n` may be missing
+            if missing := [name for name in needed if name not in self.frame]:
+                yield f"declared columns must be in the frame, got none of {', '.join(missing)}"
+            elif column.estimate and bool((self.frame[needed[1]].isna() != self.frame[needed[2]].isna()).any()):
+                yield f"{column.name} must have both ends of its interval or none, got one"
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to show but the reason."""
         return self.frame.empty
+
+    @property
+    def counts(self) -> str:
+        """What the table rests on and what it leaves out, in one sentence."""
+        runs = "1 run" if self.n == 1 else f"{self.n:,} runs"
+        left_out = ", ".join(f"{count:,} ({reason})" for reason, count in self.excluded.items() if count)
+        return f"n = {runs}, {self.n_failed:,} failed; left out: {left_out or 'none'}."
 
     @property
     def more_rows(self) -> str:

@@ -3,8 +3,8 @@
 A table never computes: it takes results, checks that they can be printed honestly, and hands itself to the writers.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import wraps
 from math import isinf
 from types import MappingProxyType
@@ -15,90 +15,19 @@ import pandas as pd
 from analysis.estimates.results import Results
 from analysis.load import StudyData
 from analysis.tables import writers
-from analysis.tables.grid import MOST_ROWS, SUFFIXES, Grid, TableColumn
-from study.errors import AnalysisError
+from analysis.tables.grid import SUFFIXES, Grid, TableColumn
 from study.statistics import Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A table with everything that must be read with it.
+class Table(Grid):
+    """A table that writes itself."""
 
-    Rules: every column of the frame is declared, every declared one is there (an empty frame needs none), both ends of
-    an interval are there or neither, and a table without rows says why in its conclusion.
-    """
-
-    key: str
-    """Such as `T2`."""
-    title: str
-    frame: pd.DataFrame
-    columns: tuple[TableColumn, ...]
-    definitions: tuple[str, ...] = ()
-    n: int = 0
-    """Runs that the rows rest on."""
-    n_failed: int = 0
-    excluded: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    """Reason -> runs that were left out for it, the failed ones apart."""
-    conclusion: str
-    """One plain sentence with its interval, or why there is none."""
-    notes: tuple[str, ...] = ()
-    engine: str = ""
-    """Of the runs, see `study.engine`; empty where the rows are of no run."""
-    first: tuple[str, ...] = ()
-    """Columns that people see first, after the one that names the row; the CSV keeps the order of the frame."""
-    most_rows: int = MOST_ROWS
-    """Rows that people are shown."""
-
-    def __post_init__(self) -> None:
-        if faults := [*self._faults()]:
-            raise AnalysisError(
-                where=f"table {self.key}",
-                rule="; ".join(faults),
-                fix="Declare the columns that the frame has.",
-                code="table-inconsistent",
-            )
-
-    def _faults(self) -> Iterable[str]:
-        if not self.conclusion.strip():
-            yield "a conclusion must be there, got none"
-        if not len(self.frame.columns):
-            return
-        declared = {name for column in self.columns for name in column.names}
-        if foreign := [str(name) for name in self.frame.columns if name not in declared]:
-            yield f"every column must be declared, got {', '.join(foreign)}"
-        for column in self.columns:
-            needed = column.names[:3]  # `_n` may be missing
-            if missing := [name for name in needed if name not in self.frame]:
-                yield f"declared columns must be in the frame, got none of {', '.join(missing)}"
-            elif column.estimate and bool((self.frame[needed[1]].isna() != self.frame[needed[2]].isna()).any()):
-                yield f"{column.name} must have both ends of its interval or none, got one"
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to show but the reason."""
-        return self.frame.empty
-
-    def counts(self) -> str:
-        """Return in one sentence what the table rests on and what it leaves out."""
-        runs = "1 run" if self.n == 1 else f"{self.n:,} runs"
-        left_out = ", ".join(f"{count:,} ({reason})" for reason, count in self.excluded.items() if count)
-        return f"n = {runs}, {self.n_failed:,} failed; left out: {left_out or 'none'}."
-
-    def grid(self) -> Grid:
-        """Return what the writers need."""
-        return Grid(
-            key=self.key,
-            title=self.title,
-            conclusion=self.conclusion,
-            columns=self.columns,
-            frame=self.frame,
-            counts=self.counts(),
-            engine=self.engine,
-            notes=self.notes,
-            definitions=self.definitions,
-            first=self.first,
-            most_rows=self.most_rows,
-        )
+    def select(self, names: Collection[str]) -> "Table":
+        """Return the table with some of its columns, those that exist, and without notes and definitions."""
+        columns = tuple(column for column in self.columns if column.name in names)
+        kept = [name for column in columns for name in column.names if name in self.frame]
+        return replace(self, columns=columns, frame=self.frame[kept], notes=(), definitions=(), first=())
 
     def of_engine(self, engine: str) -> "Table":
         """Return the table with the engine that its numbers are of; its conclusion begins with it."""
@@ -112,23 +41,23 @@ class Table:
 
     def to_csv(self) -> str:
         """Return all numbers at full precision under `#` lines that say the rest: `pd.read_csv(file, comment="#")`."""
-        return writers.to_csv(self.grid())
+        return writers.to_csv(self)
 
     def to_markdown(self) -> str:
         """Return the table for people, with conclusion, counts and definitions."""
-        return writers.to_markdown(self.grid())
+        return writers.to_markdown(self)
 
     def to_latex(self) -> str:
         """Return a `table` environment for booktabs and graphicx."""
-        return writers.to_latex(self.grid())
+        return writers.to_latex(self)
 
     def to_html(self) -> str:
         """Return a `section` with an accessible table: caption, scopes, a region that scrolls by itself."""
-        return writers.to_html(self.grid())
+        return writers.to_html(self)
 
     def to_text(self, width: int = 100) -> str:
         """Return the table for a terminal: title, aligned columns, conclusion, every line at most `width` letters."""
-        return writers.to_text(self.grid(), width)
+        return writers.to_text(self, width)
 
     def __str__(self) -> str:
         return self.to_text()

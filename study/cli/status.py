@@ -257,14 +257,14 @@ def _efficiency(found: "ResultTable | str", width: int) -> Iterator[RenderableTy
         yield Text(found)
         return
     between = "\n" if width < NARROW else " "
-    body = found.grid().body()
+    body = found.body()
     shown = [[each.value + (between + each.interval if each.interval else "") for each in row] for row in body.rows]
     words = [column.heading for column, number in zip(body.columns, body.numeric, strict=True) if not number]
     yield table([column.heading for column in body.columns], shown, fold=words, width=width)
     if body.above:
         yield Text(body.above)
     yield Text(found.conclusion)
-    yield Text(found.counts(), style="dim")
+    yield Text(found.counts, style="dim")
 
 
 def _head(text: str) -> Text:

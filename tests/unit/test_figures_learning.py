@@ -236,3 +236,16 @@ def test_a_study_without_learning_says_so():
     empty = of([run(0, stage="throughput", score=None, final_return=None, cpu_s_spent=None)], kind="search")
     for key in ("score", "steps_to_target", "front"):
         assert figure_of(empty, key).missing.count("Fix:") == 1
+
+
+def test_without_a_scale_of_scores_returns_are_compared():
+    rows = [run(0, n=1, final_return=3.0), run(1, n=2, final_return=5.0, seed=2), run(2, n=2, seed=3, status="failed")]
+    found = of([{**row, "score": None, "stage": None} for row in rows], kind="search")
+    figure = figure_of(found, "score")
+    assert figure.frame.loc[figure.frame["kind"] == "mean", ["num_env_runners", "value"]].to_numpy().tolist() == [
+        [1, 3.0],
+        [2, 5.0],
+    ]
+    assert figure.title == "The best setting returns 3 with 1 runner, 5 with 2 (one run each)"
+    assert figure.to_svg()
+    assert found.answer().sentence == "The best setting has 1 runner, batch 100: return 3.00."
