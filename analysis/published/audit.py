@@ -9,7 +9,7 @@ from math import isfinite, nan
 
 import pandas as pd
 
-from analysis.scaling.single import karp_flatt
+from analysis.scaling.efficiency import serial_fraction
 from analysis.tables.grid import TableColumn
 from analysis.tables.table import Table, make_frame
 from study.errors import AnalysisError
@@ -80,7 +80,7 @@ def audit(cells: pd.DataFrame, claim: str) -> Table:
     ratios = [runners / table["num_env_runners"][0] for runners in table["num_env_runners"]]
     used = [_reached(rate, time) for rate, time in zip(table["speed_up_rate"], table["speed_up_time"], strict=True)]
     table["karp_flatt"] = [
-        karp_flatt(speed_up, ratio) if ratio > 1 and isfinite(speed_up) and isfinite(steps / batch[0]) else nan
+        serial_fraction(speed_up, ratio) if ratio > 1 and isfinite(speed_up) and isfinite(steps / batch[0]) else nan
         for speed_up, ratio, steps in zip(used, ratios, batch, strict=True)
     ]
     table["verdict"] = [_verdict(table, ratios, index) for index in range(len(rows))]
@@ -99,6 +99,27 @@ def audit(cells: pd.DataFrame, claim: str) -> Table:
         conclusion=_conclusion(len(rows), refused, unknown),
         notes=("Every cell is one run: no interval can be given.",),
     )
+
+
+def one_number(speed_up: float, p: float, *, what: str = "nodes") -> str:
+    """Return what a published speed-up on p times the resources says, without its runs.
+
+    Args:
+        speed_up: S, > 0.
+        p: How many times the resources, > 1.
+        what: The resource, in the plural.
+
+    Raises:
+        AnalysisError: `speed_up` or `p` is out of range.
+    """
+    fraction = serial_fraction(speed_up, p)
+    start = f"{speed_up:g}x on {p:g}x the {what}, n=1, no interval: Karp-Flatt fraction {fraction:.3f}."
+    if fraction < 0:  # a lower bound: it grants the resources a perfect speed-up
+        rest = f"at least {speed_up / p:.2f}x is not the {what}"
+        return f"{start} It is negative: the {what} can give {p:g}x at most, so {rest}."
+    if fraction == 0:
+        return f"{start} Ideal; one pair of runs cannot tell it from a little less or more."
+    return f"{start} If it stayed constant, no number of {what} would give more than {1 / fraction:.1f}x."
 
 
 def learner_ceiling(cells: pd.DataFrame, claim: str) -> float:

@@ -6,6 +6,7 @@ paired by block (runs with the same seed) and has an interval, or says that it h
 
 from analysis.scaling.allocation import allocation
 from analysis.scaling.drift import anchors
+from analysis.scaling.efficiency import serial_fraction
 from analysis.scaling.goodput import goodput
 from analysis.scaling.phases import PHASES, phases, stragglers
 from analysis.scaling.results import (
@@ -24,14 +25,12 @@ from analysis.scaling.results import (
     ScalingRow,
     Straggler,
 )
-from analysis.scaling.single import Claim, audit, karp_flatt
 from analysis.scaling.speed_up import strong_scaling, weak_scaling
 
 __all__ = [
     "PHASES",
     "AllocationRow",
     "Cell",
-    "Claim",
     "Decomposition",
     "Drift",
     "Goodput",
@@ -46,10 +45,9 @@ __all__ = [
     "Straggler",
     "allocation",
     "anchors",
-    "audit",
     "goodput",
-    "karp_flatt",
     "phases",
+    "serial_fraction",
     "stragglers",
     "strong_scaling",
     "weak_scaling",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analysis.scaling.blocks import Logs, contrast, mean_of, scaled, transformed
-from analysis.scaling.single import karp_flatt as karp_flatt_of
+from study.errors import AnalysisError
 from study.statistics import Estimate
 
 STEADY = 0.05
@@ -18,6 +18,32 @@ def efficiency(speed_up: Estimate, *, resources: float, reference: float) -> Est
     return scaled(speed_up, reference / resources)
 
 
+def serial_fraction(speed_up: float, p: float) -> float:
+    """Return the experimentally determined serial fraction (1/S - 1/p) / (1 - 1/p), of Karp and Flatt.
+
+    Constant over p it is a serial part, rising with p an overhead; negative says that S > p, which the added
+    processors alone cannot give: the comparison is invalid, or something else changed with them.
+
+    Args:
+        speed_up: S, > 0.
+        p: How many times the resources, > 1.
+
+    Raises:
+        AnalysisError: `speed_up` or `p` is out of range.
+
+    Source:
+        Karp and Flatt, Communications of the ACM 33 (1990), equation 1.
+    """
+    rules = (
+        ("speed_up", speed_up, 0, "Divide the reference's time by this time.", "speed-up-not-positive"),
+        ("p", p, 1, "Divide the larger number of nodes by the smaller.", "ratio-not-above-one"),
+    )
+    for name, value, least, fix, code in rules:
+        if not value > least:
+            raise AnalysisError(where=name, rule=f"must be > {least}", got=value, fix=fix, code=code)
+    return (1 / speed_up - 1 / p) / (1 - 1 / p)
+
+
 def karp_flatt(speed_up: Estimate, p: float) -> Estimate | None:
     """Return (1/S - 1/p) / (1 - 1/p), the experimentally determined serial fraction; None where p <= 1.
 
@@ -28,7 +54,7 @@ def karp_flatt(speed_up: Estimate, p: float) -> Estimate | None:
     """
     if p <= 1:
         return None
-    return transformed(speed_up, lambda value: karp_flatt_of(value, p), method=f"Karp-Flatt of {speed_up.method}")
+    return transformed(speed_up, lambda value: serial_fraction(value, p), method=f"Karp-Flatt of {speed_up.method}")
 
 
 def marginal(
@@ -70,7 +96,7 @@ def karp_flatt_trend(times: Sequence[Logs], scales: Sequence[int], *, level: flo
         return None
 
     def fraction(cell: Logs, scale: int, block: object) -> float:
-        return karp_flatt_of(float(np.exp(reference[block] - cell[block])), scale / scales[0])
+        return serial_fraction(float(np.exp(reference[block] - cell[block])), scale / scales[0])
 
     differences = [
         fraction(large, scales[above[-1]], block) - fraction(small, scales[above[0]], block) for block in common
