@@ -179,7 +179,7 @@ def test_in_a_hold_up_study_a_setting_is_its_digest():
     frame["fingerprint"] = [fingerprint(int(batch), lr=float(batch)) for batch in frame["train_batch_size"]]
     assert len(goodput(frame).groups) == 2
     (group,) = goodput(frame.assign(digest="abc", variant="study")).groups
-    assert group.label == "id CartPole-v1, digest abc"
+    assert group.label == "environment CartPole-v1, digest abc"
     assert [row.train_batch_size for row in group.rows] == [1024, 2048]
 
 
