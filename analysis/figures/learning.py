@@ -31,7 +31,7 @@ def score(study: "Study") -> Figure:
     Where the environment has no scale of scores, it is the return.
     """
     spec, estimates = study.data.spec, study.estimates("score")
-    if raw := estimates.empty or (spec is not None and spec.environment.reference is None):
+    if raw := estimates.empty or (spec is not None and not spec.is_scored):
         estimates = study.estimates("final_return")
     chosen, found, left_out = shown(study)
     if estimates.empty or not chosen:
