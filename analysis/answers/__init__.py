@@ -1,18 +1,16 @@
 """What a study says: one sentence, the setting to copy, the price list, and what is not known. Imports no engine."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.holdup import holdup_answer
 from analysis.answers.search import search_answer
 from analysis.answers.throughput import throughput_answer
-from analysis.estimates import Results, Row
 
 if TYPE_CHECKING:
     from analysis.opened import Study
 
-__all__ = ["Answer", "Number", "Unknown", "answer_from", "answer_of"]
+__all__ = ["Answer", "Number", "Unknown", "answer_of"]
 
 
 def answer_of(study: "Study", price_per_cpu_hour: float | None = None) -> Answer:
@@ -22,11 +20,6 @@ def answer_of(study: "Study", price_per_cpu_hour: float | None = None) -> Answer
         study: As `analysis.open` returns it.
         price_per_cpu_hour: What a CPU-hour costs, in any currency; without it costs are CPU-hours.
     """
-    return answer_from(study.results, study.rows, price_per_cpu_hour)
-
-
-def answer_from(results: Results, rows: Sequence[Row], price_per_cpu_hour: float | None = None) -> Answer:
-    """Return the same from the results of a study and its estimates."""
-    kind = results.data.kind
+    kind = study.data.kind
     make = {"throughput": throughput_answer, "holdup": holdup_answer}.get(kind, search_answer)
-    return make(results, rows, price_per_cpu_hour)
+    return make(study.results, study.rows, price_per_cpu_hour)

@@ -137,7 +137,7 @@ def report_study(
     clip = None if folder is None else find_clip(folder.path, str(data.sheet.get("study_id")))
     report = make_report(Study(data), importance=_importance(data), clip=clip, price_per_cpu_hour=price_per_cpu_hour)
     files = write(report, out, chosen)
-    attached = _attach(data, files, out, place)
+    attached = _attach(report, data, files, out, place)
     return Written(report=report, out=out, files=files, attached=attached)
 
 
@@ -188,7 +188,7 @@ def _proposed(rows: "Sequence[TrialRow]") -> Counter[int]:
     return Counter(row.num_env_runners for row in rows if row.ended and row.proposed)
 
 
-def _attach(data: StudyData, files: Sequence[Path], out: Path, uri: str | None) -> str:
+def _attach(report: Report, data: StudyData, files: Sequence[Path], out: Path, uri: str | None) -> str:
     study_id = data.sheet.get("study_id")
     if uri is None:
         return NOT_ASKED
@@ -196,8 +196,7 @@ def _attach(data: StudyData, files: Sequence[Path], out: Path, uri: str | None) 
         return "Not attached to MLflow: the experiment was not written by this project, so it has no run of a study."
     try:
         run_id = attach_files(files, out, tracking_uri=uri, name=data.name, study_id=str(study_id))
-        answer = Study(data).answer().to_markdown()
-        publish_answer(answer, tracking_uri=uri, name=data.name, study_id=str(study_id))
+        publish_answer(report.answer.to_markdown(), tracking_uri=uri, name=data.name, study_id=str(study_id))
     except StudyError as error:
         return f"Not attached to MLflow: {error}"
     return f"Attached to MLflow: {ARTIFACTS}/ of run {run_id} at {mask_credentials(uri)}"

@@ -56,7 +56,7 @@ def test_the_command_says_the_answer_and_where_the_page_is(folder, reported):
     answer, printed = analysis.open(folder.path).answer(), " ".join(reported.stdout.split())
     assert printed.startswith(answer.sentence)
     assert answer.prices.title in printed
-    assert (folder.path / "report" / "tables" / "T2.tex").exists()
+    assert (folder.path / "report" / "tables" / "T2.csv").exists()
     assert (folder.path / "report" / "figures" / "efficiency.svg").exists()
 
 
