@@ -25,8 +25,14 @@ EXAMPLE = ROOT / "analysis" / "example_study"
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="files of another user can only be made by root")
 
 LOADERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
-STRICT = "study/trial/weights.py"
-"""The one module that may import pickle: its reader knows four names and looks up no other."""
+ALLOWED = {
+    "study/trial/weights.py": {"pickle"},  # its reader knows four names and looks up no other
+    "study/trial/script_policy.py": {"pickle"},  # writes; `weights` reads
+    "study/adopted/finding.py": {"compile", "exec", "cloudpickle"},  # runs the script that a person names
+    "study/trial/adopted.py": {"cloudpickle"},  # the configuration that such a script made
+    "study/doctor/asking.py": {"cloudpickle"},  # tells Ray which module travels to the nodes
+}
+"""Module -> what it may do of what could run a file's content, each with its reason."""
 CALLS = {"from_checkpoint", "restore_from_path", "read_pickle", "load_model"}
 """Names of functions that run what a file says, whoever they belong to; `load` is looked at by its owner."""
 
@@ -65,8 +71,9 @@ def test_no_module_of_ours_imports_or_calls_what_would_run_the_content_of_a_file
     for package in ("study", "analysis"):
         for file in sorted((ROOT / package).rglob("*.py")):
             loaders = _loaders(ast.parse(file.read_text()))
-            found += [f"{file.relative_to(ROOT)}:{line}: {what}" for line, what in loaders]
-    assert [each for each in found if not (each.startswith(f"{STRICT}:") and each.endswith(": pickle"))] == []
+            name = file.relative_to(ROOT).as_posix()
+            found += [f"{name}:{line}: {what}" for line, what in loaders if what not in ALLOWED.get(name, ())]
+    assert found == []
 
 
 def _loaders(tree: ast.AST):
@@ -75,6 +82,8 @@ def _loaders(tree: ast.AST):
             yield from ((node.lineno, each.name) for each in node.names if each.name.partition(".")[0] in LOADERS)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in LOADERS:
             yield node.lineno, node.module
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, each.name) for each in node.names if each.name in LOADERS)
         elif isinstance(node, ast.Call):
             owner = node.func.value if isinstance(node.func, ast.Attribute) else None
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
