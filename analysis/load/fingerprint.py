@@ -4,6 +4,7 @@ Two runs may be compared as "the same work on more runners" where their fingerpr
 from the space and the setting, what really ran from the built algorithm, where it ran from the driver's provenance.
 """
 
+import hashlib
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,10 +78,21 @@ class Workload:
             "runner": spec.get("runner"),
             "learner": spec.get("learner"),
             "rllib": spec.get("rllib") or {},
+            "script": _script(spec),
             "versions": {name: versions[name] for name in _PACKAGES if versions.get(name)},
             "cpu_model": provenance.get("cpu_model"),
             "smt": logical > physical if physical and logical else None,
         }
+
+
+def _script(spec: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return what tells a person's configuration from another one: its file, and what was found in it."""
+    facts = spec.get("script")
+    if not isinstance(facts, Mapping):
+        return None
+    content = hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+    source = facts.get("source") or {}
+    return {"file": source.get("file", ""), "sha256": source.get("sha256", ""), "facts": content}
 
 
 def _as_run(spec: Mapping[str, Any], variant: str | None) -> Mapping[str, Any]:

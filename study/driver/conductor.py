@@ -4,6 +4,7 @@ Tune's searcher and callback are thin shells around this class, so that every ru
 The records are the only truth: proposals follow from them, and so do MLflow and the like, in processes of their own.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -239,7 +240,8 @@ class Conductor:
         """
         row = self.ledger.rows[trial]
         row.node_loads = list(node_loads)
-        if self.spec.learns and row.summarise(self.spec, "finished", moment=time.time())["score"] is None:
+        final = row.summarise(self.spec, "finished", moment=time.time())["final_return"]
+        if self.spec.learns and (final is None or not math.isfinite(final)):
             self.end(trial, "failed", "the final evaluation must give a return that is a number, got none")
             return
         checkpoint = self._save(trial, policy) if policy is not None else None

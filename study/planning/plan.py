@@ -13,6 +13,7 @@ from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.request import TrialRequest
 from study.records.timing import Label
 from study.space.cells import Cell
+from study.space.domains import Choices, Domain, Range
 from study.space.settings import larger_batches
 from study.space.spec import Execution, StudySpec
 from study.space.variants import Variant
@@ -152,9 +153,9 @@ def check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int
 
 def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     """Yield a line for each thing that the times, or the learning, of the planned trials will suffer from."""
+    yield from _of_script(spec)
     if spec.learner == "auto" and spec.suits_fused and spec.learner_in_use != "fused":
         yield "Slower: the lean learner instead of the fused one. JAX is not installed. To change it: pip install jax."
-    yield from _of_script(spec)
     cores = count(plan.cluster.capacity, "core")
     needed = {scale.num_env_runners: scale for scale in (*plan.scales, *(cell.needs for cell in plan.cells.values()))}
     emulated = sorted(scale for scale, needs in needed.items() if needs.execution == "emulated")
@@ -170,8 +171,8 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     if crowded:
         most = max(needs.num_cpus for needs in crowded.values())
         slow = f"; {most // plan.cluster.capacity} share a core, so that they start and run slowly"
-        stock = spec.runner == "stock" or spec.traits.asynchronous or (spec.script and spec.script.runner_obstacle)
-        ways = "" if stock else "--set execution=emulated, "
+        stuck = spec.runner == "stock" or spec.traits.asynchronous or (spec.script and spec.script.runner_obstacle)
+        ways = "" if stuck else "--set execution=emulated, "
         yield (
             f"Oversubscribed: trials of {listed(sorted(crowded))} runners. They have up to {most} processes on {cores}"
             f"{slow if most >= CROWDED * plan.cluster.capacity else ''}. Their times say nothing about scaling. "
@@ -189,16 +190,44 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
 
 
 def _of_script(spec: StudySpec) -> Iterator[str]:
-    """Yield which parts of RLlib a script's trials have, and why not this project's faster ones."""
-    if spec.script is None:
+    """Yield what of a person's script runs, what the study sets, and which parts are RLlib's own and why."""
+    facts = spec.script
+    if facts is None:
         return
-    if spec.script.runner_obstacle and spec.runner != "stock":
-        yield (
-            f"Runner: RLlib's own, not the batched one: {spec.script.runner_obstacle}. Lanes are not emulated then, so "
-            "that many runners need as many real CPUs."
+    values = facts.defaults
+    said = ", ".join(
+        f"{name} {_in_words(domain)}{f' (script: {values[name]:g})' if name in values else ''}"
+        for name, domain in spec.set_by_study.items()
+    )
+    parts = list(dict.fromkeys(each.part.replace("_", " ") for each in facts.own_parts))
+    own = f" It has its own {listed(parts)}." if parts else ""
+    what = f"{facts.source.file} ({facts.found_as}), {facts.algorithm} on {facts.environment}"
+    yield (
+        f"Script: {what}.{own} The study sets {said or 'none of its parameters'}; seeds, evaluation, resources, and "
+        "what happens when a runner is lost. All else is the script's."
+    )
+    if facts.schedules:
+        yield f"Schedules: {listed(facts.schedules)} as the script has them, unless the space names them."
+    if facts.runner_obstacle and spec.runner == "batched":
+        real = (
+            "" if spec.traits.asynchronous else " Runners cannot be emulated, so that large scales need as many CPUs."
         )
-    if spec.script.learner_obstacle and spec.learner != "rllib":
-        yield f"Learner: the script's, or RLlib's own, not a faster one: {spec.script.learner_obstacle}."
+        yield f"Runner: RLlib's own. The batched one cannot do the same: {facts.runner_obstacle}.{real}"
+    if facts.learner_obstacle and facts.base_algorithm == "PPO" and spec.learner != "rllib":
+        yield f"Learner: RLlib's own. The lean one cannot do the same: {facts.learner_obstacle}."
+    if not facts.is_on_policy:
+        yield (
+            f"Phases: {facts.base_algorithm} samples and learns in steps of its own. An iteration is timed as a whole, "
+            "and sampling, learning and synchronisation have no times of their own."
+        )
+
+
+def _in_words(domain: Domain) -> str:
+    if isinstance(domain, Choices):
+        return listed([f"{value:g}" for value in domain.choices])
+    if isinstance(domain, Range):
+        return f"{domain.low:g} to {domain.high:g}"
+    return f"{domain:g}"
 
 
 def _is_crowded(execution: str, timing: str) -> bool:

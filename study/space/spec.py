@@ -363,6 +363,8 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
 
         All trials of a study have the same, as a comparison between engines says nothing.
         """
+        if self.script is not None and self.script.learner_obstacle:
+            return "rllib"
         if self.learner != "auto":
             return self.learner
         return "fused" if self.suits_fused and find_spec("jax") is not None else "lean"
@@ -375,7 +377,8 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         resources, model = self.resources, self.model
         pictures = is_procgen(self.environment.id) or model.conv_net or model.conv_filters
         alone = max(resources.num_learners, *varied, 1) == 1
-        return self.algorithm == "PPO" and alone and not resources.num_gpus_per_learner and not pictures
+        own = self.script is not None and bool(self.script.learner_obstacle)
+        return self.algorithm == "PPO" and not own and alone and not resources.num_gpus_per_learner and not pictures
 
     @property
     def standardization_in_use(self) -> Standardization:

@@ -294,17 +294,17 @@ def _parts(spec: StudySpec, config: AlgorithmConfig) -> tuple[type, type | None]
 
 def _fastest(spec: StudySpec, config: AlgorithmConfig, fallbacks: list[str]) -> type:
     """Return the lean learner, or the fused one where it is asked for and can serve."""
-    if spec.learner != "fused":
+    if spec.learner_in_use != "fused":
         return LeanPPOLearner
     known = config.copy(copy_frozen=False)
     if known.observation_space is None:
         environment = _environment(config)
         known.environment(observation_space=environment.observation_space, action_space=environment.action_space)
         environment.close()
-    if without := fused_obstacle(known):
+    without = fused_obstacle(known)
+    if without and spec.learner == "fused":  # `auto` asks for no more than the fastest that can serve
         fallbacks.append(f"learner: the lean one instead of the fused one: {without}")
-        return LeanPPOLearner
-    return FusedPPOLearner
+    return LeanPPOLearner if without else FusedPPOLearner
 
 
 def _environment(config: AlgorithmConfig) -> Any:

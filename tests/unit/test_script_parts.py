@@ -1,0 +1,205 @@
+"""Which configurations our runner and learner do the same for; nothing unknown passes. And what is set in a trial."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.appo import APPOConfig
+from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.connectors.env_to_module import MeanStdFilter
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+from study.trial.adopted import (
+    adopted_config,
+    learner_obstacle,
+    pickled,
+    runner_obstacle,
+    unpickled,
+)
+from study.trial.custom_metrics import custom_metrics
+from tests.scripts import facts, script_spec
+
+
+class OwnPPO(PPO):
+    pass
+
+
+class OwnModule(DefaultPPOTorchRLModule):
+    pass
+
+
+class OwnLearner(PPOTorchLearner):
+    pass
+
+
+class OwnCallbacks(RLlibCallback):
+    def on_train_result(self, **_: Any) -> None:
+        pass
+
+
+def plain(config: AlgorithmConfig | None = None) -> Any:
+    config = config or PPOConfig()
+    config.environment("CartPole-v1", observation_space=Box(-1, 1, (4,), np.float32), action_space=Discrete(2))
+    return config
+
+
+def with_attribute(config: Any) -> Any:
+    config.my_own_option = 3
+    return config
+
+
+Change = Callable[[Any], Any]
+BOTH: dict[str, Change] = {
+    "an algorithm of its own": lambda config: plain(PPOConfig(algo_class=OwnPPO)),
+    "SAC": lambda config: plain(SACConfig()),
+    "several agents": lambda config: config.multi_agent(policies={"a", "b"}, policy_mapping_fn=lambda agent, *_: agent),
+    "own module": lambda config: config.rl_module(rl_module_spec=RLModuleSpec(module_class=OwnModule)),
+    "network in the specification": lambda config: config.rl_module(
+        rl_module_spec=RLModuleSpec(model_config={"use_lstm": True})
+    ),
+    "recurrent": lambda config: config.rl_module(model_config={"use_lstm": True}),
+    "model_config of its own": lambda config: config.rl_module(model_config={"my_layers": 3}),
+    "connector to module": lambda config: config.env_runners(env_to_module_connector=lambda *_, **__: MeanStdFilter()),
+    "connector to environment": lambda config: config.env_runners(module_to_env_connector=lambda *_, **__: None),
+    "connector of learner": lambda config: config.training(learner_connector=lambda *_: None),
+    "own learner": lambda config: config.learners(learner_class=OwnLearner),
+    "no default connectors": lambda config: config.env_runners(add_default_connectors_to_env_to_module_pipeline=False),
+    "whole episodes": lambda config: config.env_runners(batch_mode="complete_episodes"),
+    "vector mode": lambda config: config.env_runners(gym_env_vectorize_mode="async"),
+    "no GAE": lambda config: config.training(use_gae=False),
+    "no critic": lambda config: config.training(use_critic=False),
+    "compiled": lambda config: config.framework(torch_compile_learner=True),
+    "an attribute that nobody knows": with_attribute,
+    "overrides of a module": lambda config: config.rl_module(
+        algorithm_config_overrides_per_module={"default_policy": PPOConfig.overrides(lr=1.0)}
+    ),
+    "episodes with a longer memory": lambda config: config.env_runners(episode_lookback_horizon=4),
+    "discrete observations in a dictionary": lambda config: config.environment(
+        observation_space=Dict({"x": Discrete(3)})
+    ),
+}
+RUNNER_ALONE: dict[str, Change] = {
+    "callbacks": lambda config: config.callbacks(OwnCallbacks),
+    "a function as callback": lambda config: config.callbacks(on_train_result=lambda **_: None),
+    "fragments of a length": lambda config: config.env_runners(rollout_fragment_length=50),
+    "greedy": lambda config: config.env_runners(explore=False),
+    "pictures": lambda config: config.environment(observation_space=Box(0, 255, (84, 84, 3), np.uint8)),
+    "whole numbers": lambda config: config.environment(observation_space=Box(0, 9, (4,), np.int64)),
+}
+NEITHER: dict[str, Change] = {
+    "as it is": lambda config: config,
+    "the usual parameters": lambda config: config.training(
+        lr=[[0, 1e-3], [1000, 1e-4]],
+        entropy_coeff=[[0, 0.1], [1000, 0.0]],
+        grad_clip=0.5,
+        lambda_=0.9,
+        use_kl_loss=False,
+    ),
+    "evaluation and resources": lambda config: config.evaluation(evaluation_interval=1).env_runners(num_env_runners=7),
+    "a deeper network": lambda config: config.rl_module(
+        model_config={"fcnet_hiddens": [8, 8, 8], "vf_share_layers": True}
+    ),
+    "the same in a specification": lambda config: config.rl_module(rl_module_spec=RLModuleSpec()),
+    "shorter episodes": lambda config: config.environment(env_config={"max_episode_steps": 9}),
+}
+
+
+@pytest.mark.parametrize("change", BOTH.values(), ids=BOTH)
+def test_neither_runner_nor_learner_of_ours_serves(change: Change) -> None:
+    config = change(plain())
+    assert runner_obstacle(config)
+    assert learner_obstacle(config) or isinstance(config.observation_space, Dict)
+
+
+@pytest.mark.parametrize("change", RUNNER_ALONE.values(), ids=RUNNER_ALONE)
+def test_the_learner_alone_serves(change: Change) -> None:
+    config = change(plain())
+    assert runner_obstacle(config)
+    assert learner_obstacle(config) is None
+
+
+@pytest.mark.parametrize("change", NEITHER.values(), ids=NEITHER)
+def test_both_serve(change: Change) -> None:
+    config = change(plain())
+    assert (runner_obstacle(config), learner_obstacle(config)) == (None, None)
+
+
+def test_asynchronous_algorithms_keep_their_learner() -> None:
+    config = plain(APPOConfig())
+    assert runner_obstacle(config) is None
+    assert learner_obstacle(config) is not None
+
+
+SET_BY_STUDY = {
+    *("_learner_class", "algo_class", "env_runner_cls", "seed", "num_env_runners", "lr", "log_level", "log_sys_usage"),
+    *("restart_failed_env_runners", "sample_timeout_s", "broadcast_env_runner_states", "merge_env_runner_states"),
+    *("num_gpus_per_learner", "evaluation_interval", "_rl_module_spec"),
+}
+
+
+def own_script() -> PPOConfig:
+    return (
+        PPOConfig()
+        .environment("CartPole-v1", env_config={"max_episode_steps": 50})
+        .training(lr=1e-3, train_batch_size=400, minibatch_size=100, num_epochs=2, entropy_coeff=[[0, 0.1], [999, 0.0]])
+        .env_runners(num_env_runners=2)
+        .evaluation(evaluation_interval=1)
+        .callbacks(OwnCallbacks)
+    )
+
+
+def test_the_study_sets_what_the_space_says_and_nothing_else() -> None:
+    base = own_script()
+    spec = script_spec(facts(runner_obstacle="callbacks are the script's own"))
+    setting = {**spec.fixed, "num_env_runners": 1, "lr": 0.002}
+    config = adopted_config(spec, base, setting=setting, seed=7, execution="real")
+    found = config.differs_from_script  # type: ignore[attr-defined]
+    assert found.keys() <= SET_BY_STUDY
+    assert found["lr"] == ["0.001", "0.002"]
+    assert (config.num_env_runners, config.seed, config.evaluation_interval) == (1, 7, None)
+    assert config.entropy_coeff == [[0, 0.1], [999, 0.0]]
+    assert config.callbacks_class is OwnCallbacks
+    assert base.lr == 1e-3  # the script's own is left alone
+    as_it_is = adopted_config(
+        spec, base, setting={**setting, "num_env_runners": 2, "lr": 0.001}, seed=7, execution="real"
+    )
+    assert not {"lr", "num_env_runners"} & as_it_is.differs_from_script.keys()  # type: ignore[attr-defined]
+
+
+def test_fragments_of_a_length_give_way_where_a_scale_needs_others() -> None:
+    base = own_script().env_runners(rollout_fragment_length=200)
+    spec = script_spec(facts(runner_obstacle="rollout_fragment_length is set"))
+    for scale, length in {2: 200, 1: "auto"}.items():
+        setting = {**spec.fixed, "num_env_runners": scale, "lr": 0.001}
+        config = adopted_config(spec, base, setting=setting, seed=1, execution="real")
+        assert config.rollout_fragment_length == length
+
+
+def test_a_configuration_travels_with_its_environments() -> None:
+    class Local(gymnasium.Env):
+        pass
+
+    again = unpickled(pickled(own_script().environment("mine"), environments={"mine": lambda context: Local()}))
+    assert again.env == "mine"
+    assert again.callbacks_class.__name__ == "OwnCallbacks"
+
+
+def test_what_a_script_logs_is_told_from_what_rllib_logs() -> None:
+    results = {
+        "training_iteration": 3,
+        "my_level": 2,
+        "env_runners": {"episode_return_mean": 5.0, "my length": 7.0, "nested": {"cups": 1, "note": "x"}},
+        "learners": {"default_policy": {"policy_loss": 0.1, "my_loss": float("nan")}},
+    }
+    own = PPOConfig().learners(learner_class=OwnLearner)
+    expected = {"custom/my length": 7.0, "custom/my_level": 2.0, "custom/nested/cups": 1.0}
+    assert custom_metrics(results, PPOConfig()) == expected
+    assert custom_metrics(results, own) == {**expected, "custom/my_loss": None}

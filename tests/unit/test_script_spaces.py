@@ -1,0 +1,170 @@
+"""A space that names a script: the script's values, what the study sets, and what only the script may say."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from study.designs.registry import make_plan
+from study.designs.search.worth import merit
+from study.driver.opening import _check_script
+from study.errors import RecordError, SpaceError
+from study.planning.needs import execution_of
+from study.planning.plan import remarks
+from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.records.ledger import best_per_scale
+from study.space.parsing import parse_space
+from study.space.settings import runnable
+from study.space.space_file import Source
+from study.space.spec import digest_of
+from tests.scripts import facts, script_spec
+
+
+def test_the_script_gives_what_the_space_does_not_say() -> None:
+    spec = script_spec()
+    assert (spec.algorithm, spec.environment.id) == ("PPO", "CartPole-v1")
+    assert spec.set_by_study.keys() == {"num_env_runners", "lr"}
+    setting = runnable(spec, {"num_env_runners": 2, "lr": 0.002})
+    assert setting == {
+        "num_env_runners": 2,
+        "num_envs_per_env_runner": 1,
+        "train_batch_size": 400,
+        "minibatch_size": 100,
+        "num_epochs": 2,
+        "lr": 0.002,
+        "gamma": 0.99,
+        "vf_clip_param": 10.0,
+    }
+
+
+def test_a_value_equal_to_the_scripts_is_not_set_and_a_rule_takes_the_place_of_its_parameter() -> None:
+    spec = script_spec(
+        parameters={"num_env_runners": [2, 4], "lr": 0.001, "grad_clip": 0.5, "steps_per_env_runner": 100}
+    )
+    assert spec.set_by_study.keys() >= {"num_env_runners", "grad_clip", "steps_per_env_runner"}
+    assert "lr" not in spec.set_by_study
+    assert runnable(spec, {"num_env_runners": 4})["train_batch_size"] == 400
+
+
+def test_a_recorded_spec_is_read_back_and_another_script_is_another_study() -> None:
+    spec = script_spec()
+    again = parse_space(Source(name="again", content=spec.to_json()))
+    assert again == spec
+    other = script_spec(facts(source={"file": "my_train.py", "sha256": "1" * 64}))
+    assert digest_of(other.to_json()) != spec.digest()
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "code"),
+    [
+        ({"algorithm": "APPO"}, "algorithm", "of-the-script"),
+        ({"environment": {"id": "Pendulum-v1"}}, "environment.id", "of-the-script"),
+        ({"environment": {"action_repeat": 2}}, "environment.action_repeat", "of-the-script"),
+        ({"model": {"fcnet_hiddens": [8]}}, "model", "of-the-script"),
+        ({"rllib": {"training": {"use_gae": True}}}, "rllib", "of-the-script"),
+        ({"parameters": {"num_env_runners": 1, "broken": 1}}, "parameters.broken", "unknown-key"),
+        (
+            {"search": {"sampler": "random", "num_trials": 4, "objective": "env_steps_to_target"}},
+            "environment.target",
+            "missing-return",
+        ),
+        ({"environment": {"floor": 0.0}}, "environment.reference", "missing-return"),
+    ],
+)
+def test_what_the_space_may_not_say(changes, where, code) -> None:
+    with pytest.raises(SpaceError) as caught:
+        script_spec(**changes)
+    assert (where, code) in {(fault.where, fault.code) for fault in caught.value.faults}
+
+
+@pytest.mark.parametrize(
+    ("found", "changes", "code"),
+    [
+        (
+            {"runner_obstacle": "there are several agents"},
+            {"execution": "emulated"},
+            "emulation-without-batched-runner",
+        ),
+        ({"learner_obstacle": "the module is recurrent"}, {"standardization": "steps"}, "needs-lean-learner"),
+        (
+            {"algorithm": "SAC", "base_algorithm": "SAC"},
+            {"parameters": {"num_env_runners": 1, "steps_per_env_runner": 100}},
+            "rule-of-on-policy",
+        ),
+        (
+            {"refusals": [{"where": "config", "rule": "must train online", "code": "offline-algorithm"}]},
+            {},
+            "offline-algorithm",
+        ),
+    ],
+)
+def test_what_the_script_cannot_do(found, changes, code) -> None:
+    with pytest.raises(SpaceError) as caught:
+        script_spec(facts(**found), **changes)
+    assert code in {fault.code for fault in caught.value.faults}
+
+
+def test_a_person_writes_no_facts() -> None:
+    source = Source(name="space", content=script_spec().to_json(), lines={"script": 3})
+    with pytest.raises(SpaceError) as caught:
+        parse_space(source)
+    assert [fault.code for fault in caught.value.faults] == ["script-facts-written"]
+
+
+def test_off_policy_batches_have_nothing_to_do_with_lanes() -> None:
+    values = {"num_env_runners": 1, "num_envs_per_env_runner": 1, "train_batch_size": 8, "lr": None, "num_epochs": 1}
+    spec = script_spec(
+        facts(algorithm="SAC", base_algorithm="SAC", values=values, runner_obstacle="the algorithm is SAC"),
+        parameters={"num_env_runners": [1, 46]},
+    )
+    assert spec.learner_in_use == "rllib"
+    assert runnable(spec, {"num_env_runners": 46}) == {
+        "num_env_runners": 46,
+        "num_envs_per_env_runner": 1,
+        "train_batch_size": 8,
+    }
+
+
+def cluster_of(cores: int) -> ClusterShape:
+    return ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=cores, physical_cpus=cores, memory_mb=16_000),))
+
+
+def test_runners_are_emulated_only_where_the_batched_runner_can_serve() -> None:
+    assert execution_of(script_spec(), 46, cluster_of(2)) == "emulated"
+    assert (
+        execution_of(script_spec(facts(runner_obstacle="callbacks are the script's own")), 46, cluster_of(2)) == "real"
+    )
+
+
+def test_a_resume_says_what_changed_in_the_script(tmp_path) -> None:
+    from study.records.folder import StudyFolder
+
+    class Identity:
+        spec = script_spec().to_json()
+
+    other = facts(source={"file": "my_train.py", "sha256": "1" * 64}, values={**facts().values, "gamma": 0.9})
+    with pytest.raises(RecordError) as caught:
+        _check_script(StudyFolder(tmp_path), Identity, script_spec(other))  # type: ignore[arg-type]
+    assert caught.value.code == "script-has-changed"
+    assert "values.gamma" in caught.value.got
+
+
+def test_without_scores_returns_are_compared_as_they_are() -> None:
+    spec = script_spec()
+    assert not spec.is_scored
+    rows = [
+        SimpleNamespace(status=status, summary={"score": None, "final_return": final}, num_env_runners=1, trial=trial)
+        for trial, (status, final) in enumerate([("finished", -900.0), ("finished", -150.0), ("failed", None)])
+    ]
+    assert best_per_scale(rows) == {1: rows[1]}  # type: ignore[arg-type]
+    worth = [merit(spec, each) for each in rows]  # type: ignore[arg-type]
+    assert worth[1] > worth[0] > worth[2] == 0
+
+
+def test_the_plan_says_what_is_set_and_which_parts_are_rllibs() -> None:
+    parts = [{"part": "callbacks", "what": "Steps"}]
+    found = facts(own_parts=parts, runner_obstacle="callbacks are the script's own", schedules=["entropy_coeff"])
+    lines = list(remarks(script_spec(found), make_plan(script_spec(found), cluster_of(8))))
+    first = next(line for line in lines if line.startswith("Script: "))
+    assert "lr 0.001 and 0.002 (script: 0.001)" in first
+    assert "num_epochs" not in first
+    assert [line.partition(":")[0] for line in lines][:3] == ["Script", "Schedules", "Runner"]
