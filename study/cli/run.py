@@ -125,7 +125,7 @@ def run(
         time_budget_s=None if time_budget is None else seconds(time_budget, "--time-budget"),
         until=last,
         verbose=verbose,
-        space=str(file),
+        space=config or str(file),
         space_text=as_run(file, set_, replicate, trials),
     )
     again = _resume_command()

@@ -42,7 +42,7 @@ SMALL = (
     "evaluation.max_episode_steps=500",
 )
 """Changes of the written space: two iterations, and one short evaluation."""
-MINUTES = 10
+MINUTES = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
