@@ -9,6 +9,7 @@ the actions of a random policy, which needs no module.
 
 import contextlib
 import copy
+import functools
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
-from study.space.spec import StudySpec
+from study.space.spec import EnvironmentSpec, StudySpec
 from study.trial.deadline import within
 from study.trial.engine.envs.classic import ClassicTasks
 from study.trial.engine.envs.environments import env_factory
@@ -98,7 +99,7 @@ def evaluate(
         scale = scaling_for_environment(space, normalize_actions=normalize_actions, clip_actions=clip_actions)
         if spec.evaluation.stochastic:
             return _drawing(module, space, scale, spec.evaluation.seed)
-        return _greedy(module, scale)
+        return _greedy(module, space, scale)
 
     return _evaluate(policy_in, spec, keep_actions, first_episode)
 
@@ -176,9 +177,17 @@ class _Tasks(Protocol):
 
 
 def _tasks(spec: StudySpec, number: int) -> _Tasks:
-    make = env_factory(spec.evaluated_environment)
-    envs = [make() for _ in range(number)]
-    return ClassicTasks(envs) if steps_together(make) else _OneByOne(envs)
+    environment = spec.evaluated_environment
+    together = None if environment.kwargs else _together(environment.model_dump_json(), number)
+    make = env_factory(environment)
+    return together or _OneByOne([make() for _ in range(number)])
+
+
+@functools.lru_cache(maxsize=1)
+def _together(environment: str, number: int) -> ClassicTasks | None:
+    """Return environments that arrays can step, for all evaluations of a process: a reset leaves nothing behind."""
+    make = env_factory(EnvironmentSpec.model_validate_json(environment))
+    return ClassicTasks([make() for _ in range(number)]) if steps_together(make) else None
 
 
 class _OneByOne:
@@ -305,24 +314,32 @@ class _Game:
         return f"step {self._steps[index]} of episode {self._episodes[index]}"
 
 
-def _greedy(module: RLModule, scale: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Policy:
+def _greedy(module: RLModule, space: gymnasium.Space, scale: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Policy:
     """Return the policy without exploration, its actions ready for the environment."""
     distribution, layers = module.get_inference_action_dist_cls(), dense_layers(module)
 
-    def forward(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Compute what `forward_inference` computes, without RLlib's work around each layer."""
+    def policy(observations: Floats, _: Sequence[tuple[int, int]]) -> npt.NDArray[Any]:
+        with torch.inference_mode():
+            inputs = _inputs(module.forward_inference, observations)
+            actions = distribution.from_logits(inputs).to_deterministic().sample().numpy()
+        return scale(actions)
+
+    def through_layers(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return what `forward_inference` returns, by the same layers, without RLlib's work around each."""
         hidden = batch[Columns.OBS]
         for layer in layers or ():
             hidden = layer(hidden)
         return {Columns.ACTION_DIST_INPUTS: hidden}
 
-    def policy(observations: Floats, _: Sequence[tuple[int, int]]) -> npt.NDArray[Any]:
+    def dense_policy(observations: Floats, _: Sequence[tuple[int, int]]) -> npt.NDArray[Any]:
         with torch.inference_mode():
-            inputs = _inputs(forward if layers else module.forward_inference, observations)
-            actions = distribution.from_logits(inputs).to_deterministic().sample().numpy()
-        return scale(actions)
+            inputs = _inputs(through_layers, observations).numpy()
+        return scale(rule.greedy(inputs))
 
-    return policy
+    if layers is None:
+        return policy
+    rule = action_rule(space)
+    return dense_policy
 
 
 def _drawing(

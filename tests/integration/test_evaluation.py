@@ -399,5 +399,5 @@ def test_environments_stepped_in_arrays_play_what_they_play_one_by_one(
 ) -> None:
     space, _, module = build(env_id, episodes=80, evaluation__max_episode_steps=90)
     together = evaluate(module, space, keep_actions=80)
-    monkeypatch.setattr(evaluation, "steps_together", lambda make: False)
+    monkeypatch.setattr(evaluation, "_together", lambda *_: None)
     assert replace(evaluate(module, space, keep_actions=80), eval_time_s=0) == replace(together, eval_time_s=0)

@@ -185,9 +185,7 @@ class ClassicTasks:
         return state
 
     def close(self) -> None:
-        """Close them."""
-        for env in self._envs:
-            env.close()
+        """Do nothing: nothing is open that was not drawn."""
 
 
 def _limit_of(env: gymnasium.Env) -> float:

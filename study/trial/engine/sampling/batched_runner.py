@@ -9,6 +9,7 @@ What a lane does depends on the trial's seed and the lane alone (`lanes`), so th
 stepped by one process or by many. Forward passes of different size round differently, in the last digit.
 """
 
+import copy
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -148,6 +149,16 @@ class BatchedEnvRunner(MeasuredEnvRunner):
             clip_actions=bool(self.config.clip_actions),
         )
         self._needs_initial_reset = True
+        observation_space, action_space = self._envs.observation_space, self._envs.action_space
+        self._blank = SingleAgentEpisode(
+            observations=InfiniteLookbackBuffer(np.zeros((1, *observation_space.shape)), 0, observation_space),
+            actions=InfiniteLookbackBuffer(np.zeros((0, *action_space.shape)), 0, action_space),
+            rewards=InfiniteLookbackBuffer(np.zeros(0)),
+            infos=InfiniteLookbackBuffer([{}]),
+            len_lookback_buffer=0,
+            observation_space=observation_space,
+            action_space=action_space,
+        )
 
     @property
     def env_steps_per_round(self) -> int:
@@ -347,20 +358,18 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         rewards = rows.rewards[steps, lane]
         if getattr(self.config, "normalize_rewards", False):
             outputs[DISCOUNTED] = self._discounted(ongoing, rewards, lookback)
-        episode = SingleAgentEpisode(
-            ongoing.id,
-            observations=InfiniteLookbackBuffer(observations, lookback, self._envs.observation_space),
-            actions=InfiniteLookbackBuffer(rows.actions[steps, lane], lookback, self._envs.action_space),
-            rewards=InfiniteLookbackBuffer(rewards, lookback),
-            infos=InfiniteLookbackBuffer([{}] * len(observations), lookback),
-            extra_model_outputs={name: InfiniteLookbackBuffer(value, lookback) for name, value in outputs.items()},
-            terminated=last is not None and bool(rows.terminated[stop - 1, lane]),
-            truncated=last is not None and not rows.terminated[stop - 1, lane],
-            t_started=ongoing.length,
-            len_lookback_buffer=lookback,
-            observation_space=self._envs.observation_space,
-            action_space=self._envs.action_space,
-        )
+        # Copies of an empty one: RLlib's constructors look at the spaces again and again, and check lengths.
+        episode = copy.copy(self._blank)
+        episode.id_, episode.t_started, episode.t = ongoing.id, ongoing.length, ongoing.length + stop - start
+        episode.observations = _filled(self._blank.observations, observations, lookback)
+        episode.actions = _filled(self._blank.actions, rows.actions[steps, lane], lookback)
+        episode.rewards = _filled(self._blank.rewards, rewards, lookback)
+        episode.infos = _filled(self._blank.infos, [{}] * len(observations), lookback)
+        episode.extra_model_outputs = {
+            name: _filled(self._blank.rewards, value, lookback) for name, value in outputs.items()
+        }
+        episode.is_terminated = last is not None and bool(rows.terminated[stop - 1, lane])
+        episode.is_truncated = last is not None and not rows.terminated[stop - 1, lane]
         ongoing.length += stop - start
         ongoing.total += float(rewards[lookback:].sum(dtype=np.float64))
         return episode
@@ -373,6 +382,13 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         if len(sums):
             ongoing.discounted = float(sums[-1])
         return np.concatenate([np.zeros(lookback), sums])
+
+
+def _filled(like: InfiniteLookbackBuffer, data: Any, lookback: int) -> InfiniteLookbackBuffer:
+    """Return a buffer with these data whose first `lookback` are of earlier batches, else like the given one."""
+    buffer = copy.copy(like)
+    buffer.data, buffer.lookback = data, min(lookback, len(data))
+    return buffer
 
 
 def _maker(config: AlgorithmConfig, runner: MeasuredEnvRunner) -> Any:
