@@ -1,0 +1,206 @@
+"""A whole trial as a hold-up study runs hundreds of: the recorded winner's setting, by each learner and library.
+
+    python -m tests.benchmarks.whole_trial [--repetitions 5] [--env Acrobot-v1] [--steps 200000]
+    python -m tests.benchmarks.whole_trial --runners 1024 --steps 5000000 --columns fused --repetitions 1
+
+The winner of `analysis/example_study`: 46 runners with 4 environments, emulated, 128 steps of each runner in a batch,
+two nets of 64 x 64, minibatches of 256, 10 epochs; ten greedy evaluations of 50 episodes. Each column has a fresh
+process, in turns; its first trial pays for imports and compilation, the second one is as all later trials of a study.
+Times are of the second trial, in wall and CPU seconds of the process with all its threads. Stable-Baselines3 and the
+single file train as many steps and evaluate nothing: they are compared by what is left without evaluation and start.
+The last line is JSON.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+OURS = {
+    "fused": {"learner": "fused"},
+    "fused, EnvPool": {"learner": "fused", "backend": "envpool"},
+    "lean": {"learner": "lean"},
+    "RLlib's learner": {"learner": "rllib"},
+}
+PEERS = {"SB3": ("sb3", {"vec_env": "dummy"}), "single file": ("single_file", {})}
+RETURNS = {"Acrobot-v1": (-500, -75, -100), "LunarLander-v3": (-200, 250, 200), "CartPole-v1": (20, 500, 475)}
+"""Floor, reference, target."""
+SETTING = {
+    "num_envs_per_env_runner": 4,
+    "steps_per_env_runner": 128,
+    "minibatch_size": 256,
+    "num_epochs": 10,
+    "lr": 0.0018856888846815767,
+    "lambda": 0.95,
+    "entropy_coeff": 0.0,
+}
+SHOWN = ("wall_s", "cpu_s", "start_s", "sampling_s", "learning_s", "evaluation_s", "memory_mb", "final_return")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--env", default="Acrobot-v1", choices=list(RETURNS))
+    parser.add_argument("--steps", type=int, default=200_000)
+    parser.add_argument("--runners", type=int, default=46)
+    columns = [*OURS, *PEERS]
+    default = [name for name in columns if name != "fused, EnvPool"]
+    parser.add_argument("--columns", nargs="+", choices=columns, default=default, metavar="COLUMN")
+    parser.add_argument("--child", choices=list(OURS), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(_trials(OURS[options.child], options)))
+        return
+    from tests.benchmarks.timing import Spread, alternated, end_on_sigterm, machine, versions
+
+    end_on_sigterm()
+    about = machine()
+    chosen = [name for name in options.columns if name not in PEERS or _installed(name)]
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in chosen}
+    print(f"{'':<18}" + "".join(f"{name:>14}" for name in SHOWN), flush=True)
+    for repetition in range(options.repetitions):
+        for name in alternated(chosen, repetition):
+            run = _peer(name, options, repetition) if name in PEERS else _ours(name, options)
+            runs[name].append(run)
+            print(f"{name:<18}" + "".join(f"{run.get(key, float('nan')):>14.2f}" for key in SHOWN), flush=True)
+    ratios = {}
+    for name in chosen:
+        if "fused" in runs and name != "fused":
+            for key in ("training_cpu_s",) if name in PEERS else ("cpu_s", "wall_s"):
+                pairs = zip(runs[name], runs["fused"], strict=True)
+                ratios[f"{name} over fused, {key}"] = Spread.of((a[key] / b[key] for a, b in pairs), digits=2)
+    for name, ratio in ratios.items():
+        print(f"{name}: {ratio.median} ({ratio.min} to {ratio.max})")
+    told = {name: [ratio.median, ratio.min, ratio.max] for name, ratio in ratios.items()}
+    asked = {name: getattr(options, name) for name in ("env", "steps", "runners", "repetitions")}
+    packages = versions(["ray", "torch", "gymnasium", "numpy", "jax", "envpool", "stable-baselines3"])
+    print(
+        json.dumps({"benchmark": "whole_trial", **asked, "ratios": told, "runs": runs, **about, "versions": packages})
+    )
+
+
+def _installed(name: str) -> bool:
+    from tests.benchmarks.peers import REQUIRED_MODULE
+
+    found = importlib.util.find_spec(REQUIRED_MODULE[PEERS[name][0]]) is not None
+    if not found:
+        print(f"{name}: skipped, it is not installed. Fix: pip install -e '.[benchmarks]'")
+    return found
+
+
+def _ours(name: str, options: argparse.Namespace) -> dict[str, float]:
+    from tests.benchmarks.timing import last_line_of
+
+    command = [sys.executable, "-m", "tests.benchmarks.whole_trial", "--child", name]
+    for option in ("env", "steps", "runners"):
+        command += [f"--{option}", str(getattr(options, option))]
+    with tempfile.TemporaryDirectory() as home:
+        found: dict[str, float] = json.loads(last_line_of(command, home=Path(home)))
+    return found
+
+
+def _peer(name: str, options: argparse.Namespace, repetition: int) -> dict[str, float]:
+    from tests.benchmarks.timing import last_line_of
+
+    lanes = options.runners * SETTING["num_envs_per_env_runner"]
+    batch = options.runners * int(SETTING["steps_per_env_runner"])
+    workload = {
+        "env_id": options.env,
+        "num_runners": 1,
+        "envs_per_runner": lanes,
+        "threads": 1,
+        "iterations": -(-options.steps // batch),
+        "seed": repetition,
+        "train_batch_size": batch,
+        "minibatch_size": SETTING["minibatch_size"],
+        "num_epochs": SETTING["num_epochs"],
+        "hiddens": [64, 64],
+        "lr": SETTING["lr"],
+    }
+    module, own = PEERS[name]
+    order = json.dumps({"peer": module, "workload": workload, "options": own})
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory() as home:
+        training = json.loads(last_line_of([sys.executable, "-m", "tests.benchmarks.peers", order], home=Path(home)))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"wall_s": sum(training["seconds"]), "training_cpu_s": cpu_s}
+
+
+def _trials(own: dict[str, str], options: argparse.Namespace) -> dict[str, float]:
+    """Run two trials in this process, as one that Tune uses again, and measure the second."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # as Ray does for a process that reserves one CPU, before NumPy is imported
+    from study.cluster.connection import private_ray
+
+    with private_ray(num_cpus=1):
+        first = _trial(own, options, seed=1)
+        return {**_trial(own, options, seed=2), "first_start_s": first["start_s"], "first_cpu_s": first["cpu_s"]}
+
+
+def _trial(own: dict[str, str], options: argparse.Namespace, *, seed: int) -> dict[str, float]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    from study.records.records import Evaluation, Iteration
+    from study.space.parameters import SCALE
+    from study.space.parsing import parse_space
+    from study.space.settings import runnable
+    from study.space.space_file import Source
+    from study.trial.messages import TrialConfig
+    from study.trial.run import TrialRun
+
+    floor, reference, target = RETURNS[options.env]
+    environment = {"id": options.env, "floor": floor, "reference": reference, "target": target}
+    environment |= {name: own[name] for name in own if name == "backend"}
+    content = {
+        "environment": environment,
+        "parameters": {SCALE: options.runners, **SETTING},
+        "learner": own["learner"],
+        "execution": "emulated",
+        "budget": {"env_steps": options.steps},
+        "search": {"num_trials": 1},
+        "evaluation": {"episodes": 50, "num_evaluations": 10},
+    }
+    spec = parse_space(Source(name="benchmark", content=content))
+    config = TrialConfig(
+        spec=spec,
+        setting=runnable(spec, {**spec.fixed, SCALE: options.runners}),
+        seed=seed,
+        iterations=None,
+        execution="emulated",
+        trial=0,
+        attempt=1,
+    )
+    trial = TrialRun(config, started_s=time.perf_counter())
+    start_s, records, done = time.perf_counter() - wall, [], False
+    started_cpu_s = time.process_time() - cpu
+    try:
+        while not done:
+            result = trial.advance()
+            records += result.records
+            done = result.done
+    finally:
+        trial.close()
+    iterations = [record for record in records if isinstance(record, Iteration)]
+    evaluations = [record for record in records if isinstance(record, Evaluation)]
+    cpu_s, evaluation_s = time.process_time() - cpu, sum(each.eval_time_s for each in evaluations)
+    wall_s = time.perf_counter() - wall
+    share = 1 - evaluation_s / (wall_s - start_s)
+    return {
+        "wall_s": wall_s,
+        "cpu_s": cpu_s,
+        "start_s": start_s,
+        "training_cpu_s": (cpu_s - started_cpu_s) * share,
+        "sampling_s": sum(each.metrics["sampling_time_s"] for each in iterations),
+        "learning_s": sum(each.metrics["learning_time_s"] for each in iterations),
+        "evaluation_s": evaluation_s,
+        "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "final_return": sum(evaluations[-1].returns) / len(evaluations[-1].returns),
+    }
+
+
+if __name__ == "__main__":
+    main()
