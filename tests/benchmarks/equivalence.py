@@ -31,7 +31,7 @@ SPACES: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "environment": {"id": "CartPole-v1", "floor": 20, "reference": 500, "target": 450},
         "parameters": {"train_batch_size": 1024, "minibatch_size": 128, "num_epochs": 6, "lr": 0.001},
-        "budget": {"env_steps": 20_000},
+        "budget": {"env_steps": 40_000},
     },
     "Acrobot-v1": {
         "environment": {"id": "Acrobot-v1", "floor": -500, "reference": -80, "target": -100},

@@ -75,7 +75,7 @@ def test_a_grid_has_every_cell_on_every_seed():
     ("nodes", "memory_mb", "words"),
     [
         ([(4, 4)], 64_000, "4 runners need 5 CPUs at once, the cluster has 4"),
-        ([(8, 8)], 1_000, "2 runners need 1300 MB"),
+        ([(8, 8)], 1_300, "2 runners need 1500 MB"),
         ([(2, 2), (2, 2)], 64_000, "4 runners need 5 CPUs"),
     ],
 )

@@ -130,8 +130,8 @@ def test_auto_refuses_a_clock_that_is_none_and_names_the_ways_out():
 def test_what_can_never_be_placed_is_refused():
     with pytest.raises(ClusterError, match="7 runners need 8 CPUs at once, the cluster has 5"):
         make_plan(throughput_spec(), machine(5, cpus=5))
-    with pytest.raises(ClusterError, match="7 runners need 2800 MB"):
-        make_plan(throughput_spec(), machine(8, memory_mb=2_000))
+    with pytest.raises(ClusterError, match="7 runners need 3000 MB"):
+        make_plan(throughput_spec(), machine(8, memory_mb=2_500))
 
 
 def test_keeping_processes_is_in_the_guess_of_the_duration():
@@ -150,7 +150,7 @@ def test_the_plan_shows_cells_blocks_minutes_and_labels(width):
         print_plan(console, make_plan(throughput_spec(), machine(2)), throughput_spec(), name="demo")
     text = capture.get()
     assert "demo: 51 trials, 12 cells in 3 blocks, about " in text
-    assert "Engine: batched+lean. " in text
+    assert "Engine: batched+fused. " in text
     assert "  --set runner=stock --set learner=rllib" in text.splitlines()
     assert "measured*: environments wait; oversubscribed if CPU pressure reaches 5%." in text
     rows = [line.split() for line in text.splitlines() if line.startswith("allocation")]
