@@ -92,8 +92,8 @@ def test_the_patch_is_a_few_lines_that_patch_takes_and_that_say_what_the_trial_h
     assert patched.why == ""
     assert [(each.method, *each.names, each.value) for each in patched.changes] == [
         ("env_runners", "num_env_runners", 2),
-        ("training", "lr", 0.01),
         ("training", "num_epochs", 7),
+        ("training", "lr", 0.01),
     ]
     changed = [line for line in patched.diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
     assert changed == [
