@@ -10,7 +10,7 @@ from study.errors import RecordError
 from study.options import wrong_option
 from study.records.files import check_plain_tree
 from study.records.folder import StudyFolder
-from study.records.ledger import Ledger, TrialRow, best_per_scale
+from study.records.ledger import Ledger, TrialRow, best_per_scale, result_of
 from study.records.state import ledger_of
 from study.records.trust import check_own
 from study.space.domains import smallest
@@ -148,7 +148,7 @@ def best_policy(spec: StudySpec, ledger: Ledger) -> tuple[TrialRow | None, int]:
     rows = [row for row in ledger.rows.values() if row.checkpoint is not None and _complete(row)]
     rows = design_of(spec).final_trials(spec, ledger, rows)
     best = best_per_scale(rows)
-    return max(best.values(), key=_score, default=None), len(rows)
+    return max(best.values(), key=_result, default=None), len(rows)
 
 
 def _holds_policy(path: Path) -> bool:
@@ -159,8 +159,10 @@ def _holds_policy(path: Path) -> bool:
         raise RecordError(where=str(path), rule=rule, got=error.strerror, fix=fix, code="unreadable") from error
 
 
-def _score(row: TrialRow) -> tuple[float, int]:
-    return row.summary.get("score") or 0.0, row.num_env_runners
+def _result(row: TrialRow) -> tuple[float, int]:
+    result = result_of(row)
+    assert result is not None  # a best of its scale has one
+    return result, row.num_env_runners
 
 
 def _complete(row: TrialRow) -> bool:

@@ -106,8 +106,9 @@ def _alone(seed: int, env_steps: int) -> float:
     from study.space.space_file import Source
     from study.trial.script_evaluation import evaluate_script, state_of
 
-    content = {"environment": {"id": "CartPole-v1"}, "budget": {"env_steps": 1000}, "evaluation": EVALUATION}
-    spec = parse_space(Source(name="evaluation", content=content, lines={}), scored=False)
+    content = {"environment": {"id": "CartPole-v1"}, "budget": {"env_steps": env_steps}, "evaluation": EVALUATION}
+    content |= {"parameters": {"num_env_runners": 1}, "search": {"num_trials": 1}}
+    spec = parse_space(Source(name="evaluation", content=content, lines={}))
     config = runpy.run_path(str(SCRIPT))["config"]
     algorithm = config.debugging(seed=seed).build_algo()
     try:

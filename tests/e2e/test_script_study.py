@@ -1,0 +1,106 @@
+"""A study of somebody's own script, by the real commands: run, evaluate, film, export, and MLflow."""
+
+import ast
+import json
+import re
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from study.records.folder import StudyFolder
+from study.records.records import Evaluation, Iteration
+from tests.e2e.commands import command, records, run, study
+
+pytestmark = pytest.mark.minutes
+
+SCRIPT = """
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.connectors.env_to_module import MeanStdFilter
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+
+class Longest(RLlibCallback):
+    def on_episode_end(self, *, episode, metrics_logger, **kwargs):
+        metrics_logger.log_value("longest", len(episode), reduce="max", window=50)
+
+
+def connect(env=None, spaces=None, device=None):
+    return MeanStdFilter()
+
+
+config = (
+    PPOConfig()
+    .environment("CartPole-v1")
+    .env_runners(num_env_runners=1, num_envs_per_env_runner=2, env_to_module_connector=connect)
+    .training(lr=0.003, train_batch_size_per_learner=400, minibatch_size=100, num_epochs=4)
+    .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16], use_lstm=True, lstm_cell_size=8, max_seq_len=8))
+    .callbacks(Longest)
+)
+
+if __name__ == "__main__":
+    config.build_algo().train()
+"""
+
+SPACE = """
+config: my_train.py
+parameters: {num_env_runners: 1, lr: 0.01}
+budget: {env_steps: 1200}
+search: {sampler: grid, seeds: [1]}
+evaluation: {episodes: 12, num_evaluations: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("place")
+    (place / "my_train.py").write_text(SCRIPT)
+    (place / "space.yaml").write_text(SPACE)
+    done = run(command("--space", "space.yaml", "--name", "own", "--tracking-uri", "sqlite:///mlflow.db"), place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return place
+
+
+def test_the_policy_gets_the_returns_on_record_and_is_filmed(place):
+    folder = place / "studies" / "own"
+    (recorded,) = [each for each in records(folder) if isinstance(each, Evaluation)]
+    done = run(study("evaluate", "studies/own", "--trial", 0, "--json", "--video", "film.gif"), place)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["returns"], found["as_recorded"]) == (recorded.returns, True)
+    assert len(set(recorded.returns)) > 1
+    assert (place / "film.gif").stat().st_size > 1000
+    copied = run(["cp", "-r", "studies/own", "received"], place)
+    assert copied.returncode == 0
+    refused = run(study("evaluate", "received", "--trial", 0), place)
+    assert refused.returncode != 0
+    assert "my_train.py" in refused.stderr
+
+
+def test_the_callback_s_metric_is_in_the_records_and_in_mlflow(place):
+    folder = place / "studies" / "own"
+    logged = [each.metrics["custom/longest"] for each in records(folder) if isinstance(each, Iteration)]
+    assert len(logged) == 3
+    assert all(value > 0 for value in logged)
+    client = MlflowClient(f"sqlite:///{place}/mlflow.db")
+    runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    (trial,) = [each for each in runs if any(name.endswith("custom/longest") for name in each.data.metrics)]
+    (name,) = [name for name in trial.data.metrics if name.endswith("custom/longest")]
+    assert [point.value for point in client.get_metric_history(trial.info.run_id, name)] == logged
+
+
+def test_the_trial_s_values_come_back_into_the_script(place):
+    patch = run(study("export", "studies/own", "--trial", 0, "--format", "patch"), place)
+    assert patch.returncode == 0, patch.stderr
+    changed = [line for line in patch.stdout.splitlines() if re.match(r"[+-][^+-]", line)]
+    assert [line.strip() for line in changed] == [
+        "-    .training(lr=0.003, train_batch_size_per_learner=400, minibatch_size=100, num_epochs=4)",
+        "+    .training(lr=0.01, train_batch_size_per_learner=400, minibatch_size=100, num_epochs=4)",
+    ]
+    whole = run(study("export", "studies/own", "--trial", 0), place).stdout
+    assert ast.unparse(ast.parse(whole)) == ast.unparse(ast.parse(SCRIPT.replace("lr=0.003", "lr=0.01")))
+    space = run(study("export", "studies/own", "--trial", 0, "--format", "yaml"), place).stdout
+    (place / "again.yaml").write_text(space)
+    planned = run(command("--space", "again.yaml", "--dry-run"), place)
+    assert planned.returncode == 0, planned.stderr
+    assert StudyFolder(place / "studies" / "own").exists()
