@@ -28,6 +28,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.tune.registry import register_env
 
+from study.errors import TrialError
 from study.seams.ray import maker_of
 from study.seams.rllib import option
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
@@ -254,6 +255,9 @@ def adopted_config(
         setting: Every parameter that the script or the space gives a value to, the scale included.
         seed: Seed of the trial.
         execution: Whether every runner is a process of its own.
+
+    Raises:
+        TrialError: It would differ from the script in more.
     """
     config = base.copy(copy_frozen=False)
     runner, learner = _parts(spec, config)
@@ -265,6 +269,7 @@ def adopted_config(
     config.algo_class = _measured(config.algo_class, type(config))
     config.standardization = spec.standardization_in_use if learner in (LeanPPOLearner, FusedPPOLearner) else "rllib"
     config.differs_from_script = differences_to_script(base, config)
+    _check_difference(config.differs_from_script, spec, setting)
     config.validate()
     return config
 
@@ -418,6 +423,35 @@ def _set_parameters(config: AlgorithmConfig, spec: StudySpec, setting: Mapping[s
         lanes = int(setting[SCALE]) * int(setting["num_envs_per_env_runner"])
         if int(config.rollout_fragment_length) * lanes != batch and config.batch_mode == "truncate_episodes":
             config.env_runners(rollout_fragment_length="auto")
+
+
+def _check_difference(found: Mapping[str, Any], spec: StudySpec, setting: Mapping[str, Value]) -> None:
+    """Refuse a configuration that differs from the script in more than a study sets and its space says.
+
+    Raises:
+        TrialError: Names the options.
+    """
+    assert spec.script is not None
+    script = spec.script.defaults
+    said = {attribute(name) for name, value in setting.items() if script.get(name) != value}
+    if more := sorted(found.keys() - _SET_ALWAYS - said):
+        rule, fix = (
+            "a trial differs from the script in what the space says alone",
+            "Report this as a fault of the program.",
+        )
+        raise TrialError(where="start-up", rule=rule, got=", ".join(more), fix=fix, code="differs-from-script")
+
+
+_SET_ALWAYS = _names(
+    "algo_class env_runner_cls _learner_class seed log_level log_sys_usage num_env_runners num_envs_per_env_runner",
+    "num_cpus_per_env_runner num_gpus_per_env_runner custom_resources_per_env_runner sample_timeout_s num_learners",
+    "num_cpus_per_learner num_gpus_per_learner num_aggregator_actors_per_learner num_cpus_for_main_process",
+    "placement_strategy restart_failed_env_runners ignore_env_runner_failures restart_failed_sub_environments",
+    "evaluation_interval evaluation_num_env_runners evaluation_parallel_to_training min_time_s_per_iteration",
+    "min_train_timesteps_per_iteration min_sample_timesteps_per_iteration merge_env_runner_states",
+    "broadcast_env_runner_states _train_batch_size_per_learner minibatch_size use_kl_loss rollout_fragment_length",
+)
+"""Options that a study may set whatever its space says: processes, seeds, evaluation, losses, and what sizes need."""
 
 
 def differences_to_script(base: AlgorithmConfig, config: AlgorithmConfig) -> dict[str, list[str]]:

@@ -67,7 +67,7 @@ def test_a_recorded_spec_is_read_back_and_another_script_is_another_study() -> N
             "environment.target",
             "missing-return",
         ),
-        ({"environment": {"floor": 0.0}}, "environment.reference", "missing-return"),
+        ({"environment": {"reference": 500.0}}, "environment.floor", "missing-return"),
     ],
 )
 def test_what_the_space_may_not_say(changes, where, code) -> None:

@@ -1,0 +1,164 @@
+"""Trials of a script's own configuration: every part runs, each measure means what it says, faults are one line."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.appo import APPOConfig
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.connectors.env_to_module import MeanStdFilter
+from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
+
+from study.adopted.describing import facts_of
+from study.errors import TrialError
+from study.space.settings import runnable
+from study.trial.adopted import pickled
+from study.trial.messages import TrialConfig
+from study.trial.run import TrialRun
+from tests.integration.test_trial import of_kind, play
+from tests.scripts import script_spec
+
+pytestmark = [pytest.mark.minutes, pytest.mark.usefixtures("local_ray")]
+
+
+class Lengths(RLlibCallback):
+    """Logs a metric from the runners, and one with the algorithm."""
+
+    def on_episode_end(self, *, episode: Any, metrics_logger: Any, **_: Any) -> None:
+        metrics_logger.log_value("own_length", len(episode), reduce="mean")
+
+    def on_train_result(self, *, metrics_logger: Any, **_: Any) -> None:
+        metrics_logger.log_value("own_level", 3)
+
+
+class Breaks(RLlibCallback):
+    """Raises once an episode has ended."""
+
+    def on_episode_end(self, **_: Any) -> None:
+        raise RuntimeError("the callback is broken")
+
+
+class StepsTwice(PPO):
+    """Has a training step that nobody knows."""
+
+    def training_step(self) -> None:
+        super().training_step()
+        super().training_step()
+
+
+def small(config: AlgorithmConfig) -> Any:
+    network = {} if isinstance(config, DQNConfig) else {"model_config": {"fcnet_hiddens": [16]}}
+    config.environment("CartPole-v1").env_runners(num_envs_per_env_runner=2).rl_module(**network)
+    if isinstance(config, PPOConfig):
+        config.training(train_batch_size_per_learner=200, minibatch_size=100, num_epochs=1, lr=1e-3)
+    return config
+
+
+@contextmanager
+def running(config: AlgorithmConfig, *, scale: int = 2, execution: Any = "real", **tuned: Any) -> Iterator[TrialRun]:
+    spaces = (Box(-np.inf, np.inf, (4,), np.float32), Discrete(2))
+    found = facts_of(config, source=Path(__file__), found_as="module level", stop={}, spaces=spaces)
+    spec = script_spec(found, parameters={"num_env_runners": [scale], **tuned}, budget={"env_steps": 400})
+    setting = runnable(spec, {"num_env_runners": scale, **tuned})
+    trial = TrialConfig(
+        spec=spec,
+        setting=setting,
+        seed=5,
+        iterations=None,
+        execution=execution,
+        trial=0,
+        attempt=1,
+        script=pickled(config),
+    )
+    run = TrialRun(trial, started_s=time.perf_counter())
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+def test_callbacks_connectors_and_networks_of_a_script_run_and_log() -> None:
+    config = small(PPOConfig()).callbacks(Lengths)
+    config.env_runners(env_to_module_connector=lambda *_, **__: MeanStdFilter())
+    with running(config, lr=0.002) as trial:
+        results = play(trial)
+    (built,), iterations = of_kind(results, "trial_built"), of_kind(results, "iteration")
+    assert built.effective["lr"] == pytest.approx(0.002)
+    assert built.effective["differs_from_script"]["lr"] == ["0.001", "0.002"]
+    assert built.effective["runner_class"] == "StockEnvRunner"
+    assert built.effective["learner_class"] == "PPOTorchLearner"
+    for iteration in iterations:
+        assert iteration.metrics["custom/own_length"] > 0
+        assert iteration.metrics["custom/own_level"] == 3
+        assert iteration.metrics["sampling_time_s"] > 0
+        assert iteration.metrics["learning_time_s"] > 0
+    assert not [name for name in iterations[0].metrics if name.startswith("custom/") and "own" not in name]
+    assert results[-1].policy
+
+
+def test_a_plain_script_is_emulated_and_learns_what_real_runners_learn() -> None:
+    returns = []
+    for execution in ("real", "emulated"):
+        with running(small(PPOConfig()), execution=execution) as trial:
+            results = play(trial)
+        assert of_kind(results, "trial_built")[0].effective["runner_class"] == "BatchedEnvRunner"
+        returns.append([record.returns for record in of_kind(results, "evaluation")])
+    assert returns[0] == returns[1]
+
+
+def test_several_agents_are_measured_in_steps_of_the_environment() -> None:
+    config = small(PPOConfig()).environment(MultiAgentCartPole, env_config={"num_agents": 2})
+    config.env_runners(num_envs_per_env_runner=1)
+    config.multi_agent(policies={"p0", "p1"}, policy_mapping_fn=lambda agent, *_, **__: f"p{agent}")
+    with running(config) as trial:
+        results = play(trial)
+    iterations = of_kind(results, "iteration")
+    assert [iteration.env_steps for iteration in iterations] == [200, 400]
+    assert all(iteration.metrics["learning_time_s"] > 0 for iteration in iterations)
+    assert of_kind(results, "trial_built")[0].effective["runner_class"] == "StockMultiAgentEnvRunner"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        small(DQNConfig()).training(num_steps_sampled_before_learning_starts=50, lr=1e-3),
+        small(PPOConfig(algo_class=StepsTwice)),
+    ],
+    ids=["DQN", "own training step"],
+)
+def test_a_step_that_nobody_knows_is_timed_as_a_whole(config: AlgorithmConfig) -> None:
+    with running(config) as trial:
+        results = play(trial)
+    iterations = of_kind(results, "iteration")
+    assert iterations[-1].env_steps >= 400
+    for iteration in iterations:
+        metrics = iteration.metrics
+        assert metrics["sampling_time_s"] is metrics["learning_time_s"] is metrics["sync_time_s"] is None
+        assert 0 < metrics["mean_runner_time_s"] <= metrics["iteration_time_s"]
+        assert metrics["train_batch_size_actual"] > 0
+    assert len(of_kind(results, "evaluation")[-1].returns) == 3
+
+
+def test_an_asynchronous_script_has_the_measures_of_its_kind() -> None:
+    config = small(APPOConfig()).callbacks(Lengths).training(train_batch_size_per_learner=100, lr=1e-3)
+    with running(config) as trial:
+        results = play(trial)
+    iterations = of_kind(results, "iteration")
+    assert sum(iteration.metrics["num_gradient_updates"] for iteration in iterations) > 0
+    assert all(iteration.metrics["learner_busy_time_s"] is not None for iteration in iterations)
+
+
+def test_a_callback_that_raises_fails_its_trial_in_one_line() -> None:
+    with running(small(PPOConfig()).callbacks(Breaks)) as trial, pytest.raises(TrialError) as caught:
+        play(trial)
+    assert caught.value.code == "sampling-failed"
+    assert "the callback is broken" in caught.value.got
+    assert Path(__file__).name in caught.value.fix
