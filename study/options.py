@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from study.adopted.loading import load_space
+from study.adopted.loading import load_space, with_script
 from study.console import say, terminal, write
 from study.errors import SpaceError
 from study.records.folder import NAME
@@ -220,7 +220,7 @@ def asked_script(
     from study.adopted.writing import Wanted, floor_of, space_text
 
     console = terminal(error=True)
-    say(console, f"Running the code of {config} in a process of its own, up to where it would train. No Ray starts.")
+    _say_that_it_runs(config)
     given, limit, scales = shlex.split(arguments), seconds(timeout, "--config-timeout"), _scales(runners)
 
     def read(name: str) -> "Reading":
@@ -234,6 +234,7 @@ def asked_script(
         for choice in error.choices:
             say(console, choice)
         config = f"{config}:{typer.prompt('Which one', default='1', err=True)}"
+        _SAID.add(config)
         reading = read(config)
     facts = reading.adopted.facts
     say(console, f"Found {facts.algorithm} on {facts.environment} ({facts.found_as}).")
@@ -246,6 +247,17 @@ def asked_script(
         say(console, f"No floor is measured: a random policy cannot play there ({reading.unplayed}).")
     wanted = Wanted(config=config, args=arguments, runners=scales, trials=trials, floor=floor)
     return space_text(facts, reading.searched, wanted)
+
+
+_SAID: set[str] = set()
+"""Scripts of which this command has said that it runs them."""
+
+
+def _say_that_it_runs(script: str) -> None:
+    if script not in _SAID:
+        _SAID.add(script)
+        text = f"Running the code of {script} in a process of its own, up to where it would train. No Ray starts."
+        say(terminal(error=True), text)
 
 
 def _scales(text: str | None) -> tuple[int, ...]:
@@ -271,12 +283,26 @@ def with_lines(space: str, given: list[str] | None) -> Iterator[None]:
         raise SpaceError(name, faults) from error
 
 
-def load(space: str, given: list[str] | None, replicate: int | None, trials: int | None) -> StudySpec:
-    """Return the space as the command line changes it.
+def load(
+    space: str, given: list[str] | None, replicate: int | None, trials: int | None, *, timeout: str | None = None
+) -> StudySpec:
+    """Return the space as the command line changes it; a script that it names is run, and the person reads so.
+
+    Args:
+        space: Its file.
+        given: `--set`.
+        replicate: `--replicate`.
+        trials: `--trials`.
+        timeout: How long the script may take.
 
     Raises:
         SpaceError: It is wrong; names every fault.
     """
+    source = read_space(space, overrides=given or [])
+    if isinstance(script := source.content.get("config"), str):
+        _say_that_it_runs(script)
+        if timeout is not None:  # read here, within this limit; what is read is not run again
+            with_script(source, timeout_s=seconds(timeout, "--config-timeout"))
     return load_space(space, overrides=all_overrides(space, given, replicate, trials))
 
 

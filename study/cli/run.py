@@ -100,7 +100,7 @@ def run(
     space = asked_space(
         space_argument, space, config, runners=runners, arguments=config_args, timeout=config_timeout, trials=trials
     )
-    spec = load(space, set_, replicate, trials)
+    spec = load(space, set_, replicate, trials, timeout=config_timeout)
     file = find_space(space)
     name = checked_name(name or file.stem)
     last = None if until is None else checked_stage(until, spec)
@@ -169,7 +169,9 @@ def plan(
         space_argument, space, config, runners=runners, arguments=config_args, timeout=config_timeout, trials=trials
     )
     with with_lines(space, set_):
-        _print_plan(load(space, set_, replicate, trials), address, find_space(space).stem, space)
+        _print_plan(
+            load(space, set_, replicate, trials, timeout=config_timeout), address, find_space(space).stem, space
+        )
 
 
 def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) -> None:
