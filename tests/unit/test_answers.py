@@ -40,6 +40,18 @@ def test_a_throughput_study_says_its_gain_and_a_price_list(throughput):
     assert np.allclose(measured["cost"], hours * measured["num_cpus"] * 0.05)
 
 
+def test_the_line_to_copy_is_of_the_workload_whose_prices_are_listed(throughput):
+    assert throughput.setting == "num_env_runners: 8  train_batch_size: 384  minibatch_size: 48  num_epochs: 4"
+    assert "batch 384" in throughput.prices.title
+
+
+def test_what_to_run_next_stands_beside_the_figure_but_behind_a_price_list(throughput, holdup):
+    for answer, behind in ((throughput, True), (holdup, False)):
+        page = answer.to_html("<svg></svg>")
+        next_ = page.index('class="unknown"')
+        assert ((page.index("<svg>") < next_), (page.index("<table>") < next_)) == (behind, behind)
+
+
 def test_a_hold_up_study_names_the_setting_by_its_values(holdup):
     assert holdup.sentence == "Yes: the chosen setting learns as well with 46 runners as the best one does with 10."
     assert "lr: 1.886e-3" in holdup.setting
