@@ -40,6 +40,7 @@ def study(tmp_path):
         synthetic.built(2),
         synthetic.iteration(2, 1, iteration_time_s=9.0),
         synthetic.iteration(2, 2, iteration_time_s=9.0),
+        synthetic.evaluation(2, 2),
         synthetic.ended(2, "interrupted"),
         synthetic.started(4, runners=4, execution="emulated"),
         synthetic.ended(4, "failed"),
