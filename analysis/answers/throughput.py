@@ -116,7 +116,8 @@ def _facts(data: StudyData, workload: Workload, chosen: Row, fastest: Row) -> It
         f"Fastest measured: {_place(chosen)}, {known(rate)} steps a second ({interval(rate)}, {rate.n} runs){equal}"
         f"{cheap if len(costs) > 1 else ''}."
     )
-    yield f"{took(data.runs) or 'Clocks'}: {clocks_counted(data.runs)}."
+    cost = took(data.runs)
+    yield f"{cost}{'; ' if cost else ''}{clocks_counted(data.runs)}."
 
 
 def _place(row: Row) -> str:
