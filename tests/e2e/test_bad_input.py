@@ -127,7 +127,7 @@ def test_a_wrong_option_is_refused(options, expected):
         (["--tracking-uri", "http://127.0.0.1:9"], TrackingError, "tracking URI http://127.0.0.1:9: "),
         (["--address", "127.0.0.1:9"], ClusterError, "--address 127.0.0.1:9: "),
         (["--address", "nonsense"], ClusterError, "--address nonsense: "),
-        (["--set", "resources.memory_main_mb=10000000"], ClusterError, "10000001 MB"),
+        (["--set", "resources.memory_main_mb=10000000"], ClusterError, "10000201 MB"),
         (["--set", "resources.num_gpus_per_learner=99"], ClusterError, "num_gpus_per_learner"),
         (["--out", "/proc/nowhere"], RecordError, "--out"),
     ],
