@@ -6,7 +6,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 config = (
     PPOConfig()
     .environment("CartPole-v1")
-    .env_runners(num_env_runners=1, num_envs_per_env_runner=8)
+    .env_runners(num_env_runners=0, num_envs_per_env_runner=8)
     .training(
         lr=1e-3,
         train_batch_size_per_learner=1000,
@@ -16,7 +16,7 @@ config = (
         vf_clip_param=10_000.0,
         entropy_coeff=0.005,
     )
-    .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh"))
+    .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False))
 )
 
 if __name__ == "__main__":
