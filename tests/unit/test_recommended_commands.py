@@ -64,7 +64,7 @@ def check(line):
         click.ClickException: The command line refuses it.
         SpaceError: The space refuses the changes.
     """
-    words = shlex.split(line)
+    words = shlex.split(line.partition(" > ")[0])
     words = ["run", *words[2:]] if words[1] == "run_study.py" else words[3:]
     command = typer.main.get_command(cli.app)
     context = command.make_context("study", list(words))
@@ -73,7 +73,7 @@ def check(line):
         context = command.make_context(name, list(words), parent=context)
     given = context.params
     space = given.get("space") or given.get("space_argument")
-    if context.info_name == "run" and ((SHIPPED / space).exists() or Path(space).exists()):
+    if context.info_name == "run" and space and ((SHIPPED / space).exists() or Path(space).exists()):
         return load_options(space, given["set_"], given["replicate"], given["trials"])
     return None
 
