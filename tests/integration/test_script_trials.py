@@ -24,7 +24,7 @@ from study.trial.adopted import pickled
 from study.trial.messages import TrialConfig
 from study.trial.run import TrialRun
 from tests.integration.test_trial import of_kind, play
-from tests.scripts import script_spec
+from tests.script_facts import script_spec
 
 pytestmark = [pytest.mark.minutes, pytest.mark.usefixtures("local_ray")]
 

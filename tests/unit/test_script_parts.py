@@ -25,7 +25,7 @@ from study.trial.adopted import (
     unpickled,
 )
 from study.trial.custom_metrics import custom_metrics
-from tests.scripts import facts, script_spec
+from tests.script_facts import facts, script_spec
 
 
 class OwnPPO(PPO):

@@ -16,7 +16,7 @@ from study.space.parsing import parse_space
 from study.space.settings import runnable
 from study.space.space_file import Source
 from study.space.spec import digest_of
-from tests.scripts import facts, script_spec
+from tests.script_facts import facts, script_spec
 
 
 def test_the_script_gives_what_the_space_does_not_say() -> None:
