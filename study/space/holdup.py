@@ -57,9 +57,10 @@ class ConfirmSpec(Section):
     """The frozen settings on test seeds."""
 
     num_seeds: int = Field(20, ge=5)
-    """Test seeds of the winner, at the target, small and unseen scales each, and of the small scale's best."""
+    """Most test seeds of the winner, at the target, small and unseen scales each, and of the small scale's best; half of \
+them first, and the rest where a rule is open."""
     num_seeds_others: int = Field(10, ge=5)
-    """Test seeds of every other arm."""
+    """Most test seeds of every other arm, in halves as well."""
     num_seeds_stock: int = Field(5, ge=0)
     """Test seeds of the winner under RLlib's own runner and learner; 0 leaves this arm out."""
 

@@ -23,9 +23,9 @@ def spec_of(spec: StudySpec, variant: str, *, num_learners: int | None = None) -
         return spec.model_copy(update={"resources": spec.resources.model_copy(update={LEARNERS: num_learners})})
     match variant:
         case "stock":
-            return spec.model_copy(
-                update={"runner": "stock", "learner": "rllib", "standardization": None, "execution": "real"}
-            )
+            environment = spec.environment.model_copy(update={"backend": "gymnasium"})
+            stock = {"runner": "stock", "learner": "rllib", "standardization": None, "execution": "real"}
+            return spec.model_copy(update={"environment": environment, **stock})
         case "measured":
             wait = spec.holdup.measure.step_wait_ms if spec.holdup and spec.holdup.measure else 0.0
             environment = spec.environment.model_copy(update={"step_wait_ms": wait})

@@ -22,10 +22,10 @@ REUSED = "reused"
 
 
 def search(known: Evidence, number: int) -> Outcome:
-    """Ask for a round of proposals; the first one begins with the baselines."""
+    """Ask for a round of proposals."""
     holdup, seeds = known.holdup, known.holdup.tune_seeds.seeds
     requests = []
-    if number == 1:
+    if number == 1 and known.protocol == 1:  # they chose nothing, and ran again later
         requests = [
             TrialRequest(stage="search", num_env_runners=holdup.target_scale, seed=seeds[0], setting=setting, name=name)
             for name, setting in fixed_baselines(holdup).items()
@@ -79,7 +79,7 @@ def _next_seed(known: Evidence, row: TrialRow) -> int | None:
     """Return the next seed on which a setting has not run at its scale; None where a space of few settings has none."""
     place, seeds = (row.digest, row.num_env_runners), known.holdup.tune_seeds.seeds
     first = seeds.index(row.seed)
-    if known.protocol < 3:
+    if known.protocol == 1:
         return seeds[(first + 1) % len(seeds)]
     tried = {each.seed for each in known.whole() if (each.digest, each.num_env_runners) == place}
     return next((seed for seed in itertools.chain(seeds[first:], seeds[:first]) if seed not in tried), None)
@@ -134,7 +134,8 @@ def baselines(known: Evidence) -> Outcome:
     best_small = selection.best(at_small, known.costs([small_scale]), 1)[0]
     requests: list[TrialRequest] = []
     reused: dict[str, list[int]] = {}
-    seeds = holdup.rank_seeds.seeds[: holdup.stress.num_seeds]
+    num_seeds = holdup.stress.num_seeds if known.protocol == 1 else holdup.race.blocks[0]
+    seeds = holdup.rank_seeds.seeds[:num_seeds]
     for seed, (name, setting) in itertools.product(seeds, rivals(known, winner, best_small).items()):
         if (trial := _run_already(known, setting, seed)) is None:
             requests.append(TrialRequest(stage="stress", num_env_runners=target, seed=seed, setting=setting, name=name))
@@ -162,7 +163,7 @@ def _run_already(known: Evidence, setting: Setting, seed: int) -> int | None:
         for row in known.whole(("race", "stress"))
         if row.num_env_runners == target and row.seed == seed and resolve(row.rule, target) == numbers
     )
-    return next(alike, None) if known.protocol >= 3 else None
+    return next(alike, None) if known.protocol > 1 else None
 
 
 def rivals(known: Evidence, winner: str, best_small: str) -> dict[str, Setting]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from study.designs.holdup.certificate.verdict import Run
 from study.designs.holdup.phases import holdup_of
 from study.designs.search.worth import merit
 from study.records.ledger import TrialRow
@@ -43,7 +44,7 @@ class Evidence:
         holdup: Its section on stages.
         decisions: The decisions so far.
         settings: Digest -> complete setting, of everything that was run.
-        protocol: Version of the protocol that decides, see `study.designs.holdup.machine`.
+        protocol: Version of the protocol that decides, see `study.designs.holdup.phases`.
         large: The searched scales above the small one: those at which a setting has to hold up.
         pooled_sd: Spread between seeds, pooled over settings that ran on several seeds; None before there are any.
     """
@@ -91,7 +92,7 @@ class Evidence:
         seen: set[tuple[str, int, int]] = set()
         for row in self.whole(("calibrate", "search")):
             run = row.digest, row.num_env_runners, row.seed
-            if (without_baselines and row.anchor not in (None, "default")) or (run in seen and self.protocol >= 3):
+            if (without_baselines and row.anchor not in (None, "default")) or (run in seen and self.protocol > 1):
                 continue
             seen.add(run)
             yield row
@@ -117,6 +118,21 @@ class Evidence:
             for row in self.whole(("race", "stress"))
             if row.digest == digest and row.num_env_runners == scale
         }
+
+
+def run_of(spec: StudySpec, row: TrialRow) -> Run:
+    """Return what a trial of the confirmation came to, as its summary says."""
+    final, summary = row.summary.get("final_return"), row.summary
+    return Run(
+        seed=row.seed,
+        score=summary.get("score") if row.status == "finished" else None,
+        solved=final is not None and final >= spec.target,
+        env_steps=summary.get("env_steps"),
+        env_steps_to_target=summary.get("env_steps_to_target"),
+        wall_time_s=summary.get("wall_time_s"),
+        time_to_target_s=summary.get("time_to_target_s"),
+        timing=row.timing,
+    )
 
 
 def mean(values: Iterable[float]) -> float:

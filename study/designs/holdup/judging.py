@@ -1,6 +1,8 @@
 """Confirmation and measurement: the frozen settings on test seeds, and the clock. Pure; an outcome for every phase."""
 
 import itertools
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -8,9 +10,10 @@ import numpy as np
 
 from study.designs.holdup import selection
 from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK, Setting
+from study.designs.holdup.certificate.verdict import LEVEL_HALF, Arm, Arms, Run, compare, is_lost, judge
 from study.designs.holdup.choosing import REUSED, rivals
-from study.designs.holdup.evidence import Evidence, Outcome, mean
-from study.designs.holdup.phases import shares
+from study.designs.holdup.evidence import Evidence, Outcome, mean, run_of
+from study.designs.holdup.phases import first_half, shares
 from study.designs.search.worth import merit
 from study.designs.throughput.blocks import in_block
 from study.records.ledger import TrialRow
@@ -18,11 +21,12 @@ from study.records.records import SettingsFrozen
 from study.records.request import TrialRequest, digest_of
 from study.space.parameters import SCALE, Value
 from study.space.settings import overlay, resolve
+from study.space.spec import StudySpec
 from study.space.variants import SHARED
 
 
 def confirm(known: Evidence) -> Outcome:
-    """Freeze the settings and ask for every arm, in random order.
+    """Freeze the settings and ask for the first half of every arm, in random order.
 
     Besides the winner and the small scale's best: the best baseline, the best rule that carries the small scale's best
     up, and naive growth. Where the winner is the small scale's best too, it is its own reference there, and one arm.
@@ -34,7 +38,7 @@ def confirm(known: Evidence) -> Outcome:
     Personality and Social Psychology 103, 2012), and its number of episodes never grows with the number of runs: see
     `tests/unit/test_confirmation_episodes.py` for both, simulated with the components of the recorded example.
     """
-    holdup, sizes, last = known.holdup, known.holdup.confirm, known.decisions[-1]
+    last = known.decisions[-1]
     winner, best_small = last.kept[0], last.evidence[BEST_SMALL]
     settings = rivals(known, winner, best_small)
     reused: Mapping[str, list[int]] = last.evidence.get(REUSED, {})
@@ -47,25 +51,116 @@ def confirm(known: Evidence) -> Outcome:
     ranked = selection.best(means, costs, len(means))
     scaled = [name for name in ranked if name.startswith(BEST_SMALL)]
     judged_baselines = dict.fromkeys([*ranked[:1], *scaled[:1], *(name for name in means if name == "naive_growth")])
-    judged = [holdup.target_scale, holdup.small_scale, *holdup.unseen_scales]
-    arms = [(WINNER, known.settings[winner], scale, sizes.num_seeds) for scale in judged]
-    # As many seeds as the winner: the verdict rests on the difference of these two arms.
-    if known.protocol < 3 or not _alike(known.settings[best_small], known.settings[winner], holdup.small_scale):
-        arms.append((BEST_SMALL, known.settings[best_small], holdup.small_scale, sizes.num_seeds))
-    arms += [(name, settings[name], holdup.target_scale, sizes.num_seeds_others) for name in judged_baselines]
-    requests = [
-        TrialRequest(stage="confirm", num_env_runners=scale, seed=seed, setting=setting, name=name)
-        for name, setting, scale, count in arms
-        for seed in holdup.test_seeds.seeds[:count]
-    ]
-    # In random order, so that no arm has a time of day of its own.
-    order = np.random.default_rng([known.spec.search.sampler_seed, 1]).permutation(len(requests))
+    arms = _arms(known, winner, best_small, {name: settings[name] for name in judged_baselines})
     return Outcome(
-        requests=_with_own_episodes(known, [requests[index] for index in order]),
+        requests=_with_own_episodes(known, _of_arms(known, arms, second=False)),
         kept=[winner],
         evidence={"baselines": means, "best_baseline": ranked[0] if ranked else None},
         frozen=SettingsFrozen(winner=winner, settings={digest_of(setting): dict(setting) for _, setting, _, _ in arms}),
     )
+
+
+_ArmPlan = tuple[str, Setting, int, int]
+"""Name, setting, scale and most seeds of an arm of the confirmation."""
+
+
+def _arms(known: Evidence, winner: str, best_small: str, baselines: Mapping[str, Setting]) -> list[_ArmPlan]:
+    """Return the arms of the confirmation."""
+    holdup, sizes, settings = known.holdup, known.holdup.confirm, known.settings
+    judged = [holdup.target_scale, holdup.small_scale, *holdup.unseen_scales]
+    arms = [(WINNER, settings[winner], scale, sizes.num_seeds) for scale in judged]
+    # As many seeds as the winner: the verdict rests on the difference of these two arms.
+    if known.protocol == 1 or not _alike(settings[best_small], settings[winner], holdup.small_scale):
+        arms.append((BEST_SMALL, settings[best_small], holdup.small_scale, sizes.num_seeds))
+    return arms + [(name, each, holdup.target_scale, sizes.num_seeds_others) for name, each in baselines.items()]
+
+
+def _of_arms(known: Evidence, arms: Sequence[_ArmPlan], *, second: bool) -> list[TrialRequest]:
+    """Return the runs of one half of the arms, in random order, so that no arm has a time of day of its own."""
+    requests = []
+    for name, setting, scale, count in arms:
+        half = count if known.protocol == 1 else first_half(count)
+        for seed in known.holdup.test_seeds.seeds[half if second else 0 : count if second else half]:
+            requests.append(
+                TrialRequest(stage="confirm", num_env_runners=scale, seed=seed, setting=setting, name=name)
+            )
+    stream = [known.spec.search.sampler_seed, 1, *([2] if second else [])]
+    order = np.random.default_rng(stream).permutation(len(requests))
+    return [requests[index] for index in order]
+
+
+def second_half(known: Evidence) -> Outcome:
+    """Ask for the second half of the arms that are not decided.
+
+    Where rule 2 is broken already, nothing runs any more. Else the winner runs on at every judged scale: to refuse a
+    setting that loses one run of twenty takes all of them. The arms that it is compared with stop where their rule is
+    kept at `LEVEL_HALF`: the references at the small scale where the score is kept at every scale, naive growth where
+    steps are saved, another baseline where the winner is better.
+    """
+    holdup, (winner, best_small) = known.holdup, _chosen_digests(known)
+    target, small = holdup.target_scale, holdup.small_scale
+    found = _arms_so_far(known)
+    judged = {scale: found[WINNER, scale] for scale in (target, *holdup.unseen_scales)}
+    baselines = {name: arm for (name, scale), arm in found.items() if name not in (WINNER, BEST_SMALL)}
+    if is_lost(judged, holdup.confirm.num_seeds, holdup.solved_share):
+        return Outcome(kept=[winner], evidence={"lost": True, "stopped": sorted(f"{name}@{scale}" for name, scale in found)})
+    references = tuple(found[name, small] for name in (BEST_SMALL, WINNER) if (name, small) in found)
+    naive = baselines.get("naive_growth")
+    verdict = judge(
+        Arms(winner=judged, references=references, naive_growth=naive),
+        target=target,
+        tolerance=holdup.tolerance,
+        solved_share=holdup.solved_share,
+        env_steps=known.spec.budget.env_steps,
+        level=LEVEL_HALF,
+    )
+    kept = {check.name: check.passed is True for check in verdict.checks}
+    others = [arm for name, arm in baselines.items() if name != "naive_growth"]
+    rng = np.random.default_rng([known.spec.search.sampler_seed, 3])
+    compared = compare(judged[target], others, rng=rng, level=LEVEL_HALF)
+    stopped = {(row.baseline, target) for row in compared.rows if row.better}
+    if naive is not None and kept[f"steps_saved@{target}"]:
+        stopped.add((naive.name, target))
+    if all(kept[f"score_kept@{scale}"] for scale in judged):
+        stopped |= {(arm.name, small) for arm in references}
+    settings = {arm.name: _setting_of(known, arm.name) for arm in baselines.values()}
+    arms = [arm for arm in _arms(known, winner, best_small, settings) if (arm[0], arm[2]) not in stopped]
+    requests = _of_arms(known, arms, second=True)
+    return Outcome(
+        requests=_with_own_episodes(known, requests),
+        kept=[winner],
+        evidence={"lost": False, "stopped": sorted(f"{name}@{scale}" for name, scale in stopped)},
+    )
+
+
+def _setting_of(known: Evidence, name: str) -> Setting:
+    return next(row.rule for row in known.whole(("confirm",)) if row.anchor == name)
+
+
+def _arms_so_far(known: Evidence) -> dict[tuple[str, int], Arm]:
+    """Return the arms of the confirmation by name and scale."""
+    rows: dict[tuple[str, int], list[TrialRow]] = defaultdict(list)
+    for row in known.whole(("confirm",)):
+        rows[row.anchor or "", row.num_env_runners].append(row)
+    return {
+        (name, scale): Arm(
+            name=name, scale=scale, runs=tuple(_coarse(known.spec, row) for row in sorted(each, key=_seed_of))
+        )
+        for (name, scale), each in rows.items()
+    }
+
+
+def _coarse(spec: StudySpec, row: TrialRow) -> Run:
+    """Return what a trial came to; its time to the target is known to two evaluations, which is never too well."""
+    run, between = run_of(spec, row), math.inf
+    if spec.budget.env_steps is not None:
+        between = spec.budget.env_steps / spec.evaluation.num_evaluations + row.setting["train_batch_size"]
+    end = run.env_steps_to_target or run.env_steps or 0.0
+    return replace(run, env_steps_before_target=max(end - 2 * between, 0.0))
+
+
+def _seed_of(row: TrialRow) -> int:
+    return row.seed
 
 
 def _alike(first: Setting, second: Setting, scale: int) -> bool:
@@ -73,31 +168,35 @@ def _alike(first: Setting, second: Setting, scale: int) -> bool:
     return resolve(first, scale) == resolve(second, scale)
 
 
-def _with_own_episodes(known: Evidence, requests: Sequence[TrialRequest], *, after: int = 0) -> list[TrialRequest]:
-    """Return the requests, each with a block of evaluation episodes that nothing else plays.
+def _with_own_episodes(known: Evidence, requests: Sequence[TrialRequest]) -> list[TrialRequest]:
+    """Return the requests of the confirmation, each with a block of evaluation episodes that nothing else plays.
 
     The stages before play the first block; the confirmation takes the blocks behind it, in the order of its trials.
-
-    Args:
-        known: What is known.
-        requests: Of the confirmation.
-        after: Trials that the confirmation has asked for before.
     """
-    if known.protocol < 3:
+    if known.protocol == 1:
         return list(requests)
+    after = sum(len(each.requests) for each in known.decisions if each.next_stage == "confirm")
     size = known.spec.evaluation.episodes
     return [replace(request, first_episode=(1 + after + number) * size) for number, request in enumerate(requests)]
 
 
+def _chosen_digests(known: Evidence) -> tuple[str, str]:
+    """Return the digests of the winner and of the small scale's best."""
+    last = next(each for each in known.decisions if BEST_SMALL in each.evidence)
+    return last.kept[0], last.evidence[BEST_SMALL]
+
+
 def _chosen(known: Evidence) -> tuple[Setting, Setting]:
     """Return the winner and the small scale's best."""
-    last = next(each for each in known.decisions if BEST_SMALL in each.evidence)
-    return known.settings[last.kept[0]], known.settings[last.evidence[BEST_SMALL]]
+    winner, best_small = _chosen_digests(known)
+    return known.settings[winner], known.settings[best_small]
 
 
 def stock(known: Evidence) -> Outcome:
-    """Ask for the winner under RLlib's own runner and learner."""
+    """Ask for the winner under RLlib's own runner and learner; for nothing where its verdict is lost."""
     holdup, (winner, _) = known.holdup, _chosen(known)
+    if known.decisions[-1].evidence.get("lost"):
+        return Outcome()
     requests = [
         TrialRequest(
             stage="confirm",
@@ -109,7 +208,7 @@ def stock(known: Evidence) -> Outcome:
         )
         for seed in holdup.test_seeds.seeds[: holdup.confirm.num_seeds_stock]
     ]
-    return Outcome(requests=_with_own_episodes(known, requests, after=len(known.decisions[-1].requests)))
+    return Outcome(requests=_with_own_episodes(known, requests))
 
 
 def measure(known: Evidence) -> Outcome:

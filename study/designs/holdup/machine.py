@@ -11,22 +11,12 @@ from dataclasses import dataclass
 from study.designs.holdup import choosing, judging
 from study.designs.holdup.calibration import opening
 from study.designs.holdup.evidence import Evidence, Outcome
-from study.designs.holdup.phases import phases
+from study.designs.holdup.phases import PROTOCOL, phases
 from study.errors import RecordError
 from study.records.ledger import TrialRow
 from study.records.records import SettingsFrozen, StageDecided
 from study.records.request import TrialRequest
 from study.space.spec import StudySpec
-
-PROTOCOL = 3
-"""Version of the decisions and of the rules of the verdict; a study keeps that of its first decision. Raise it when the
-same records would lead to another decision or verdict.
-
-3: a setting that is proposed again on a seed on which it has run is not counted again; runs of the confirmation play
-evaluation episodes of their own; the reference at the small scale is the better of two arms; the clock needs five runs
-an arm; no trial is run again for another stage or name."""
-PROTOCOLS = (1, PROTOCOL)
-"""Versions whose decisions this program can recompute: 1 is that of the recorded example, and no study of 2 is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +72,7 @@ def decide(
         )
     protocol = decisions[0].protocol if decisions else protocol
     known = Evidence(spec, {number: rows[number] for number in run}, decisions, protocol=protocol)
-    every, index = phases(known.holdup), len(decisions)
+    every, index = phases(known.holdup, protocol), len(decisions)
     following = every[index + 1] if index + 1 < len(every) else None
     outcome = _outcome(known, following.name if following else "")
     evidence = {"pooled_sd": known.pooled_sd, **outcome.evidence, **({"cancelled": reason} if reason else {})}
@@ -120,6 +110,8 @@ def _outcome(known: Evidence, following: str) -> Outcome:
             return choosing.baselines(known)
         case "confirm":
             return judging.confirm(known)
+        case "second half":
+            return judging.second_half(known)
         case "stock":
             return judging.stock(known)
         case "measure":

@@ -13,6 +13,15 @@ from study.space.holdup import HoldUpSpec
 from study.space.spec import StudySpec
 from study.space.variants import Stage, Variant
 
+PROTOCOL = 4
+"""Version of the decisions and of the rules of the verdict; a study keeps that of its first decision. Raise it when the
+same records would lead to another decision or verdict.
+
+4: the confirmation runs in two halves, and what is decided after the first one does not run on; baselines take no part
+in the search, and run on the seeds of the first block of the race."""
+PROTOCOLS = (1, PROTOCOL)
+"""Versions whose decisions this program can recompute: 1 is that of the recorded example, and no study of 2 or 3 is
+left."""
 REPEATED = 1 / 3
 """Share of a round's settings that run again, on another seed: the phases `second looks` of the records."""
 _NUM_SCALED = 3
@@ -29,7 +38,7 @@ class Phase:
     name: str
 
 
-def phases(holdup: HoldUpSpec) -> tuple[Phase, ...]:
+def phases(holdup: HoldUpSpec, protocol: int = PROTOCOL) -> tuple[Phase, ...]:
     """Return the phases of a study, in their order."""
 
     def names() -> Iterator[tuple[Stage, str]]:
@@ -42,6 +51,8 @@ def phases(holdup: HoldUpSpec) -> tuple[Phase, ...]:
         yield "stress", "stress"
         yield "stress", "baselines"
         yield "confirm", "confirm"
+        if protocol > 1:
+            yield "confirm", "second half"
         if holdup.confirm.num_seeds_stock:
             yield "confirm", "stock"
         if holdup.measure is not None:
@@ -52,7 +63,7 @@ def phases(holdup: HoldUpSpec) -> tuple[Phase, ...]:
 
 def current(holdup: HoldUpSpec, decisions: Sequence[StageDecided]) -> Phase | None:
     """Return the phase whose trials run now; None at the end of the protocol."""
-    every = phases(holdup)
+    every = phases(holdup, decisions[0].protocol if decisions else PROTOCOL)
     return every[len(decisions)] if len(decisions) < len(every) else None
 
 
@@ -62,7 +73,6 @@ def expected_trials(spec: StudySpec) -> dict[tuple[Stage, int, Variant], int]:
     target, small, sizes = holdup.target_scale, holdup.small_scale, holdup.confirm
     count: Counter[tuple[Stage, int, Variant]] = Counter()
     count["calibrate", target, "study"] += holdup.calibrate.num_points + holdup.calibrate.num_seeds
-    count["search", target, "study"] += len(holdup.baselines)
     count.update({("search", scale, "study"): num for scale, num in _searched(spec).items()})
     entering, finalists, seeds = holdup.race.num_settings, holdup.stress.num_settings, holdup.stress.num_seeds
     for block in holdup.race.blocks:
@@ -72,7 +82,7 @@ def expected_trials(spec: StudySpec) -> dict[tuple[Stage, int, Variant], int]:
         run_already = min(seeds, sum(holdup.race.blocks)) if scale == target else 0
         count["stress", scale, "study"] += finalists * (seeds - run_already)
     count["stress", small, "study"] += finalists * seeds
-    count["stress", target, "study"] += (len(holdup.baselines) + _NUM_SCALED) * seeds
+    count["stress", target, "study"] += (len(holdup.baselines) + _NUM_SCALED) * holdup.race.blocks[0]
     for scale in (target, small, *holdup.unseen_scales):
         count["confirm", scale, "study"] += sizes.num_seeds
     count["confirm", small, "study"] += sizes.num_seeds
@@ -113,7 +123,12 @@ def fewest_searched(holdup: HoldUpSpec) -> int:
     while large < holdup.race.num_settings:
         large += holdup.role_of(settings) != "small"
         settings += 1
-    return len(holdup.baselines) + settings
+    return settings
+
+
+def first_half(num_seeds: int) -> int:
+    """Return how many seeds of an arm run in the first half of the confirmation: five at the least, for an interval."""
+    return min(max(math.ceil(num_seeds / 2), 5), num_seeds)
 
 
 def search_scales(spec: StudySpec) -> list[int]:

@@ -114,7 +114,7 @@ class StageKeeper(Course):
     def _check_episodes(self, started: TrialStarted) -> None:
         """Refuse evaluation episodes that another trial has played to a run of the confirmation."""
         decisions, size = self._ledger.decisions, self._spec.evaluation.episodes
-        if not decisions or decisions[0].protocol < 3:
+        if not decisions or decisions[0].protocol == 1:
             return
         first = started.first_episode
         others = (row.first_episode for row in self._ledger.rows.values() if row.trial != started.trial)

@@ -8,6 +8,7 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -26,6 +27,8 @@ from study.designs.holdup.certificate.diagnosis import TrialHistory, diagnose, h
 from study.designs.holdup.certificate.notes import notes
 from study.designs.holdup.certificate.verdict import (
     LEAST_MEASURED,
+    LEVEL,
+    LEVEL_1,
     Arm,
     Arms,
     Run,
@@ -36,6 +39,7 @@ from study.designs.holdup.certificate.verdict import (
     judge,
     num_solved_needed,
 )
+from study.designs.holdup.evidence import run_of
 from study.errors import RecordError
 from study.records.folder import StudyIdentity
 from study.records.ledger import TrialRow, fold
@@ -83,7 +87,9 @@ class Maker:
         target, small = holdup.target_scale, holdup.small_scale
         verdict, cpu_hours = self._verdict(), self._cpu_hours()
         openings = [line.record for line in self._lines if isinstance(line.record, StudyOpened)]
-        comparisons = compare(self._arms[WINNER, target], self._baselines(), rng=self._rng("comparisons"))
+        comparisons = compare(
+            self._arms[WINNER, target], self._baselines(), rng=self._rng("comparisons"), level=self._level
+        )
         return Certificate(
             format=FORMAT,
             study={
@@ -151,7 +157,7 @@ class Maker:
     def _verdict(self) -> Verdict:
         holdup = self._holdup
         judged = (holdup.target_scale, *holdup.unseen_scales)
-        names = (BEST_SMALL, WINNER) if self._protocol >= 3 else (BEST_SMALL,)
+        names = (BEST_SMALL, WINNER) if self._protocol > 1 else (BEST_SMALL,)
         small = (self._arms.get((name, holdup.small_scale)) for name in names)
         return judge(
             Arms(
@@ -163,12 +169,17 @@ class Maker:
             tolerance=holdup.tolerance,
             solved_share=holdup.solved_share,
             env_steps=self._spec.budget.env_steps,
-            least_measured=LEAST_MEASURED if self._protocol >= 3 else 2,
+            least_measured=LEAST_MEASURED if self._protocol > 1 else 2,
+            level=self._level,
         )
 
     @property
     def _protocol(self) -> int:
         return self._ledger.decisions[0].protocol
+
+    @property
+    def _level(self) -> float:
+        return LEVEL if self._protocol > 1 else LEVEL_1
 
     def _baselines(self) -> list[Arm]:
         others = (WINNER, WINNER_STOCK, BEST_SMALL)
@@ -360,19 +371,11 @@ def _arm(name: str, scale: int, trials: Sequence[TrialHistory], spec: StudySpec)
 
 
 def _run(trial: TrialHistory, spec: StudySpec) -> Run:
-    row, before = trial.row, _before_target(trial, spec.target)
-    final, summary = row.summary.get("final_return"), row.summary
-    return Run(
-        seed=row.seed,
-        score=summary.get("score") if row.status == "finished" else None,
-        solved=final is not None and final >= spec.target,
-        env_steps=summary.get("env_steps"),
-        env_steps_to_target=summary.get("env_steps_to_target"),
-        wall_time_s=summary.get("wall_time_s"),
-        time_to_target_s=summary.get("time_to_target_s"),
+    before = _before_target(trial, spec.target)
+    return replace(
+        run_of(spec, trial.row),
         env_steps_before_target=before.env_steps if before else 0.0,
         time_before_target_s=before.wall_time_s if before else 0.0,
-        timing=row.timing,
     )
 
 

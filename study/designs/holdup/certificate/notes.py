@@ -1,10 +1,11 @@
 """What a reader of a certificate has to know beside its figures, in sentences. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK
 from study.designs.holdup.certificate.diagnosis import TrialHistory
-from study.designs.holdup.certificate.verdict import Verdict
+from study.designs.holdup.certificate.verdict import LEVEL, LEVEL_HALF, Verdict
 from study.designs.holdup.choosing import REUSED
 from study.designs.holdup.phases import holdup_of
 from study.records.ledger import Ledger
@@ -12,6 +13,7 @@ from study.records.records import StudyOpened
 from study.space.spec import StudySpec
 from study.space.variants import STAGES
 from study.statistics import rate_interval
+from study.text import listed
 
 
 def notes(
@@ -39,6 +41,15 @@ def notes(
         f"{count} seeds without a failure still allow failures in up to {1 - most:.0%} of runs (95 %): rare ones "
         "cannot be excluded."
     )
+    halfway = _halfway(ledger)
+    judged = [scale for name, scale in arms if name == WINNER and scale != small]
+    runs = [trial.row for scale in judged for trial in arms[WINNER, scale]]
+    if halfway.get("lost") is False and not any(row.status == "failed" for row in runs):
+        most = 1 - rate_interval(len(runs), len(runs), level=0.9).low
+        yield (
+            f"None of the winner's {len(runs)} runs at {listed(judged)} runners failed: if runs fail equally often at all "
+            f"of them, at most {most:.1%} do (95 %, one-sided)."
+        )
     best = arms.get((BEST_SMALL, small))
     if best is None:
         yield f"The winner is also the best setting at {small} runners: it is its own reference there, in one arm."
@@ -85,10 +96,20 @@ def _of_the_course(
             f"Every run of the confirmation plays {size} evaluation episodes of its own, which no other trial "
             "plays: intervals over runs hold the spread between runs and between episodes."
         )
+        yield (
+            f"The confirmation ran in two halves. Bounds of the verdict have the level {LEVEL:.1%}, those that stop an "
+            f"arm after its first half {LEVEL_HALF:.1%}: both errors together are at most 5 %, whenever arms stop. "
+            "Intervals of single arms are of the runs that there are, at 95 %."
+        )
     for each in ledger.decisions:
         for name, trials in each.evidence.get(REUSED, {}).items():
             numbers = ", ".join(map(str, trials))
             yield f"`{name}` was not run again on {len(trials)} seeds: trials {numbers} ran the same before."
+    halfway = _halfway(ledger)
+    if halfway.get("lost"):
+        yield "No arm ran on after the first half: too many runs of the winner missed the target to keep rule 2."
+    elif halfway.get("stopped"):
+        yield f"Decided after the first half, and not run on: {', '.join(halfway['stopped'])}."
     commits = [
         f"{(git.get('commit') or 'unknown')[:12]}{' with changes' if git.get('dirty') else ''}"
         for opened in openings
@@ -104,3 +125,8 @@ def _of_the_course(
         if each.cancelled:
             reason = each.evidence.get("cancelled", "no reason is on record")
             yield f"{len(each.cancelled)} trials of `{each.phase}` were not run: {reason}."
+
+
+def _halfway(ledger: Ledger) -> Mapping[str, Any]:
+    """Return the evidence of the decision after the first half of the confirmation; empty where there was none."""
+    return next((each.evidence for each in ledger.decisions if "stopped" in each.evidence), {})

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from study.designs.holdup import machine
 from study.designs.holdup.certificate.recorded import Study, same
 from study.designs.holdup.certificate.trial_rules import Checked, check_trial
-from study.designs.holdup.phases import current, phases
+from study.designs.holdup.phases import PROTOCOLS, current, phases
 from study.errors import RecordError
 from study.records.ledger import TrialRow
 from study.records.records import Line, SettingsFrozen, StageDecided, StudyClosed, StudyOpened
@@ -143,13 +143,14 @@ def _retaken(study: Study, rows: Mapping[int, TrialRow], *, complete: bool) -> I
     if len(versions) > 1:
         yield f"decisions: must be of one version of the protocol, got {versions}."
         return
-    if versions and versions[0] not in machine.PROTOCOLS:
-        known = ", ".join(map(str, machine.PROTOCOLS))
+    if versions and versions[0] not in PROTOCOLS:
+        known = ", ".join(map(str, PROTOCOLS))
         yield f"decisions: this version takes those of the protocol's versions {known} again, got {versions[0]}."
         return
     assert study.spec.holdup is not None
-    if len(study.decisions) > len(phases(study.spec.holdup)):
-        yield f"decisions: the protocol takes {len(phases(study.spec.holdup))}, got {len(study.decisions)}."
+    every = phases(study.spec.holdup, study.protocol)
+    if len(study.decisions) > len(every):
+        yield f"decisions: the protocol takes {len(every)}, got {len(study.decisions)}."
         return
     if not complete:
         return

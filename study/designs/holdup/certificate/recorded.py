@@ -7,6 +7,7 @@ from typing import Any
 
 from study.designs.holdup import machine
 from study.designs.holdup.calibration import CostModel
+from study.designs.holdup.phases import PROTOCOL
 from study.planning.shape import ClusterShape, NodeShape
 from study.records.records import (
     Evaluation,
@@ -64,7 +65,7 @@ class Study:
                 self.course.append(line)
         self.decided = [line for line in self.course if isinstance(line.record, StageDecided)]
         self.decisions: list[StageDecided] = [line.record for line in self.decided]  # type: ignore[misc]
-        self.protocol = self.decisions[0].protocol if self.decisions else machine.PROTOCOL
+        self.protocol = self.decisions[0].protocol if self.decisions else PROTOCOL
         self.requests = numbered(machine.requests_of(spec, self.decisions))
         self.asked_at = [-1] * len(machine.requests_of(spec, []))
         """Trial -> number of the line that asks for it; -1 for those that every study begins with."""

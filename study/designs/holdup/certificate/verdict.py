@@ -22,8 +22,13 @@ from study.statistics import (
     ratio_of_restricted_means,
 )
 
-LEVEL = 0.95
-"""Level of every interval and bound; 1 - LEVEL is the error rate of the comparison with all baselines together."""
+LEVEL_HALF, LEVEL = 0.999, 0.951
+"""Levels of every interval and bound: after the first half of the confirmation, and at its end. An arm that the winner is
+compared with stops after its first half only where its rule is kept at the first level; the verdict holds at the second
+one. Both errors together are at most 5 %, whenever the arms stop (the sum of the two: Bonferroni; in simulation
+`python -m tests.benchmarks.confirmation`). 1 - LEVEL is also the error rate of the comparison with all baselines."""
+LEVEL_1 = 0.95
+"""Level of version 1 of the protocol, in which no arm stops early."""
 NUM_PERMUTATIONS = 9_999
 """Permutations of a comparison: the least p-value is then 1 in 10,000."""
 LEAST_MEASURED = 5
@@ -151,6 +156,7 @@ def judge(
     solved_share: float,
     env_steps: int | None,
     least_measured: int = LEAST_MEASURED,
+    level: float = LEVEL,
 ) -> Verdict:
     """Return the verdict.
 
@@ -185,6 +191,7 @@ def judge(
         env_steps: Budget of a trial in environment steps; None where something else ends it. The comparison then ends
             with the shortest finished run of the two arms.
         least_measured: Runs with a measured clock that an arm needs at the least.
+        level: Of every interval and bound, in (0, 1).
 
     Raises:
         AnalysisError: The winner was not run at the target.
@@ -200,11 +207,11 @@ def judge(
         )
     checks = []
     for scale in [target, *sorted(set(arms.winner) - {target, arms.references[0].scale})]:
-        kept = [_score_kept(arms.winner[scale], small, tolerance) for small in arms.references]
-        checks += [_strictest(kept, arms.references), _solved(arms.winner[scale], solved_share)]
-    checks.append(_steps_saved(arms.winner[target], arms.naive_growth, env_steps))
+        kept = [_score_kept(arms.winner[scale], small, tolerance, level) for small in arms.references]
+        checks += [_strictest(kept, arms.references), _solved(arms.winner[scale], solved_share, level)]
+    checks.append(_steps_saved(arms.winner[target], arms.naive_growth, env_steps, level))
     learning = all(check.passed is not False for check in checks)
-    clocks = [_clock(arms.winner[target], small, least_measured) for small in arms.references]
+    clocks = [_clock(arms.winner[target], small, least_measured, level) for small in arms.references]
     clock = _strictest(clocks, arms.references)
     return Verdict(
         checks=(*checks, clock),
@@ -239,14 +246,14 @@ def _strictest(checks: Sequence[Check], references: Sequence[Arm]) -> Check:
     return replace(check, note=note)
 
 
-def _score_kept(winner: Arm, small: Arm, tolerance: float) -> Check:
-    difference = difference_of_means(winner.scores, small.scores, level=LEVEL, side="lower")
+def _score_kept(winner: Arm, small: Arm, tolerance: float, level: float) -> Check:
+    difference = difference_of_means(winner.scores, small.scores, level=level, side="lower")
     spread = max(np.ptp(winner.scores), np.ptp(small.scores))
     notes = ["no run differs from another: nothing is known of the spread"] if spread == 0 else []
     notes += ["too few runs for a bound"] if not difference.has_interval else []
     return Check(
         name=f"score_kept@{winner.scale}",
-        law=f"lower {LEVEL:.0%} bound of mean score(winner at {winner.scale}) - mean score(best at {small.scale}) "
+        law=f"lower {100 * level:g}% bound of mean score(winner at {winner.scale}) - mean score(best at {small.scale}) "
         f"> -{tolerance:g}",
         value=difference,
         passed=difference.low > -tolerance,
@@ -259,18 +266,18 @@ def num_solved_needed(num_runs: int, solved_share: float) -> int:
     return math.ceil(solved_share * num_runs - _ROUNDING)
 
 
-def _solved(winner: Arm, solved_share: float) -> Check:
+def _solved(winner: Arm, solved_share: float, level: float) -> Check:
     count = len(winner.runs)
     needed = num_solved_needed(count, solved_share)
     return Check(
         name=f"solved@{winner.scale}",
         law=f"at least {needed} of {count} test seeds solved at {winner.scale}",
-        value=rate_interval(winner.num_solved, count, level=LEVEL),
+        value=rate_interval(winner.num_solved, count, level=level),
         passed=winner.num_solved >= needed,
     )
 
 
-def _steps_saved(winner: Arm, naive: Arm | None, env_steps: int | None) -> Check:
+def _steps_saved(winner: Arm, naive: Arm | None, env_steps: int | None, level: float) -> Check:
     name = f"steps_saved@{winner.scale}"
     law = f"env_steps_to_target, naive growth over winner at {winner.scale}: the interval lies above 1"
     if naive is None:
@@ -281,7 +288,7 @@ def _steps_saved(winner: Arm, naive: Arm | None, env_steps: int | None) -> Check
     times, befores = (
         [arm.times(field) for arm in (naive, winner)] for field in ("env_steps_to_target", "env_steps_before_target")
     )
-    value, gap = _ratio(times, befores, horizon)
+    value, gap = _ratio(times, befores, horizon, level)
     return Check(name=name, law=law, value=value, passed=value.low > 1, note=_of_evaluations(value, gap, "env steps"))
 
 
@@ -295,6 +302,7 @@ def _ratio(
     times: Sequence[Sequence[float | None]],
     befores: Sequence[Sequence[float | None]],
     horizon: float,
+    level: float,
 ) -> tuple[Estimate, float]:
     """Return the ratio of restricted means, first sample over second, and how far apart evaluations were at most.
 
@@ -314,7 +322,7 @@ def _ratio(
         second,
         two,
         horizon=horizon,
-        level=LEVEL,
+        level=level,
         first_since=None if exact else since[0],
         second_since=None if exact else since[1],
     )
@@ -342,7 +350,7 @@ def censored(times: Sequence[float | None], horizon: float) -> tuple[FloatArray,
     return np.array(ends, dtype=np.float64), reached
 
 
-def _clock(winner: Arm, small: Arm, least_measured: int) -> Check:
+def _clock(winner: Arm, small: Arm, least_measured: int, level: float = LEVEL) -> Check:
     """Compare training seconds to the target, up to the end of the shortest run: after it not all runs were observed.
 
     A failed run never reaches the target, whatever its label: a failure taints the label, and must not leave the
@@ -365,13 +373,25 @@ def _clock(winner: Arm, small: Arm, least_measured: int) -> Check:
         ]
         for field in ("time_to_target_s", "time_before_target_s")
     )
-    value, gap = _ratio(times, befores, horizon)
+    value, gap = _ratio(times, befores, horizon, level)
     left_out = len(small.runs) + len(winner.runs) - value.n
     notes = [f"{left_out} runs left out: their times are not measured"] if left_out else []
     if any(time is not None and time > horizon for sample in times for time in sample):
         notes.append(f"cut at {horizon:,.0f} s, the end of the shortest run, which understates a difference")
     notes += [note] if (note := _of_evaluations(value, gap, "s")) else []
     return Check(name=name, law=law, value=value, passed=value.low > 1, note="; ".join(notes))
+
+
+def is_lost(winner: Mapping[int, Arm], num_runs: int, solved_share: float) -> bool:
+    """Return whether rule 2 is broken at some scale, however the runs end that are still to come.
+
+    Args:
+        winner: Scale -> the winner's runs so far.
+        num_runs: Runs that each is to have.
+        solved_share: Share of them that must be solved.
+    """
+    most = num_runs - num_solved_needed(num_runs, solved_share)
+    return any(len(arm.runs) - arm.num_solved > most for arm in winner.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,7 +419,12 @@ class Comparisons:
 
 
 def compare(
-    winner: Arm, baselines: Sequence[Arm], *, rng: np.random.Generator, num_resamples: int = NUM_PERMUTATIONS
+    winner: Arm,
+    baselines: Sequence[Arm],
+    *,
+    rng: np.random.Generator,
+    num_resamples: int = NUM_PERMUTATIONS,
+    level: float = LEVEL,
 ) -> Comparisons:
     """Return the winner's score against each baseline's, corrected by Holm.
 
@@ -417,6 +442,7 @@ def compare(
         baselines: At the target scale.
         rng: Source of the permutations.
         num_resamples: Permutations.
+        level: Of the intervals, and one less the error rate of all comparisons together, in (0, 1).
     """
     if not baselines:
         return Comparisons(rows=(), better_than_every=False, sentence="no baseline was run")
@@ -430,10 +456,10 @@ def compare(
     rows = tuple(
         Comparison(
             baseline=arm.name,
-            difference=difference_of_means(winner.scores, arm.scores, level=LEVEL),
+            difference=difference_of_means(winner.scores, arm.scores, level=level),
             p_value=p_value,
             p_adjusted=None if p_value is None else float(corrected),
-            better=p_value is not None and bool(corrected <= 1 - LEVEL + _ROUNDING),
+            better=p_value is not None and bool(corrected <= 1 - level + _ROUNDING),
         )
         for arm, p_value, corrected in zip(baselines, p_values, adjusted, strict=True)
     )
