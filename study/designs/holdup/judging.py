@@ -89,7 +89,7 @@ def _of_arms(known: Evidence, arms: Sequence[_ArmPlan], *, second: bool) -> list
     return [requests[index] for index in order]
 
 
-def second_half(known: Evidence) -> Outcome:
+def rest(known: Evidence) -> Outcome:
     """Ask for the second half of the arms that are not decided.
 
     Where rule 2 is broken already, nothing runs any more. Else the winner runs on at every judged scale: to refuse a

@@ -110,8 +110,8 @@ def _outcome(known: Evidence, following: str) -> Outcome:
             return choosing.baselines(known)
         case "confirm":
             return judging.confirm(known)
-        case "second half":
-            return judging.second_half(known)
+        case "rest":
+            return judging.rest(known)
         case "stock":
             return judging.stock(known)
         case "measure":

@@ -52,7 +52,7 @@ def phases(holdup: HoldUpSpec, protocol: int = PROTOCOL) -> tuple[Phase, ...]:
         yield "stress", "baselines"
         yield "confirm", "confirm"
         if protocol > 1:
-            yield "confirm", "second half"
+            yield "confirm", "rest"
         if holdup.confirm.num_seeds_stock:
             yield "confirm", "stock"
         if holdup.measure is not None:
