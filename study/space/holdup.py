@@ -57,8 +57,8 @@ class ConfirmSpec(Section):
     """The frozen settings on test seeds."""
 
     num_seeds: int = Field(20, ge=5)
-    """Most test seeds of the winner, at the target, small and unseen scales each, and of the small scale's best; half of \
-them first, and the rest where a rule is open."""
+    """Most test seeds of the winner, at the target, small and unseen scales each, and of the small scale's best; half \
+of them first, and the rest where a rule is open."""
     num_seeds_others: int = Field(10, ge=5)
     """Most test seeds of every other arm, in halves as well."""
     num_seeds_stock: int = Field(5, ge=0)

@@ -14,6 +14,7 @@ from scipy import stats
 
 from study.designs.holdup.certificate.making import Certificate, make_certificate, verify
 from study.designs.holdup.certificate.record_rules import broken_rules
+from study.designs.holdup.certificate.verdict import LEVEL
 from study.errors import RecordError
 from study.records.folder import StudyFolder
 from study.records.ledger import fold
@@ -128,7 +129,7 @@ def test_the_verdict_rests_on_the_arms(records: list[Record], certificate: Certi
     kept = checks["score_kept@6"].value
     assert kept is not None
     assert kept.value == pytest.approx(winner.mean() - small.mean())
-    again = stats.ttest_ind(winner, small, equal_var=False).confidence_interval(0.90)
+    again = stats.ttest_ind(winner, small, equal_var=False).confidence_interval(2 * LEVEL - 1)
     assert kept.low == pytest.approx(again.low)
     assert checks["steps_saved@6"].value is not None
     assert checks["steps_saved@6"].value.value == pytest.approx(2000 / 1200)
@@ -210,9 +211,12 @@ def test_a_failed_run_counts_everywhere(tmp_path: Path, spec: StudySpec) -> None
     folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec, outcome))
     found = make_certificate(folder)
     figures = found.arms["winner@6"]
-    assert (figures.n, figures.n_failed, figures.solved, figures.n_censored) == (8, 1, 7, 1)
-    assert figures.score.value == pytest.approx(found.arms["winner@3"].score.value * 7 / 8, rel=0.05)
-    assert figures.curve["5/5"].iqm_return.n == 8
+    # Of eight no run may miss the target: nothing runs on after the first half.
+    assert (figures.n, figures.n_failed, figures.solved, figures.n_censored) == (5, 1, 4, 1)
+    assert figures.score.value == pytest.approx(found.arms["winner@3"].score.value * 4 / 5, rel=0.05)
+    assert figures.curve["5/5"].iqm_return.n == 5
+    assert "winner_stock@6" not in found.arms
+    assert any(note.startswith("No arm ran on after the first half") for note in found.notes)
     assert found.verdict.sentence == "does not hold up"
     found.write(folder)
     verify(folder.path)
@@ -417,7 +421,8 @@ def test_an_interrupted_trial_that_was_resumed_is_sound(touched: StudyFolder, re
     [
         ("calibrate", "at the stage calibrate"),
         ("race 1", "at the stage race"),
-        ("confirm", r"at the stage confirm \(34 of 34 trials\)"),
+        ("confirm", r"at the stage confirm \(25 of 25 trials\)"),
+        ("rest", r"at the stage confirm \(31 of 31 trials\)"),
     ],
 )
 def test_a_study_that_is_not_confirmed_is_told_how_to_go_on(
@@ -447,6 +452,6 @@ def test_a_change_of_commit_in_the_middle_of_a_study_is_said(tmp_path: Path) -> 
     folder = holdup.write_study(tmp_path / "demo", holdup.holdup_spec(), changed)
     notes = make_certificate(folder).notes
     assert "The study ran under 2 commits, not under one: abcdef012345, fedcba987654 with changes." in notes
-    assert "The study follows version 3 of the protocol." in notes
+    assert "The study follows version 4 of the protocol." in notes
     same = holdup.write_study(tmp_path / "same", holdup.holdup_spec(), [opened, *others, closed])
     assert not [note for note in make_certificate(same).notes if "commits" in note]

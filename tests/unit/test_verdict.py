@@ -11,6 +11,8 @@ from scipy import stats
 
 from study.designs.holdup.certificate.verdict import (
     LEAST_MEASURED,
+    LEVEL,
+    LEVEL_HALF,
     Arm,
     Arms,
     Check,
@@ -88,9 +90,9 @@ def test_a_setting_as_good_as_the_small_scale_holds_up_and_the_clock_is_said_to_
 def test_the_bound_on_the_mean_is_welchs():
     winner, small = [0.9, 1.0, 0.95, 1.05, 0.85], [1.0, 1.1, 0.9, 1.05]
     found = check(verdict(arm(winner), arm(small, SMALL)), "score_kept@46").value
-    # Worked by hand: s1^2/n1 = 0.00625/5, s2^2/n2 = 0.0072917/4; t(0.95, 6.32 degrees) = 1.9266.
+    # Worked by hand: s1^2/n1 = 0.00625/5, s2^2/n2 = 0.0072917/4; t(0.951, 6.32 degrees) = 1.9409.
     assert found.value == pytest.approx(0.95 - 1.0125)
-    assert found.low == pytest.approx(-0.0625 - 1.9266 * math.sqrt(0.00125 + 0.00182292), abs=1e-4)
+    assert found.low == pytest.approx(-0.0625 - stats.t.ppf(LEVEL, 6.3208) * math.sqrt(0.00125 + 0.00182292), abs=1e-4)
     assert found.high == math.inf
 
 

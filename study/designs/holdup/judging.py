@@ -10,7 +10,7 @@ import numpy as np
 
 from study.designs.holdup import selection
 from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK, Setting
-from study.designs.holdup.certificate.verdict import LEVEL_HALF, Arm, Arms, Run, compare, is_lost, judge
+from study.designs.holdup.certificate.verdict import LEVEL_HALF, Arm, Arms, Run, compare, halfway
 from study.designs.holdup.choosing import REUSED, rivals
 from study.designs.holdup.evidence import Evidence, Outcome, mean, run_of
 from study.designs.holdup.phases import first_half, shares
@@ -81,9 +81,7 @@ def _of_arms(known: Evidence, arms: Sequence[_ArmPlan], *, second: bool) -> list
     for name, setting, scale, count in arms:
         half = count if known.protocol == 1 else first_half(count)
         for seed in known.holdup.test_seeds.seeds[half if second else 0 : count if second else half]:
-            requests.append(
-                TrialRequest(stage="confirm", num_env_runners=scale, seed=seed, setting=setting, name=name)
-            )
+            requests.append(TrialRequest(stage="confirm", num_env_runners=scale, seed=seed, setting=setting, name=name))
     stream = [known.spec.search.sampler_seed, 1, *([2] if second else [])]
     order = np.random.default_rng(stream).permutation(len(requests))
     return [requests[index] for index in order]
@@ -102,27 +100,24 @@ def rest(known: Evidence) -> Outcome:
     found = _arms_so_far(known)
     judged = {scale: found[WINNER, scale] for scale in (target, *holdup.unseen_scales)}
     baselines = {name: arm for (name, scale), arm in found.items() if name not in (WINNER, BEST_SMALL)}
-    if is_lost(judged, holdup.confirm.num_seeds, holdup.solved_share):
-        return Outcome(kept=[winner], evidence={"lost": True, "stopped": sorted(f"{name}@{scale}" for name, scale in found)})
     references = tuple(found[name, small] for name in (BEST_SMALL, WINNER) if (name, small) in found)
     naive = baselines.get("naive_growth")
-    verdict = judge(
+    half = halfway(
         Arms(winner=judged, references=references, naive_growth=naive),
+        num_seeds=holdup.confirm.num_seeds,
         target=target,
         tolerance=holdup.tolerance,
         solved_share=holdup.solved_share,
         env_steps=known.spec.budget.env_steps,
-        level=LEVEL_HALF,
     )
-    kept = {check.name: check.passed is True for check in verdict.checks}
+    if half.lost:
+        return Outcome(kept=[winner], evidence={"lost": True, "stopped": sorted(f"{n}@{scale}" for n, scale in found)})
     others = [arm for name, arm in baselines.items() if name != "naive_growth"]
     rng = np.random.default_rng([known.spec.search.sampler_seed, 3])
     compared = compare(judged[target], others, rng=rng, level=LEVEL_HALF)
     stopped = {(row.baseline, target) for row in compared.rows if row.better}
-    if naive is not None and kept[f"steps_saved@{target}"]:
-        stopped.add((naive.name, target))
-    if all(kept[f"score_kept@{scale}"] for scale in judged):
-        stopped |= {(arm.name, small) for arm in references}
+    stopped |= {("naive_growth", target)} if half.naive_growth else set()
+    stopped |= {(arm.name, small) for arm in references} if half.references else set()
     settings = {arm.name: _setting_of(known, arm.name) for arm in baselines.values()}
     arms = [arm for arm in _arms(known, winner, best_small, settings) if (arm[0], arm[2]) not in stopped]
     requests = _of_arms(known, arms, second=True)

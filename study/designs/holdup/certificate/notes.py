@@ -47,8 +47,8 @@ def notes(
     if halfway.get("lost") is False and not any(row.status == "failed" for row in runs):
         most = 1 - rate_interval(len(runs), len(runs), level=0.9).low
         yield (
-            f"None of the winner's {len(runs)} runs at {listed(judged)} runners failed: if runs fail equally often at all "
-            f"of them, at most {most:.1%} do (95 %, one-sided)."
+            f"None of the winner's {len(runs)} runs at {listed(judged)} runners failed: if runs fail equally often at "
+            f"all of them, at most {most:.1%} do (95 %, one-sided)."
         )
     best = arms.get((BEST_SMALL, small))
     if best is None:

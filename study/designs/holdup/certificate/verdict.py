@@ -23,10 +23,10 @@ from study.statistics import (
 )
 
 LEVEL_HALF, LEVEL = 0.999, 0.951
-"""Levels of every interval and bound: after the first half of the confirmation, and at its end. An arm that the winner is
-compared with stops after its first half only where its rule is kept at the first level; the verdict holds at the second
-one. Both errors together are at most 5 %, whenever the arms stop (the sum of the two: Bonferroni; in simulation
-`python -m tests.benchmarks.confirmation`). 1 - LEVEL is also the error rate of the comparison with all baselines."""
+"""Levels of every interval and bound: after the first half of the confirmation, and at its end. An arm that the winner
+is compared with stops after its first half only where its rule is kept at the first level; the verdict holds at the
+second one. Both errors together are at most 5 %, whenever arms stop (Bonferroni; `python -m
+tests.benchmarks.confirmation` simulates it). 1 - LEVEL is also the error rate of the comparison with all baselines."""
 LEVEL_1 = 0.95
 """Level of version 1 of the protocol, in which no arm stops early."""
 NUM_PERMUTATIONS = 9_999
@@ -382,16 +382,41 @@ def _clock(winner: Arm, small: Arm, least_measured: int, level: float = LEVEL) -
     return Check(name=name, law=law, value=value, passed=value.low > 1, note="; ".join(notes))
 
 
-def is_lost(winner: Mapping[int, Arm], num_runs: int, solved_share: float) -> bool:
-    """Return whether rule 2 is broken at some scale, however the runs end that are still to come.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halfway:
+    """What the first half of a confirmation has decided."""
+
+    lost: bool
+    """Whether rule 2 is broken at some scale, however the runs end that are still to come."""
+    references: bool
+    """Whether the score is kept at every scale, so that the references at the small scale need no more runs."""
+    naive_growth: bool
+    """Whether steps are saved, so that naive growth needs no more runs."""
+
+
+def halfway(
+    arms: Arms, *, num_seeds: int, target: int, tolerance: float, solved_share: float, env_steps: int | None
+) -> Halfway:
+    """Return what is decided, at `LEVEL_HALF`.
 
     Args:
-        winner: Scale -> the winner's runs so far.
-        num_runs: Runs that each is to have.
-        solved_share: Share of them that must be solved.
+        arms: The runs of the first half.
+        num_seeds: Runs that the winner is to have at each scale.
+        target: As `judge`.
+        tolerance: As `judge`.
+        solved_share: As `judge`.
+        env_steps: As `judge`.
     """
-    most = num_runs - num_solved_needed(num_runs, solved_share)
-    return any(len(arm.runs) - arm.num_solved > most for arm in winner.values())
+    most = num_seeds - num_solved_needed(num_seeds, solved_share)
+    checks = judge(
+        arms, target=target, tolerance=tolerance, solved_share=solved_share, env_steps=env_steps, level=LEVEL_HALF
+    ).checks
+    kept = {name: [each.passed is True for each in checks if each.name.startswith(name)] for name in ("score", "steps")}
+    return Halfway(
+        lost=any(len(arm.runs) - arm.num_solved > most for arm in arms.winner.values()),
+        references=all(kept["score"]),
+        naive_growth=all(kept["steps"]),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
