@@ -12,7 +12,6 @@ from scipy import stats
 from study.designs.holdup.certificate.verdict import (
     LEAST_MEASURED,
     LEVEL,
-    LEVEL_HALF,
     Arm,
     Arms,
     Check,
