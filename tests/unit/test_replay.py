@@ -29,7 +29,8 @@ from study.space.holdup import HoldUpSpec
 from tests import synthetic
 from tests.spaces import spec
 
-HOLDUP = HoldUpSpec.model_validate({"target_scale": 46, "small_scale": 10})
+SIZES = {"num_settings": 32, "num_rounds": 2, "race": {"num_settings": 8}, "stress": {"num_settings": 3}}
+HOLDUP = HoldUpSpec.model_validate({"target_scale": 46, "small_scale": 10, "calibrate": {"num_seeds": 3}, **SIZES})
 LARGE, LITTLE = 46, 10
 SOLVED = 0.9
 
@@ -86,7 +87,7 @@ def test_a_lucky_trap_is_found_as_often_as_calculation_says():
     # one of the three other seeds likes it too: P = 1/2 * 1/3 + 1/2 = 2/3, and its mean there is 1/3.
     scores = table([TRAP, STEADY], [STEADY, STEADY])
     strategies = {name: strategy for name, strategy in STRATEGIES.items() if name != "successive halving"}
-    found = by_strategy(replay_table(scores, num_replays=400, budget_cpu_s=100.0, strategies=strategies))
+    found = by_strategy(replay_table(scores, num_replays=400, budget_cpu_s=100.0, strategies=strategies, holdup=HOLDUP))
     single = found["one seed, best score"]
     near(single.holds_up.value, 2 / 3, 400)
     near(single.holds_up_on_all.value, 1 / 2, 400)

@@ -19,6 +19,7 @@ from study.designs.holdup.certificate.verdict import (
     Verdict,
     _clock,
     compare,
+    halfway,
     judge,
     num_solved_needed,
 )
@@ -112,6 +113,20 @@ def test_one_lost_run_of_twenty_breaks_the_law_on_the_mean_one_that_missed_the_t
     assert check(lost, "score_kept@46").passed is False
     missed = verdict(arm(GOOD, solved=[True] * 19 + [False]), arm(GOOD, SMALL))
     assert missed.learning
+
+
+def test_the_first_half_decides_what_is_clear_and_gives_up_what_cannot_be_kept_any_more():
+    def found(scores, missed=0):
+        winner = arm(scores, solved=[True] * (len(scores) - missed) + [False] * missed)
+        naive = arm([1.0] * 5, name="naive_growth", steps=400_000.0)
+        arms = Arms(winner={TARGET: winner}, references=(arm(GOOD[:10], SMALL),), naive_growth=naive)
+        half = halfway(arms, num_seeds=20, **LAWS)
+        return half.lost, half.references, half.naive_growth
+
+    assert found(GOOD[:10]) == (False, True, True)
+    assert found([0.9, 1.1] * 5) == (False, False, True)  # too wide at 99.9 %
+    assert found(GOOD[:10], missed=1)[0] is False
+    assert found(GOOD[:10], missed=2)[0] is True  # 19 of 20 can no more be solved
 
 
 def test_every_unseen_scale_must_hold():
