@@ -214,8 +214,8 @@ def test_histories_hold_the_latest_attempt_only() -> None:
 
 def test_a_whole_study_can_be_diagnosed() -> None:
     study = holdup.holdup_spec()
-    records = holdup.study_records(study, until="search 1")
+    records = holdup.study_records(study, until="baselines")
     ledger = fold((record, float(moment)) for moment, record in enumerate(records))
     started = [each for each in records if isinstance(each, TrialStarted) and each.anchor == "rllib_defaults"]
     found = diagnose([histories(records, ledger.rows)[each.trial] for each in started], study)
-    assert found.n == len(started) == 1
+    assert found.n == len(started) == 1  # on the seed of the first block of the race
