@@ -2,9 +2,9 @@
 
 import ast
 import json
-import multiprocessing
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -277,22 +277,22 @@ def test_an_ordinary_user_does_not_resume_root_s_study_either(own, tmp_path):
 
 def as_stranger(folder: Path) -> str:
     """Return which rule and value a process without rights names when it asks whether a folder is its own."""
-    fork = multiprocessing.get_context("forkserver")  # a fork of this process may wait for a lock of its other threads
-    answers = fork.SimpleQueue()
-    (process := fork.Process(target=_said_to_stranger, args=(folder, answers))).start()
-    process.join(60)
-    return answers.get()
-
-
-def _said_to_stranger(folder: Path, answers) -> None:
-    os.setgroups([])
-    os.setgid(STRANGER)
-    os.setuid(STRANGER)
-    try:
-        check_own(folder)
-        answers.put("nothing")
-    except RecordError as error:
-        answers.put(f"{error.rule}, got {error.got}")
+    # It imports first: whoever has no rights may not be able to read the installation.
+    program = f"""
+import os
+from pathlib import Path
+from study.errors import RecordError
+from study.records.trust import check_own
+os.setgroups([])
+os.setgid({STRANGER})
+os.setuid({STRANGER})
+try:
+    check_own(Path({str(folder)!r}))
+except RecordError as error:
+    print(f"{{error.rule}}, got {{error.got}}")
+"""
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
 
 @pytest.mark.parametrize("maker", ["os:system", "subprocess:Popen", "builtins:open", "pathlib:Path"])
