@@ -166,7 +166,7 @@ def versions(**changes: str) -> dict[str, Any]:
         ("nodes: memory", cluster(), "ok", ["1.0 GB needed if every CPU gets a runner"]),
         ("nodes: memory", cluster({"memory": {"available_mb": 1000}}), "warn", ["End what holds"]),
         ("nodes: memory", cluster({"num_cpus": 64}), "fail", ["15.6 GB needed"]),
-        ("nodes: memory", private(study=HEAVY), "ok", ["9.5 GB needed for the largest trial"]),
+        ("nodes: memory", private(study=HEAVY), "ok", ["9.7 GB needed for the largest trial"]),
         ("nodes: memory", private(study=HEAVY, memory={"total_mb": 10000, "available_mb": 9900}), "fail", []),
         ("nodes: limits", private(), "ok", []),
         ("nodes: limits", private(limits={"open_files": 512, "open_files_hard": 512}), "fail", ["ulimit -n"]),

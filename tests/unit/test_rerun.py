@@ -55,7 +55,7 @@ def test_equal_runs_are_said_to_be_equal_and_the_draw_repeats(tmp_path: Path, mo
     assert all(each.agrees for each in first)
     assert all("all 5 evaluations, 2 episodes each, are equal to the records." in each.sentence for each in first)
     assert told == [
-        f"Training 4 of 36 trials of the confirmation again, drawn with --seed 3: {', '.join(map(str, seen))}."
+        f"Training 4 of 33 trials of the confirmation again, drawn with --seed 3: {', '.join(map(str, seen))}."
     ]
     assert [each.trial for each in train_again(folder, 4, seed=3)] == seen[:4]
 

@@ -137,13 +137,16 @@ class ClassicTasks:
         action_space: Of one of them.
     """
 
-    def __init__(self, envs: Sequence[gymnasium.Env]) -> None:
-        """Take environments for which `serves` holds."""
+    def __init__(self, envs: Sequence[gymnasium.Env], limit: float | None = None) -> None:
+        """Take environments for which `serves` holds, and the steps after which their episodes are cut.
+
+        Without `limit` it is what they are registered with.
+        """
         self._envs, self.num_envs = envs, len(envs)
         self.observation_space, self.action_space = envs[0].observation_space, envs[0].action_space
         self._one: Any = envs[0].unwrapped
         self._step = _TASKS[type(self._one)]
-        self._limit = _limit_of(envs[0])
+        self._limit = _limit_of(envs[0]) if limit is None else limit
         self._elapsed = np.zeros(self.num_envs, np.int64)
         self._states: Doubles | None = None
 
@@ -189,8 +192,7 @@ class ClassicTasks:
 
 
 def _limit_of(env: gymnasium.Env) -> float:
-    limit: int | None = env._max_episode_steps if isinstance(env, TimeLimit) else None
-    return math.inf if limit is None else limit
+    return (env.spec and env.spec.max_episode_steps) or math.inf
 
 
 def serves(env: gymnasium.Env) -> bool:
@@ -198,14 +200,15 @@ def serves(env: gymnasium.Env) -> bool:
     inner = env.env if isinstance(env, TimeLimit) else env
     given = [] if inner.spec is None else [name for name in inner.spec.kwargs if name != "render_mode"]
     kind: Any = type(inner)
-    return kind in _TASKS and not given and inner.render_mode is None and _agrees(kind)
+    limit_is_known = inner is env or inner.spec is not None
+    return kind in _TASKS and not given and inner.render_mode is None and limit_is_known and _agrees(kind)
 
 
 @functools.cache
 def _agrees(kind: Any) -> bool:
     """Return whether both ways of stepping have the same results in this process, on states all over the space."""
     envs = [TimeLimit(kind(), _CHECKED_STEPS) for _ in range(_CHECKED_STATES)]
-    together = ClassicTasks(envs)
+    together = ClassicTasks(envs, limit=_CHECKED_STEPS)
     generator = np.random.default_rng(0)
     try:
         for index, env in enumerate(envs):
