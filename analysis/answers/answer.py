@@ -41,6 +41,7 @@ class Answer:
         kind: Of the study: `search`, `throughput`, `holdup` or `foreign`.
         sentence: The answer, such that it could be said aloud; at most one interval.
         setting: The setting to copy, `num_env_runners: 4  train_batch_size: 1376`; empty where there is none.
+        setting_is: What this setting is, `the best setting`.
         facts: At most three sentences that support it.
         numbers: At most three numbers, formatted.
         rows: The table under the sentence: the best of each scale, the price list, the arms; None where nothing ended.
@@ -52,6 +53,7 @@ class Answer:
     kind: str
     sentence: str
     setting: str = ""
+    setting_is: str = "the best setting"
     facts: tuple[str, ...] = ()
     numbers: tuple[Number, ...] = ()
     rows: Table | None = None
@@ -117,6 +119,7 @@ class Answer:
         yield '<div class="beside">\n<div class="said">'
         if self.setting:
             pairs = "  ".join(f"<span>{escape(pair)}</span>" for pair in self.setting.split("  "))
+            yield f'<p class="setting-is">{_text(_capital(self.setting_is))}</p>'
             yield f'<pre class="setting"><code>{pairs}</code></pre>'
         if self.numbers:
             yield '<dl class="numbers">'

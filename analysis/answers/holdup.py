@@ -37,6 +37,7 @@ def _answer(content: Mapping[str, Any], data: StudyData) -> Answer:
         kind=data.kind,
         sentence=_sentence(content, target, small),
         setting=to_copy(_tuned(content, data)),
+        setting_is="the chosen setting",
         facts=tuple(_facts(content, arm, target, data))[:3],
         numbers=tuple(_numbers(content, arm, target)),
         rows=_rows(content["arms"], small),

@@ -194,7 +194,10 @@ def _rows(best: list[Candidate], found: list[Candidate]) -> Table:
     if judged:
         columns.append(
             TableColumn(
-                name="solved", unit="", meaning="Settings of which every run ended at the target, of those tried here."
+                name="solved",
+                unit="",
+                label="settings that solved it",
+                meaning="Settings of which every run ended at the target, of those tried here.",
             )
         )
         counts = {

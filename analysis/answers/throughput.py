@@ -57,6 +57,7 @@ def throughput_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour:
         kind=data.kind,
         sentence=f"{_speed_up(workload)} {_more_help(workload)}",
         setting=_setting(results, chosen),
+        setting_is="the fastest measured",
         facts=tuple(_facts(data, workload, chosen, fastest)),
         numbers=tuple(_numbers(workload)),
         rows=prices,
@@ -86,7 +87,9 @@ def _more_help(workload: Workload) -> str:
     limit = next((row for row in workload.rows if row.quantity == "limit_num_env_runners"), None)
     if limit is not None:
         return f"By the model, more than about {limit.estimate.value:.0f} would hardly pay (predicted)."
-    return "Nothing measured says that more would not help."
+    most = workload.scales[-1]
+    predicted = "; the prices predict them" if max(workload.at("env_steps_per_s")) > most else ""
+    return f"More than {most} did not run{predicted}."
 
 
 def _setting(results: Results, chosen: Row) -> str:
@@ -138,7 +141,7 @@ def _numbers(workload: Workload) -> Iterator[Number]:
 
 def _unknown(data: StudyData, workload: Workload) -> Iterator[Unknown]:
     most = MOST_EXTRAPOLATED * workload.scales[-1]
-    yield Unknown(text=f"anything beyond {runners(most)}, twice the largest measured.")
+    yield Unknown(text=f"anything beyond {runners(most)}: twice the largest measured, as far as predictions go.")
     clocked = data.runs.loc[data.runs["timing"].eq("measured").fillna(False), SCALE]
     if told := clocks_in_words(data.runs[~data.runs[SCALE].isin(clocked)]):
         yield Unknown(text=f"the speed of other numbers of runners that were tried: {told}.")
@@ -168,6 +171,7 @@ def _not_comparable(data: StudyData, results: Results) -> Answer:
         sentence=f"{runners(int(fastest[SCALE]))} with {in_words(setting)} ran fastest: "
         f"{said(float(fastest['env_steps_per_s']))} steps a second.",
         setting=to_copy({SCALE: int(fastest[SCALE]), **setting}),
+        setting_is="the fastest measured",
         facts=("It is one run: nothing says what another one would give.",),
         unknown=(Unknown(text=missing, command=(commands or [""])[0]), *unfinished(data)),
         figure="throughput",

@@ -95,6 +95,7 @@ def _efficiency(study: "Study", rows: pd.DataFrame, key: str, subject: str, form
     frame, left_out = _series(rows)
     if frame.empty:
         return absent(key, subject, _why(study, weak=key.startswith("weak")))
+    frame = _with_own_reference(frame)
     per_cpu = frame["quantity"].str.endswith("per_cpu")
     per_runner = frame[~per_cpu & (frame["kind"] == "measured")]
     first = per_runner[per_runner["series"] == per_runner["series"].iloc[0]].sort_values("num_env_runners")
@@ -105,13 +106,14 @@ def _efficiency(study: "Study", rows: pd.DataFrame, key: str, subject: str, form
     last, reference = first.iloc[-1], first.iloc[0]
     grown = "With the batch grown, " if key.startswith("weak") else ""
     title = f"{grown}{counted(int(last['num_env_runners']), 'runner')} give {number(last['value'], 2)} of the ideal"
-    ends = per_runner.sort_values("num_env_runners").groupby("series", sort=False).last()
-    if len(ends) > 1:
-        low, high = (number(float(each), 2) for each in (ends["value"].min(), ends["value"].max()))
-        title += f" ({first['series'].iloc[0]}); all workloads: {low} to {high}"
+    others = per_runner[per_runner["series"] != last["series"]].sort_values("num_env_runners")
+    if ends := [float(each) for each in others.groupby("series", sort=False)["value"].last()]:
+        low, high = number(min(ends), 2), number(max(ends), 2)
+        title += f" ({last['series']}); other workloads: {low if low == high else f'{low} to {high}'}"
     caption = [
         f"{formula}: 1, dotted, is ideal; the smallest scale ({reference['num_env_runners']} runners in the first "
-        "line) is 1 by definition. Whiskers: 95 % intervals over blocks. Measured clocks and equal work alone.",
+        "line; in another the number after `from`) is 1 by definition. Whiskers: 95 % intervals over blocks. Measured "
+        "clocks and equal work alone.",
         left_out,
         f"Engine: {study.engine}.",
     ]
@@ -125,6 +127,14 @@ def _efficiency(study: "Study", rows: pd.DataFrame, key: str, subject: str, form
         painter=partial(painting.lines, label="efficiency [1 = ideal]", finest=FINEST),
         panels=frame["panel"].nunique(),
     )
+
+
+def _with_own_reference(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return series with the scale that is 1 in their names, where that is not the one of the first series."""
+    smallest = frame.groupby("series", sort=False)["num_env_runners"].min()
+    names = {name: name if n == smallest.iloc[0] else f"{name} (from {n})" for name, n in smallest.items()}
+    renamed = frame.assign(series=frame["series"].map(names))
+    return renamed.assign(panel=renamed["series"].where(frame["panel"] != "", ""))
 
 
 def phases(study: "Study") -> Figure:

@@ -45,10 +45,10 @@ def notes(
     judged = [scale for name, scale in arms if name == WINNER and scale != small]
     runs = [trial.row for scale in judged for trial in arms[WINNER, scale]]
     if halfway.get("lost") is False and not any(row.status == "failed" for row in runs):
-        most = 1 - rate_interval(len(runs), len(runs), level=0.9).low
+        most = 1 - rate_interval(len(runs), len(runs)).low
         yield (
             f"None of the winner's {len(runs)} runs at {listed(judged)} runners failed: if runs fail equally often at "
-            f"all of them, at most {most:.1%} do (95 %, one-sided)."
+            f"all of them, at most {most:.1%} do (95 %)."
         )
     best = arms.get((BEST_SMALL, small))
     if best is None:
