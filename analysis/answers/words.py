@@ -125,7 +125,7 @@ def clocks_counted(runs: pd.DataFrame) -> str:
     if measured or not total:
         return f"{measured:,} of {len(runs):,} runs have a measured clock"
     kinds = listed(f"{number:,} {label}" for label, number in counts.items())
-    return f"times cannot be compared (of {len(runs):,} runs {kinds}), returns can"
+    return f"times cannot be compared ({kinds}), returns can"
 
 
 def took(runs: pd.DataFrame) -> str:
