@@ -15,6 +15,8 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.registry import ALGORITHMS_CLASS_TO_NAME
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.seams.rllib import option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
@@ -135,6 +137,12 @@ def _refusals(config: AlgorithmConfig, base: str) -> Iterator[Refusal]:
             fix = "A runner that gets its episodes from outside cannot be seeded or evaluated by a study."
         rule = "must name its environment"
         yield Refusal(where="config", rule=rule, got="none", fix=fix, code="no-environment")
+    elif config.env_runner_cls is not None:
+        plain = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
+        if not (inspect.isclass(config.env_runner_cls) and issubclass(config.env_runner_cls, plain)):
+            rule = f"must sample with a runner derived from RLlib's {plain.__name__}: another cannot be measured"
+            fix = f"Derive it from {plain.__name__}, or remove env_runner_cls."
+            yield Refusal(where="config", rule=rule, got=_name(config.env_runner_cls), fix=fix, code="foreign-runner")
 
 
 def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
@@ -165,7 +173,13 @@ def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
     if option(config, "torch_lr_scheduler_classes"):
         schedules.append("lr")
         values.pop("lr", None)
-    return values, schedules
+    return {name: value for name, value in values.items() if not _is_overridden(config, name)}, schedules
+
+
+def _is_overridden(config: AlgorithmConfig, name: str) -> bool:
+    """Return whether every module has a value of its own."""
+    overrides = config.algorithm_config_overrides_per_module
+    return all(attribute(name) in overrides.get(module, {}) for module in config.policies)
 
 
 def _own_parts(config: AlgorithmConfig, algorithm: type, base: str) -> Iterator[OwnPart]:

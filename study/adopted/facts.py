@@ -1,5 +1,6 @@
 """What reading a script gives: its configuration, pickled, and what is known of it. Imports no Ray."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,3 +22,10 @@ class Adopted:
     facts: ScriptFacts
     folder: Path | None = None
     imported: tuple[str, ...] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables of a process that runs the configuration, beside those that this one has."""
+        if self.folder is None:
+            return {}
+        return {"PYTHONPATH": os.pathsep.join(filter(None, [str(self.folder), os.environ.get("PYTHONPATH")]))}

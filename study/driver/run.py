@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shlex
 import time
 from collections.abc import Iterator
@@ -320,9 +319,8 @@ class _Session:
         with contextlib.ExitStack() as stack:
             if self._address is None:
                 num_cpus = private_shape(self._spec).num_cpus
-                if self._adopted is not None and self._adopted.folder is not None:  # Ray's processes inherit it
-                    path = os.pathsep.join(filter(None, [str(self._adopted.folder), os.environ.get("PYTHONPATH")]))
-                    stack.enter_context(environment({"PYTHONPATH": path}))
+                if self._adopted is not None:
+                    stack.enter_context(environment(self._adopted.environment))
                 with self._display.busy(f"Starting a private Ray with {count(num_cpus, 'CPU')}"):
                     shape = stack.enter_context(private_ray(num_cpus=num_cpus, verbose=verbose))
             else:

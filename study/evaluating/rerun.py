@@ -16,7 +16,9 @@ import numpy as np
 from scipy import stats
 
 from study.cluster.connection import private_ray
+from study.cluster.environment import environment
 from study.errors import RecordError, TrialError
+from study.evaluating.scripts import script_as_recorded
 from study.mirrors.mlflow_content import FROZEN_CHAIN, study_key
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, fold
@@ -121,16 +123,25 @@ def train(spec: StudySpec, trials: list[TrialStarted]) -> Iterator[tuple[list[Ev
 
     Raises:
         ClusterError: Ray does not start.
+        SpaceError: The study has a script, which cannot be read.
+        RecordError: That script is not the one that the study was started with.
     """
     from study.trial.trainable import results_of
 
-    with private_ray(num_cpus=max(started.num_cpus for started in trials)):
+    adopted = None
+    if spec.config is not None:
+        adopted = script_as_recorded(spec, way_out="or run a study of your own with it as it is now")
+    script = None if adopted is None else adopted.pickled
+    with (
+        environment({} if adopted is None else adopted.environment),
+        private_ray(num_cpus=max(started.num_cpus for started in trials)),
+    ):
         for started in trials:
             evaluations: list[Evaluation] = []
             try:
                 assert started.variant in get_args(Variant)
                 text = json.dumps(spec_of(spec, started.variant).to_json())
-                for result in results_of(packed_config(started, text)):
+                for result in results_of(packed_config(started, text, script=script)):
                     evaluations += (each for each in result.records if isinstance(each, Evaluation))
             except TrialError as error:
                 yield evaluations, str(error)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from study.adopted.facts import Adopted
 from study.adopted.loading import adopted_by
 from study.errors import RecordError, SpaceError
 from study.evaluating.policies import ChosenPolicy
@@ -18,6 +19,26 @@ AlgorithmConfig = Any
 """RLlib's; nothing here imports it."""
 
 
+def script_as_recorded(spec: StudySpec, *, way_out: str) -> Adopted:
+    """Return the script of a study, which is run for it and must be the one that the study was started with.
+
+    Args:
+        spec: Of the study; it names a script.
+        way_out: What a person can do beside restoring the script.
+
+    Raises:
+        SpaceError: The script cannot be read.
+        RecordError: It is another one.
+    """
+    adopted = adopted_by(spec)
+    assert adopted is not None
+    if adopted.facts != spec.script:
+        file = adopted.facts.source.file
+        rule, fix = "must be the script that the study was started with", f"Restore {file}, {way_out}."
+        raise RecordError(where=file, rule=rule, got="another text", fix=fix, code="script-has-changed")
+    return adopted
+
+
 def load_script(policy: ChosenPolicy) -> AlgorithmConfig:
     """Return the configuration of the script that a policy was trained with, which is run for it.
 
@@ -27,13 +48,9 @@ def load_script(policy: ChosenPolicy) -> AlgorithmConfig:
         SpaceError: The script cannot be read.
         RecordError: It is not the one that the study was started with.
     """
-    adopted = adopted_by(policy.spec)
-    assert adopted is not None
-    if adopted.facts != policy.spec.script:
-        file = adopted.facts.source.file
-        fix = f"Restore {file}, or name the checkpoint and a space of the script as it is now, with --space."
-        rule = "must be the script that the policy was trained with"
-        raise RecordError(where=file, rule=rule, got="another text", fix=fix, code="script-has-changed")
+    adopted = script_as_recorded(
+        policy.spec, way_out="or name the checkpoint and a space of the script as it is now, with --space"
+    )
     if adopted.folder is not None and str(adopted.folder) not in sys.path:
         sys.path.insert(0, str(adopted.folder))  # for the modules beside it
     from study.trial.adopted import unpickled

@@ -157,6 +157,15 @@ ASYNCHRONOUS_SAMPLES = _seam(
     upstream="https://github.com/ray-project/ray/issues/63302",
     needs=(has("ray.rllib.algorithms.impala:IMPALA._sample_and_get_connector_states", "self"),),
 )
+STATE_SERVER = _seam(
+    name="rllib-state-server",
+    does="read the states of connectors that APPO and IMPALA have merged",
+    why="With `use_env_runner_state_server` RLlib gives them to its runners alone, by an actor of its own.",
+    needs=(
+        uses("ray.rllib.algorithms.impala:IMPALA", "_env_runner_state_server"),
+        has("ray.rllib.env.env_runner_state_server:EnvRunnerStateServer.pull", "self"),
+    ),
+)
 ENCODERS = _seam(
     name="rllib-encoders",
     does="build encoders that normalise observations, and IMPALA's convolutions, in RLlib's modules",
@@ -255,6 +264,17 @@ def forward_train_of(module: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
 def connector_pieces(learner: Any) -> list[Any]:
     """Return the pieces of a learner's connector in their order."""
     return [*learner._learner_connector]
+
+
+def merged_connectors(algorithm: Any, *, timeout_s: float) -> dict[str, Any]:
+    """Return the states of connectors that the runners of an algorithm fetch; empty where they are given them."""
+    import ray
+    from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
+
+    server = getattr(algorithm, "_env_runner_state_server", None)
+    state = server and ray.get(server.pull.remote(), timeout=timeout_s)
+    names = (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR)
+    return {name: state[name] for name in names if name in (state or {})}
 
 
 def freeze_filters(runner: Any) -> None:

@@ -370,6 +370,7 @@ def _set_resources(
         num_gpus_per_env_runner=0,
         custom_resources_per_env_runner={},
         sample_timeout_s=resources.sample_timeout_s,
+        create_local_env_runner=True,  # an evaluation takes the states of the connectors from it
     )
     if batched:  # its connectors have no states: merging and broadcasting would be two more calls an iteration
         config.env_runners(merge_env_runner_states=spec.traits.asynchronous, broadcast_env_runner_states=False)
@@ -418,10 +419,10 @@ def _set_parameters(config: AlgorithmConfig, spec: StudySpec, setting: Mapping[s
         config.training(lr=setting["lr"] if fraction == 1 else [[0, setting["lr"]], [steps, setting["lr"] * fraction]])
     if FRAGMENT in changed:
         config.env_runners(rollout_fragment_length=int(setting[FRAGMENT]))
-    elif spec.script.base_algorithm == "PPO" and config.rollout_fragment_length != "auto":
-        # RLlib refuses a batch that the fragments of all lanes do not make up.
-        lanes = int(setting[SCALE]) * int(setting["num_envs_per_env_runner"])
-        if int(config.rollout_fragment_length) * lanes != batch and config.batch_mode == "truncate_episodes":
+    elif spec.script.base_algorithm == "PPO":
+        try:
+            config.validate_train_batch_size_vs_rollout_fragment_length()
+        except ValueError:  # the fragments of all lanes do not make up the batch, not even nearly
             config.env_runners(rollout_fragment_length="auto")
 
 
@@ -434,6 +435,8 @@ def _check_difference(found: Mapping[str, Any], spec: StudySpec, setting: Mappin
     assert spec.script is not None
     script = spec.script.defaults
     said = {attribute(name) for name, value in setting.items() if script.get(name) != value}
+    if setting.get(END_FRACTION, 1.0) != 1:
+        said.add("lr")
     if more := sorted(found.keys() - _SET_ALWAYS - said):
         rule, fix = (
             "a trial differs from the script in what the space says alone",
@@ -445,6 +448,7 @@ def _check_difference(found: Mapping[str, Any], spec: StudySpec, setting: Mappin
 _SET_ALWAYS = _names(
     "algo_class env_runner_cls _learner_class seed log_level log_sys_usage num_env_runners num_envs_per_env_runner",
     "num_cpus_per_env_runner num_gpus_per_env_runner custom_resources_per_env_runner sample_timeout_s num_learners",
+    "create_local_env_runner",
     "num_cpus_per_learner num_gpus_per_learner num_aggregator_actors_per_learner num_cpus_for_main_process",
     "placement_strategy restart_failed_env_runners ignore_env_runner_failures restart_failed_sub_environments",
     "evaluation_interval evaluation_num_env_runners evaluation_parallel_to_training min_time_s_per_iteration",

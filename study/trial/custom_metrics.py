@@ -77,12 +77,10 @@ def custom_metrics(results: Mapping[str, Any], config: AlgorithmConfig) -> dict[
 
 def _is_free(name: Any, known: frozenset[str]) -> bool:
     text = str(name)
-    throughput = text.removesuffix("_throughput") in known or text.endswith("_throughput")
     return (
         text not in known
-        and not throughput
         and not text.startswith(("_", "gradients_"))
-        and not text.endswith("_learning_rate")
+        and not text.endswith(("_throughput", "_learning_rate"))
     )
 
 

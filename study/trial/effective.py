@@ -6,10 +6,12 @@ from collections import Counter
 from typing import Any
 
 import torch
+from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo.ppo_learner import PPOLearner
 from ray.rllib.connectors.learner import GeneralAdvantageEstimation
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
+from torch import nn
 
 from study.errors import TrialError
 from study.seams.rllib import connector_pieces
@@ -111,15 +113,23 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
 
 
 def _values_of_script(learner: Learner) -> dict[str, Any]:
-    """Return the values of a script's learner; of several policies one where all agree, else each."""
+    """Return the values of a script's learner; of several policies one where all agree, else each.
+
+    What the script overrides for a module is no value of the whole: it has a place of its own.
+    """
     found: dict[str, list[Any]] = {}
+    overrides: dict[str, dict[str, Any]] = {}
     for module_id in learner.module.keys():  # noqa: SIM118 (a module of RLlib, no dictionary)
+        own = learner.config.algorithm_config_overrides_per_module.get(module_id, {})
         for name, value in _values_of_module(learner, module_id).items():
-            found.setdefault(name, []).append(value)
-    fragment = learner.config.get_rollout_fragment_length()
+            if attribute(name) in own:
+                overrides.setdefault(module_id, {})[name] = value
+            else:
+                found.setdefault(name, []).append(value)
     return {
         **{name: _one_or_all(values) for name, values in found.items()},
-        FRAGMENT: fragment,
+        **({"overrides_per_module": overrides} if overrides else {}),
+        FRAGMENT: learner.config.get_rollout_fragment_length(),
         "device": str(learner.device),
         "learner_class": next(each.__name__ for each in type(learner).__mro__ if not each.__name__.startswith("_")),
         "torch_threads_learner": torch.get_num_threads(),
@@ -143,15 +153,24 @@ def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
     optimizers = learner.get_optimizers_for_module(module_id)
     if len(optimizers) == 1:
         values["lr"] = float(optimizers[0][1].param_groups[0]["lr"])
-    if isinstance(config.lr, list):
-        values[END_FRACTION] = config.lr[-1][1] / config.lr[0][1]
+    if isinstance(config, IMPALAConfig) and (fraction := _end_fraction(config.lr)) is not None:
+        values[END_FRACTION] = fraction
     return {
         **{name: value if math.isfinite(value) else None for name, value in values.items()},
         "grad_clip_by": config.grad_clip_by,
         "optimizer": ", ".join(type(optimizer).__name__ for _, optimizer in optimizers),
-        "num_parameters": sum(value.numel() for value in module.parameters()),
+        # A heuristic has none, and need not be torch's.
+        "num_parameters": sum(value.numel() for value in module.parameters()) if isinstance(module, nn.Module) else 0,
         "module_class": type(module.unwrapped()).__name__,
     }
+
+
+def _end_fraction(lr: Any) -> float | None:
+    """Return the last learning rate of a schedule in units of the first; None where that is 0, as in a warm-up."""
+    if isinstance(lr, (int, float)):
+        return 1.0
+    (_, first), (_, last) = lr[0], lr[-1]
+    return last / first if first else None
 
 
 def _values_of_ppo(learner: Any, config: Any) -> dict[str, Any]:
@@ -167,7 +186,6 @@ def _values_of_ppo(learner: Any, config: Any) -> dict[str, Any]:
 
 
 def _values_of_asynchronous(learner: Any, config: Any) -> dict[str, Any]:
-    (_, first), (_, last) = ((0, 1), (0, 1)) if isinstance(config.lr, (int, float)) else config.lr
     # Without `use_kl_loss` the term is left out.
     kl = {"kl_coeff": 0.0} if hasattr(config, "kl_coeff") and not config.use_kl_loss else {}
-    return {**kl, END_FRACTION: last / first, FRAGMENT: config.get_rollout_fragment_length()}
+    return {**kl, END_FRACTION: _end_fraction(config.lr), FRAGMENT: config.get_rollout_fragment_length()}

@@ -27,7 +27,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.errors import StudyError, TrialError
-from study.seams.rllib import freeze_filters
+from study.seams.rllib import freeze_filters, merged_connectors
 from study.space.spec import StudySpec
 from study.trial.deadline import within
 from study.trial.engine.sampling.lanes import evaluation_seeds, random_action_seed
@@ -48,9 +48,9 @@ def state_of(algorithm: Algorithm) -> State:
     """Return what a runner must know to act as the policy does now: weights, and the states of the connectors."""
     modules = f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}"
     learnt = algorithm.learner_group.get_state(components=[modules], inference_only=True)[COMPONENT_LEARNER]
-    # RLlib merges the states of all runners into those of the local one.
-    runner: EnvRunner = algorithm.env_runner_group.local_env_runner
-    connectors = {} if runner is None else runner.get_state(not_components=COMPONENT_RL_MODULE)
+    # RLlib merges the states of all runners into those of the local one, or into those that its state server holds.
+    connectors = algorithm.env_runner_group.local_env_runner.get_state(not_components=COMPONENT_RL_MODULE)
+    connectors |= merged_connectors(algorithm, timeout_s=algorithm.config.sample_timeout_s)
     return {**connectors, COMPONENT_RL_MODULE: learnt[COMPONENT_RL_MODULE]}
 
 
@@ -197,7 +197,7 @@ def counted(reward: Any, agent: str | None) -> float:
     """Return the reward of a step: of several agents the sum, or that of one, who may be absent in it."""
     if not isinstance(reward, Mapping):
         return float(reward)
-    return float(sum(reward.values()) if agent is None else reward.get(agent, 0.0))
+    return float(sum(value for name, value in reward.items() if agent in (None, str(name))))
 
 
 def _runner_class(config: AlgorithmConfig) -> type[EnvRunner]:
@@ -268,7 +268,7 @@ class _Games:
 
     def check_agent(self, agents: Sequence[Any]) -> None:
         """Refuse the name of an agent that there is not."""
-        if self.agent is not None and self.agent not in agents:
+        if self.agent is not None and self.agent not in map(str, agents):
             known = ", ".join(map(str, agents)) or "none: one agent acts"
             rule, fix = f"must be one of the agents ({known})", "Name one, or leave it out for the sum over all."
             raise TrialError(where="evaluation.agent", rule=rule, got=repr(self.agent), fix=fix, code="no-such-agent")

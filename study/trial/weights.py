@@ -88,10 +88,12 @@ def read_weights(checkpoint: Path) -> Weights:
 
     Raises:
         RecordError: There is no state, it cannot be read, or it holds more than arrays of numbers.
+
+    A module without parameters, such as a heuristic, has an empty state.
     """
     file = checkpoint / STATE_FILE
     state = read_values(file)
-    if not isinstance(state, dict) or not state:
+    if not isinstance(state, dict):
         where, rule = str(file), "must map parameters to arrays"
         raise RecordError(where=where, rule=rule, got=f"{type(state).__name__}", fix=_FIX, code="checkpoint-not-arrays")
     for name, value in state.items():

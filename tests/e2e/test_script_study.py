@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import sys
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -16,17 +17,13 @@ pytestmark = pytest.mark.minutes
 SCRIPT = """
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
-from ray.rllib.connectors.env_to_module import MeanStdFilter
+from parts import connect
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 
 class Longest(RLlibCallback):
     def on_episode_end(self, *, episode, metrics_logger, **kwargs):
         metrics_logger.log_value("longest", len(episode), reduce="max", window=50)
-
-
-def connect(env=None, spaces=None, device=None):
-    return MeanStdFilter()
 
 
 config = (
@@ -42,6 +39,25 @@ if __name__ == "__main__":
     config.build_algo().train()
 """
 
+PARTS = """
+from ray.rllib.connectors.env_to_module import MeanStdFilter
+
+
+def connect(env=None, spaces=None, device=None):
+    return MeanStdFilter()
+"""
+
+AGAIN = """
+from study.evaluating.rerun import train
+from study.records.folder import StudyFolder
+from study.records.records import TrialStarted, read_lines
+
+folder = StudyFolder("studies/own")
+started = [line.record for line in read_lines(folder.records) if isinstance(line.record, TrialStarted)]
+((evaluations, failure),) = train(folder.identity().parse(), started)
+print([each.returns for each in evaluations], failure)
+"""
+
 SPACE = """
 config: my_train.py
 parameters: {num_env_runners: 1, lr: 0.01}
@@ -55,6 +71,7 @@ evaluation: {episodes: 12, num_evaluations: 1}
 def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("place")
     (place / "my_train.py").write_text(SCRIPT)
+    (place / "parts.py").write_text(PARTS)
     (place / "space.yaml").write_text(SPACE)
     done = run(command("--space", "space.yaml", "--name", "own", "--tracking-uri", "sqlite:///mlflow.db"), place)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -75,6 +92,12 @@ def test_the_policy_gets_the_returns_on_record_and_is_filmed(place):
     refused = run(study("evaluate", "received", "--trial", 0), place)
     assert refused.returncode != 0
     assert "my_train.py" in refused.stderr
+
+
+def test_a_trial_that_is_trained_again_is_equal_to_its_records(place):
+    (recorded,) = [each for each in records(place / "studies" / "own") if isinstance(each, Evaluation)]
+    done = run([sys.executable, "-c", AGAIN], place)
+    assert done.stdout.splitlines()[-1] == f"[{recorded.returns}] ", done.stderr
 
 
 def test_the_callback_s_metric_is_in_the_records_and_in_mlflow(place):

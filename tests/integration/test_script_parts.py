@@ -15,6 +15,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.callbacks.callbacks import RLlibCallback
@@ -22,7 +23,8 @@ from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis import ValueFunctionAPI
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
@@ -31,7 +33,7 @@ from study.records.records import Evaluation, Iteration, TrialStarted
 from study.space.parsing import parse_space
 from study.space.space_file import Source
 from study.trial.adopted import pickled
-from study.trial.messages import packed_config
+from study.trial.messages import BuiltTrial, packed_config
 from study.trial.trainable import results_of
 
 pytestmark = [pytest.mark.usefixtures("local_ray"), pytest.mark.minutes]
@@ -228,6 +230,40 @@ def test_a_module_of_one_s_own_acts_and_learns() -> None:
 def test_a_connector_of_one_s_own_has_its_state_in_evaluations() -> None:
     config = configured(loudness=1e-6)
     assert share_right(config.env_runners(env_to_module_connector=lambda *_, **__: Louder())) > 0.95
+
+
+def test_asynchronous_runners_merge_the_state_of_such_a_connector_by_rllib_s_server() -> None:
+    config = APPOConfig().environment(Cued, env_config={"loudness": 1e-6})
+    config.env_runners(num_envs_per_env_runner=8, env_to_module_connector=lambda *_, **__: Louder())
+    config.training(lr=0.005, train_batch_size_per_learner=400, gamma=0.5)
+    config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16], fcnet_activation="tanh"))
+    assert config.use_env_runner_state_server
+    assert share_right(config, env_steps=40_000) > 0.95
+
+
+class Stays(RLModule):
+    """A heuristic without a network: it always takes action 0."""
+
+    def _forward(self, batch: Any, **_: Any) -> Any:
+        return {Columns.ACTIONS: np.zeros(len(batch[Columns.OBS]), np.int64)}
+
+
+def test_a_heuristic_plays_beside_a_policy_that_learns_with_a_learning_rate_of_its_own() -> None:
+    config = configured(Opposites).multi_agent(
+        policies={"same", "other"},
+        policy_mapping_fn=lambda agent, episode, **_: agent,
+        policies_to_train=["same"],
+    )
+    modules = {"same": RLModuleSpec(), "other": RLModuleSpec(module_class=Stays)}
+    config.rl_module(
+        rl_module_spec=MultiRLModuleSpec(rl_module_specs=modules),
+        algorithm_config_overrides_per_module={"same": PPOConfig.overrides(lr=0.02)},
+    )
+    records = trained(config)
+    assert np.mean([each for each in records if isinstance(each, Evaluation)][-1].returns) > 0.7 * 2 * STEPS
+    effective = next(each for each in records if isinstance(each, BuiltTrial)).effective
+    assert effective["overrides_per_module"]["same"] == {"lr": 0.02}
+    assert 0 in effective["num_parameters"]
 
 
 def test_a_loss_of_one_s_own_teaches_what_no_reward_does() -> None:

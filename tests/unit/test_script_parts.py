@@ -1,6 +1,7 @@
 """Which configurations our runner and learner do the same for; nothing unknown passes. And what is set in a trial."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -16,7 +17,12 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.env.env_runner import EnvRunner
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
+from study.adopted.describing import facts_of
+from study.space.script import ScriptFacts
 from study.trial.adopted import (
     adopted_config,
     learner_obstacle,
@@ -174,13 +180,75 @@ def test_the_study_sets_what_the_space_says_and_nothing_else() -> None:
     assert not {"lr", "num_env_runners"} & as_it_is.differs_from_script.keys()  # type: ignore[attr-defined]
 
 
-def test_fragments_of_a_length_give_way_where_a_scale_needs_others() -> None:
-    base = own_script().env_runners(rollout_fragment_length=200)
-    spec = script_spec(facts(runner_obstacle="rollout_fragment_length is set"))
-    for scale, length in {2: 200, 1: "auto"}.items():
-        setting = {**spec.fixed, "num_env_runners": scale, "lr": 0.001}
-        config = adopted_config(spec, base, setting=setting, seed=1, execution="real")
-        assert config.rollout_fragment_length == length
+def adopted(base: AlgorithmConfig, *, found: ScriptFacts | None = None, **setting: Any) -> Any:
+    """Return the configuration of a trial that runs on RLlib's own parts."""
+    spec = script_spec(found or facts(runner_obstacle="some"))
+    setting = {**spec.fixed, "num_env_runners": 2, "lr": 0.001, **setting}
+    return adopted_config(spec, base, setting=setting, seed=1, execution="real")
+
+
+@pytest.mark.parametrize(
+    ("fragment", "scale", "expected"),
+    [
+        (200, 2, 200),
+        (200, 1, 200),  # RLlib samples twice
+        (100, 2, 100),
+        (210, 2, 210),  # 20 steps more than the batch: RLlib allows a tenth
+        (300, 2, "auto"),
+    ],
+)
+def test_fragments_of_a_length_give_way_where_rllib_refuses_them(fragment: int, scale: int, expected: Any) -> None:
+    config = adopted(own_script().env_runners(rollout_fragment_length=fragment), num_env_runners=scale)
+    assert config.rollout_fragment_length == expected
+
+
+def test_a_learning_rate_that_falls_is_what_the_space_says_and_no_other_difference() -> None:
+    base = plain(APPOConfig()).training(lr=1e-3, train_batch_size_per_learner=400)
+    values = {"num_env_runners": 2, "num_envs_per_env_runner": 1, "train_batch_size": 400, "lr": 0.001}
+    found = facts(algorithm="APPO", base_algorithm="APPO", values=values)
+    assert adopted(base, found=found, lr_end_fraction=0.0).lr == [[0, 0.001], [800, 0.0]]
+    assert adopted(base, found=found, lr_end_fraction=1.0).lr == 1e-3
+
+
+def test_a_script_without_a_local_runner_gets_one_for_the_states_of_its_connectors() -> None:
+    config = adopted(own_script().env_runners(create_local_env_runner=False))
+    assert config.create_local_env_runner
+    assert config.differs_from_script["create_local_env_runner"] == ["False", "True"]
+
+
+class OwnRunner(SingleAgentEnvRunner):
+    pass
+
+
+class OwnAgents(MultiAgentEnvRunner):
+    pass
+
+
+class Foreign(EnvRunner):
+    pass
+
+
+def read(config: AlgorithmConfig) -> ScriptFacts:
+    return facts_of(config, source=Path(__file__), found_as="test", stop={})
+
+
+@pytest.mark.parametrize(
+    ("runner", "codes"), [(OwnRunner, []), (OwnAgents, ["foreign-runner"]), (Foreign, ["foreign-runner"])]
+)
+def test_a_runner_of_one_s_own_samples_or_is_refused(runner: type, codes: list[str]) -> None:
+    config = own_script().env_runners(env_runner_cls=runner)
+    assert [refusal.code for refusal in read(config).refusals] == codes
+    if not codes:
+        order = adopted(config).env_runner_cls.__mro__
+        assert order.index(runner) < order.index(SingleAgentEnvRunner)
+
+
+def test_what_every_module_overrides_is_no_value_of_the_whole() -> None:
+    config = own_script().multi_agent(policies={"a", "b"}, policy_mapping_fn=lambda agent, *_, **__: "a")
+    for modules, has_value in ((["a"], True), (["b"], False)):  # the second call adds to the first
+        overrides = {module: PPOConfig.overrides(lr=0.1, lambda_=0.5) for module in modules}
+        config.rl_module(algorithm_config_overrides_per_module=overrides)
+        assert ("lr" in read(config).values) == ("lambda" in read(config).values) == has_value
 
 
 def test_a_configuration_travels_with_its_environments() -> None:
