@@ -1,5 +1,6 @@
 """The answer of a hold-up study: the setting by its values, whether it holds up, by which rule, at what cost."""
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,9 @@ from analysis.tables.grid import TableColumn
 from analysis.tables.table import Table, estimate_columns, make_frame
 from study.space.parameters import SCALE
 from study.text import listed
+
+MOST_BROKEN = 3
+"""Broken rules that the answer names."""
 
 
 def holdup_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: float | None) -> Answer:
@@ -50,9 +54,20 @@ def _sentence(content: Mapping[str, Any], target: int, small: int) -> str:
     learning = content["verdict"]["learning"]
     if learning:
         return f"Yes: the chosen setting learns as well with {runners(target)} as the best one does with {small}."
-    broken = [check for check in content["verdict"]["checks"].values() if check["passed"] is False]
-    why = f" It misses {len(broken)} of {len(content['verdict']['checks'])} rules." if broken else ""
+    rules = _rules(content)
+    broken, stopped = (sum(check["passed"] is each for check in rules) for each in (False, None))
+    others = f"; {stopped} were not judged, since the study stopped at half" if stopped else ""
+    why = f" It misses {broken} of {len(rules)} rules{others}." if broken else ""
     return f"No: the chosen setting does not hold up with {runners(target)}, against the best with {small}.{why}"
+
+
+def _rules(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rules of holding up: not the clock, nor what this study has no arm for."""
+    return [
+        check
+        for check in content["verdict"]["checks"].values()
+        if not check["name"].startswith("clock@") and (check["passed"], check["value"]) != (None, None)
+    ]
 
 
 def _tuned(content: Mapping[str, Any], data: StudyData) -> dict[str, Any]:
@@ -73,7 +88,7 @@ def _facts(content: Mapping[str, Any], arm: Mapping[str, Any], target: int, data
         each = listed(f"{other['solved']} of {other['n']} with {scale}" for scale, other in unseen)
         text += f", and so were {each} runners, for which nothing was tuned"
     yield f"{text}."
-    yield f"The rule that decided: {_rule(content, target)}."
+    yield _deciding(content)
     batch = content["winner"]["resolved"].get(str(target), {}).get("train_batch_size")
     if batch:
         hours = content["cpu_hours"]["all"]
@@ -81,16 +96,54 @@ def _facts(content: Mapping[str, Any], arm: Mapping[str, Any], target: int, data
         yield f"With {runners(target)} its batch is {batch:,}. The study took {said(hours, 2)} CPU-hours; {clocks}."
 
 
-def _rule(content: Mapping[str, Any], target: int) -> str:
-    check = content["verdict"]["checks"].get(f"score_kept@{target}", {})
-    kept = estimate_of(check.get("value"))
-    tolerance = content["laws"]["tolerance"]
-    if kept is None:
-        return "no comparison of mean scores was possible"
-    word = "lower" if kept.value < 0 else "higher"
+def _deciding(content: Mapping[str, Any]) -> str:
+    """Return the rules that were broken; where there is none, the one that was kept by the least margin."""
+    rules = _rules(content)
+    broken = [check for check in rules if check["passed"] is False]
+    if broken:
+        more = f"; and {len(broken) - MOST_BROKEN} more" if len(broken) > MOST_BROKEN else ""
+        return f"Broken: {'; '.join(_rule(content, check) for check in broken[:MOST_BROKEN])}{more}."
+    kept = [check for check in rules if check["passed"] and estimate_of(check["value"]) is not None]
+    if not kept:
+        return "No rule could be judged."
+    return f"The rule with the least margin: {_rule(content, min(kept, key=lambda check: _margin(content, check)))}."
+
+
+def _margin(content: Mapping[str, Any], check: Mapping[str, Any]) -> float:
+    """Return how far a rule that is kept is from being broken, as a share of what it allows; 0 is the limit.
+
+    Of a score the loss that is allowed and not excluded, of solved runs the misses that are left (a rule that no run
+    missed has no limit in sight), of steps what the lower end of the ratio has above 1.
+    """
+    value, laws = estimate_of(check["value"]), content["laws"]
+    assert value is not None  # the caller leaves these out
+    if check["name"].startswith("score_kept@"):
+        return float(1 + value.low / laws["tolerance"])
+    if check["name"].startswith("solved@"):
+        share = laws["solved_share"]
+        return float((value.value - share) / (1 - share)) if value.value < 1 else math.inf
+    return value.low - 1
+
+
+def _rule(content: Mapping[str, Any], check: Mapping[str, Any]) -> str:
+    """Return a rule with what was found."""
+    name, _, scale = check["name"].partition("@")
+    value, small = estimate_of(check["value"]), content["scales"]["small"]
+    if name == "solved":
+        arm = content["arms"][f"winner@{scale}"]
+        return f"{check['law']}, and {arm['solved']} of {arm['n']} were"
+    if value is None:
+        return f"{check['law']}: {check['note']}"
+    if name == "steps_saved":
+        return (
+            f"with {scale} runners it must take fewer environment steps to the target than RLlib's defaults with the "
+            f"batch grown, which take {value.value:.2f} times as many, {interval(value)}"
+        )
+    word = "lower" if value.value < 0 else "higher"
     return (
-        f"the mean score may be at most {tolerance:g} lower than that of the best at {content['scales']['small']}; "
-        f"it is {abs(kept.value):.3f} {word}, with 95 % confidence {_bound(kept.low)}"
+        f"with {scale} runners the mean score may be at most {content['laws']['tolerance']:g} lower than that of the "
+        f"best at {small}; it is {abs(value.value):.3f} {word}, with {100 * value.level:.3g} % confidence "
+        f"{_bound(value.low)}"
     )
 
 
@@ -146,7 +199,7 @@ def _steps(arm: Mapping[str, Any]) -> str:
 
 
 def _unknown(content: Mapping[str, Any], data: StudyData, target: int) -> Iterator[Unknown]:
-    if content["verdict"]["clock"] is None:
+    if not content["clock_measured"]:
         text = f"what {runners(target)} take in hours and cost, and what limits them: their clocks were not measured."
         command = run_again(data, "real", ["execution=real"])
         yield Unknown(text=f"{text} That needs {target + 1} CPUs." if command else text, command=command)

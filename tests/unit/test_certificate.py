@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import analysis
 from study.designs.holdup.certificate.making import Certificate, make_certificate, verify
 from study.designs.holdup.certificate.record_rules import broken_rules
 from study.designs.holdup.certificate.verdict import LEVEL
@@ -31,6 +32,8 @@ from study.records.records import (
     TrialStarted,
     read_lines,
 )
+from study.records.request import TrialRequest
+from study.space.parameters import Value
 from study.space.spec import StudySpec
 from tests import holdup
 
@@ -135,8 +138,46 @@ def test_the_verdict_rests_on_the_arms(records: list[Record], certificate: Certi
     assert checks["steps_saved@6"].value.value == pytest.approx(2000 / 1200)
     assert certificate.verdict.sentence == "holds up (learning); clock not measured"
     assert set(checks) == {"score_kept@6", "solved@6", "score_kept@3", "solved@3", "steps_saved@6", "clock@6"}
-    assert certificate.comparisons.sentence == "better than every baseline"
+    confirmed = len(certificate.comparisons.rows)
+    assert certificate.comparisons.sentence == (
+        f"better than each baseline that was confirmed ({confirmed} confirmed of 4 that ran; chosen on 1 seed)"
+    )
     assert {row.baseline for row in certificate.comparisons.rows} >= {"naive_growth"}
+
+
+def test_a_study_that_is_given_up_at_half_judges_rule_2_alone_and_runs_nothing_more(tmp_path: Path) -> None:
+    def outcome(request: TrialRequest, rule: Mapping[str, Value]) -> float:
+        missed = request.stage == "confirm" and request.num_env_runners == 3 and request.seed % 2
+        return 400.0 if missed else holdup.outcome(request, rule) or 0.0
+
+    large = holdup.holdup_spec(holdup={**holdup.HOLDUP, "confirm": {"num_seeds": 20, "num_seeds_others": 10}})
+    written = holdup.study_records(large, outcome)
+    given_up = make_certificate(holdup.write_study(tmp_path / "lost", large, written))
+    assert {check.name: check.passed for check in given_up.verdict.checks if check.passed is not None} == {
+        "solved@3": False
+    }
+    assert "| at least 19 of 20 test seeds solved at 3 | 0.500 " in given_up.to_markdown()
+    assert given_up.trials["measure"]["n"] == 0
+    assert {arm.variant for arm in given_up.arms.values()} == {"study"}
+    assert not any(row.note for row in given_up.comparisons.rows)
+    given_up.write(StudyFolder(tmp_path / "lost"))
+    said = analysis.open(tmp_path / "lost").answer()
+    assert "It misses 1 of 5 rules; 4 were not judged" in said.sentence
+    assert "Broken: at least 19 of 20 test seeds solved at 3, and 5 of 10 were." in said.facts
+
+
+def test_a_baseline_that_stopped_early_is_marked(tmp_path: Path) -> None:
+    large = holdup.holdup_spec(holdup={**holdup.HOLDUP, "confirm": {"num_seeds": 20, "num_seeds_others": 10}})
+    folder = holdup.write_study(tmp_path / "stopped", large, holdup.study_records(large))
+    made = make_certificate(folder)
+    # naive_growth scores as badly, and runs on: with evaluations as far apart nobody saw that it takes more steps.
+    counts = {row.baseline: made.arms[f"{row.baseline}@6"].n for row in made.comparisons.rows}
+    assert counts.pop("naive_growth") == 10
+    assert set(counts.values()) == {5}
+    assert {row.baseline for row in made.comparisons.rows if row.note} == set(counts)
+    for name in counts:
+        assert f"| {name} (stopped early because clearly worse: the difference is overstated) |" in made.to_markdown()
+    assert any("its difference from the winner is overstated" in note for note in made.notes)
 
 
 def test_optimism_is_what_the_choice_promised_less_what_was_confirmed(

@@ -12,6 +12,7 @@ from scipy import stats
 from study.designs.holdup.certificate.verdict import (
     LEAST_MEASURED,
     LEVEL,
+    STOPPED_EARLY,
     Arm,
     Arms,
     Check,
@@ -24,8 +25,9 @@ from study.designs.holdup.certificate.verdict import (
     num_solved_needed,
 )
 from study.errors import AnalysisError
+from tests.benchmarks.confirmation import SCALES, simulated, version_4
 
-PAGE = Path(__file__).parents[2] / "study/designs/holdup/README.md"
+PAGE = Path(__file__).parents[2] / "study/designs/holdup/evidence.md"
 
 TARGET, SMALL, UNSEEN, BUDGET = 46, 10, (23, 64), 500_000
 LAWS = {"target": TARGET, "tolerance": 0.05, "solved_share": 0.95, "env_steps": BUDGET}
@@ -56,7 +58,8 @@ def verdict(winner, small, *, naive=None, unseen=UNSEEN, **laws) -> Verdict:
         winner if isinstance(winner, dict) else {TARGET: winner} | {scale: moved(winner, scale) for scale in unseen}
     )
     arms = Arms(winner=winners, references=small if isinstance(small, tuple) else (small,), naive_growth=naive)
-    return judge(arms, **{**LAWS, **laws})
+    num_seeds = min(len(each.runs) for each in winners.values())
+    return judge(arms, **{**LAWS, "num_seeds": num_seeds, **laws})
 
 
 def moved(one, scale):
@@ -120,13 +123,42 @@ def test_the_first_half_decides_what_is_clear_and_gives_up_what_cannot_be_kept_a
         winner = arm(scores, solved=[True] * (len(scores) - missed) + [False] * missed)
         naive = arm([1.0] * 5, name="naive_growth", steps=400_000.0)
         arms = Arms(winner={TARGET: winner}, references=(arm(GOOD[:10], SMALL),), naive_growth=naive)
-        half = halfway(arms, num_seeds=20, **LAWS)
+        half = halfway(arms, num_seeds=20, rng=np.random.default_rng(0), **LAWS)
         return half.lost, half.references, half.naive_growth
 
     assert found(GOOD[:10]) == (False, True, True)
     assert found([0.9, 1.1] * 5) == (False, False, True)  # too wide at 99.9 %
     assert found(GOOD[:10], missed=1)[0] is False
     assert found(GOOD[:10], missed=2)[0] is True  # 19 of 20 can no more be solved
+
+
+def test_of_a_study_that_stopped_at_half_only_what_cannot_be_kept_any_more_is_broken():
+    def half(missed):
+        return arm(GOOD[:10], solved=[True] * (10 - missed) + [False] * missed)
+
+    winners = {TARGET: half(1), 23: moved(half(2), 23), 64: moved(half(0), 64)}
+    judged = verdict(winners, arm([2.0] * 10, SMALL), naive=arm([1.0] * 5, name="naive_growth"), num_seeds=20)
+    assert {each.name: each.passed for each in judged.checks if each.passed is not None} == {"solved@23": False}
+    assert check(judged, "solved@23").note == "2 of the first 10 missed"
+    assert check(judged, "solved@46").law == "at least 19 of 20 test seeds solved at 46"
+    assert all(each.note.startswith("stopped at half") for each in judged.checks if each.passed is None)
+    assert (judged.sentence, judged.clock) == ("does not hold up", None)
+
+
+def test_naive_growth_stops_by_an_exact_test_of_its_earliest_times():
+    def stops(naive_steps, before=None):
+        runs = [replace(arm([1.0], steps=steps).runs[0], seed=seed) for seed, steps in enumerate(naive_steps)]
+        runs = [replace(run, env_steps_before_target=before) for run in runs]
+        naive = Arm(name="naive_growth", scale=TARGET, runs=tuple(runs))
+        winner = arm(GOOD[:10], steps=100_000.0)
+        arms = Arms(winner={TARGET: winner}, references=(arm(GOOD[:10], SMALL),), naive_growth=naive)
+        return halfway(arms, num_seeds=20, rng=np.random.default_rng(0), **LAWS).naive_growth
+
+    later = [200_000.0, 210_000.0, 220_000.0, 230_000.0, 240_000.0]
+    assert stops(later)  # p = 1 / 3003
+    assert not stops([*later[:4], 100_000.0])  # p = 11 / 3003
+    assert stops(later[:4])  # p = 1 / 1001
+    assert not stops(later, before=100_000.0)  # nobody saw that they were later
 
 
 def test_every_unseen_scale_must_hold():
@@ -316,24 +348,17 @@ def test_the_rule_on_solved_seeds_lets_this_many_settings_pass_that_miss_in_a_te
     assert stats.binom.cdf(missed, num_seeds, 0.1) ** num_scales == pytest.approx(expected, abs=0.001)
 
 
-LET_PASS = {(20, 3): (0.06, 0.00), (20, 1): (0.40, 0.11), (5, 3): (0.12, 0.13), (5, 1): (0.45, 0.45)}
+LET_PASS = {(20, 3): (0.06, 0.00), (20, 1): (0.37, 0.13), (5, 3): (0.06, 0.07), (5, 1): (0.37, 0.38)}
 """Test seeds, scales -> share of studies in which a setting passes all rules of learning though a tenth of its runs
 miss the target (first number) or fail (second one); standard deviation between runs 0.03. As the
-protocol's page says."""
+page on the evidence says."""
 
 
 def share_let_pass(num_seeds, num_scales, *, misses, fails, studies):
-    rng = np.random.default_rng([num_seeds, num_scales, round(100 * misses)])
-    passed = 0
-    for _ in range(studies):
-        winners = {}
-        for scale in (TARGET, *UNSEEN)[:num_scales]:
-            scores = seeds_of(rng, num_seeds, fails=fails, loss=0, sd=0.03)
-            reached = rng.random(num_seeds) >= misses
-            solved = [score is not None and bool(hit) for score, hit in zip(scores, reached, strict=True)]
-            winners[scale] = arm(scores, scale, solved=solved)
-        passed += verdict(winners, arm(seeds_of(rng, num_seeds, fails=0, loss=0, sd=0.03), SMALL)).learning
-    return passed / studies
+    seed = num_seeds, num_scales, round(100 * misses)
+    case = {"seeds": num_seeds, "scales": SCALES[:num_scales], "misses": misses, "fails": fails}
+    ((held, _),) = simulated(0.03, (version_4,), studies, seed=seed, **case)
+    return held / studies
 
 
 @pytest.mark.minutes
@@ -373,8 +398,11 @@ def test_the_comparison_is_corrected_and_says_what_it_does_not_show():
     assert found.sentence == "better than worse; not shown to be better than like"
     assert not found.better_than_every
     assert found.rows[1].p_adjusted == pytest.approx(2 * found.rows[1].p_value)
-    assert compare(arm(GOOD), [worse], rng=rng).sentence == "better than every baseline"
-    assert compare(arm(GOOD), [like], rng=rng).sentence == "not shown to be better than any baseline"
+    chosen = {"screening": "1 confirmed of 4 that ran; chosen on 2 seeds", "stopped": ["worse"]}
+    best = compare(arm(GOOD), [worse], rng=rng, **chosen)
+    assert best.sentence == f"better than each baseline that was confirmed ({chosen['screening']})"
+    assert (best.rows[0].note, found.rows[1].note) == (STOPPED_EARLY, "")
+    assert compare(arm(GOOD), [like], rng=rng).sentence == "not shown to be better than any baseline that was confirmed"
     assert compare(arm(GOOD), [], rng=rng).sentence == "no baseline was run"
 
 
@@ -394,15 +422,10 @@ def seeds_of(rng, count, *, fails, loss, sd=0.05):
 
 
 def share_that_holds_up(*, fails, loss, studies, seed=0, sd=0.05):
-    rng = np.random.default_rng([seed, round(100 * fails), round(100 * loss)])
-    passed = 0
-    for _ in range(studies):
-        winners = {}
-        for scale in (TARGET, *UNSEEN):
-            scores = seeds_of(rng, 20, fails=fails, loss=loss, sd=sd)
-            winners[scale] = arm(scores, scale, solved=[score is not None for score in scores])
-        passed += verdict(winners, arm(seeds_of(rng, 20, fails=0, loss=0, sd=sd), SMALL)).learning
-    return passed / studies
+    """Return how often the confirmation of version 4 lets a setting pass, with its halves and two references."""
+    seeds = seed, round(100 * fails), round(100 * loss)
+    ((held, _),) = simulated(sd, (version_4,), studies, seed=seeds, fails=fails, loss=loss)
+    return held / studies
 
 
 def share_declared(*, gain, studies, permutations, seed=0):
@@ -417,7 +440,7 @@ def share_declared(*, gain, studies, permutations, seed=0):
     return counts / studies
 
 
-NOISE = {0.03: 1.0, 0.05: 0.81, 0.1: 0.2}
+NOISE = {0.03: 1.0, 0.05: 0.74, 0.1: 0.09}
 """Standard deviation between seeds -> share of sound settings that hold up, as the docstring of `judge` says."""
 LOSSES, FAILS = (0.0, 0.05, 0.1), (0.0, 0.02, 0.05, 0.1, 0.2)
 

@@ -10,7 +10,7 @@ from study.designs.holdup import selection
 from study.designs.holdup.baselines import BEST_SMALL, Setting, fixed_baselines, scaled_baselines
 from study.designs.holdup.calibration import cost_model
 from study.designs.holdup.evidence import Evidence, Outcome, Scores, mean
-from study.designs.holdup.phases import REPEATED, search_round
+from study.designs.holdup.phases import REPEATED, num_baseline_seeds, search_round
 from study.designs.search.worth import merit
 from study.records.ledger import TrialRow
 from study.records.request import TrialRequest
@@ -134,8 +134,7 @@ def baselines(known: Evidence) -> Outcome:
     best_small = selection.best(at_small, known.costs([small_scale]), 1)[0]
     requests: list[TrialRequest] = []
     reused: dict[str, list[int]] = {}
-    num_seeds = holdup.stress.num_seeds if known.protocol == 1 else holdup.race.blocks[0]
-    seeds = holdup.rank_seeds.seeds[:num_seeds]
+    seeds = holdup.rank_seeds.seeds[: num_baseline_seeds(holdup, known.protocol)]
     for seed, (name, setting) in itertools.product(seeds, rivals(known, winner, best_small).items()):
         if (trial := _run_already(known, setting, seed)) is None:
             requests.append(TrialRequest(stage="stress", num_env_runners=target, seed=seed, setting=setting, name=name))

@@ -91,9 +91,9 @@ def rest(known: Evidence) -> Outcome:
     """Ask for the second half of the arms that are not decided.
 
     Where rule 2 is broken already, nothing runs any more. Else the winner runs on at every judged scale: to refuse a
-    setting that loses one run of twenty takes all of them. The arms that it is compared with stop where their rule is
-    kept at `LEVEL_HALF`: the references at the small scale where the score is kept at every scale, naive growth where
-    steps are saved, another baseline where the winner is better.
+    setting that loses one run of twenty takes all of them. The arms that it is compared with stop where all that they
+    are there for is shown at `LEVEL_HALF`: the references at the small scale where the score is kept at every scale, a
+    baseline where the winner's score is better, naive growth where steps are saved besides.
     """
     holdup, (winner, best_small) = known.holdup, _chosen_digests(known)
     target, small = holdup.target_scale, holdup.small_scale
@@ -109,14 +109,14 @@ def rest(known: Evidence) -> Outcome:
         tolerance=holdup.tolerance,
         solved_share=holdup.solved_share,
         env_steps=known.spec.budget.env_steps,
+        rng=np.random.default_rng([known.spec.search.sampler_seed, 4]),
     )
     if half.lost:
         return Outcome(kept=[winner], evidence={"lost": True, "stopped": sorted(f"{n}@{scale}" for n, scale in found)})
-    others = [arm for name, arm in baselines.items() if name != "naive_growth"]
     rng = np.random.default_rng([known.spec.search.sampler_seed, 3])
-    compared = compare(judged[target], others, rng=rng, level=LEVEL_HALF)
+    compared = compare(judged[target], list(baselines.values()), rng=rng, level=LEVEL_HALF)
     stopped = {(row.baseline, target) for row in compared.rows if row.better}
-    stopped |= {("naive_growth", target)} if half.naive_growth else set()
+    stopped -= set() if half.naive_growth else {("naive_growth", target)}
     stopped |= {(arm.name, small) for arm in references} if half.references else set()
     settings = {arm.name: _setting_of(known, arm.name) for arm in baselines.values()}
     arms = [arm for arm in _arms(known, winner, best_small, settings) if (arm[0], arm[2]) not in stopped]
@@ -187,10 +187,15 @@ def _chosen(known: Evidence) -> tuple[Setting, Setting]:
     return known.settings[winner], known.settings[best_small]
 
 
+def _lost(known: Evidence) -> bool:
+    """Return whether the confirmation stopped at half, since rule 2 cannot be kept any more."""
+    return any(each.evidence.get("lost") for each in known.decisions)
+
+
 def stock(known: Evidence) -> Outcome:
     """Ask for the winner under RLlib's own runner and learner; for nothing where its verdict is lost."""
     holdup, (winner, _) = known.holdup, _chosen(known)
-    if known.decisions[-1].evidence.get("lost"):
+    if _lost(known):
         return Outcome()
     requests = [
         TrialRequest(
@@ -207,9 +212,14 @@ def stock(known: Evidence) -> Outcome:
 
 
 def measure(known: Evidence) -> Outcome:
-    """Ask for blocks of short real trials: batch fixed, batch per runner fixed, the same CPUs for more trials."""
+    """Ask for blocks of short real trials: batch fixed, batch per runner fixed, the same CPUs for more trials.
+
+    For nothing where the verdict is lost.
+    """
     holdup, sizes = known.holdup, known.holdup.measure
     assert sizes is not None  # the phase exists
+    if _lost(known):
+        return Outcome()
     winner, best_small = _chosen(known)
     strong, reference = (_of_one_batch(setting, holdup.target_scale) for setting in (winner, best_small))
     weak = _of_one_share(strong, holdup.target_scale)

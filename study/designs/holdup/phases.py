@@ -82,7 +82,7 @@ def expected_trials(spec: StudySpec) -> dict[tuple[Stage, int, Variant], int]:
         run_already = min(seeds, sum(holdup.race.blocks)) if scale == target else 0
         count["stress", scale, "study"] += finalists * (seeds - run_already)
     count["stress", small, "study"] += finalists * seeds
-    count["stress", target, "study"] += (len(holdup.baselines) + _NUM_SCALED) * holdup.race.blocks[0]
+    count["stress", target, "study"] += (len(holdup.baselines) + _NUM_SCALED) * num_baseline_seeds(holdup)
     for scale in (target, small, *holdup.unseen_scales):
         count["confirm", scale, "study"] += sizes.num_seeds
     count["confirm", small, "study"] += sizes.num_seeds
@@ -124,6 +124,11 @@ def fewest_searched(holdup: HoldUpSpec) -> int:
         large += holdup.role_of(settings) != "small"
         settings += 1
     return settings
+
+
+def num_baseline_seeds(holdup: HoldUpSpec, protocol: int = PROTOCOL) -> int:
+    """Return how many rank seeds each baseline runs on, by which those are chosen that are confirmed."""
+    return holdup.stress.num_seeds if protocol == 1 else holdup.race.blocks[0]
 
 
 def first_half(num_seeds: int) -> int:

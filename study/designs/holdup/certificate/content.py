@@ -132,6 +132,9 @@ class Certificate:
         """Return JSON values; the open ends of intervals are null."""
         content: dict[str, Any] = plain(self)
         content["verdict"]["checks"] = {check["name"]: check for check in content["verdict"]["checks"]}
+        for row in content["comparisons"]["rows"]:
+            if not row["note"]:
+                del row["note"]
         content["comparisons"]["rows"] = {row["baseline"]: row for row in content["comparisons"]["rows"]}
         for name, diagnosis in self.diagnosis.items():
             content["diagnosis"][name]["labels"] = list(diagnosis.labels)

@@ -24,11 +24,12 @@ from study.designs.holdup.certificate.content import (
     Session,
 )
 from study.designs.holdup.certificate.diagnosis import TrialHistory, diagnose, histories
-from study.designs.holdup.certificate.notes import notes
+from study.designs.holdup.certificate.notes import half_decided, notes
 from study.designs.holdup.certificate.verdict import (
     LEAST_MEASURED,
     LEVEL,
     LEVEL_1,
+    LEVEL_HALF,
     Arm,
     Arms,
     Run,
@@ -40,6 +41,7 @@ from study.designs.holdup.certificate.verdict import (
     num_solved_needed,
 )
 from study.designs.holdup.evidence import run_of
+from study.designs.holdup.phases import num_baseline_seeds
 from study.errors import RecordError
 from study.records.folder import StudyIdentity
 from study.records.ledger import TrialRow, fold
@@ -50,6 +52,7 @@ from study.space.settings import fitted
 from study.space.spec import StudySpec
 from study.space.variants import STAGES
 from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
+from study.text import count
 
 FORMAT = 3
 """Version of the certificate's content. From 2 on the intervals of times to the target hold the time between
@@ -87,8 +90,15 @@ class Maker:
         target, small = holdup.target_scale, holdup.small_scale
         verdict, cpu_hours = self._verdict(), self._cpu_hours()
         openings = [line.record for line in self._lines if isinstance(line.record, StudyOpened)]
+        baselines, lost = self._baselines(), half_decided(ledger).get("lost", False)
+        short = [arm.name for arm in baselines if len(arm.runs) < holdup.confirm.num_seeds_others]
         comparisons = compare(
-            self._arms[WINNER, target], self._baselines(), rng=self._rng("comparisons"), level=self._level
+            self._arms[WINNER, target],
+            baselines,
+            rng=self._rng("comparisons"),
+            level=LEVEL_HALF if lost else self._level,
+            stopped=() if lost else short,
+            screening=self._screening(),
         )
         return Certificate(
             format=FORMAT,
@@ -117,7 +127,7 @@ class Maker:
             optimism=self._optimism(),
             cpu_hours=cpu_hours,
             trials=self._trials(),
-            clock_measured=verdict.clock is not None,
+            clock_measured=verdict.clock_measured,
             diagnosis={
                 f"{name}@{scale}": diagnose(trials, spec)
                 for (name, scale), trials in self._groups.items()
@@ -169,6 +179,7 @@ class Maker:
             tolerance=holdup.tolerance,
             solved_share=holdup.solved_share,
             env_steps=self._spec.budget.env_steps,
+            num_seeds=holdup.confirm.num_seeds,
             least_measured=LEAST_MEASURED if self._protocol > 1 else 2,
             level=self._level,
         )
@@ -188,6 +199,14 @@ class Maker:
             for (name, scale), arm in self._arms.items()
             if scale == self._holdup.target_scale and name not in others
         ]
+
+    def _screening(self) -> str:
+        """Return how the baselines were chosen that were confirmed; empty for version 1, whose page stays as it is."""
+        if self._protocol == 1:
+            return ""
+        means = next(each.evidence["baselines"] for each in self._ledger.decisions if "baselines" in each.evidence)
+        seeds = count(num_baseline_seeds(self._holdup, self._protocol), "seed")
+        return f"{len(self._baselines())} confirmed of {len(means)} that ran; chosen on {seeds}"
 
     def _solves(self, name: str, scale: int) -> bool:
         arm = self._arms[name, scale]

@@ -41,14 +41,14 @@ def notes(
         f"{count} seeds without a failure still allow failures in up to {1 - most:.0%} of runs (95 %): rare ones "
         "cannot be excluded."
     )
-    halfway = _halfway(ledger)
+    halfway = half_decided(ledger)
     judged = [scale for name, scale in arms if name == WINNER and scale != small]
     runs = [trial.row for scale in judged for trial in arms[WINNER, scale]]
     if halfway.get("lost") is False and not any(row.status == "failed" for row in runs):
         most = 1 - rate_interval(len(runs), len(runs)).low
         yield (
             f"None of the winner's {len(runs)} runs at {listed(judged)} runners failed: if runs fail equally often at "
-            f"all of them, at most {most:.1%} do (95 %)."
+            f"all of them, at most {most:.1%} do (95 %, two-sided)."
         )
     best = arms.get((BEST_SMALL, small))
     if best is None:
@@ -73,7 +73,7 @@ def notes(
     yield from _of_the_course(spec, ledger, openings, cpu_hours)
     if holdup_of(spec).measure is None:
         yield "The space has no `measure` stage: there are no trials for the clock alone."
-    if verdict.clock is None:
+    if not verdict.clock_measured:
         yield "No time to target was measured: nothing here says that more runners get there sooner."
     yield (
         "Environment steps and wall clock answer different questions; the table of evaluations is at equal "
@@ -97,19 +97,27 @@ def _of_the_course(
             "plays: intervals over runs hold the spread between runs and between episodes."
         )
         yield (
-            f"The confirmation ran in two halves. Bounds of the verdict have the level {LEVEL:.1%}, those that stop an "
-            f"arm after its first half {LEVEL_HALF:.1%}: both errors together are at most 5 %, whenever arms stop. "
+            f"The confirmation ran in two halves. Bounds of the verdict have the level {LEVEL:.1%}, what stops an arm "
+            f"after its first half {LEVEL_HALF:.1%}: for rules 1 and 3 both errors together are at most 5 %. At half "
+            "rule 3 is judged by a permutation test, which has its level exactly, rule 1 by Welch's bound, which has "
+            "it for normal scores; at the end rule 3 rests on a bootstrap, whose level is approximate. "
             "Intervals of single arms are of the runs that there are, at 95 %."
         )
     for each in ledger.decisions:
         for name, trials in each.evidence.get(REUSED, {}).items():
             numbers = ", ".join(map(str, trials))
             yield f"`{name}` was not run again on {len(trials)} seeds: trials {numbers} ran the same before."
-    halfway = _halfway(ledger)
+    halfway = half_decided(ledger)
     if halfway.get("lost"):
-        yield "No arm ran on after the first half: too many runs of the winner missed the target to keep rule 2."
+        yield (
+            "No arm ran on after the first half: too many runs of the winner missed the target to keep rule 2. The "
+            f"rest is not judged where more runs could change it, and baselines are compared at {LEVEL_HALF:.1%}."
+        )
     elif halfway.get("stopped"):
-        yield f"Decided after the first half, and not run on: {', '.join(halfway['stopped'])}."
+        yield (
+            f"Decided after the first half, and not run on: {', '.join(halfway['stopped'])}. A baseline stops early "
+            "because it is clearly worse: its difference from the winner is overstated."
+        )
     commits = [
         f"{(git.get('commit') or 'unknown')[:12]}{' with changes' if git.get('dirty') else ''}"
         for opened in openings
@@ -127,6 +135,6 @@ def _of_the_course(
             yield f"{len(each.cancelled)} trials of `{each.phase}` were not run: {reason}."
 
 
-def _halfway(ledger: Ledger) -> Mapping[str, Any]:
+def half_decided(ledger: Ledger) -> Mapping[str, Any]:
     """Return the evidence of the decision after the first half of the confirmation; empty where there was none."""
     return next((each.evidence for each in ledger.decisions if "stopped" in each.evidence), {})

@@ -46,7 +46,12 @@ def _checks(content: Content) -> Iterator[str]:
     yield f"Against the baselines: {content['comparisons']['sentence']}."
     yield ""
     rows = [
-        [row["baseline"], _estimate(row["difference"], 3), _p(row["p_value"]), _p(row["p_adjusted"])]
+        [
+            f"{row['baseline']} ({row['note']})" if row.get("note") else row["baseline"],
+            _estimate(row["difference"], 3),
+            _p(row["p_value"]),
+            _p(row["p_adjusted"]),
+        ]
         for row in content["comparisons"]["rows"].values()
     ]
     if rows:
