@@ -18,8 +18,8 @@ DIGITS = 7
 """Significant digits of the shortest form of training iterations: the learner's single-precision numbers are whole."""
 _WHERE_KIND_IS = 200
 """Bytes at the beginning of a line within which its kind stands."""
-_FOLDERS = re.compile(r"(?:[A-Za-z]:)?(?:/[^/\s=]+)*/(?=[^/\s=]*$)")
-"""The folders of a path at the end of a word."""
+_FOLDERS = re.compile(r"[^\s=:]*/")
+"""The folders of a path. All of them: taken away twice, they must leave what they leave when taken away once."""
 EMPTY = ""
 """Head of a chain without lines."""
 

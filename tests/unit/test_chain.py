@@ -4,11 +4,14 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import orjson
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from study.designs.holdup.certificate.making import make_certificate, verify
 from study.errors import RecordError
-from study.records.chain import following, heads
+from study.records.chain import following, heads, published_as
 from study.records.folder import StudyFolder
 from study.records.log import RecordLog
 from study.records.packing import pack
@@ -35,6 +38,17 @@ def test_a_packed_copy_has_the_heads_of_its_study(study: StudyFolder, tmp_path: 
     assert list(heads(packed.records)) == list(heads(study.records))
     assert pack(packed, tmp_path / "again", digits=digits).packed_records.exists()
     assert list(heads(tmp_path / "again" / "records.jsonl.xz")) == list(heads(study.records))
+
+
+@given(st.text(alphabet="a/:=. ", max_size=20).map("sqlite:///{}".format) | st.text(alphabet="a/:=. ", max_size=20))
+@example("sqlite:////somewhere/m.db")
+@example("sqlite:///m.db")
+@example("--out=../studies/x")
+def test_folders_taken_away_twice_leave_what_they_leave_taken_away_once(word: str) -> None:
+    opened = orjson.dumps({"kind": "study_opened", "provenance": {"command": [word]}})
+    once = published_as(opened, seq=None, digits=None)
+    assert published_as(once, seq=None, digits=None) == once
+    assert "/" not in once.decode()
 
 
 def test_every_change_of_a_line_changes_all_later_heads(study: StudyFolder) -> None:
