@@ -23,7 +23,7 @@ between runs, between episodes, and of a run on an episode."""
 EPISODE_OF_BOTH = 18.5
 """Share of `EPISODE` that both arms have in common: an episode that is hard for one is hard for the other."""
 COVERAGE = {("shared", "arm"): 0.67, ("own", "arm"): 0.95, ("shared", "difference"): 0.89, ("own", "difference"): 0.95}
-"""Share of 95 % intervals over runs that hold the truth; the page of the protocol has them."""
+"""Share of 95 % intervals over runs that hold the truth; `evidence.md` of the protocol has them."""
 ERROR = {"shared": 1.12, "own": 0.96}
 """Standard error of the difference of the two arms, in units of the return."""
 

@@ -4,7 +4,7 @@ Two mechanisms hold most of them. The protocol takes every decision again on the
 is compared with the request of the decision that asks for it (`trial_rules`). So no seed, setting,
 scale or budget can be another one than the protocol asked for, and no figure another one than its records lead to.
 
-Records that were rewritten consistently keep all of these rules. What helps against that is in the README of
+Records that were rewritten consistently keep all of these rules. What helps against that is in `evidence.md` of
 `study.designs.holdup`: the digest of the records that was published before the first test seed, and training again.
 """
 
