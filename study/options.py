@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import re
-import shlex
 import shutil
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from study.adopted.loading import load_space, with_script
+from study.adopted.loading import load_space, with_script, words
 from study.console import say, terminal, write
 from study.errors import SpaceError
 from study.records.folder import NAME
@@ -217,11 +216,11 @@ def asked_script(
         SpaceError: It cannot be studied; says why.
     """
     from study.adopted.reading import SeveralConfigurationsError, read_script
-    from study.adopted.writing import Wanted, floor_of, space_text
+    from study.adopted.writing import floor_of, not_varied, space_text
 
     console = terminal(error=True)
-    _say_that_it_runs(config)
-    given, limit, scales = shlex.split(arguments), seconds(timeout, "--config-timeout"), _scales(runners)
+    given, limit, scales = words(arguments, "--config-args"), seconds(timeout, "--config-timeout"), _scales(runners)
+    say_that_it_runs(config)
 
     def read(name: str) -> "Reading":
         return read_script(name, args=given, timeout_s=limit, episodes=episodes, where="--config")
@@ -242,18 +241,24 @@ def asked_script(
         say(console, f"Its own parts: {parts}.")
     if reading.starts_ray:
         say(console, "Its `ray.init` was skipped: a study starts a Ray of its own, or joins that of --address.")
+    if variables := ", ".join(reading.adopted.variables):
+        say(console, f"It sets {variables} in its environment: so do the trials.")
+    for remark in not_varied(facts):
+        say(console, remark)
     floor = floor_of(reading.returns, num_cut=reading.num_cut) if reading.returns else None
     if reading.unplayed:
         say(console, f"No floor is measured: a random policy cannot play there ({reading.unplayed}).")
-    wanted = Wanted(config=config, args=arguments, runners=scales, trials=trials, floor=floor)
-    return space_text(facts, reading.searched, wanted)
+    return space_text(
+        facts, reading.searched, config=config, args=arguments, runners=scales, trials=trials, floor=floor
+    )
 
 
 _SAID: set[str] = set()
 """Scripts of which this command has said that it runs them."""
 
 
-def _say_that_it_runs(script: str) -> None:
+def say_that_it_runs(script: str) -> None:
+    """Say once that the code of a script runs now."""
     if script not in _SAID:
         _SAID.add(script)
         text = f"Running the code of {script} in a process of its own, up to where it would train. No Ray starts."
@@ -300,7 +305,7 @@ def load(
     """
     source = read_space(space, overrides=given or [])
     if isinstance(script := source.content.get("config"), str):
-        _say_that_it_runs(script)
+        say_that_it_runs(script)
         if timeout is not None:  # read here, within this limit; what is read is not run again
             with_script(source, timeout_s=seconds(timeout, "--config-timeout"))
     return load_space(space, overrides=all_overrides(space, given, replicate, trials))

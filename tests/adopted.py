@@ -13,14 +13,15 @@ import os, sys
 from study.adopted import finding
 print("ready", flush=True)
 for line in sys.stdin:
-    place = line.strip()
+    place, folder = line.strip().split("\t")
     pid = os.fork()
     if pid == 0:
         os.setsid()
         output = os.open(os.path.join(place, "output.txt"), os.O_WRONLY | os.O_CREAT)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        sys.path[0] = os.getcwd()
+        os.chdir(folder)
+        sys.path[0] = folder
         finding.main(place)
     _, status = os.waitpid(pid, 0)
     print(os.waitstatus_to_exitcode(status), flush=True)
@@ -37,7 +38,7 @@ def forked_readings() -> Iterator[None]:
         assert server.stdout.readline() == "ready\n"
 
         def run(place: Path, timeout_s: float) -> int:
-            server.stdin.write(f"{place}\n")  # type: ignore[union-attr]
+            server.stdin.write(f"{place}\t{Path.cwd()}\n")  # type: ignore[union-attr]
             server.stdin.flush()  # type: ignore[union-attr]
             return int(server.stdout.readline())  # type: ignore[union-attr]
 

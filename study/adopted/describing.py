@@ -5,12 +5,12 @@ Own parts are what differs from the default configuration of RLlib's algorithm t
 
 import hashlib
 import inspect
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.registry import ALGORITHMS_CLASS_TO_NAME
@@ -18,9 +18,10 @@ from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
+from study.errors import Fault
 from study.seams.rllib import option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
-from study.space.script import OwnPart, Refusal, ScriptFacts, ScriptSource
+from study.space.script import OwnPart, ScriptFacts, ScriptSource
 from study.trial.adopted import learner_obstacle, runner_obstacle
 
 OFFLINE = ("BC", "CQL", "IQL", "MARWIL")
@@ -37,14 +38,8 @@ _OTHER = {
     "torch_lr_scheduler_classes": "learning-rate schedulers of torch",
     "torch_grad_scaler_class": "a gradient scaler",
 }
-_EVALUATION = (
-    "evaluation_interval",
-    "evaluation_duration",
-    "evaluation_duration_unit",
-    "evaluation_num_env_runners",
-    "evaluation_config",
-    "custom_evaluation_function",
-)
+OF_TUNE = {"train_batch_size_per_learner": "train_batch_size", "lambda_": "lambda"}
+"""Setting of RLlib that Tune may choose -> our parameter, where the names differ."""
 
 
 def facts_of(
@@ -53,20 +48,21 @@ def facts_of(
     source: Path,
     found_as: str,
     stop: Mapping[str, Any],
+    searched: Iterable[str] = (),
     spaces: tuple[Any, Any] = (None, None),
 ) -> ScriptFacts:
-    """Return what is known of a configuration.
+    """Return what is known of a configuration that has no `refusals`: the same whenever the script is read.
 
     Args:
         config: As the script made it.
         source: The script's file.
         found_as: How the configuration was found, for people.
         stop: The script's stop criteria.
+        searched: Settings for which the script lets Tune choose.
         spaces: Those of observations and of actions; None where there are several agents, or nobody knows.
     """
     algorithm, base = _algorithm(config)
-    refusals = list(_refusals(config, base))
-    values, schedules = ({}, []) if refusals else _values(config)
+    values, schedules = _values(config)
     return ScriptFacts(
         source=ScriptSource(file=source.name, sha256=hashlib.sha256(source.read_bytes()).hexdigest()),
         found_as=found_as,
@@ -78,12 +74,12 @@ def facts_of(
         agents=sorted(map(str, config.policies)) if config.is_multi_agent else [],
         values=values,
         schedules=schedules,
-        own_parts=[] if refusals else list(_own_parts(config, algorithm, base)),
-        stop=_plain(dict(stop)),
-        evaluation=_plain(_evaluation(config)),
-        refusals=refusals,
-        runner_obstacle="" if refusals else _obstacle(runner_obstacle, config, spaces),
-        learner_obstacle="" if refusals else _obstacle(learner_obstacle, config, spaces),
+        searched=sorted(OF_TUNE.get(name, name) for name in searched),
+        num_learners=max(config.num_learners or 0, 1),
+        own_parts=list(_own_parts(config, algorithm, base)),
+        stop={str(name): plain(value) for name, value in stop.items()},
+        runner_obstacle=_obstacle(runner_obstacle, config, spaces),
+        learner_obstacle=_obstacle(learner_obstacle, config, spaces),
     )
 
 
@@ -106,10 +102,11 @@ def _algorithm(config: AlgorithmConfig) -> tuple[type, str]:
     return algorithm, next((name for name in known if name), "Algorithm")
 
 
-def _refusals(config: AlgorithmConfig, base: str) -> Iterator[Refusal]:
+def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
     """Yield why a configuration cannot be studied."""
+    _, base = _algorithm(config)
     if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
-        yield Refusal(
+        yield Fault(
             where="config",
             rule="must use RLlib's new API stack (RLModule, EnvRunner and ConnectorV2)",
             got="api_stack(enable_rl_module_and_learner="
@@ -121,28 +118,28 @@ def _refusals(config: AlgorithmConfig, base: str) -> Iterator[Refusal]:
     if config.framework_str != "torch":
         fix = "Remove the call of `framework`, or set torch."
         rule, got = "must use torch, the one framework of the new API stack", config.framework_str
-        yield Refusal(where="config", rule=rule, got=str(got), fix=fix, code="framework-not-torch")
+        yield Fault(where="config", rule=rule, got=str(got), fix=fix, code="framework-not-torch")
     if base in OFFLINE or config.is_offline:
         rule = "must sample from an environment: this study asks how training scales with environment runners"
         got = f"{base}, which learns from recorded data" if base in OFFLINE else f"recorded data, {config.input_}"
         fix = "Give a script that trains online, such as with PPO or SAC."
-        yield Refusal(where="config", rule=rule, got=got, fix=fix, code="offline-algorithm")
+        yield Fault(where="config", rule=rule, got=got, fix=fix, code="offline-algorithm")
     if base == "DreamerV3":
         rule = "must be an algorithm whose evaluation RLlib's environment runner can do"
         fix = "Give a script with another algorithm."
-        yield Refusal(where="config", rule=rule, got=base, fix=fix, code="unsupported-algorithm")
+        yield Fault(where="config", rule=rule, got=base, fix=fix, code="unsupported-algorithm")
     if config.env is None and base not in OFFLINE:
         fix = "Call `.environment(...)` in the script."
         if config.env_runner_cls is not None:
             fix = "A runner that gets its episodes from outside cannot be seeded or evaluated by a study."
         rule = "must name its environment"
-        yield Refusal(where="config", rule=rule, got="none", fix=fix, code="no-environment")
+        yield Fault(where="config", rule=rule, got="none", fix=fix, code="no-environment")
     elif config.env_runner_cls is not None:
         plain = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
         if not (inspect.isclass(config.env_runner_cls) and issubclass(config.env_runner_cls, plain)):
             rule = f"must sample with a runner derived from RLlib's {plain.__name__}: another cannot be measured"
             fix = f"Derive it from {plain.__name__}, or remove env_runner_cls."
-            yield Refusal(where="config", rule=rule, got=_name(config.env_runner_cls), fix=fix, code="foreign-runner")
+            yield Fault(where="config", rule=rule, got=_name(config.env_runner_cls), fix=fix, code="foreign-runner")
 
 
 def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
@@ -154,26 +151,24 @@ def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
         "train_batch_size": config.total_train_batch_size,
     }
     schedules = []
-    for name, parameter in PARAMETERS.items():
+    for name in PARAMETERS:
         if name in values or name == FRAGMENT or not hasattr(config, attribute(name)):
             continue
-        value = getattr(config, attribute(name))
-        if isinstance(value, (list, tuple)):
+        value = plain(getattr(config, attribute(name)))
+        if isinstance(value, list):
             schedules.append(name)
         elif value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
             values[name] = value if value is None or math.isfinite(value) else None
-        elif parameter.is_argument and isinstance(value, str):
-            continue
     if config.minibatch_size is not None:
         values["minibatch_size"] = config.minibatch_size * learners
-    if isinstance(config.rollout_fragment_length, int):
+    if config.rollout_fragment_length != "auto":
         values[FRAGMENT] = config.rollout_fragment_length
     if not getattr(config, "use_kl_loss", True):
         values["kl_coeff"] = 0.0
     if option(config, "torch_lr_scheduler_classes"):
         schedules.append("lr")
         values.pop("lr", None)
-    return {name: value for name, value in values.items() if not _is_overridden(config, name)}, schedules
+    return plain({name: value for name, value in values.items() if not _is_overridden(config, name)}), schedules
 
 
 def _is_overridden(config: AlgorithmConfig, name: str) -> bool:
@@ -252,11 +247,6 @@ def _callbacks(config: AlgorithmConfig, default: AlgorithmConfig) -> Iterator[st
                 yield f"{name.removeprefix('callbacks_')}: {_name(each)}"
 
 
-def _evaluation(config: AlgorithmConfig) -> dict[str, Any]:
-    default = AlgorithmConfig()
-    return {name: value for name in _EVALUATION if (value := getattr(config, name)) != getattr(default, name)}
-
-
 def _text(space: Any) -> str:
     return "" if space is None else " ".join(str(space).split())
 
@@ -280,12 +270,20 @@ def _name(thing: Any) -> str:
 
 
 def _few(values: Any) -> str:
-    return ", ".join(map(str, values)) if isinstance(values, (list, tuple, set)) else _name(values)
+    if callable(values):
+        return _name(values)
+    return ", ".join(sorted(map(str, values)) if isinstance(values, (set, frozenset)) else map(str, values))
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values as JSON has them; what has no JSON by its name."""
-    return json.loads(json.dumps(values, default=lambda value: getattr(value, "__name__", str(value)), skipkeys=True))  # type: ignore[no-any-return]
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it; what has no JSON by its name, which is the same at every reading."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else _name(value)
 
 
 def is_for_several(environment: Any) -> bool:

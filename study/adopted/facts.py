@@ -1,31 +1,44 @@
 """What reading a script gives: its configuration, pickled, and what is known of it. Imports no Ray."""
 
 import os
-from dataclasses import dataclass
-from pathlib import Path
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from study.cluster.shipping import OwnModule
 from study.space.script import ScriptFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """A script's configuration. Only a trial, or whoever plays a policy, unpickles it.
+    """A script's configuration, and what a process must have to run it as the script's own would.
 
     Attributes:
-        pickled: What `study.trial.adopted.pickled` returns for the `AlgorithmConfig`.
+        pickled: What `study.trial.adopted.pickled` returns for the `AlgorithmConfig`; only a trial, or whoever plays a
+            policy, unpickles it.
         facts: What is known of it.
-        folder: Where the script lies; what it imports from there travels to the nodes. None: an installed module.
-        imported: Top-level modules that the script has imported and that are not installed.
+        paths: Folders from which the script imports: its own, and what it has added to `sys.path`.
+        modules: What it has imported that is not installed; travels to the nodes of a joined cluster.
+        variables: Environment variables that the script sets, also by `ray.init`; None where it removes one.
     """
 
     pickled: bytes
     facts: ScriptFacts
-    folder: Path | None = None
-    imported: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    modules: tuple[OwnModule, ...] = ()
+    variables: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
-    def environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str | None]:
         """Environment variables of a process that runs the configuration, beside those that this one has."""
-        if self.folder is None:
-            return {}
-        return {"PYTHONPATH": os.pathsep.join(filter(None, [str(self.folder), os.environ.get("PYTHONPATH")]))}
+        path = os.pathsep.join(filter(None, [*self.paths, os.environ.get("PYTHONPATH")]))
+        return {**self.variables, **({"PYTHONPATH": path} if self.paths else {})}
+
+    def enter(self) -> None:
+        """Let this process import what the script imports, and give it the script's environment variables."""
+        sys.path[:0] = [path for path in self.paths if path not in sys.path]
+        for name, value in self.variables.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -20,16 +20,21 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gymnasium.envs.registration import registry as gymnasium_registry
+from gymnasium.vector import VectorEnv
 from ray import cloudpickle
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from study.adopted import describing
 from study.adopted.interception import Interception, Launch, Launched, UnreadableError, UsesRay, as_config, sampling
 from study.adopted.playing import make_environment, play_randomly
-from study.cluster.shipping import own_module_names
+from study.cluster.shipping import loaded_modules
 from study.errors import Fault
 from study.trial.adopted import pickled
 
+_OF_THE_STUDY = ("RAY_", "TUNE_", "PYTHONPATH")
+"""How environment variables begin that the study sets by itself."""
+_OF_A_LEARNER = ("train_batch_size_per_learner", "minibatch_size")
+"""Sizes that RLlib takes for one learner."""
 LOOKED_FOR = (
     "an AlgorithmConfig at module level, a function that returns one, run_rllib_example_script_experiment, "
     "tune.Tuner, tune.run, build_algo"
@@ -105,9 +110,10 @@ class _Search:
         self.request, self.place = request, place
         self.file = Path(request.target).resolve() if request.target.endswith(".py") else None
         self.module: types.ModuleType | None = None
-        known = set(gymnasium_registry)
         self.ran = Interception(self.file)
-        self._own_ids: Callable[[], set[str]] = lambda: set(gymnasium_registry) - known
+        self._known_ids, self._before = set(gymnasium_registry), dict(os.environ)
+        self._folder = str(self.file.parent if self.file else Path.cwd())
+        self._known_paths = {*sys.path, *_entries(self._before)} - {self._folder}
 
     def answer(self, found: Sequence[Launch]) -> dict[str, Any]:
         """Return the facts, or the choices, as JSON values; write the pickled configuration."""
@@ -115,14 +121,15 @@ class _Search:
             return {"choices": [_line(number, launch) for number, launch in enumerate(found, 1)]}
         launch = found[0]
         source = self.file or Path(str(inspect.getsourcefile(self.module or sys)))
-        plain = describing.facts_of(launch.config, source=source, found_as=launch.how, stop=launch.stop)
-        if plain.refusals:
-            return {"facts": plain.model_dump(mode="json")}
+        if faults := [asdict(fault) for fault in describing.refusals(launch.config)]:
+            return {"faults": faults}
         environments = self._environments(launch.config)
         content = self._pickled(launch.config, environments)
         (self.place / "config.pkl").write_bytes(content)
         environment, several = self._environment(launch.config, environments)
-        spaces = (None, None) if several else (environment.observation_space, environment.action_space)
+        of_one = "single_" if isinstance(environment, VectorEnv) else ""
+        names = (f"{of_one}observation_space", f"{of_one}action_space")
+        spaces = (None, None) if several else tuple(getattr(environment, name) for name in names)
         answer: dict[str, Any] = {}
         if self.request.episodes:
             answer["returns"] = self._played(environment)
@@ -131,15 +138,40 @@ class _Search:
             source=source,
             found_as=launch.how,
             stop=launch.stop,
+            searched=launch.searched,
             spaces=spaces,
         )
-        modules = own_module_names()
-        return answer | {
-            "facts": facts.model_dump(mode="json"),
-            "folder": str(source.parent) if modules or self.file else None,
-            "imported": list(modules),
-            "searched": {name: searched(domain) for name, domain in launch.searched.items()},
-            "starts_ray": self.ran.starts_ray,
+        return (
+            answer
+            | self._surroundings()
+            | {
+                "facts": facts.model_dump(mode="json"),
+                "searched": {
+                    describing.OF_TUNE.get(name, name): searched(
+                        domain, facts.num_learners if name in _OF_A_LEARNER else 1
+                    )
+                    for name, domain in launch.searched.items()
+                },
+                "starts_ray": self.ran.starts_ray,
+                "invalid": _invalid(launch.config),
+            }
+        )
+
+    def _surroundings(self) -> dict[str, Any]:
+        """Return what the script's process has beside the configuration: folders, modules, variables."""
+        given = {**os.environ, **self.ran.variables}
+        added = [str(Path(each).absolute()) for each in [*sys.path, *_entries(given)] if each not in self._known_paths]
+        paths = list(dict.fromkeys([*added, self._folder]))
+        beside = {Path(path).resolve() for path in paths}
+        modules = [each for each in loaded_modules() if each.paths[0].parent in beside or each.obstacle is None]
+        return {
+            "paths": paths,
+            "modules": [{"name": each.name, "paths": list(map(str, each.paths))} for each in modules],
+            "variables": {
+                name: given.get(name)
+                for name in sorted({*given, *self._before})
+                if given.get(name) != self._before.get(name) and not name.startswith(_OF_THE_STUDY)
+            },
         }
 
     # --- running the person's code -----------------------------------------------------------------------------------
@@ -202,7 +234,7 @@ class _Search:
 
     def _guard(self, run: Callable[[], Any]) -> Any:
         """Run the person's code; what it raises becomes a fault that names the line."""
-        messages = io.StringIO()
+        messages, before = io.StringIO(), len(self.ran.launches)
         refuse = argparse.ArgumentParser.error
 
         def error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
@@ -214,19 +246,29 @@ class _Search:
             return run()
         except Launched:
             return None
-        except UsesRay as problem:
-            raise MistakeError(
-                rule="must come to its training without a running Ray",
-                where=self._place(problem),
-                got="a call such as `ray.get`, `ray.put` or `.remote()`",
-                fix="Make that call in a callback, or write a function that returns the AlgorithmConfig and name it: "
-                "--config FILE:FUNCTION.",
-                code="script-uses-ray",
-            ) from problem
-        except SystemExit as problem:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:  # noqa: BLE001 (becomes a fault)
+            if len(self.ran.launches) == before and self.ran.unreadable is None:  # else it came to its training
+                self._blame(problem, messages.getvalue())
+            return None
+        finally:
+            argparse.ArgumentParser.error = refuse  # type: ignore[method-assign]
+
+    def _blame(self, problem: BaseException, said: str) -> None:
+        """Raise the fault of a script that ended before its training; nothing where it ended as it should.
+
+        Args:
+            problem: What it raised.
+            said: What its parser of arguments said.
+
+        Raises:
+            MistakeError: Says why.
+        """
+        if isinstance(problem, SystemExit):
             if problem.code in (0, None):
-                return None
-            if said := messages.getvalue():
+                return
+            if said:
                 raise MistakeError(
                     rule="must accept its arguments",
                     where=self._place(problem),
@@ -241,26 +283,30 @@ class _Search:
                 fix="Run the script by itself until it trains.",
                 code="script-exits",
             ) from problem
-        except ModuleNotFoundError as problem:
+        if isinstance(problem, UsesRay):
+            raise MistakeError(
+                rule="must come to its training without a running Ray",
+                where=self._place(problem),
+                got="a call such as `ray.get`, `ray.put` or `.remote()`",
+                fix="Make that call in a callback, or write a function that returns the AlgorithmConfig and name it: "
+                "--config FILE:FUNCTION.",
+                code="script-uses-ray",
+            ) from problem
+        if isinstance(problem, ModuleNotFoundError):
             raise MistakeError(
                 rule=f"needs the module '{problem.name}', which is not installed",
                 where=self._place(problem),
                 fix=f"Install it here and on every node, or correct the import of '{problem.name}'.",
                 code="script-needs-module",
             ) from problem
-        except KeyboardInterrupt:
-            raise
-        except BaseException as problem:
-            raise MistakeError(
-                rule="must come to its training",
-                where=self._place(problem),
-                got=f"{type(problem).__name__}: {problem}",
-                fix="Run the script by itself until it trains: "
-                f"python {' '.join([Path(self.request.target).name, *self.request.args])}",
-                code="script-raises",
-            ) from problem
-        finally:
-            argparse.ArgumentParser.error = refuse  # type: ignore[method-assign]
+        raise MistakeError(
+            rule="must come to its training",
+            where=self._place(problem),
+            got=f"{type(problem).__name__}: {problem}",
+            fix="Run the script by itself until it trains: "
+            f"python {' '.join([Path(self.request.target).name, *self.request.args])}",
+            code="script-raises",
+        ) from problem
 
     def _place(self, error: BaseException) -> str:
         """Return the last line of the script itself that an exception went through."""
@@ -346,7 +392,7 @@ class _Search:
         """Return what makes the environments that the script registered under a name, with Tune or with Gymnasium."""
         environments = dict(self.ran.environments)
         name = config.env
-        if isinstance(name, str) and name not in environments and name in self._own_ids():
+        if isinstance(name, str) and name not in environments and name in set(gymnasium_registry) - self._known_ids:
             environments[name] = _OfGymnasium(gymnasium_registry[name])
         return environments
 
@@ -399,6 +445,11 @@ class _Search:
         return made, several
 
 
+def _entries(variables: Mapping[str, str]) -> list[str]:
+    """Return the folders of `PYTHONPATH`."""
+    return [each for each in variables.get("PYTHONPATH", "").split(os.pathsep) if each]
+
+
 @dataclass(frozen=True, slots=True)
 class _OfGymnasium:
     """Makes an environment that the script registered with Gymnasium, wherever it is unpickled."""
@@ -432,17 +483,30 @@ def _line(number: int, launch: Launch) -> str:
     return f"{number}: {algorithm} on {describing.environment_name(launch.config.env)} ({place}{launch.how})"
 
 
-def searched(domain: Any) -> dict[str, Any]:
-    """Return what Tune would choose from, as a space writes it: `choices`, or `low`, `high` and `log`."""
-    if isinstance(domain, Mapping):
-        return {"choices": list(domain["grid_search"])}
-    if (categories := getattr(domain, "categories", None)) is not None:
-        return {"choices": list(categories)}
+def searched(domain: Any, times: int = 1) -> dict[str, Any]:
+    """Return what Tune would choose from, as a space writes it: `choices`, or `low`, `high` and `log`.
+
+    Args:
+        domain: What the script gives to Tune.
+        times: Factor of its sizes: how many learners have one each.
+    """
+    choices = domain["grid_search"] if isinstance(domain, Mapping) else getattr(domain, "categories", None)
+    if choices is not None:
+        return {"choices": [each * times if times > 1 else each for each in describing.plain(list(choices))]}
     is_whole = type(domain).__name__ == "Integer"
     kind = int if is_whole else float
     is_log, step = sampling(domain)
     high = domain.upper - 1 if is_whole and step is None else domain.upper  # Tune leaves the end of whole numbers out
-    return {"low": kind(domain.lower), "high": kind(high), **({"log": True} if is_log else {})}
+    return {"low": kind(domain.lower) * times, "high": kind(high) * times, **({"log": True} if is_log else {})}
+
+
+def _invalid(config: AlgorithmConfig) -> str:
+    """Return why RLlib would refuse to build a configuration as it is; empty where it would not."""
+    try:
+        config.copy(copy_frozen=False).validate()
+    except Exception as error:  # noqa: BLE001 (RLlib's checks, and those of a script's own configuration)
+        return _one_line(error)
+    return ""
 
 
 def _one_line(text: object) -> str:

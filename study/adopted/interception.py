@@ -4,14 +4,15 @@ Nothing of Ray starts: `ray.init` is skipped; `tune.Tuner`, `tune.run` and the c
 The first use of what they would return ends the script, by an exception that `except Exception` does not catch.
 """
 
+import dataclasses
 import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FunctionType, SimpleNamespace
+from types import FunctionType
 from typing import Any, NoReturn
 
 import ray
@@ -68,7 +69,7 @@ class UnreadableError(Exception):
 
 
 class Interception:
-    """What a script did: launches, registered environments, calls of `ray.init`."""
+    """What a script did: launches, registered environments, calls of `ray.init` and the variables of those."""
 
     def __init__(self, script: Path | None) -> None:
         """Patch Ray for the rest of this process.
@@ -79,6 +80,7 @@ class Interception:
         self.launches: list[Launch] = []
         self.environments: dict[str, Any] = {}
         self.starts_ray = False
+        self.variables: dict[str, str] = {}
         self.unreadable: UnreadableError | None = None
         self._script = script
         self._patch_ray()
@@ -88,9 +90,10 @@ class Interception:
     # --- Ray ------------------------------------------------------------------------------------------------------
 
     def _patch_ray(self) -> None:
-        def init(*_: Any, **__: Any) -> SimpleNamespace:
+        def init(*_: Any, **settings: Any) -> _Context:
             self.starts_ray = True
-            return SimpleNamespace(address_info={}, dashboard_url="", disconnect=_nothing)
+            self.variables |= (settings.get("runtime_env") or {}).get("env_vars") or {}
+            return _Context()
 
         def resources() -> dict[str, float]:
             return {"CPU": float(os.cpu_count() or 1)}
@@ -115,22 +118,27 @@ class Interception:
             register(name, env_creator)
 
         tune.register_env = registry.register_env = register_env
-        intercepted = self
 
         def construct(tuner: tune.Tuner, trainable: Any = None, **settings: Any) -> None:
             tuner_settings = settings.get("run_config")
             stop = getattr(tuner_settings, "stop", None)
-            intercepted._pending = (trainable, settings.get("param_space"), stop, "tune.Tuner")
-            intercepted._note_tune(run_functions=False)
+            if _is_algorithm(trainable):
+                self._note(settings.get("param_space"), "tune.Tuner", stop=stop, trainable=trainable)
+            else:  # its own function is called where Tune would start it
+                tuner.__dict__["of_the_script"] = (trainable, settings.get("param_space"))
 
-        def fit(_: tune.Tuner) -> NoReturn:
-            intercepted._note_tune(run_functions=True)
+        def fit(tuner: tune.Tuner) -> NoReturn:
+            if (own := vars(tuner).get("of_the_script")) is not None:
+                self._call(*own)
             raise Launched
 
         @functools.wraps(tune.run)
         def run(run_or_experiment: Any, *_: Any, **settings: Any) -> NoReturn:
-            self._pending = (run_or_experiment, settings.get("config"), settings.get("stop"), "tune.run")
-            self._note_tune(run_functions=True)
+            if _is_algorithm(run_or_experiment):
+                given, stop = settings.get("config"), settings.get("stop")
+                self._note(given, "tune.run", stop=stop, trainable=run_or_experiment)
+            else:
+                self._call(run_or_experiment, settings.get("config"))
             raise Launched
 
         def restore(*_: Any, **__: Any) -> NoReturn:
@@ -144,21 +152,6 @@ class Interception:
         tune.Tuner.__init__, tune.Tuner.fit, tune.Tuner.restore = construct, fit, restore
         tune.run = run
         setattr(sys.modules["ray.tune.tune"], "run", run)  # noqa: B010 (a module, whose attributes mypy does not know)
-
-    _pending: tuple[Any, Any, Any, str] | None = None
-    """Trainable, parameters, stop criteria and name of the last call of Tune that is not noted yet."""
-
-    def _note_tune(self, *, run_functions: bool) -> None:
-        """Note what Tune would train; a function of the script's own is called where Tune would start it."""
-        if self._pending is None:
-            return
-        trainable, parameters, stop, how = self._pending
-        if isinstance(trainable, str) or (inspect.isclass(trainable) and issubclass(trainable, Algorithm)):
-            self._pending = None
-            self._note(parameters if parameters is not None else {}, how, stop=stop, trainable=trainable)
-        elif run_functions:
-            self._pending = None
-            self._call(trainable, parameters)
 
     def _call(self, trainable: Any, parameters: Any) -> None:
         """Run a trainable of the script's own with its parameters, as Tune would."""
@@ -182,7 +175,7 @@ class Interception:
         def make(cls: type[Algorithm], *arguments: Any, **settings: Any) -> "NotBuilt":
             content = settings.get("config", arguments[0] if arguments else None)
             environment = settings.get("env", arguments[1] if len(arguments) > 1 else None)
-            self._note(content if content is not None else {}, "build_algo", trainable=cls, environment=environment)
+            self._note(content, "build_algo", trainable=cls, environment=environment)
             return NotBuilt()
 
         def restore(*_: Any, **__: Any) -> NoReturn:
@@ -202,7 +195,7 @@ class Interception:
         if any(frame.function == EXAMPLES for frame in inspect.stack(context=0)):
             how = EXAMPLES
         try:
-            config, searched = as_config(content, trainable)
+            config, searched = as_config({} if content is None else content, trainable)
         except UnreadableError as error:
             self.unreadable = error
             raise Launched from error
@@ -221,6 +214,24 @@ class Interception:
         return 0
 
 
+class _Context:
+    """What `ray.init` returns where no Ray starts."""
+
+    dashboard_url = ""
+
+    def __init__(self) -> None:
+        self.address_info: dict[str, Any] = {}
+
+    def __enter__(self) -> "_Context":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def disconnect(self) -> None:
+        """Do nothing: nothing is connected."""
+
+
 class NotBuilt:
     """Stands for an algorithm that was not built; its first use ends the script."""
 
@@ -231,6 +242,10 @@ class NotBuilt:
 
 def _nothing(*_: Any, **__: Any) -> None:
     return None
+
+
+def _is_algorithm(trainable: Any) -> bool:
+    return isinstance(trainable, str) or (inspect.isclass(trainable) and issubclass(trainable, Algorithm))
 
 
 def _function_of(trainable: Any) -> Callable[[Any], Any] | None:
@@ -261,6 +276,7 @@ def as_config(content: Any, trainable: Any = None) -> tuple[AlgorithmConfig, dic
         searched = _searched(vars(config))
         for name, domain in searched.items():
             setattr(config, name, _one_of(name, domain))
+        _refuse_nested(vars(config))
         return _of_class(config, trainable), {name.strip("_"): domain for name, domain in searched.items()}
     if not isinstance(content, Mapping):
         fix = "Give Tune an AlgorithmConfig or a dictionary."
@@ -270,6 +286,7 @@ def as_config(content: Any, trainable: Any = None) -> tuple[AlgorithmConfig, dic
     values = dict(content)
     searched = _searched(values)
     values.update({name: _one_of(name, domain) for name, domain in searched.items()})
+    _refuse_nested(values)
     default = _class_of(trainable).get_default_config()
     try:
         config = default.update_from_dict(values)
@@ -310,6 +327,32 @@ def _of_class(config: AlgorithmConfig, trainable: Any) -> AlgorithmConfig:
 def _searched(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings for which Tune would choose a value: name -> its description."""
     return {name: value for name, value in values.items() if _is_domain(value)}
+
+
+def _refuse_nested(values: Mapping[str, Any]) -> None:
+    """Refuse what Tune would choose inside of a setting, such as `env_config`: a trial would get the description.
+
+    Raises:
+        UnreadableError: Names it.
+    """
+    if (place := next(_domains_in(values), None)) is not None:
+        rule, fix = "Tune must choose whole settings of the configuration", "Give it one value."
+        raise UnreadableError(rule=rule, got=place, fix=fix)
+
+
+def _domains_in(value: Any, place: str = "", depth: int = 5) -> Iterator[str]:
+    """Yield where in a setting Tune would choose a value."""
+    if _is_domain(value):
+        yield place
+    elif depth and isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _domains_in(inner, f"{place}[{name!r}]" if place else str(name).strip("_"), depth - 1)
+    elif depth and isinstance(value, (list, tuple)):
+        for number, inner in enumerate(value):
+            yield from _domains_in(inner, f"{place}[{number}]", depth - 1)
+    elif depth and dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for name, inner in vars(value).items():
+            yield from _domains_in(inner, f"{place}.{name}", depth - 1)
 
 
 def _is_domain(value: Any) -> bool:

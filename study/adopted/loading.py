@@ -10,10 +10,13 @@ from pathlib import Path
 
 from study.adopted.facts import Adopted
 from study.adopted.reading import TIMEOUT_S, read_script
-from study.errors import Fault, SpaceError
+from study.errors import SpaceError
 from study.space.parsing import parse_space
 from study.space.space_file import Source, read_space
 from study.space.spec import StudySpec
+
+PATIENCE_S = 3600.0
+"""Seconds for a script that was read before, when its study began: it came to its training within the limit then."""
 
 
 def load_space(path: str | Path, *, overrides: Sequence[str] = (), timeout_s: float = TIMEOUT_S) -> StudySpec:
@@ -51,24 +54,34 @@ def with_script(source: Source, *, timeout_s: float = TIMEOUT_S) -> Source:
 def adopted_by(spec: StudySpec) -> Adopted | None:
     """Return the script of a study, as it is now; None for a study without one. A script is run once in a process.
 
+    It has `PATIENCE_S`, as the limit under which its study was started is not on record.
+
     Raises:
         SpaceError: The script cannot be studied.
     """
-    return None if spec.config is None else _read(spec.to_json(), TIMEOUT_S)
+    return None if spec.config is None else _read(spec.to_json(), PATIENCE_S)
 
 
 def _read(content: dict[str, object], timeout_s: float) -> Adopted:
     kwargs, arguments = content.get("config_kwargs"), content.get("config_args")
-    try:
-        given = shlex.split(arguments) if isinstance(arguments, str) else []
-    except ValueError as error:
-        fix = "Close the quotes."
-        fault = Fault(where="config_args", rule="must be words", got=str(error), fix=fix, code="config-arguments")
-        raise SpaceError("space", [fault]) from error
     reading = read_script(
         str(content["config"]),
-        args=given,
+        args=words(arguments, "config_args") if isinstance(arguments, str) else (),
         kwargs=kwargs if isinstance(kwargs, dict) else {},
         timeout_s=timeout_s,
     )
     return reading.adopted
+
+
+def words(arguments: str, where: str) -> list[str]:
+    """Return the arguments of a script's command line, as a shell splits them.
+
+    Raises:
+        SpaceError: A quote is open; names the option or key `where`.
+    """
+    try:
+        return shlex.split(arguments)
+    except ValueError as error:
+        rule, fix = "must be words", "Close the quotes, or write a backslash before the quote."
+        got = f"{arguments} ({error})"
+        raise SpaceError.of("space", where=where, rule=rule, got=got, fix=fix, code="config-arguments") from error

@@ -10,16 +10,20 @@ import ast
 import difflib
 import hashlib
 import importlib.util
+import io
 import os
+import re
 import shlex
 import sys
 import tempfile
+import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from study.adopted.reading import Target, read_script
+from study.adopted.loading import PATIENCE_S
+from study.adopted.reading import Reading, Target, read_script
 from study.cluster.environment import environment
 from study.errors import RecordError, SpaceError
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
@@ -34,6 +38,8 @@ _SIZES = ("train_batch_size", "minibatch_size")
 """Parameters that RLlib takes for one learner."""
 _BATCHES = ("train_batch_size_per_learner", "train_batch_size")
 """RLlib's names of the batch size, of which a script may use either."""
+_OF_TUNE = re.compile("grid_search|choice|q?(log)?(uniform|randint|randn)")
+"""Functions of Tune that describe what it chooses from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +51,14 @@ class Change:
         method: Method of RLlib's configuration that takes it.
         names: Its argument there; where it has two names, the usual one first.
         value: The trial's value, as RLlib takes it.
+        is_searched: Whether the script lets Tune choose it.
     """
 
     parameter: str
     method: str
     names: tuple[str, ...]
     value: Any
+    is_searched: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +83,9 @@ class Patched:
     def diff(self) -> str:
         """The difference as a unified diff, which `patch -p1` and `git apply` take."""
         name = self.file.name
-        lines = (self.before.splitlines(keepends=True), (self.after or "").splitlines(keepends=True))
-        return "".join(difflib.unified_diff(*lines, fromfile=f"a/{name}", tofile=f"b/{name}"))
+        lines = _lines(self.before), _lines(self.after or "")
+        found = difflib.unified_diff(*lines, fromfile=f"a/{name}", tofile=f"b/{name}")
+        return "".join(each if each.endswith("\n") else f"{each}\n\\ No newline at end of file\n" for each in found)
 
     @property
     def lines(self) -> str:
@@ -89,12 +98,15 @@ class Patched:
         return "".join(calls)
 
 
-def patched_script(spec: StudySpec, setting: Mapping[str, Value], *, may_run: bool) -> Patched:
+def patched_script(
+    spec: StudySpec, setting: Mapping[str, Value], *, fragment_is_auto: bool = False, may_run: bool
+) -> Patched:
     """Return a study's script with the values of one of its trials.
 
     Args:
         spec: The space, which names a script.
         setting: Every parameter that the trial was given, the scale included.
+        fragment_is_auto: Whether the trial let RLlib choose the fragments, where the script gives their length.
         may_run: Whether the patched script may be run, up to where it would train, to see that it has the values.
 
     Raises:
@@ -107,23 +119,22 @@ def patched_script(spec: StudySpec, setting: Mapping[str, Value], *, may_run: bo
     if hashlib.sha256(content).hexdigest() != facts.source.sha256:
         rule, fix = "must be the script that the study was started with", "Restore it."
         raise RecordError(where=str(file), rule=rule, got="another text", fix=fix, code="script-has-changed")
-    before, learners = content.decode(), 1
-    while True:
-        changes = changes_of(spec, setting, learners=learners)
-        patched = _patched(file, before, changes)
-        if patched.after is None:
-            return patched
-        if not may_run:
-            return replace(patched, why="nobody has read it again: the study was not started here")
-        try:
-            found = _read_again(spec, file, patched.after)
-        except SpaceError as error:
-            why = f"the patched script cannot be read: {' '.join(str(error).split())[:300]}"
-            return replace(patched, after=None, why=why)
-        if learners == 1 and (learners := _learners(changes, found)) > 1:
-            continue  # the script has so many, and its sizes are those of one
-        why = ", ".join(_unlike(facts, found, changes, learners))
-        return patched if not why else replace(patched, after=None, why=f"something else in it decides: {why}")
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    changes = changes_of(spec, setting, fragment_is_auto=fragment_is_auto)
+    patched = _patched(file, content.decode(encoding), changes)
+    if patched.after is None:
+        return patched
+    if not may_run:
+        return replace(patched, why="nobody has read it again: the study was not started here")
+    try:
+        found = _read_again(spec, file, patched.after.encode(encoding))
+    except SpaceError as error:
+        why = f"the patched script cannot be read: {' '.join(str(error).split())[:300]}"
+        return replace(patched, after=None, why=why)
+    if found.invalid:
+        return replace(patched, after=None, why=f"RLlib refuses it with these values: {found.invalid}")
+    why = ", ".join(_unlike(facts, found.adopted.facts, changes))
+    return patched if not why else replace(patched, after=None, why=f"something else in it decides: {why}")
 
 
 def _patched(file: Path, before: str, changes: tuple[Change, ...]) -> Patched:
@@ -137,29 +148,34 @@ def _patched(file: Path, before: str, changes: tuple[Change, ...]) -> Patched:
     return Patched(file=file, before=before, after=after, changes=changes)
 
 
-def changes_of(spec: StudySpec, setting: Mapping[str, Value], *, learners: int = 1) -> tuple[Change, ...]:
-    """Return what of a trial's setting differs from its script, which has so many learners."""
+def changes_of(spec: StudySpec, setting: Mapping[str, Value], *, fragment_is_auto: bool = False) -> tuple[Change, ...]:
+    """Return what of a trial's setting differs from its script, and all that the script lets Tune choose."""
     assert spec.script is not None
-    own = spec.script.defaults
+    own, searched = spec.script.defaults, spec.script.searched
     found = []
+
+    def change(name: str, method: str, names: tuple[str, ...], value: Any) -> None:
+        found.append(Change(parameter=name, method=method, names=names, value=value, is_searched=name in searched))
+
     for name, value in setting.items():
-        if (name in own and own[name] == value) or name == END_FRACTION:
+        if (name in own and own[name] == value and name not in searched) or name == END_FRACTION:
             continue
         if name in _OF_RUNNERS:
-            found.append(Change(parameter=name, method=RUNNERS, names=(_OF_RUNNERS[name],), value=value))
-        elif name == "train_batch_size":  # RLlib's sizes are those of one learner
-            found.append(Change(parameter=name, method=TRAINING, names=_BATCHES, value=int(value) // learners))
-        elif name == "minibatch_size":
-            found.append(Change(parameter=name, method=TRAINING, names=(name,), value=int(value) // learners))
+            change(name, RUNNERS, (_OF_RUNNERS[name],), value)
+        elif name in _SIZES:  # RLlib's sizes are those of one learner
+            names = _BATCHES if name == "train_batch_size" else (name,)
+            change(name, TRAINING, names, int(value) // spec.script.num_learners)
         elif name in PARAMETERS:
-            found.append(Change(parameter=name, method=TRAINING, names=(attribute(name),), value=value))
+            change(name, TRAINING, (attribute(name),), value)
             if name == "kl_coeff" and own.get(name) == 0:
-                found.append(Change(parameter="use_kl_loss", method=TRAINING, names=("use_kl_loss",), value=True))
+                change("use_kl_loss", TRAINING, ("use_kl_loss",), True)
+    if fragment_is_auto:
+        change(FRAGMENT, RUNNERS, (_OF_RUNNERS[FRAGMENT],), "auto")
     fraction = setting.get(END_FRACTION, 1.0)
     if fraction != 1:
         schedule = [[0, setting["lr"]], [spec.budget.env_steps, setting["lr"] * fraction]]
         found = [each for each in found if each.parameter != "lr"]
-        found.append(Change(parameter="lr", method=TRAINING, names=("lr",), value=schedule))
+        change("lr", TRAINING, ("lr",), schedule)
     order = [*PARAMETERS, "use_kl_loss"]
     return tuple(sorted(found, key=lambda each: (each.method != RUNNERS, order.index(each.parameter))))
 
@@ -198,13 +214,13 @@ def _with_value(text: str, change: Change) -> str | None:
         keyword.value
         for call in calls
         for keyword in call.keywords
-        if keyword.arg in change.names and _is_literal(keyword.value)
+        if keyword.arg in change.names and _is_replaceable(keyword.value, change)
     ]
     literals += [
         node.value
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign)
-        and _is_literal(node.value)
+        and _is_replaceable(node.value, change)
         and any(isinstance(target, ast.Attribute) and target.attr in change.names for target in node.targets)
     ]
     if literals:
@@ -217,7 +233,10 @@ def _with_value(text: str, change: Change) -> str | None:
     return _added(text, call, f"{change.names[0]}={change.value!r}")
 
 
-def _is_literal(node: ast.expr) -> bool:
+def _is_replaceable(node: ast.expr, change: Change) -> bool:
+    """Return whether a value stands there: a literal, or what Tune would choose from."""
+    if change.is_searched and isinstance(node, ast.Call):
+        return _OF_TUNE.fullmatch(getattr(node.func, "attr", getattr(node.func, "id", ""))) is not None
     try:
         ast.literal_eval(node)
     except ValueError:
@@ -232,26 +251,41 @@ def _replaced(text: str, node: ast.expr, value: str) -> str:
 
 def _added(text: str, call: ast.Call, argument: str) -> str:
     """Return the text with one more argument behind the last one of a call."""
+    start, end = _places(text, call.func)[1], _places(text, call)[1]
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     if not given:
-        _, end = _places(text, call)
         return text[: end - 1] + argument + text[end - 1 :]
     last = max(given, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
-    _, end = _places(text, last)
-    line = text.splitlines()[(last.lineno) - 1]
+    line = _lines(text)[last.lineno - 1]
     first_of = max(
         (keyword for keyword in call.keywords if keyword.value is last),
         key=lambda keyword: keyword.lineno,
         default=None,
     )
     begins = first_of is not None and line[: first_of.col_offset].strip() == "" and first_of.lineno == last.lineno
-    between = f",\n{line[: len(line) - len(line.lstrip())]}" if begins else ", "
-    return text[:end] + between + argument + text[end:]
+    ending = "\r\n" if line.endswith("\r\n") else "\n"
+    between = f",{ending}{line[: len(line) - len(line.lstrip())]}" if begins else ", "
+    place = start + _end_of_arguments(text[start:end])
+    return text[:place] + between + argument + text[place:]
+
+
+def _end_of_arguments(text: str) -> int:
+    """Return where the last argument ends, brackets around it included, in the text from a call's `(` to its `)`."""
+    lines = _lines(text)
+    skipped = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.ENDMARKER, tokenize.INDENT, tokenize.DEDENT)
+    tokens = [each for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.type not in skipped]
+    last = next(each for each in reversed(tokens[:-1]) if each.string != ",")
+    return sum(map(len, lines[: last.end[0] - 1])) + last.end[1]
+
+
+def _lines(text: str) -> list[str]:
+    r"""Return the lines of a text with their ends, as Python counts them: form feeds end none."""
+    return list(io.StringIO(text))
 
 
 def _places(text: str, node: ast.expr) -> tuple[int, int]:
     """Return where a node begins and ends, in characters; Python's own columns are bytes."""
-    lines = text.splitlines(keepends=True)
+    lines = _lines(text)
 
     def place(line: int, column: int) -> int:
         return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
@@ -264,30 +298,22 @@ def _places(text: str, node: ast.expr) -> tuple[int, int]:
 # --- whether it is true -------------------------------------------------------------------------------------------
 
 
-def _read_again(spec: StudySpec, file: Path, after: str) -> ScriptFacts:
-    """Return the facts of a patched script, which is run from a folder of its own, up to where it would train."""
+def _read_again(spec: StudySpec, file: Path, after: bytes) -> Reading:
+    """Return what a patched script gives, which is run from a folder of its own, up to where it would train."""
     name = Target.parse(str(spec.config)).name
     with tempfile.TemporaryDirectory(prefix="study-patch-") as folder:
         copy = Path(folder) / file.name
-        copy.write_text(after)
+        copy.write_bytes(after)
         beside = os.pathsep.join(filter(None, [str(file.parent), os.environ.get("PYTHONPATH")]))
         with environment({"PYTHONPATH": beside}):
             args, text = shlex.split(spec.config_args), f"{copy}:{name}" if name else str(copy)
-            return read_script(text, args=args, kwargs=spec.config_kwargs).adopted.facts
+            return read_script(text, args=args, kwargs=spec.config_kwargs, timeout_s=PATIENCE_S)
 
 
-def _learners(changes: tuple[Change, ...], found: ScriptFacts) -> int:
-    """Return how many times a size of one learner is in that of the whole."""
-    for change in changes:
-        if change.parameter in _SIZES and found.values.get(change.parameter):
-            whole, rest = divmod(found.values[change.parameter], change.value)
-            return whole if rest == 0 else 1
-    return 1
-
-
-def _unlike(facts: ScriptFacts, found: ScriptFacts, changes: tuple[Change, ...], learners: int) -> Iterator[str]:
+def _unlike(facts: ScriptFacts, found: ScriptFacts, changes: tuple[Change, ...]) -> Iterator[str]:
     """Yield what is not as it should be in the configuration of a patched script."""
     changed = {change.parameter for change in changes}
+    yield from (f"Tune chooses {name}" for name in found.searched)
     for name in sorted({*facts.values, *found.values} - changed):
         if facts.values.get(name) != found.values.get(name):
             yield f"{name} is {found.values.get(name)}, was {facts.values.get(name)}"
@@ -297,6 +323,6 @@ def _unlike(facts: ScriptFacts, found: ScriptFacts, changes: tuple[Change, ...],
             if change.parameter not in found.schedules:
                 yield f"{change.parameter} is {got}, must be a schedule"
         elif change.parameter in PARAMETERS:
-            wanted *= learners if change.parameter in _SIZES else 1
-            if got != wanted:
+            wanted = wanted * facts.num_learners if change.parameter in _SIZES else wanted
+            if got != (None if wanted == "auto" else wanted):
                 yield f"{change.parameter} is {got}, must be {wanted}"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from study.adopted.facts import Adopted
+from study.cluster.shipping import OwnModule
 from study.errors import Fault, SpaceError
 from study.space.script import ScriptFacts
 
@@ -98,11 +99,13 @@ class Reading:
 
     Attributes:
         adopted: The configuration and its facts.
-        searched: Parameter of RLlib -> what the script lets Tune choose from: `choices`, or `low`, `high`, `log`.
+        searched: Our parameter, or another setting of RLlib -> what the script lets Tune choose from: `choices`, or
+            `low`, `high`, `log`.
         starts_ray: Whether the script calls `ray.init`, which was skipped.
         returns: Of each episode of a random policy; empty where none was asked for.
         num_cut: Those of these episodes that did not end.
         unplayed: Why a random policy could not play.
+        invalid: Why RLlib would refuse to build the configuration as it is; empty where it would not.
     """
 
     adopted: Adopted
@@ -111,6 +114,7 @@ class Reading:
     returns: tuple[float, ...]
     num_cut: int
     unplayed: str = ""
+    invalid: str = ""
 
 
 def read_script(
@@ -180,28 +184,33 @@ def _read(request: Mapping[str, Any], text: str, where: str) -> Reading:
             raise SpaceError(text, [Fault(**{**fault, "where": fault["where"] or where})])
         if (choices := answer.get("choices")) is not None:
             raise SeveralConfigurationsError(text, where, choices)
-        facts = ScriptFacts.model_validate(answer["facts"])
-        if facts.refusals:
-            faults = [refusal.fault for refusal in facts.refusals]
-            raise SpaceError(text, faults)
+        if (faults := answer.get("faults")) is not None:
+            raise SpaceError(text, [Fault(**fault) for fault in faults])
         played = answer.get("returns", {"returns": [], "num_cut": 0})
         return Reading(
             adopted=Adopted(
                 pickled=(place / "config.pkl").read_bytes(),
-                facts=facts,
-                folder=None if answer["folder"] is None else Path(answer["folder"]),
-                imported=tuple(answer["imported"]),
+                facts=ScriptFacts.model_validate(answer["facts"]),
+                paths=tuple(answer["paths"]),
+                modules=tuple(
+                    OwnModule(name=each["name"], paths=tuple(map(Path, each["paths"]))) for each in answer["modules"]
+                ),
+                variables=answer["variables"],
             ),
             searched=answer["searched"],
             starts_ray=answer["starts_ray"],
             returns=tuple(played["returns"]),
             num_cut=played["num_cut"],
             unplayed=played.get("problem", ""),
+            invalid=answer["invalid"],
         )
 
 
-def _run(place: Path, timeout_s: float) -> int:
-    """Run the process that executes the script; return its exit code. It and its children end with this call."""
+def _run(place: Path, timeout_s: float) -> int | None:
+    """Run the process that executes the script; return its exit code, None where it ran past its limit.
+
+    It and its children end with this call.
+    """
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": _python_path()}
     with (place / "output.txt").open("wb") as output:
         process = subprocess.Popen(
@@ -220,10 +229,11 @@ def _run(place: Path, timeout_s: float) -> int:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(2 * (timeout_s + PLAY_S) + 10)
     finally:
+        code = process.poll()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    return process.returncode
+    return code
 
 
 def _python_path() -> str:
@@ -231,7 +241,7 @@ def _python_path() -> str:
     return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def _no_answer(place: Path, text: str, where: str, timeout_s: float, code: int) -> SpaceError:
+def _no_answer(place: Path, text: str, where: str, timeout_s: float, code: int | None) -> SpaceError:
     """Return why the process ended without an answer: it ran past its limit, or ended by itself."""
     stack = place / "stack.txt"
     frames = stack.read_text() if stack.exists() else ""
@@ -240,7 +250,7 @@ def _no_answer(place: Path, text: str, where: str, timeout_s: float, code: int) 
         rule = "its environment must be made, and a random episode must end, within minutes"
         fix = "Make the environment in Python by itself; without random episodes: --episodes 0."
         return SpaceError.of(text, where=where, rule=rule, fix=fix, code="environment-never-returns")
-    if "Timeout" in frames or code == -signal.SIGKILL:
+    if "Timeout" in frames or code is None:
         lines = re.findall(rf'File "{re.escape(str(file))}", line (\d+)', frames)
         at = f"it was in line {lines[0]}" if lines else "it was in a module that it imports"
         fix = "Let it come to its training sooner, or raise the limit: --config-timeout 5m."
@@ -250,4 +260,7 @@ def _no_answer(place: Path, text: str, where: str, timeout_s: float, code: int) 
     last = next((line.strip() for line in reversed(output) if line.strip()), "nothing")
     rule, got = "must come to its training", f"its process ended with code {code}, after it wrote: {last[:200]}"
     fix = "Run the script by itself until it trains."
+    if code == -signal.SIGKILL:
+        got = "its process was killed, as the system does where memory is short"
+        fix = "Let it need less memory before it trains, or give it more."
     return SpaceError.of(text, where=where, rule=rule, got=got, fix=fix, code="script-ends-process")

@@ -6,8 +6,7 @@ around them; what the script lets Tune choose is varied as the script says.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from study.space.algorithms import of_script
@@ -22,44 +21,12 @@ DEFAULT_BATCHES = 100
 """Train batches of a trial where the script has no limit of its own."""
 TRIALS_PER_SCALE = 4
 """The script's own values, and three proposals."""
-OF_TUNE = {"train_batch_size_per_learner": BATCH}
-"""Setting of RLlib -> our parameter, where the names differ."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
-    """The return of a random policy.
+def floor_of(returns: Sequence[float], *, num_cut: int) -> tuple[float, str] | None:
+    """Return the floor that episodes of a random policy give, and how it was measured; None without an interval.
 
-    Attributes:
-        value: In as many digits as the interval supports (return units).
-        comment: How it was measured, with the interval.
-    """
-
-    value: float
-    comment: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the command line asks for.
-
-    Attributes:
-        config: The script, as it was named.
-        args: Its arguments, as one text.
-        runners: The scales; empty: from one runner to twice the script's.
-        trials: Number of trials; None: four for each scale.
-        floor: Measured by a random policy; None where nobody measured it.
-    """
-
-    config: str
-    args: str = ""
-    runners: tuple[int, ...] = ()
-    trials: int | None = None
-    floor: Floor | None = None
-
-
-def floor_of(returns: Sequence[float], *, num_cut: int) -> Floor | None:
-    """Return the floor that episodes of a random policy give; None where they have no interval.
+    The floor has as many digits as its interval supports.
 
     Args:
         returns: Undiscounted return of each episode.
@@ -73,18 +40,31 @@ def floor_of(returns: Sequence[float], *, num_cut: int) -> Floor | None:
     value = mean.value if half == 0 else round(mean.value, -math.floor(math.log10(half))) + 0.0
     cut = f", {num_cut} of them cut" if num_cut else ""
     comment = f"random policy: {mean.value:.4g} [{mean.low:.4g}, {mean.high:.4g}] over {len(returns)} episodes{cut}"
-    return Floor(value=value, comment=comment)
+    return value, comment
 
 
-def space_text(facts: ScriptFacts, searched: Mapping[str, Any], wanted: Wanted) -> str:
+def space_text(
+    facts: ScriptFacts,
+    searched: Mapping[str, Any],
+    *,
+    config: str,
+    args: str = "",
+    runners: Sequence[int] = (),
+    trials: int | None = None,
+    floor: tuple[float, str] | None = None,
+) -> str:
     """Return a space around a script's values, as YAML with comments.
 
     Args:
         facts: Of the script.
-        searched: Setting of RLlib -> what the script lets Tune choose from.
-        wanted: What the command line asks for.
+        searched: Our parameter, or another setting of RLlib -> what the script lets Tune choose from.
+        config: The script, as it was named.
+        args: Its arguments, as one text.
+        runners: The scales; empty: those that the script lets Tune choose, or from one runner to twice the script's.
+        trials: Number of trials; None: four for each scale.
+        floor: Of `floor_of`; None where nobody measured it.
     """
-    scales = wanted.runners or _scales(facts)
+    scales = tuple(runners) or _scales(facts, searched.get(SCALE, {}))
     budget = _budget(facts)
     ranges = _ranges(facts, searched, max(scales), budget.get("env_steps"))
     varied = [name for name in ("batch", "learning rate") if {"batch": BATCH, "learning rate": LR}[name] in ranges]
@@ -92,27 +72,29 @@ def space_text(facts: ScriptFacts, searched: Mapping[str, Any], wanted: Wanted) 
         f"# A study around the values of {facts.source.file}:",
         f"# {facts.algorithm} on {facts.environment} ({facts.found_as}).",
         "# What is not written here stays as the script says; it is read again at each start.",
-        *(f"# {remark}" for remark in _remarks(facts, searched)),
+        *(f"# {remark}" for remark in not_varied(facts)),
         "version: 1",
         f"description: {_text(_description(facts, scales, varied))}",
-        f"config: {_text(wanted.config)}",
-        *([f"config_args: {_text(wanted.args)}"] if wanted.args else []),
-        *_environment(facts, wanted.floor),
+        f"config: {_text(config)}",
+        *([f"config_args: {_text(args)}"] if args else []),
+        *_environment(facts, floor),
         "parameters:",
-        f"  {SCALE}: {list(scales)}  # the script has {facts.values.get(SCALE, 0)}",
+        f"  {SCALE}: {list(scales)}{_comment(facts, SCALE, () if runners else searched)}",
         *(f"  {name}: {_domain(domain)}{_comment(facts, name, searched)}" for name, domain in ranges.items()),
         "budget:  # of each trial; it ends at the first of these limits",
         *(f"  {name}: {value}" for name, value in budget.items()),
         "search:",
-        f"  num_trials: {wanted.trials or TRIALS_PER_SCALE * len(scales)}",
+        f"  num_trials: {trials or TRIALS_PER_SCALE * len(scales)}",
         *_baseline(facts, ranges, searched, max(scales)),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _scales(facts: ScriptFacts) -> tuple[int, ...]:
+def _scales(facts: ScriptFacts, domain: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the scales; `domain` is what the script lets Tune choose from, if it does."""
     own = max(int(facts.values.get(SCALE) or 0), 1)
-    return tuple(sorted({1, own, 2 * own}))
+    given = domain.get("choices") or ([domain["low"], own, domain["high"]] if domain else [1, own, 2 * own])
+    return tuple(sorted({max(int(each), 1) for each in given}))
 
 
 def _description(facts: ScriptFacts, scales: Sequence[int], varied: Sequence[str]) -> str:
@@ -122,23 +104,25 @@ def _description(facts: ScriptFacts, scales: Sequence[int], varied: Sequence[str
     return f"{facts.source.file} with {runners} runners{what}"
 
 
-def _remarks(facts: ScriptFacts, searched: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a reader would miss otherwise."""
+def not_varied(facts: ScriptFacts) -> Iterator[str]:
+    """Yield what a reader would expect to be varied, and is not."""
+    if not _knows_batch(facts) and BATCH not in facts.searched:
+        yield f"`{BATCH}` is not varied: {facts.algorithm} has a training step of its own, which may not read it."
     for name in facts.schedules:
         yield f"`{name}` follows the script's schedule and is not varied."
     known = of_script(facts).parameters
-    for name in searched:
-        if (parameter := OF_TUNE.get(name, name)) not in known:
-            yield f"The script lets Tune choose `{parameter}`, which a study does not vary: it has one of these values."
+    for name in facts.searched:
+        if name not in known:
+            yield f"The script lets Tune choose `{name}`, which a study does not vary: it has one of these values."
 
 
-def _environment(facts: ScriptFacts, floor: Floor | None) -> Iterator[str]:
+def _environment(facts: ScriptFacts, floor: tuple[float, str] | None) -> Iterator[str]:
     target = _target(facts)
     if floor is None and target is None:
         return
     yield "environment:"
     if floor is not None:
-        yield f"  floor: {floor.value:.12g}  # {floor.comment}"
+        yield f"  floor: {floor[0]:.12g}  # {floor[1]}"
     if target is not None:
         yield f"  target: {target[1]:.12g}  # the script's stop criterion {target[0]}"
     yield "  # reference: the return of a good policy; with floor and target it makes scores"
@@ -184,22 +168,28 @@ def _ranges(
     """Return what is varied: parameter -> range or choices, in the order of `study.space.parameters`."""
     values, known = facts.defaults, of_script(facts).parameters
     ranges: dict[str, Any] = {}
-    if BATCH in values and BATCH not in facts.schedules:
+    if BATCH in values and _knows_batch(facts):
         batch = int(values[BATCH])
-        least = max(
-            batch // BATCH_FACTOR,
-            int(values.get("minibatch_size", 1)),
-            most_runners * int(values.get("num_envs_per_env_runner", 1)),
-        )
+        least = max(batch // BATCH_FACTOR, int(values.get("minibatch_size", 1)), _lanes(facts, most_runners))
         most = max(batch, min(batch * BATCH_FACTOR, (env_steps or batch * BATCH_FACTOR * 2) // 2))
         if least < most:
             ranges[BATCH] = {"low": least, "high": most, "log": True}
     if LR in values and LR not in facts.schedules:
         ranges[LR] = {"low": _rounded(values[LR] / LR_FACTOR), "high": _rounded(values[LR] * LR_FACTOR), "log": True}
     for name, domain in searched.items():
-        if (parameter := OF_TUNE.get(name, name)) in known and _is_allowed(parameter, domain):
-            ranges[parameter] = domain
+        if name in known and name != SCALE and _is_allowed(name, domain):
+            ranges[name] = domain
     return {name: ranges[name] for name in PARAMETERS if name in ranges}
+
+
+def _knows_batch(facts: ScriptFacts) -> bool:
+    """Return whether the algorithm is one of RLlib's, or derived from one, so that it reads the train batch."""
+    return facts.base_algorithm != "Algorithm"
+
+
+def _lanes(facts: ScriptFacts, runners: int) -> int:
+    """Return the least train batch: a step of each environment; a batch from a replay buffer has no such limit."""
+    return runners * int(facts.defaults.get("num_envs_per_env_runner", 1)) if facts.is_on_policy else 1
 
 
 def _is_allowed(parameter: str, domain: Mapping[str, Any]) -> bool:
@@ -218,9 +208,8 @@ def _baseline(
     facts: ScriptFacts, ranges: Mapping[str, Any], searched: Mapping[str, Any], most_runners: int
 ) -> Iterator[str]:
     """Yield the setting that runs first: the script's values of what is varied."""
-    of_tune = {OF_TUNE.get(name, name) for name in searched}
-    own = {name: facts.defaults[name] for name in ranges if name not in of_tune and name in facts.defaults}
-    lanes = most_runners * int(facts.defaults.get("num_envs_per_env_runner", 1))
+    own = {name: facts.defaults[name] for name in ranges if name not in searched and name in facts.defaults}
+    lanes = _lanes(facts, most_runners)
     if BATCH in own and own[BATCH] < ranges[BATCH]["low"]:
         del own[BATCH]
         yield f"  # The script's batch of {facts.defaults[BATCH]} is less than a step of each of {lanes} environments."
@@ -231,8 +220,8 @@ def _baseline(
     yield f"      parameters: {{{', '.join(f'{name}: {value!r}' for name, value in own.items())}}}"
 
 
-def _comment(facts: ScriptFacts, name: str, searched: Mapping[str, Any]) -> str:
-    if name in {OF_TUNE.get(each, each) for each in searched}:
+def _comment(facts: ScriptFacts, name: str, searched: Collection[str]) -> str:
+    if name in searched:
         return "  # as the script lets Tune choose"
     return f"  # the script has {facts.values[name]!r}" if name in facts.values else ""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from study.console import terminal, write
-from study.options import Command, Study, command_app, examples, wrong_option
+from study.options import Command, Study, command_app, examples, say_that_it_runs, wrong_option
 from study.records.folder import StudyFolder
 from study.records.trust import is_made_here
 
@@ -80,14 +80,16 @@ def export(
 def _as_script(trial: "ExportedTrial", *, patch: bool) -> str:
     """Return a trial as a plain script; of a study of somebody's own script that one, or the difference to it."""
     from study.exporting.script import comment
-    from study.exporting.trial import trial_as_script
+    from study.exporting.trial import has_automatic_fragment, trial_as_script
 
     if trial.spec.script is None:
         return trial_as_script(trial)
     from study.adopted.patching import patched_script
 
-    folder = trial.study
-    patched = patched_script(trial.spec, trial.setting, may_run=is_made_here(folder.identity_file))
+    if may_run := is_made_here(trial.study.identity_file):
+        say_that_it_runs(str(trial.spec.config))
+    fragment_is_auto = has_automatic_fragment(trial)
+    patched = patched_script(trial.spec, trial.setting, fragment_is_auto=fragment_is_auto, may_run=may_run)
     header, file = comment(trial.header), patched.file.name
     if patched.after is None:
         added = comment([f"{file} cannot be patched: {patched.why}.", "Add where its configuration is complete:"])

@@ -11,7 +11,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -110,24 +110,21 @@ def own_modules(environment: EnvironmentSpec) -> tuple[OwnModule, ...]:
     return (first, *(other for other in others if other and other.paths[0].parent == beside and not other.obstacle))
 
 
-def own_module_names() -> tuple[str, ...]:
-    """Return the top-level modules that this process has imported and that are not installed."""
+def loaded_modules() -> tuple[OwnModule, ...]:
+    """Return the user's own modules that this process has imported."""
     loaded = {name.partition(".")[0] for name in tuple(sys.modules)}
-    return tuple(name for name in sorted(loaded) if _own(name))
+    found = (_own(name) for name in sorted(loaded))
+    return tuple(each for each in found if each is not None)
 
 
-def modules_beside(folder: Path | None, names: Sequence[str]) -> tuple[OwnModule, ...]:
-    """Return the user's own modules of these names that lie in a folder: what a script imports from beside itself."""
-    if folder is None:
-        found = (_own(name) for name in names)
-        return tuple(each for each in found if each is not None)
-    places = ((name, [folder / name, folder / f"{name}.py"]) for name in names)
-    existing = ((name, next((path for path in paths if path.exists()), None)) for name, paths in places)
-    return tuple(OwnModule(name=name, paths=(path.resolve(),)) for name, path in existing if path is not None)
+def runtime_env(
+    modules: Sequence[OwnModule], variables: Mapping[str, str | None] | None = None
+) -> dict[str, Any] | None:
+    """Return Ray's runtime environment that brings modules to every node, None where there is nothing to bring.
 
-
-def runtime_env(modules: Sequence[OwnModule]) -> dict[str, Any] | None:
-    """Return Ray's runtime environment that brings modules to every node, None where there are none.
+    Args:
+        modules: Of the user's own.
+        variables: Environment variables of every process; those that are None stay as a node has them.
 
     Raises:
         ClusterError: One of them cannot travel.
@@ -144,9 +141,12 @@ def runtime_env(modules: Sequence[OwnModule]) -> dict[str, Any] | None:
                 fix=f"{fix}, or install '{module.name}' on every node.",
                 code="module-cannot-travel",
             )
-    if not modules:
-        return None
-    return {"py_modules": [str(module.paths[0]) for module in modules], "excludes": list(LEFT_OUT)}
+    brought: dict[str, Any] = {}
+    if modules:
+        brought = {"py_modules": [str(module.paths[0]) for module in modules], "excludes": list(LEFT_OUT)}
+    if given := {name: value for name, value in (variables or {}).items() if value is not None}:
+        brought["env_vars"] = given
+    return brought or None
 
 
 def _own(name: str) -> OwnModule | None:

@@ -13,7 +13,7 @@ from study.adopted.loading import adopted_by
 from study.cluster.address import resolve_address
 from study.cluster.connection import RayWatch, joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
 from study.cluster.environment import environment
-from study.cluster.shipping import OwnModule, modules_beside, own_modules, runtime_env
+from study.cluster.shipping import OwnModule, own_modules, runtime_env
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Conductor, Display
 from study.driver.opening import (
@@ -157,7 +157,7 @@ def modules_of(spec: StudySpec, adopted: Adopted | None) -> tuple[OwnModule, ...
     """Return the modules of a person's own that the trials of a study import."""
     if adopted is None:
         return own_modules(spec.environment)
-    return modules_beside(adopted.folder, adopted.imported)
+    return adopted.modules
 
 
 def _not_shorter(spec: StudySpec, num_trials: int) -> StudySpec:
@@ -254,7 +254,10 @@ class _Session:
                 folder=self._folder,
                 log=log,
                 ledger=ledger,
-                provenance=provenance({module.name: module.digest for module in self._own_modules}),
+                provenance=provenance(
+                    {module.name: module.digest for module in self._own_modules},
+                    {} if self._adopted is None else self._adopted.variables,
+                ),
                 deadline=self._deadline,
                 until=self._options.until,
                 announce=self._display.note,
@@ -319,13 +322,15 @@ class _Session:
         with contextlib.ExitStack() as stack:
             if self._address is None:
                 num_cpus = private_shape(self._spec).num_cpus
-                if self._adopted is not None:
+                if self._adopted is not None:  # Ray's processes inherit it
                     stack.enter_context(environment(self._adopted.environment))
                 with self._display.busy(f"Starting a private Ray with {count(num_cpus, 'CPU')}"):
                     shape = stack.enter_context(private_ray(num_cpus=num_cpus, verbose=verbose))
             else:
                 with self._display.busy(f"Joining the Ray at {self._address}"):
-                    ray = joined_ray(self._address, runtime_env=runtime_env(self._own_modules), verbose=verbose)
+                    variables = {} if self._adopted is None else self._adopted.variables
+                    brought = runtime_env(self._own_modules, variables)
+                    ray = joined_ray(self._address, runtime_env=brought, verbose=verbose)
                     shape = stack.enter_context(ray)
             yield shape
 

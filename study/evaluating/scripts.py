@@ -1,7 +1,6 @@
 """A policy of a study of somebody's own script at work again. Runs the script, imports RLlib; all of it when needed."""
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +8,7 @@ from study.adopted.facts import Adopted
 from study.adopted.loading import adopted_by
 from study.errors import RecordError, SpaceError
 from study.evaluating.policies import ChosenPolicy
+from study.options import say_that_it_runs
 from study.space.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def script_as_recorded(spec: StudySpec, *, way_out: str) -> Adopted:
         SpaceError: The script cannot be read.
         RecordError: It is another one.
     """
+    say_that_it_runs(str(spec.config))
     adopted = adopted_by(spec)
     assert adopted is not None
     if adopted.facts != spec.script:
@@ -51,8 +52,7 @@ def load_script(policy: ChosenPolicy) -> AlgorithmConfig:
     adopted = script_as_recorded(
         policy.spec, way_out="or name the checkpoint and a space of the script as it is now, with --space"
     )
-    if adopted.folder is not None and str(adopted.folder) not in sys.path:
-        sys.path.insert(0, str(adopted.folder))  # for the modules beside it
+    adopted.enter()
     from study.trial.adopted import unpickled
 
     return unpickled(adopted.pickled)

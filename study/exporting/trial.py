@@ -7,8 +7,9 @@ from study.errors import AnalysisError, RecordError, SpaceError
 from study.exporting.script import comment, plain_script, space_file
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow
+from study.records.records import TrialBuilt, read_lines
 from study.records.state import ledger_of
-from study.space.parameters import Value
+from study.space.parameters import FRAGMENT, Value
 from study.space.spec import StudySpec
 from study.space.throughput import LEARNERS
 from study.space.variants import spec_of
@@ -66,6 +67,15 @@ def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
     ran = spec_of(spec_of(spec, row.variant), "study", num_learners=None if learners is None else int(learners))
     setting = {name: value for name, value in row.setting.items() if name != LEARNERS}
     return ExportedTrial(study=study, spec=ran, row=row, setting=setting)
+
+
+def has_automatic_fragment(trial: ExportedTrial) -> bool:
+    """Return whether a trial of a script let RLlib choose the fragments, where the script gives their length."""
+    row, changed = trial.row, {}
+    for line in read_lines(trial.study.records):
+        if isinstance(line.record, TrialBuilt) and (line.record.trial, line.record.attempt) == (row.trial, row.attempt):
+            changed = line.record.effective.get("differs_from_script", {})
+    return bool(changed.get(FRAGMENT, [""])[-1] == "auto")
 
 
 def trial_as_script(trial: ExportedTrial) -> str:

@@ -30,7 +30,9 @@ _SECRET = re.compile(r"TOKEN|PASS|SECRET|CREDENTIAL|KEY", re.IGNORECASE)
 _MASK = "***"
 
 
-def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str, Any]:
+def provenance(
+    own_modules: Mapping[str, str | None] | None = None, variables: Mapping[str, str | None] | None = None
+) -> dict[str, Any]:
     """Return what a reader needs to know about this driver, years later.
 
     `memory_mb` is the machine's memory in MB; `usable_cpus` are the logical CPUs that this process may use,
@@ -39,6 +41,7 @@ def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str,
     Args:
         own_modules: Name -> digest of the modules of the user's own that the environment consists of, as this driver
             has them and as they travel to the nodes of a cluster; the digest is None where it was not taken.
+        variables: Environment variables that a script of the user's own sets, each None where it removes one.
     """
     job = current_job()
     return {
@@ -55,7 +58,7 @@ def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str,
         "memory_mb": psutil.virtual_memory().total // 10**6,
         "command": _command(sys.argv),
         "scheduler": None if job is None else {"name": job.scheduler, "job": job.id},
-        "environment": _environment(),
+        "environment": {**_environment(), **_of_script(variables or {})},
         "own_modules": dict(own_modules or {}),
     }
 
@@ -124,7 +127,18 @@ def _command(arguments: Iterable[str]) -> list[str]:
 def _environment() -> dict[str, str]:
     """Return the variables that change how Ray and Tune behave; JSON may hide anything and is masked."""
     return {
-        name: _MASK if value.lstrip().startswith(("{", "[")) else mask_credentials(value)
+        name: _masked(value)
         for name, value in sorted(os.environ.items())
         if _VARIABLES.fullmatch(name) and not _SECRET.search(name)
     }
+
+
+def _of_script(variables: Mapping[str, str | None]) -> dict[str, str | None]:
+    return {
+        name: _MASK if _SECRET.search(name) else value if value is None else _masked(value)
+        for name, value in sorted(variables.items())
+    }
+
+
+def _masked(value: str) -> str:
+    return _MASK if value.lstrip().startswith(("{", "[")) else mask_credentials(value)

@@ -4,14 +4,11 @@
 Commands that only read a study need nothing else of the script.
 """
 
-import hashlib
-import json
 import math
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from study.errors import Fault
 from study.space.domains import Model
 from study.space.parameters import PARAMETERS, SCALE, Value
 
@@ -53,21 +50,6 @@ class OwnPart(Model):
     """Name of the class or function, for people: `my_train.MyModule`."""
 
 
-class Refusal(Model):
-    """A reason why a script cannot be studied, as the parts of a `Fault`."""
-
-    where: str
-    rule: str
-    got: str = ""
-    fix: str = ""
-    code: str
-
-    @property
-    def fault(self) -> Fault:
-        """The same as a fault of a space."""
-        return Fault(where=self.where, rule=self.rule, got=self.got, fix=self.fix, code=self.code)
-
-
 class ScriptFacts(Model):
     """What a script's `AlgorithmConfig` says, as JSON values."""
 
@@ -90,14 +72,14 @@ class ScriptFacts(Model):
     """Parameter of `study.space.parameters` -> the script's value; None where it has none (`grad_clip`)."""
     schedules: list[str] = Field([])
     """Parameters that follow a schedule: they have no one value, and are not varied unless the space names them."""
+    searched: list[str] = Field([])
+    """Parameters, and other settings of RLlib, for which the script lets Tune choose; `values` has one of theirs."""
+    num_learners: int = 1
+    """Learners among which RLlib divides a batch, at least one."""
     own_parts: list[OwnPart] = Field([])
     """What of RLlib the script replaces by its own."""
     stop: dict[str, Any] = Field({})
     """Its stop criteria, by RLlib's names of results."""
-    evaluation: dict[str, Any] = Field({})
-    """Its settings of evaluation that differ from RLlib's defaults, by their names."""
-    refusals: list[Refusal] = Field([])
-    """Why it cannot be studied; empty where it can."""
     runner_obstacle: str = ""
     """Why the batched runner cannot do the same as RLlib's own, which then samples; empty where it can."""
     learner_obstacle: str = ""
@@ -131,9 +113,3 @@ class ScriptFacts(Model):
             elif math.isfinite(value) and parameter.allows(value) and float(value) == float(parameter.kind(value)):
                 found[name] = parameter.kind(value)
         return found
-
-    @property
-    def digest(self) -> str:
-        """Identity of the script's configuration: equal for equal facts."""
-        content = json.dumps(self.model_dump(mode="json"), sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:16]

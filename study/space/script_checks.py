@@ -25,7 +25,6 @@ def script(spec: StudySpec) -> Iterator[Fault]:
         rule, fix = "the script must be read first", "Start the study by the command, or by study.load_space."
         yield Fault(where="config", rule=rule, fix=fix, code="script-not-read")
         return
-    yield from (refusal.fault for refusal in spec.script.refusals)
     yield from _of_the_script(spec, spec.script)
     yield from _needs(spec, spec.script)
 

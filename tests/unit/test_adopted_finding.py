@@ -78,7 +78,7 @@ def test_a_configuration_is_found_as_people_write_it(how, read):
     found = read(FOUND[how])
     facts = found.adopted.facts
     assert (facts.found_as, facts.algorithm, facts.environment) == (how, "PPO", "CartPole-v1")
-    assert (facts.values["lr"], facts.values["train_batch_size"], facts.refusals) == (0.0007, 512, [])
+    assert (facts.values["lr"], facts.values["train_batch_size"], facts.searched) == (0.0007, 512, [])
     assert facts.stop.get("training_iteration") == (None if how.startswith(("m", "f", "b")) else 3)
     assert found.starts_ray == (how in ("build_algo", "run_rllib_example_script_experiment"))
     config = cloudpickle.loads(found.adopted.pickled)["config"]
@@ -106,12 +106,91 @@ def test_an_object_is_named(read):
 
 def test_what_the_script_lets_tune_choose_is_known(read):
     code = PPO + (
-        "from ray import tune\nconfig.training(lr=tune.loguniform(1e-5, 1e-3), gamma=tune.grid_search([0.9, 0.99]))\n"
+        "import numpy as np\nfrom ray import tune\n"
+        "config.training(lr=tune.loguniform(1e-5, 1e-3), gamma=tune.grid_search([0.9, 0.99]))\n"
+        "config.learners(num_learners=2).env_runners(num_env_runners=tune.grid_search([np.int64(1), np.int64(4)]))\n"
+        "config.training(train_batch_size_per_learner=tune.choice([500, 1000]), minibatch_size=tune.randint(64, 129))\n"
+        "class Other: pass\nconfig.callbacks_class = tune.grid_search([config.callbacks_class, Other])\n"
         "tune.Tuner('PPO', param_space=config).fit()\n"
     )
     found = read(code)
-    assert found.searched == {"lr": {"low": 1e-5, "high": 1e-3, "log": True}, "gamma": {"choices": [0.9, 0.99]}}
-    assert found.adopted.facts.values["lr"] == pytest.approx(1e-4)
+    assert found.searched == {
+        "num_env_runners": {"choices": [1, 4]},
+        "lr": {"low": 1e-5, "high": 1e-3, "log": True},
+        "gamma": {"choices": [0.9, 0.99]},
+        "train_batch_size": {"choices": [1000, 2000]},  # RLlib's are those of one learner
+        "minibatch_size": {"low": 128, "high": 256},
+        "callbacks_class": {"choices": ["RLlibCallback", "Other"]},
+    }
+    facts = found.adopted.facts
+    assert facts.values["lr"] == pytest.approx(1e-4)
+    assert (facts.searched, facts.num_learners) == (sorted(found.searched), 2)
+
+
+def test_what_the_process_of_the_script_has_is_found(read, tmp_path):
+    beside, elsewhere = tmp_path / "beside.py", tmp_path / "src" / "elsewhere.py"
+    elsewhere.parent.mkdir()
+    beside.write_text("import os\nos.environ['OF_A_MODULE'] = 'yes'")
+    elsewhere.write_text("")
+    found = read(
+        PPO
+        + "import os, sys, ray, pathlib\nos.environ['DIFFICULTY'] = 'hard'\nos.environ.pop('HOME')\n"
+        + "sys.path.insert(0, os.path.relpath(pathlib.Path(__file__).parent / 'src'))\nimport beside, elsewhere\n"
+        + "with ray.init(runtime_env={'env_vars': {'LEVEL': '3'}}): config.build_algo().train()\n"
+    ).adopted
+    assert found.variables == {"DIFFICULTY": "hard", "HOME": None, "LEVEL": "3", "OF_A_MODULE": "yes"}
+    assert found.paths == (str(elsewhere.parent), str(tmp_path))
+    assert {(each.name, *each.paths) for each in found.modules} >= {("beside", beside), ("elsewhere", elsewhere)}
+    assert found.environment["PYTHONPATH"].startswith(f"{elsewhere.parent}:{tmp_path}")
+
+
+def test_a_module_of_a_package_is_found_where_python_finds_it(tmp_path, monkeypatch):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "train.py").write_text(f"{PPO}\nfrom pkg import helper\n")
+    for name in ("__init__", "helper"):
+        (tmp_path / "pkg" / f"{name}.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    found = read_script("pkg.train:config").adopted
+    assert (str(tmp_path) in found.paths, [each.paths for each in found.modules]) == (True, [(tmp_path / "pkg",)])
+
+
+def test_facts_of_an_unchanged_script_are_the_same_at_every_reading(read):
+    code = (
+        PPO
+        + """
+from ray import tune
+class Stop: pass
+config.multi_agent(policies={"a", "b", "c"}, policy_mapping_fn=lambda agent, episode: agent,
+    policies_to_train={"c", "a", "b"})
+config.environment(EnvOfTwo)
+tune.Tuner("PPO", param_space=config, run_config=tune.RunConfig(stop={"x": Stop(), "y": np.float64(3)})).fit()
+"""
+    )
+    given = (
+        "import numpy as np\n"
+        "from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole\n"
+        "def EnvOfTwo(context): return MultiAgentCartPole({'num_agents': 2})\n"
+    )
+    facts = read(given + code).adopted.facts
+    assert facts.stop == {"x": "Stop", "y": 3.0}
+    assert [each.what for each in facts.own_parts if each.part == "other"] == ["policies_to_train: a, b, c"]
+
+
+def test_a_vector_of_environments_gets_its_number(read):
+    code = """
+        from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+        from ray.rllib.algorithms.ppo import PPOConfig
+        config = (PPOConfig().environment(lambda context: CartPoleVectorEnv(num_envs=context["num_envs"]))
+            .env_runners(gym_env_vectorize_mode="vector_entry_point", num_envs_per_env_runner=3))
+    """
+    found = read(code, episodes=2)
+    assert "(4,)" in found.adopted.facts.observation_space and len(found.returns) == 2
+
+
+def test_a_script_that_ends_its_process_where_it_would_train_has_come_to_its_training(read):
+    code = PPO + "import sys\ntry: config.build_algo().train()\nexcept: sys.exit(1)\n"
+    assert read(code).adopted.facts.found_as == "build_algo"
+    assert read(PPO + "config.training(minibatch_size=10_000)\nconfig.build_algo()").invalid
 
 
 def test_environments_registered_in_the_script_travel_with_it(read):
@@ -168,11 +247,16 @@ BAD = {
     "p.add_argument('--num-agents', required=True)\np.parse_args()",
     "script-exits": "import sys\nsys.exit(3)",
     "script-ends-process": "import os\nprint('bye')\nos._exit(4)",
+    "script-is-killed": "import os\nos.kill(os.getpid(), 9)",
     "script-never-returns": "while True: pass",
     "script-uses-ray": PPO + "import ray\nray.init()\nref = ray.put(3)\nconfig.training(lr=ray.get(ref))",
     "no-configuration": "x = 1\ndef main(): pass",
     "several-configurations": PPO + "other = config.copy()",
     "unreadable-training": "from ray import tune\ntune.Tuner.restore('x', 'PPO').fit()",
+    "nested-search": PPO
+    + "from ray import tune\nconfig.environment(env_config={'length': tune.choice([1, 2])})\nconfig.build_algo()",
+    "search-in-model": PPO + "from ray import tune\nfrom ray.rllib.core.rl_module.default_model_config import *\n"
+    "config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=tune.choice([[1], [2]])))\nconfig.build_algo()",
     "not-picklable": PPO + "import threading\nlock = threading.Lock()\n"
     "config.callbacks(on_episode_end=lambda **kw: lock.acquire())",
     "old-api-stack": PPO
@@ -191,7 +275,8 @@ def test_what_is_wrong_with_a_script_is_one_line(code, read):
     with pytest.raises(SpaceError) as caught:
         read(BAD[code], where="--config", timeout_s=limit)
     (fault,) = caught.value.faults
-    assert fault.code == code
+    same = {"nested-search": "unreadable-training", "search-in-model": "unreadable-training"}
+    assert fault.code == {**same, "script-is-killed": "script-ends-process"}.get(code, code)
     assert fault.fix and len(str(caught.value).splitlines()) == 2
     if code in ("script-raises", "script-needs-module", "script-arguments", "script-uses-ray"):
         line = {"script-raises": 2, "script-needs-module": 1, "script-arguments": 4, "script-uses-ray": 6}[code]

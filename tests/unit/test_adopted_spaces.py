@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from study.adopted.writing import Floor, Wanted, floor_of, space_text
+from study.adopted.writing import floor_of, space_text
 from study.cli.commands import app
 from study.space.parsing import parse_space
 from study.space.script import ScriptFacts, ScriptSource
@@ -46,9 +46,9 @@ def read_back(text: str, of: ScriptFacts):
 
 def test_runners_batch_and_learning_rate_are_varied_around_the_scripts_values():
     known = facts(stop={"env_runners/episode_return_mean": 300.0, "training_iteration": 200})
-    floor = Floor(value=22, comment="how it was measured")
-    wanted = Wanted(config="my_train.py", args="--num-agents 2", runners=(1, 10, 46), floor=floor)
-    spec = read_back(space_text(known, {}, wanted), known)
+    floor = (22.0, "how it was measured")
+    text = space_text(known, {}, config="my_train.py", args="--num-agents 2", runners=(1, 10, 46), floor=floor)
+    spec = read_back(text, known)
     assert (spec.config, spec.config_args, spec.scales) == ("my_train.py", "--num-agents 2", (1, 10, 46))
     assert {name: (domain.low, domain.high, domain.log) for name, domain in spec.tuned.items()} == {
         "train_batch_size": (500, 8000, True),
@@ -62,14 +62,18 @@ def test_runners_batch_and_learning_rate_are_varied_around_the_scripts_values():
 
 
 def test_a_schedule_is_not_varied_and_what_tune_would_choose_is():
-    known = facts(schedules=["lr"], values={name: VALUES[name] for name in VALUES if name != "lr"})
     searched = {
+        "num_env_runners": {"choices": [1, 4]},
         "lambda": {"low": 0.9, "high": 1.0},
-        "train_batch_size_per_learner": {"choices": [1000, 2000]},
+        "train_batch_size": {"choices": [1000, 2000]},
         "broadcast_interval": {"low": 1, "high": 3},
     }
-    text = space_text(known, searched, Wanted(config="my_train.py", runners=(1,)))
+    without = {name: VALUES[name] for name in VALUES if name != "lr"}
+    known = facts(schedules=["lr"], values=without, searched=list(searched))
+    text = space_text(known, searched, config="my_train.py")
     spec = read_back(text, known)
+    assert spec.scales == (1, 4)
+    assert read_back(space_text(known, searched, config="my_train.py", runners=(2,)), known).scales == (2,)
     assert set(spec.tuned) == {"train_batch_size", "lambda"}
     assert spec.tuned["train_batch_size"].choices == [1000, 2000]
     assert spec.search.baselines == []
@@ -78,9 +82,23 @@ def test_a_schedule_is_not_varied_and_what_tune_would_choose_is():
 
 def test_a_batch_smaller_than_all_environments_is_no_baseline():
     known = facts(values={**VALUES, "train_batch_size": 60, "minibatch_size": 30})
-    spec = read_back(space_text(known, {}, Wanted(config="my_train.py", runners=(1, 46))), known)
+    spec = read_back(space_text(known, {}, config="my_train.py", runners=(1, 46)), known)
     assert set(spec.tuned) == {"train_batch_size", "lr"} and spec.tuned["train_batch_size"].low == 92
     assert spec.search.baselines[0].parameters == {"lr": 0.0009}
+
+
+def test_a_batch_of_a_replay_buffer_may_be_smaller_than_all_environments():
+    of_dqn = {name: VALUES[name] for name in ("num_env_runners", "num_envs_per_env_runner", "lr", "gamma")}
+    known = facts(algorithm="DQN", base_algorithm="DQN", values={**of_dqn, "train_batch_size": 32})
+    spec = read_back(space_text(known, {}, config="my_train.py", runners=(1, 46)), known)
+    assert (spec.tuned["train_batch_size"].low, spec.tuned["train_batch_size"].high) == (8, 128)
+    assert spec.search.baselines[0].parameters == {"train_batch_size": 32, "lr": 0.0009}
+
+
+def test_a_batch_that_an_algorithm_may_not_read_is_not_varied():
+    known = facts(algorithm="VPG", base_algorithm="Algorithm")
+    text = space_text(known, {}, config="my_train.py")
+    assert set(read_back(text, known).tuned) == {"lr"} and "`train_batch_size` is not varied" in text
 
 
 @pytest.mark.parametrize(
@@ -95,13 +113,13 @@ def test_a_batch_smaller_than_all_environments_is_no_baseline():
 )
 def test_the_budget_is_the_scripts_own_limit(stop, algorithm, budget):
     known = facts(stop=stop, base_algorithm=algorithm, algorithm=algorithm)
-    spec = read_back(space_text(known, {}, Wanted(config="my_train.py", runners=(1,))), known)
+    spec = read_back(space_text(known, {}, config="my_train.py", runners=(1,)), known)
     assert (spec.budget.env_steps, spec.budget.time_s) == budget
 
 
 def test_a_floor_has_as_many_digits_as_its_interval():
     floor = floor_of([20.0, 22.0, 24.0, 26.0], num_cut=1)
-    assert (floor.value, floor.comment) == (23, "random policy: 23 [18.89, 27.11] over 4 episodes, 1 of them cut")
+    assert floor == (23, "random policy: 23 [18.89, 27.11] over 4 episodes, 1 of them cut")
     assert floor_of([20.0], num_cut=0) is None
 
 
@@ -136,6 +154,7 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
     [
         (["--runners", "1,0"], "runners"),
         (["--runners", "2,2"], "runners"),
+        (["--config-args", "it's"], "config-arguments"),
         (["quickstart.yaml", "--runners", "1"], "two-spaces"),
     ],
 )

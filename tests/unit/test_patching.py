@@ -34,11 +34,11 @@ if __name__ == "__main__":
 """
 
 
-def facts_of(text: str, **values: Any) -> ScriptFacts:
+def facts_of(text: bytes, changes: dict[str, Any], **values: Any) -> ScriptFacts:
     of_rllib = {"lambda": 1.0, "clip_param": 0.3, "vf_clip_param": 10.0, "kl_coeff": 0.2, "kl_target": 0.01}
     of_rllib |= {"entropy_coeff": 0.0, "vf_loss_coeff": 1.0, "grad_clip": None, "num_epochs": 30}
     given = {**of_rllib, "num_env_runners": 1, "train_batch_size": 2000, "lr": 3e-4, "gamma": 0.98}
-    source = ScriptSource(file="my_train.py", sha256=hashlib.sha256(text.encode()).hexdigest())
+    source = ScriptSource(file="my_train.py", sha256=hashlib.sha256(text).hexdigest())
     return ScriptFacts(
         source=source,
         found_as="module level",
@@ -46,14 +46,17 @@ def facts_of(text: str, **values: Any) -> ScriptFacts:
         base_algorithm="PPO",
         environment="CartPole-v1",
         values={**given, "minibatch_size": 128, "num_envs_per_env_runner": 1, **values},
+        **changes,
     )
 
 
-def study_of(folder: Path, text: str = SCRIPT, **values: Any) -> tuple[StudySpec, dict[str, Any]]:
+def study_of(
+    folder: Path, text: str = SCRIPT, *, encoding: str = "utf-8", changes: dict[str, Any] | None = None, **values: Any
+) -> tuple[StudySpec, dict[str, Any]]:
     """Return the space of a script that is written to a folder, and the setting with the script's own values."""
     file = folder / "my_train.py"
-    file.write_text(text)
-    facts = facts_of(text, **values)
+    file.write_text(text, encoding=encoding)
+    facts = facts_of(file.read_bytes(), changes or {}, **values)
     content = {
         "config": str(file),
         "script": facts.model_dump(mode="json"),
@@ -76,6 +79,10 @@ def study_of(folder: Path, text: str = SCRIPT, **values: Any) -> tuple[StudySpec
         ("é = 1; c.training(lr=1, gamma=2)", "é = 1; c.training(lr=0.01, gamma=2)"),
         ("c.training(\n    gamma=0.9,\n)", "c.training(\n    gamma=0.9,\n    lr=0.01,\n)"),
         ("c.training(lr=1)\nc.training(lr=2)", "c.training(lr=1)\nc.training(lr=0.01)"),
+        ("c.training(x=(a if b else 2))", "c.training(x=(a if b else 2), lr=0.01)"),
+        ("c.training(x=(1, 2),  # two,\n)", "c.training(x=(1, 2), lr=0.01,  # two,\n)"),
+        ("\f\nx = 1\nc.training(lr=1)", "\f\nx = 1\nc.training(lr=0.01)"),
+        ("c.training(\r\n    gamma=1\r\n)", "c.training(\r\n    gamma=1,\r\n    lr=0.01\r\n)"),
         ("c.training(lr=args.lr)", None),
         ("c = {'lr': 1}", None),
     ],
@@ -110,7 +117,7 @@ def test_the_patch_is_a_few_lines_that_patch_takes_and_that_say_what_the_trial_h
 @pytest.mark.minutes
 def test_a_batch_is_that_of_one_learner_of_the_script_s(tmp_path: Path) -> None:
     text = SCRIPT.replace(".training(", ".learners(num_learners=2)\n    .training(")
-    spec, own = study_of(tmp_path, text, train_batch_size=4000, minibatch_size=256)
+    spec, own = study_of(tmp_path, text, changes={"num_learners": 2}, train_batch_size=4000, minibatch_size=256)
     patched = patched_script(spec, {**own, "train_batch_size": 6000}, may_run=True)
     assert patched.why == ""
     assert "train_batch_size_per_learner=3000," in patched.diff
@@ -151,3 +158,42 @@ def test_a_learning_rate_that_falls_becomes_rllib_s_schedule(tmp_path: Path) -> 
     spec, own = study_of(tmp_path)
     (change,) = changes_of(spec, {**own, "lr_end_fraction": 0.1})
     assert change.value == [[0, 3e-4], [20_000, pytest.approx(3e-5)]]
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("rest", ["", ", grad_clip=tune.uniform(1, 2)"])
+def test_what_tune_would_choose_becomes_the_trial_s_value_even_where_it_is_the_one_that_was_read(
+    rest: str, tmp_path: Path
+) -> None:
+    text = SCRIPT.replace("lr=3e-4", f"lr=tune.grid_search([3e-4, 1e-3]){rest}").replace(
+        "\nconfig", "from ray import tune\nconfig"
+    )
+    searched = ["grad_clip", "lr"] if rest else ["lr"]
+    spec, own = study_of(tmp_path, text, changes={"searched": searched})
+    patched = patched_script(spec, own, may_run=True)
+    if rest:  # no value of the trial is known
+        assert "Tune chooses grad_clip" in patched.why and patched.after is None
+    else:
+        assert patched.why == "" and "lr=0.0003,  # \u00fcberlegt" in str(patched.after)
+
+
+@pytest.mark.minutes
+def test_fragments_are_left_to_rllib_where_the_trial_left_them_to_it(tmp_path: Path) -> None:
+    text = SCRIPT.replace("num_env_runners=1", "num_env_runners=1, rollout_fragment_length=200")
+    spec, own = study_of(tmp_path, text, rollout_fragment_length=200)
+    setting = {**own, "train_batch_size": 700}
+    refused = patched_script(spec, setting, may_run=True)
+    assert refused.after is None and "rollout_fragment_length" in refused.why
+    patched = patched_script(spec, setting, fragment_is_auto=True, may_run=True)
+    assert patched.why == "" and "rollout_fragment_length='auto'" in str(patched.after)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "latin-1"])
+def test_a_file_may_have_another_encoding_and_no_end_of_its_last_line(encoding: str, tmp_path: Path) -> None:
+    cookie = "# coding: latin-1\n" if encoding == "latin-1" else ""
+    spec, own = study_of(
+        tmp_path, f"{cookie}{SCRIPT}# \u00fc\nconfig.lr = 3e-4".replace("lr=3e-4,", ""), encoding=encoding
+    )
+    patched = patched_script(spec, {**own, "lr": 0.01}, may_run=False)
+    end = "\\ No newline at end of file\n"
+    assert f"-config.lr = 3e-4\n{end}+config.lr = 0.01\n{end}" in patched.diff

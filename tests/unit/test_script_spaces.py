@@ -90,11 +90,6 @@ def test_what_the_space_may_not_say(changes, where, code) -> None:
             {"parameters": {"num_env_runners": 1, "steps_per_env_runner": 100}},
             "rule-of-on-policy",
         ),
-        (
-            {"refusals": [{"where": "config", "rule": "must train online", "code": "offline-algorithm"}]},
-            {},
-            "offline-algorithm",
-        ),
     ],
 )
 def test_what_the_script_cannot_do(found, changes, code) -> None:
