@@ -160,7 +160,7 @@ class _Search:
     def _surroundings(self) -> dict[str, Any]:
         """Return what the script's process has beside the configuration: folders, modules, variables."""
         given = {**os.environ, **self.ran.variables}
-        added = [str(Path(each).absolute()) for each in [*sys.path, *_entries(given)] if each not in self._known_paths]
+        added = [str(Path(each).resolve()) for each in [*sys.path, *_entries(given)] if each not in self._known_paths]
         paths = list(dict.fromkeys([*added, self._folder]))
         beside = {Path(path).resolve() for path in paths}
         modules = [each for each in loaded_modules() if each.paths[0].parent in beside or each.obstacle is None]

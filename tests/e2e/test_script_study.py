@@ -15,10 +15,16 @@ from tests.e2e.commands import command, records, run, study
 pytestmark = pytest.mark.minutes
 
 SCRIPT = """
+import os
+import sys
+
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
-from parts import connect
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+sys.path.insert(0, "lib")
+os.environ["DIFFICULTY"] = "hard"
+from parts import connect
 
 
 class Longest(RLlibCallback):
@@ -40,10 +46,13 @@ if __name__ == "__main__":
 """
 
 PARTS = """
+import os
+
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 
 
 def connect(env=None, spaces=None, device=None):
+    assert os.environ["DIFFICULTY"] == "hard"
     return MeanStdFilter()
 """
 
@@ -71,7 +80,8 @@ evaluation: {episodes: 12, num_evaluations: 1}
 def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("place")
     (place / "my_train.py").write_text(SCRIPT)
-    (place / "parts.py").write_text(PARTS)
+    (place / "lib").mkdir()
+    (place / "lib" / "parts.py").write_text(PARTS)
     (place / "space.yaml").write_text(SPACE)
     done = run(command("--space", "space.yaml", "--name", "own", "--tracking-uri", "sqlite:///mlflow.db"), place)
     assert done.returncode == 0, done.stdout + done.stderr

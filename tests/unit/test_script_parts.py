@@ -21,7 +21,7 @@ from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
-from study.adopted.describing import facts_of
+from study.adopted.describing import facts_of, refusals
 from study.space.script import ScriptFacts
 from study.trial.adopted import (
     adopted_config,
@@ -237,7 +237,7 @@ def read(config: AlgorithmConfig) -> ScriptFacts:
 )
 def test_a_runner_of_one_s_own_samples_or_is_refused(runner: type, codes: list[str]) -> None:
     config = own_script().env_runners(env_runner_cls=runner)
-    assert [refusal.code for refusal in read(config).refusals] == codes
+    assert [refusal.code for refusal in refusals(config)] == codes
     if not codes:
         order = adopted(config).env_runner_cls.__mro__
         assert order.index(runner) < order.index(SingleAgentEnvRunner)
