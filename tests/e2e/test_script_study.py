@@ -57,11 +57,13 @@ def connect(env=None, spaces=None, device=None):
 """
 
 AGAIN = """
+from pathlib import Path
+
 from study.evaluating.rerun import train
 from study.records.folder import StudyFolder
 from study.records.records import TrialStarted, read_lines
 
-folder = StudyFolder("studies/own")
+folder = StudyFolder(Path("studies/own"))
 started = [line.record for line in read_lines(folder.records) if isinstance(line.record, TrialStarted)]
 ((evaluations, failure),) = train(folder.identity().parse(), started)
 print([each.returns for each in evaluations], failure)
@@ -107,6 +109,7 @@ def test_the_policy_gets_the_returns_on_record_and_is_filmed(place):
 def test_a_trial_that_is_trained_again_is_equal_to_its_records(place):
     (recorded,) = [each for each in records(place / "studies" / "own") if isinstance(each, Evaluation)]
     done = run([sys.executable, "-c", AGAIN], place)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"[{recorded.returns}] ", done.stderr
 
 
