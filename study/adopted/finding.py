@@ -26,10 +26,10 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from study.adopted import describing
 from study.adopted.interception import Interception, Launch, Launched, UnreadableError, UsesRay, as_config, sampling
-from study.adopted.playing import make_environment, play_randomly
 from study.cluster.shipping import loaded_modules
 from study.errors import Fault
 from study.trial.adopted import pickled
+from study.trial.script_environment import make_environment, play_randomly
 
 _OF_THE_STUDY = ("RAY_", "TUNE_", "PYTHONPATH")
 """How environment variables begin that the study sets by itself."""

@@ -272,9 +272,9 @@ def merged_connectors(algorithm: Any, *, timeout_s: float) -> dict[str, Any]:
     from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
 
     server = getattr(algorithm, "_env_runner_state_server", None)
-    state = server and ray.get(server.pull.remote(), timeout=timeout_s)
+    state = {} if server is None else ray.get(server.pull.remote(), timeout=timeout_s) or {}
     names = (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR)
-    return {name: state[name] for name in names if name in (state or {})}
+    return {name: state[name] for name in names if name in state}
 
 
 def freeze_filters(runner: Any) -> None:

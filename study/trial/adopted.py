@@ -12,7 +12,6 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 from ray import cloudpickle
@@ -23,13 +22,11 @@ from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.tune.registry import register_env
 
 from study.errors import TrialError
-from study.seams.ray import maker_of
 from study.seams.rllib import option
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import Execution, StudySpec
@@ -42,6 +39,7 @@ from study.trial.engine.sampling.runner import AsRLlib, StockEnvRunner, StockMul
 from study.trial.measured_async import MeasuredAsynchronousAlgorithm
 from study.trial.measured_ppo import MeasuredPPO
 from study.trial.measured_whole import MeasuredWhole
+from study.trial.script_environment import make_environment
 
 _PLAIN: Mapping[type, type[AlgorithmConfig]] = {PPO: PPOConfig, APPO: APPOConfig, IMPALA: IMPALAConfig}
 """RLlib's algorithms that our runner samples for, with their configurations."""
@@ -303,20 +301,13 @@ def _fastest(spec: StudySpec, config: AlgorithmConfig, fallbacks: list[str]) -> 
         return LeanPPOLearner
     known = config.copy(copy_frozen=False)
     if known.observation_space is None:
-        environment = _environment(config)
+        environment = make_environment(config)
         known.environment(observation_space=environment.observation_space, action_space=environment.action_space)
         environment.close()
     without = fused_obstacle(known)
     if without and spec.learner == "fused":  # `auto` asks for no more than the fastest that can serve
         fallbacks.append(f"learner: the lean one instead of the fused one: {without}")
     return LeanPPOLearner if without else FusedPPOLearner
-
-
-def _environment(config: AlgorithmConfig) -> Any:
-    """Return one environment of a configuration."""
-    maker = maker_of(config.env) if isinstance(config.env, str) else config.env
-    context = EnvContext(config.env_config, worker_index=1, num_workers=1)
-    return maker(context) if callable(maker) else gymnasium.make(config.env, **config.env_config)
 
 
 def _own_runner(config: AlgorithmConfig) -> type:

@@ -33,12 +33,11 @@ from study.trial.deadline import within
 from study.trial.engine.sampling.lanes import evaluation_seeds, random_action_seed
 from study.trial.evaluation import EvaluationResult, undisturbed_randomness
 from study.trial.failures import described, original
+from study.trial.script_environment import ALL, counted, has_ended, random_action
 
 MAX_SIDE_BY_SIDE = 8
 """Episodes played side by side: the runner's work for each step is nearly the same for eight environments as for one.
 The same number in a trial and when its policy plays again, so that connectors see the same."""
-ALL = "__all__"
-"""RLlib's key for an episode as a whole, among those of its agents."""
 
 State = dict[str, Any]
 """What `EnvRunner.set_state` takes: the numbers of the modules, and the states of both connector pipelines."""
@@ -193,13 +192,6 @@ class _OneReward(gymnasium.Wrapper):
         return observation, counted(reward, self._agent), terminated, truncated, info
 
 
-def counted(reward: Any, agent: str | None) -> float:
-    """Return the reward of a step: of several agents the sum, or that of one, who may be absent in it."""
-    if not isinstance(reward, Mapping):
-        return float(reward)
-    return float(sum(value for name, value in reward.items() if agent in (None, str(name))))
-
-
 def _runner_class(config: AlgorithmConfig) -> type[EnvRunner]:
     """Return the class of the runners without what a study adds to it."""
     own: type[EnvRunner] | None = config.env_runner_cls
@@ -328,8 +320,7 @@ class _Counted(gymnasium.Wrapper):
             return self._first, nothing, *([{ALL: False}] * 2 if several else [False] * 2), {}
         observation, reward, terminated, truncated, info = self._games.call("step", game, lambda: self.env.step(action))
         several = isinstance(terminated, Mapping)
-        ended = any(bool(each.get(ALL) if several else each) for each in (terminated, truncated))
-        self._games.see(game, action, reward, ended=ended)
+        self._games.see(game, action, reward, ended=has_ended(terminated, truncated))
         if game.cut and several:
             # Truncation would need an observation of each agent, and those that wait for their turn have none.
             terminated = {**terminated, ALL: True}
@@ -361,7 +352,7 @@ class _CountedVector(VectorWrapper):
         observations, rewards, terminated, truncated, infos = self._games.call(
             "step", game, lambda: self.env.step(actions)
         )
-        self._games.see(game, actions, rewards[0], ended=bool(terminated[0] or truncated[0]))
+        self._games.see(game, actions, rewards[0], ended=has_ended(terminated, truncated))
         return observations, rewards, terminated, np.array([bool(truncated[0]) or game.cut]), infos
 
 
@@ -376,23 +367,6 @@ def _play_at_random(runner: EnvRunner, games: _Games, seed: int, first_episode: 
         observation, _ = env.reset()
         for step in range(games.limit):
             draw = random_action_seed(seed, first_episode + episode, step)
-            observation, *_ = env.step(_random_action(env, observation, draw))
+            observation, *_ = env.step(random_action(env, observation, draw))
             if episode in games.played:
                 break
-
-
-def _random_action(env: Any, observation: Any, seed: int) -> Any:
-    agents = getattr(env.unwrapped, "possible_agents", None)
-    if agents is None:
-        return _drawn(env.action_space, seed)
-    acting = [agent for agent in agents if agent in observation]
-    return {
-        agent: _drawn(env.unwrapped.get_action_space(agent), (seed + place) % 2**64)
-        for place, agent in enumerate(acting)
-    }
-
-
-def _drawn(space: gymnasium.Space, seed: int) -> Any:
-    own = copy.deepcopy(space)  # an environment may draw from its space too
-    own.seed(seed)
-    return own.sample()

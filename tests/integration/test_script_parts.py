@@ -115,16 +115,17 @@ class Attentive(TorchRLModule, ValueFunctionAPI):
 
 
 class Louder(ConnectorV2):
-    """A connector with a state: it divides observations by the largest that it has seen in training."""
+    """A connector with a state: it divides observations by the largest that it has seen in training, else shows 0."""
 
-    largest = 1e-9
+    largest = 0.0
 
     def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, explore: Any = None, **_: Any) -> Any:
         for episode in self.single_agent_episode_iterator(episodes):
             seen = episode.get_observations(-1)
             if explore:
                 self.largest = max(self.largest, float(np.abs(seen).max()))
-            episode.set_observations(at_indices=-1, new_data=(seen / self.largest).astype(np.float32))
+            louder = seen / self.largest if self.largest else 0 * seen
+            episode.set_observations(at_indices=-1, new_data=louder.astype(np.float32))
         return batch
 
     def get_state(self, components: Any = None, **_: Any) -> Any:

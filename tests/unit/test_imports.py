@@ -62,7 +62,7 @@ HOMES = {
     "ray": {
         *("study/cluster", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
         *("study/adopted/finding.py", "study/adopted/interception.py", "study/adopted/describing.py"),
-        "study/adopted/playing.py",
+        "study/trial/script_environment.py",
         *("study/doctor/asking.py", "study/seams/ray.py", "study/seams/rllib.py"),
     },
     "torch": {

@@ -31,6 +31,7 @@ from study.trial.adopted import (
     unpickled,
 )
 from study.trial.custom_metrics import custom_metrics
+from study.trial.script_environment import counted, make_environment, play_randomly
 from tests.script_facts import facts, script_spec
 
 
@@ -271,3 +272,35 @@ def test_what_a_script_logs_is_told_from_what_rllib_logs() -> None:
     expected = {"custom/my length": 7.0, "custom/my_level": 2.0, "custom/nested/cups": 1.0}
     assert custom_metrics(results, PPOConfig()) == expected
     assert custom_metrics(results, own) == {**expected, "custom/my_loss": None}
+
+
+class Restricted(gymnasium.Env):
+    """Allows one of three actions, and says which; a vector of so many where it is told."""
+
+    observation_space = Dict(action_mask=Box(0, 1, (3,), np.int8))
+    action_space = Discrete(3)
+
+    def __init__(self, context: Any) -> None:
+        self.num_envs = context["num_envs"]
+
+    def reset(self, **_: Any) -> Any:
+        self.steps = 0
+        return {"action_mask": np.array([0, 1, 0])}, {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return {"action_mask": np.array([0, 1, 0])}, float(action == 1), False, self.steps == 9, {}
+
+
+def test_a_random_policy_plays_what_is_allowed_in_an_environment_made_as_rllib_does() -> None:
+    config = plain().environment(Restricted).env_runners(gym_env_vectorize_mode="vector_entry_point")
+    environment = make_environment(config)
+    assert environment.num_envs == 1
+    played = play_randomly(environment, episodes=3, seed=1, most_s=60.0, max_episode_steps=100)
+    assert played == {"returns": [9.0] * 3, "num_cut": 0}
+    assert play_randomly(environment, episodes=1, seed=1, most_s=60.0, max_episode_steps=4)["num_cut"] == 1
+
+
+@pytest.mark.parametrize(("agent", "expected"), [(None, 3.0), ("0", 1.0), ("1", 2.0), ("2", 0.0)])
+def test_the_reward_of_an_agent_is_found_where_its_name_is_a_number(agent: str | None, expected: float) -> None:
+    assert counted({0: 1.0, 1: 2.0}, agent) == expected
