@@ -50,6 +50,7 @@ def facts_of(
     stop: Mapping[str, Any],
     searched: Iterable[str] = (),
     spaces: tuple[Any, Any] = (None, None),
+    acting: Iterable[Any] = (),
 ) -> ScriptFacts:
     """Return what is known of a configuration that has no `refusals`: the same whenever the script is read.
 
@@ -60,6 +61,7 @@ def facts_of(
         stop: The script's stop criteria.
         searched: Settings for which the script lets Tune choose.
         spaces: Those of observations and of actions; None where there are several agents, or nobody knows.
+        acting: The agents of an environment for several.
     """
     algorithm, base = _algorithm(config)
     values, schedules = _values(config)
@@ -72,6 +74,7 @@ def facts_of(
         observation_space=_text(spaces[0]),
         action_space=_text(spaces[1]),
         agents=sorted(map(str, config.policies)) if config.is_multi_agent else [],
+        acting=sorted(map(str, acting)),
         values=values,
         schedules=schedules,
         searched=sorted(OF_TUNE.get(name, name) for name in searched),

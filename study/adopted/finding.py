@@ -140,6 +140,7 @@ class _Search:
             stop=launch.stop,
             searched=launch.searched,
             spaces=spaces,
+            acting=environment.unwrapped.possible_agents or () if several else (),
         )
         return (
             answer

@@ -68,6 +68,8 @@ class ScriptFacts(Model):
     action_space: str = ""
     agents: list[str] = Field([])
     """Policies of several agents by their ids; empty for one agent."""
+    acting: list[str] = Field([])
+    """Agents of the environment by their ids; empty for one agent, or where the environment does not say."""
     values: dict[str, Any] = Field({})
     """Parameter of `study.space.parameters` -> the script's value; None where it has none (`grad_clip`)."""
     schedules: list[str] = Field([])

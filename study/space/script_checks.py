@@ -6,6 +6,7 @@ from study.errors import Fault
 from study.space.parameters import RULES
 from study.space.script import ScriptFacts
 from study.space.spec import EnvironmentSpec, NetworkSpec, StudySpec
+from study.text import listed
 
 _SCORES = ("floor", "reference", "target")
 """What a space says of a script's environment."""
@@ -30,7 +31,10 @@ def script(spec: StudySpec) -> Iterator[Fault]:
 
 
 def _of_the_script(spec: StudySpec, facts: ScriptFacts) -> Iterator[Fault]:
-    """Check that the space leaves to the script what is the script's."""
+    """Check that the space leaves to the script what is the script's, and names what there is."""
+    if facts.acting and (agent := spec.evaluation.agent) is not None and agent not in facts.acting:
+        rule, fix = f"must be one of {listed(facts.acting)}", "Name one, or remove it for the sum over all."
+        yield Fault(where="evaluation.agent", rule=rule, got=agent, fix=fix, code="no-such-agent")
     own = {
         "algorithm": (spec.algorithm, facts.base_algorithm),
         "environment.id": (spec.environment.id, facts.environment),

@@ -173,6 +173,7 @@ tune.Tuner("PPO", param_space=config, run_config=tune.RunConfig(stop={"x": Stop(
     )
     facts = read(given + code).adopted.facts
     assert facts.stop == {"x": "Stop", "y": 3.0}
+    assert facts.acting == ["0", "1"]
     assert [each.what for each in facts.own_parts if each.part == "other"] == ["policies_to_train: a, b, c"]
 
 

@@ -84,6 +84,11 @@ def test_what_the_space_may_not_say(changes, where, code) -> None:
             {"execution": "emulated"},
             "emulation-without-batched-runner",
         ),
+        (
+            {"agents": ["both"], "acting": ["0", "1"]},
+            {"evaluation": {"agent": "both", "episodes": 3, "num_evaluations": 2}},
+            "no-such-agent",
+        ),
         ({"learner_obstacle": "the module is recurrent"}, {"standardization": "steps"}, "needs-lean-learner"),
         (
             {"algorithm": "SAC", "base_algorithm": "SAC"},
@@ -96,6 +101,11 @@ def test_what_the_script_cannot_do(found, changes, code) -> None:
     with pytest.raises(SpaceError) as caught:
         script_spec(facts(**found), **changes)
     assert code in {fault.code for fault in caught.value.faults}
+
+
+def test_an_agent_is_named_as_its_environment_does() -> None:
+    found = facts(agents=["both"], acting=["0", "1"])
+    assert script_spec(found, evaluation={"agent": "1", "episodes": 3, "num_evaluations": 2}).evaluation.agent == "1"
 
 
 def test_a_person_writes_no_facts() -> None:
