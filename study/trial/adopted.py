@@ -316,7 +316,8 @@ def _own_runner(config: AlgorithmConfig) -> type:
     plain: type[AsRLlib] = StockMultiAgentEnvRunner if config.is_multi_agent else StockEnvRunner
     if given is None or given in (SingleAgentEnvRunner, MultiAgentEnvRunner):
         return plain
-    return type(f"Measured{given.__name__}", (plain, given), {})
+    # An evaluation takes the first class that is not of this package: the name of the module is not left to Python.
+    return type(f"Measured{given.__name__}", (plain, given), {"__module__": __name__})
 
 
 def _algorithm(algo_class: type) -> type:
