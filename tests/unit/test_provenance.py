@@ -102,3 +102,8 @@ def test_the_command_line_is_kept_but_no_secret(monkeypatch):
     assert shown[0] == "run.py"
     assert shown[1] == "--tracking-uri=postgresql://***@db/x"
     assert shown[2:] == ["--password", "***", "--api-key=***", "--name", "a"]
+
+
+def test_variables_of_a_script_are_recorded_without_secrets():
+    found = provenance({}, {"DIFFICULTY": "hard", "WANDB_API_KEY": "x", "HOME": None})["environment"]
+    assert [found[name] for name in ("DIFFICULTY", "WANDB_API_KEY", "HOME")] == ["hard", "***", None]
