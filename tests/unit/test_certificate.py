@@ -140,7 +140,7 @@ def test_the_verdict_rests_on_the_arms(records: list[Record], certificate: Certi
     assert set(checks) == {"score_kept@6", "solved@6", "score_kept@3", "solved@3", "steps_saved@6", "clock@6"}
     confirmed = len(certificate.comparisons.rows)
     assert certificate.comparisons.sentence == (
-        f"better than each baseline that was confirmed ({confirmed} confirmed of 4 that ran; chosen on 1 seed)"
+        f"better than each baseline that was confirmed ({confirmed} confirmed of 4 that ran; chosen on 2 seeds)"
     )
     assert {row.baseline for row in certificate.comparisons.rows} >= {"naive_growth"}
 

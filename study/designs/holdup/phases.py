@@ -18,7 +18,7 @@ PROTOCOL = 4
 same records would lead to another decision or verdict.
 
 4: the confirmation runs in two halves, and what is decided after the first one does not run on; baselines take no part
-in the search, and run on the seeds of the first block of the race."""
+in the search, and run on two seeds of the stress."""
 PROTOCOLS = (1, PROTOCOL)
 """Versions whose decisions this program can recompute: 1 is that of the recorded example, and no study of 2 or 3 is
 left."""
@@ -26,6 +26,8 @@ REPEATED = 1 / 3
 """Share of a round's settings that run again, on another seed: the phases `second looks` of the records."""
 _NUM_SCALED = 3
 """Baselines that are made of the small scale's best setting."""
+_BASELINE_SEEDS = 2
+"""Rank seeds of a baseline: one alone chooses by luck, and all of the stress, four, cost as much as the race."""
 _NUM_RIVALS = 3
 """Baselines that are confirmed at the most: the best, the best scaled one, naive growth."""
 
@@ -128,7 +130,7 @@ def fewest_searched(holdup: HoldUpSpec) -> int:
 
 def num_baseline_seeds(holdup: HoldUpSpec, protocol: int = PROTOCOL) -> int:
     """Return how many rank seeds each baseline runs on, by which those are chosen that are confirmed."""
-    return holdup.stress.num_seeds if protocol == 1 else holdup.race.blocks[0]
+    return holdup.stress.num_seeds if protocol == 1 else _BASELINE_SEEDS
 
 
 def first_half(num_seeds: int) -> int:
