@@ -28,6 +28,7 @@ from study.adopted import describing
 from study.adopted.interception import Interception, Launch, Launched, UnreadableError, UsesRay, as_config, sampling
 from study.cluster.shipping import loaded_modules
 from study.errors import Fault
+from study.seams.jax import jax_obstacle
 from study.trial.adopted import pickled
 from study.trial.script_environment import make_environment, play_randomly
 
@@ -154,6 +155,7 @@ class _Search:
                     for name, domain in launch.searched.items()
                 },
                 "starts_ray": self.ran.starts_ray,
+                "jax_obstacle": jax_obstacle() or "",  # the environment has been made
                 "invalid": _invalid(launch.config),
             }
         )

@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,36 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
         digest=spec.digest(),
         optuna_storage=None if options.optuna_storage is None else check_optuna_storage(options.optuna_storage),
     )
+
+
+def with_lasting_learner(
+    spec: StudySpec, begun: StudyIdentity | None, *, jax_obstacle: str, source: str, note: Callable[[str], None]
+) -> StudySpec:
+    """Return the spec with the learner that `auto` stands for: all sessions and nodes of a study have the same one.
+
+    Args:
+        spec: The space as it was asked for.
+        begun: The study that is resumed, whose spec names its learner; None for a new one.
+        jax_obstacle: Why JAX cannot be used here, beside the environment; empty where it can.
+        source: Where the space came from.
+        note: Called with a line where the lean learner stands in for the fused one.
+
+    Raises:
+        SpaceError: The study learns with JAX, which is not installed here.
+    """
+    learner = spec.learner
+    if learner == "auto" and begun is not None:
+        named = begun.spec.get("learner")
+        learner = "fused" if named == "fused" else "lean" if named == "lean" else "auto"
+    elif learner == "auto" and spec.learner_in_use != "rllib":
+        learner = "fused" if spec.suits_fused and not jax_obstacle else "lean"
+        if spec.suits_fused and jax_obstacle:
+            note(f"Slower: the lean learner instead of the fused one: {jax_obstacle}.")
+    if learner == "fused" and find_spec("jax") is None:
+        rule, got = "this study learns with `fused`, which needs JAX", "none here"
+        fix = "Run pip install jax, or start a new study with --name and --set learner=lean."
+        raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix, code="learner-needs-jax")
+    return spec.model_copy(update={"learner": learner})
 
 
 def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) -> StudyIdentity:

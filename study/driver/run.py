@@ -23,6 +23,7 @@ from study.driver.opening import (
     name_taken,
     new_identity,
     resumed_identity,
+    with_lasting_learner,
     write_identity,
 )
 from study.driver.signals import StopSignals
@@ -41,6 +42,7 @@ from study.records.packing import unpacked
 from study.records.provenance import provenance
 from study.records.records import StudyClosed, TrialStarted, read_lines
 from study.records.state import check_not_cut, ledger_of
+from study.seams.jax import jax_obstacle
 from study.space.domains import smallest
 from study.space.parameters import SCALE
 from study.space.settings import runnable
@@ -113,7 +115,15 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
     else:
         with display.busy(f"Trying the environment {spec.environment.id}"):
             spaces = probe_study(spec, options.space)
-    identity = resumed_identity(unpacked(folder), spec, options) if resumed else new_identity(spec, options)
+    begun = unpacked(folder) if resumed else None
+    spec = with_lasting_learner(
+        spec,
+        begun.identity() if begun else None,
+        jax_obstacle=(jax_obstacle() or "") if adopted is None else adopted.jax_obstacle,
+        source=options.space,
+        note=display.note,
+    )
+    identity = resumed_identity(begun, spec, options) if begun else new_identity(spec, options)
     address = resolve_address(options.address)
     shape = private_shape(spec) if address is None else None
     if address is not None:

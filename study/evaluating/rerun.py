@@ -8,7 +8,7 @@ import json
 import math
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -23,11 +23,11 @@ from study.mirrors.mlflow_content import FROZEN_CHAIN, study_key
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, fold
 from study.records.provenance import provenance
-from study.records.records import Evaluation, Line, StudyOpened, TrialStarted, read_lines
+from study.records.records import Evaluation, Iteration, Line, StudyOpened, TrialBuilt, TrialStarted, read_lines
 from study.records.trust import check_modules
 from study.space.spec import StudySpec
 from study.space.variants import Variant, spec_of
-from study.trial.messages import packed_config
+from study.trial.messages import BuiltTrial, packed_config
 
 FALSE_ALARM = 0.01
 """Chance that sound records are doubted on another kind of machine, over all trials of one call."""
@@ -37,6 +37,8 @@ SAME = 1e-9
 """Returns that differ by less, relatively, are equal."""
 ENGINE = "ray"
 """What must have the version of the records: another engine is another experiment."""
+_PACKAGES = ("torch", "numpy", "gymnasium", "python", "jax", "jaxlib")
+"""What may have another version, on which the last digits depend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,17 +111,19 @@ def train_again(
     for row in finished:
         arms[row.anchor, row.num_env_runners].append(row)
     level = 1 - FALSE_ALARM / count
-    evaluations_on_record = [line.record for line in lines if isinstance(line.record, Evaluation)]
-    for row, (evaluations, failure) in zip(rows, train(spec, [starts[row.trial] for row in rows]), strict=True):
-        attempt = row.trial, row.attempt
-        old = [each for each in evaluations_on_record if (each.trial, each.attempt) == attempt]
+    on_record = [line.record for line in lines if isinstance(line.record, Evaluation | TrialBuilt)]
+    for row, (records, failure) in zip(rows, train(spec, [starts[row.trial] for row in rows]), strict=True):
+        own = [each for each in on_record if (each.trial, each.attempt) == (row.trial, row.attempt)]
+        old, new = ([each for each in part if isinstance(each, Evaluation)] for part in (own, records))
         others = [each.summary["score"] for each in arms[row.anchor, row.num_env_runners] if each is not row]
-        differing = _different(there[row.trial], here)
-        yield _compared(row, spec, old, evaluations, failure, others, level, differing)
+        differing = _different((there[row.trial], _learner_of(own)), (here, _learner_of(records)))
+        yield _compared(row, spec, old, new, failure, others, level, differing)
 
 
-def train(spec: StudySpec, trials: list[TrialStarted]) -> Iterator[tuple[list[Evaluation], str]]:
-    """Train trials one after another; yield the evaluations of each, and why it failed, where it did.
+def train(
+    spec: StudySpec, trials: list[TrialStarted]
+) -> Iterator[tuple[list[BuiltTrial | Iteration | Evaluation], str]]:
+    """Train trials one after another; yield the records of each, and why it failed, where it did.
 
     Raises:
         ClusterError: Ray does not start.
@@ -137,16 +141,16 @@ def train(spec: StudySpec, trials: list[TrialStarted]) -> Iterator[tuple[list[Ev
         private_ray(num_cpus=max(started.num_cpus for started in trials)),
     ):
         for started in trials:
-            evaluations: list[Evaluation] = []
+            records: list[BuiltTrial | Iteration | Evaluation] = []
             try:
                 assert started.variant in get_args(Variant)
                 text = json.dumps(spec_of(spec, started.variant).to_json())
                 for result in results_of(packed_config(started, text, script=script)):
-                    evaluations += (each for each in result.records if isinstance(each, Evaluation))
+                    records += result.records
             except TrialError as error:
-                yield evaluations, str(error)
+                yield records, str(error)
             else:
-                yield evaluations, ""
+                yield records, ""
 
 
 def _provenance_of(row: TrialRow, lines: Sequence[Line]) -> Mapping[str, Any]:
@@ -155,11 +159,25 @@ def _provenance_of(row: TrialRow, lines: Sequence[Line]) -> Mapping[str, Any]:
     return opened[-1].provenance if opened else {}
 
 
-def _different(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Return what of the machine and the libraries is another one, on which the last digits may depend."""
-    pairs = {"CPU model": (there.get("cpu_model"), here.get("cpu_model"))}
-    for name in ("torch", "numpy", "gymnasium", "python"):
-        pairs[name] = ((there.get("versions") or {}).get(name), (here.get("versions") or {}).get(name))
+def _learner_of(records: Iterable[Any]) -> str | None:
+    """Return the class of the learner that a trial had; None where nothing says so."""
+    built = (each.effective for each in records if isinstance(each, TrialBuilt | BuiltTrial))
+    return next((str(each["learner_class"]) for each in built if each.get("learner_class")), None)
+
+
+def _different(there: tuple[Mapping[str, Any], str | None], here: tuple[Mapping[str, Any], str | None]) -> list[str]:
+    """Return what of machine, libraries and learner is another one, on which the last digits may depend.
+
+    Args:
+        there: Provenance of the records, and the class of the trial's learner.
+        here: The same of this machine.
+    """
+    (old_place, old_learner), (new_place, new_learner) = there, here
+    pairs = {"CPU model": (old_place.get("cpu_model"), new_place.get("cpu_model"))}
+    for name in _PACKAGES:
+        pairs[name] = (old_place.get("versions") or {}).get(name), (new_place.get("versions") or {}).get(name)
+    if old_learner and new_learner:
+        pairs["learner"] = old_learner, new_learner
     return [f"{name} {old}, here {new}" for name, (old, new) in pairs.items() if old != new]
 
 

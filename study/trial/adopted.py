@@ -31,7 +31,7 @@ from study.seams.rllib import option
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import Execution, StudySpec
 from study.trial.engine.learning.asynchronous_learner import CountingLearner
-from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle
+from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_or_lean
 from study.trial.engine.learning.lean_learner import LeanPPOLearner, lean_obstacle
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.engine.sampling.lanes import LaneLayout
@@ -257,11 +257,15 @@ def adopted_config(
     Raises:
         TrialError: It would differ from the script in more.
     """
+    assert spec.script is not None
     config = base.copy(copy_frozen=False)
-    runner, learner = _parts(spec, config)
+    config.env_id, config.normalize_rewards = spec.environment.id, False
+    config.script, config.fallbacks = spec.script.source.file, []
+    runner = _runner(spec, config)
     _set_resources(config, spec, setting, execution, seed, batched=runner is BatchedEnvRunner)
     _set_parameters(config, spec, setting)
     config.env_runner_cls = runner
+    learner = _learner(spec, config)
     if learner is not None:
         config.learners(learner_class=learner)
     config.algo_class = _measured(config.algo_class, type(config))
@@ -272,42 +276,45 @@ def adopted_config(
     return config
 
 
-def _parts(spec: StudySpec, config: AlgorithmConfig) -> tuple[type, type | None]:
-    """Return the runner, and the learner where it is not the script's; note what RLlib's own parts stand in for."""
+def _runner(spec: StudySpec, config: AlgorithmConfig) -> type:
+    """Return the runner; note why it is RLlib's own, or the script's, where the space asks for ours."""
     assert spec.script is not None
-    config.env_id, config.normalize_rewards = spec.environment.id, False
-    config.script = spec.script.source.file
-    fallbacks: list[str] = []
-    runner_missing = spec.script.runner_obstacle
-    if runner_missing and spec.runner == "batched":
-        fallbacks.append(f"runner: RLlib's own instead of the batched one: {runner_missing}")
-    runner = _own_runner(config) if runner_missing or spec.runner == "stock" else BatchedEnvRunner
-    learner: type | None = None
+    missing = spec.script.runner_obstacle
+    if missing and spec.runner == "batched":
+        config.fallbacks.append(f"runner: RLlib's own instead of the batched one: {missing}")
+    return _own_runner(config) if missing or spec.runner == "stock" else BatchedEnvRunner
+
+
+def _learner(spec: StudySpec, config: AlgorithmConfig) -> type | None:
+    """Return the learner where it is not the script's; note why it is another than the space asks for.
+
+    Args:
+        spec: The space.
+        config: With all that the study sets: which learner can serve depends on it.
+    """
+    assert spec.script is not None
     if config.algo_class is PPO:
-        learner_missing = spec.script.learner_obstacle
-        if spec.learner != "rllib" and learner_missing:
-            fallbacks.append(f"learner: RLlib's own instead of the lean one: {learner_missing}")
-        elif spec.learner != "rllib":
-            learner = _fastest(spec, config, fallbacks)
-    elif issubclass(_algorithm(config.algo_class), MeasuredAsynchronousAlgorithm):
-        learner = type(f"Counting{config.learner_class.__name__}", (CountingLearner, config.learner_class), {})
-    config.fallbacks = fallbacks
-    return runner, learner
+        if spec.learner == "rllib":
+            return None
+        if missing := spec.script.learner_obstacle:
+            config.fallbacks.append(f"learner: RLlib's own instead of the lean one: {missing}")
+            return None
+        if spec.learner_in_use != "fused":
+            return LeanPPOLearner
+        return fused_or_lean(_with_spaces(config), spec.learner, config.fallbacks)
+    if issubclass(_algorithm(config.algo_class), MeasuredAsynchronousAlgorithm):
+        return type(f"Counting{config.learner_class.__name__}", (CountingLearner, config.learner_class), {})
+    return None
 
 
-def _fastest(spec: StudySpec, config: AlgorithmConfig, fallbacks: list[str]) -> type:
-    """Return the lean learner, or the fused one where it is asked for and can serve."""
-    if spec.learner_in_use != "fused":
-        return LeanPPOLearner
-    known = config.copy(copy_frozen=False)
-    if known.observation_space is None:
-        environment = make_environment(config)
-        known.environment(observation_space=environment.observation_space, action_space=environment.action_space)
-        environment.close()
-    without = fused_obstacle(known)
-    if without and spec.learner == "fused":  # `auto` asks for no more than the fastest that can serve
-        fallbacks.append(f"learner: the lean one instead of the fused one: {without}")
-    return LeanPPOLearner if without else FusedPPOLearner
+def _with_spaces(config: AlgorithmConfig) -> AlgorithmConfig:
+    """Return a configuration with the spaces of its environment."""
+    if config.observation_space is not None:
+        return config
+    known, environment = config.copy(copy_frozen=False), make_environment(config)
+    known.environment(observation_space=environment.observation_space, action_space=environment.action_space)
+    environment.close()
+    return known
 
 
 def _own_runner(config: AlgorithmConfig) -> type:

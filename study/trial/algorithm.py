@@ -27,7 +27,7 @@ from study.trial.engine.envs.environments import env_factory
 from study.trial.engine.envs.probing import Spaces
 from study.trial.engine.learning.asynchronous_learner import CountingAPPOLearner, CountingIMPALALearner
 from study.trial.engine.learning.encoders import CONV_NET, NATURE_FILTERS, NORMALIZE, StudyCatalog
-from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle
+from study.trial.engine.learning.fused_learner import fused_or_lean
 from study.trial.engine.learning.lean_learner import LeanPPOLearner, lean_obstacle
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.engine.sampling.lanes import LaneLayout
@@ -173,10 +173,7 @@ def _choose_learner(config: StudyConfig, spec: StudySpec) -> None:
         config.fallbacks.append(f"learner: RLlib's own learner instead of the lean one: {obstacle}")
     learner: type[PPOTorchLearner] = LeanPPOLearner if ours and not obstacle else PPOTorchLearner
     if spec.learner_in_use == "fused" and not obstacle:
-        without = fused_obstacle(config)
-        if without and spec.learner == "fused":  # `auto` asks for no more than the fastest that can serve
-            config.fallbacks.append(f"learner: the lean learner instead of the fused one: {without}")
-        learner = learner if without else FusedPPOLearner
+        learner = fused_or_lean(config, spec.learner, config.fallbacks)
     config.standardization = "rllib" if learner is PPOTorchLearner else spec.standardization_in_use
     config.learners(learner_class=learner)
 

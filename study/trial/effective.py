@@ -104,11 +104,20 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
         **(_values_of_ppo if is_ppo else _values_of_asynchronous)(learner, config),
         "optimizer": type(optimizer).__name__,
         "num_parameters": sum(value.numel() for value in learner.module[DEFAULT_MODULE_ID].parameters()),
+        **_values_of_process(learner),
+        "module_class": type(learner.module[DEFAULT_MODULE_ID].unwrapped()).__name__,
+    }
+
+
+def _values_of_process(learner: Learner) -> dict[str, Any]:
+    """Return which learner computes, and where."""
+    platform = getattr(learner, "jax_platform", None)
+    return {
         "device": str(learner.device),
+        **({} if platform is None else {"jax_platform": platform}),
         # Ray Train wraps the class of a learner that is an actor.
         "learner_class": next(each.__name__ for each in type(learner).__mro__ if not each.__name__.startswith("_")),
         "torch_threads_learner": torch.get_num_threads(),
-        "module_class": type(learner.module[DEFAULT_MODULE_ID].unwrapped()).__name__,
     }
 
 
@@ -130,9 +139,7 @@ def _values_of_script(learner: Learner) -> dict[str, Any]:
         **{name: _one_or_all(values) for name, values in found.items()},
         **({"overrides_per_module": overrides} if overrides else {}),
         FRAGMENT: learner.config.get_rollout_fragment_length(),
-        "device": str(learner.device),
-        "learner_class": next(each.__name__ for each in type(learner).__mro__ if not each.__name__.startswith("_")),
-        "torch_threads_learner": torch.get_num_threads(),
+        **_values_of_process(learner),
     }
 
 

@@ -209,11 +209,15 @@ class _Walk:
             yield from self._labelled(record, session)
 
     def _as_the_others(self, record: TrialBuilt, session: Session) -> Iterator[str]:
-        row = self.row
-        for name, values in session.alike.get((row.variant, row.execution), {}).items():
+        kind = self.row.variant, self.row.execution
+        for name, values in session.alike.get(kind, {}).items():
+            of_study = name == "learner_class"  # a resume on another machine must not go on with another learner
+            if of_study:
+                alike = [each.alike[kind] for each in self._study.sessions if kind in each.alike]
+                values = sum((each[name] for each in alike if name in each), Counter())
             usual, count = values.most_common(1)[0]
             got = str(record.effective[name]) if name in record.effective else "nothing"
-            if got != usual and values[got] < count:
+            if got != usual and (of_study or values[got] < count):
                 yield f"{name} of effective must be {usual}, as of all that run alike, got {got}"
 
     def _labelled(self, record: TrialBuilt, session: Session) -> Iterator[str]:

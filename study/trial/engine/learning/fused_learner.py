@@ -1,6 +1,5 @@
 """The lean learner with its minibatches in one compiled program. Imports RLlib and torch, and JAX when one is built."""
 
-import importlib.util
 import logging
 import os
 from collections.abc import Iterator
@@ -15,6 +14,9 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead
 from torch import Tensor, nn
 
+from study.errors import StudyError, TrialError
+from study.records.trust import check_own
+from study.seams.jax import cpu_device, jax_obstacle, use_one_cpu_thread
 from study.seams.rllib import option
 from study.trial.engine.learning.batches import Batch
 from study.trial.engine.learning.distributions import Categoricals
@@ -32,12 +34,14 @@ _ACTIVATIONS = ("relu", "tanh", "elu", "silu", "swish", "sigmoid", "gelu", "line
 
 
 def fused_obstacle(config: PPOConfig) -> str | None:
-    """Return one line saying why `FusedPPOLearner` cannot serve this configuration, or None where it can."""
+    """Return one line saying why `FusedPPOLearner` cannot serve this configuration, or None where it can.
+
+    What of this process stands in the way is said by `jax_obstacle`.
+    """
     model, spec = config.model_config, option(config, "rl_module_spec")
     default = config.get_default_rl_module_spec().module_class
     activations = {str(model.get(name, "linear")).lower() for name in ("fcnet_activation", "head_fcnet_activation")}
     obstacles = {
-        "JAX is not installed": importlib.util.find_spec("jax") is None,
         "there are several learners": config.num_learners > 1,
         "the learner has a GPU": config.num_gpus_per_learner > 0,
         "observations are no vectors": len(config.observation_space.shape or ()) != 1,
@@ -52,6 +56,32 @@ def fused_obstacle(config: PPOConfig) -> str | None:
     return lean_obstacle(config) or next((reason for reason, holds in obstacles.items() if holds), None)
 
 
+def fused_or_lean(config: PPOConfig, asked: str, fallbacks: list[str]) -> type[LeanPPOLearner]:
+    """Return the fused learner where it can serve, else the lean one.
+
+    Args:
+        config: Complete, with its spaces; the lean learner can serve it.
+        asked: `learner` of the space, `fused` or `auto`.
+        fallbacks: Gets a line where the lean one stands in for what was asked.
+
+    Raises:
+        TrialError: The space asks for the fused one, and this process cannot have it: other trials of the study may.
+    """
+    without, not_here = fused_obstacle(config), jax_obstacle()
+    if not_here and not without and asked == "fused":
+        raise _refusal(not_here)
+    # Of what the configuration alone decides all trials of a space say the same, so that `auto` keeps still.
+    if (without and asked == "fused") or (not_here and not without):
+        fallbacks.append(f"learner: the lean learner instead of the fused one: {without or not_here}")
+    return LeanPPOLearner if without or not_here else FusedPPOLearner
+
+
+def _refusal(obstacle: str) -> TrialError:
+    where, rule = "learner", "`fused` must be able to serve"
+    fix = "Remove what is named, or start a new study with --set learner=lean."
+    return TrialError(where=where, rule=rule, got=obstacle, fix=fix, code="fused-cannot-serve")
+
+
 class FusedPPOLearner(LeanPPOLearner):
     """The lean learner, whose minibatches are one compiled program: `fused_program`.
 
@@ -64,12 +94,23 @@ class FusedPPOLearner(LeanPPOLearner):
         """Build module and optimizer, and read the networks' layout.
 
         Raises:
-            ValueError: The configuration or the module is one that this learner cannot serve.
+            ValueError: The module is one that the lean learner cannot serve.
+            TrialError: The configuration or the process is one that this learner cannot serve.
         """
         super().build()
+        known = self.config.copy(copy_frozen=False)
+        known.environment(observation_space=self._network.observation_space, action_space=self._network.action_space)
+        if obstacle := fused_obstacle(known) or jax_obstacle():
+            raise _refusal(obstacle)
+        use_one_cpu_thread()
         from study.trial.engine.learning import fused_program
 
-        fused_program.use_cache(_cache_folder())
+        try:
+            self.jax_platform = str(cpu_device().platform)
+        except RuntimeError as error:
+            raise _refusal(f"JAX has no CPU here: {error}") from error
+        if (folder := _cache_folder()) is not None:
+            fused_program.use_cache(folder)
         self._program = fused_program
 
     def _learn(self, batch: Batch, minibatches: Iterator[Tensor], settings: UpdateSettings) -> UpdateOutcome:
@@ -155,10 +196,21 @@ class FusedPPOLearner(LeanPPOLearner):
         )
 
 
-def _cache_folder() -> Path:
-    """Return the user's own folder of compiled programs: machine code, which no study that one receives may bring."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "runner-scaling-study" / "compiled"
+def _cache_folder() -> Path | None:
+    """Return the user's own folder of compiled programs, made where it is missing; None where none can be used.
+
+    They are machine code, which no study that one receives may bring, and which nobody else may write.
+    """
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(base) / "runner-scaling-study" / "compiled"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for each in (folder.parent, folder):
+            check_own(each, way_out="Remove it.")
+    except (OSError, RuntimeError, StudyError) as error:  # a home that is missing, read-only, full or another user's
+        _LOGGER.warning("Each process compiles its programs anew, as they cannot be kept: %s", error)
+        return None
+    return folder
 
 
 def _inner(encoder: nn.Module) -> nn.Module:

@@ -4,32 +4,24 @@ PyTorch dispatches every operation of every minibatch by itself, which for netwo
 arithmetic. Here forward pass, loss, gradient, clipping and Adam of all minibatches are one loop that XLA compiles. A
 program is compiled once for each shape: rows and minibatches are padded to a few sizes, and coefficients are
 arguments. Compiled programs are kept in the user's cache folder, so that the next process loads them.
+
+Whoever calls `update` has called `study.seams.jax.use_one_cpu_thread` before.
 """
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# A trial reserves one CPU for its learner. XLA reads these when it starts.
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        os.environ.get("XLA_FLAGS", ""),
-        "--xla_cpu_multi_thread_eigen=false",
-        "intra_op_parallelism_threads=1",
-    ]
-).strip()
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["PJRT_NPROC"] = "1"  # the flags alone leave a second thread that runs operations side by side
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax import Array, lax
+
+from study.seams.jax import cpu_device
 
 Floats = npt.NDArray[np.float32]
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
@@ -47,8 +39,7 @@ ACTIVATIONS: dict[str, Any] = {
 
 
 def use_cache(folder: Path) -> None:
-    """Keep compiled programs in a folder that only this user may write to."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Keep compiled programs in a folder, which is there and which only this user may write to."""
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
@@ -175,10 +166,11 @@ def update(
     order = np.zeros((padded(count), minibatches.shape[1]), np.int32)
     order[:count] = minibatches
     widths = tuple(column.shape[1] for column in columns)
-    done = _compiled(
-        architecture, widths, weights, packed, order, np.int32(count), jax.tree.map(np.float32, coefficients)
-    )
-    new, result = jax.device_get(done)
+    numbers = jax.tree.map(np.float32, coefficients)
+    # A person's own code may have set another device, or double precision, for the whole process.
+    with jax.default_device(cpu_device()), jax.enable_x64(False):
+        done = _compiled(architecture, widths, weights, packed, order, np.int32(count), numbers)
+        new, result = jax.device_get(done)
     return new, result
 
 
