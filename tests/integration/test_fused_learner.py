@@ -5,6 +5,7 @@ import logging
 import math
 import pickle
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -12,8 +13,10 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
+from study.errors import TrialError
+from study.trial.engine.learning import fused_learner, fused_program
 from study.trial.engine.learning.encoders import NORMALIZE, StudyCatalog
-from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle
+from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle, fused_or_lean
 from study.trial.engine.learning.lean_learner import LeanPPOLearner
 from tests.integration.test_lean_learner import (
     CASES,
@@ -35,7 +38,6 @@ from tests.integration.test_lean_learner import (
     weights,
 )
 
-pytest.importorskip("jax")
 pytestmark = pytest.mark.minutes  # most of it is compiling
 __all__ = ["one_thread"]
 NOT_SERVED = ("images", "another module", "clipped by norm", "clipped by value")
@@ -149,10 +151,54 @@ def test_what_it_cannot_serve_is_said(options, reason):
     assert reason in fused_obstacle(configured(PPOTorchLearner, **options))
 
 
-def test_rows_and_minibatches_are_padded_to_few_sizes():
-    from study.trial.engine.learning.fused_program import padded
+@pytest.mark.parametrize("rest", [{"num_learners": 2}, {"grad_clip": 0.1, "grad_clip_by": "value"}])
+def test_what_it_cannot_serve_is_not_built(rest):
+    config = configured(FusedPPOLearner)
+    for name, value in rest.items():
+        setattr(config, name, value)
+    with pytest.raises(TrialError) as caught:
+        build(config)
+    assert caught.value.code == "fused-cannot-serve"
 
-    sizes = [padded(length) for length in range(1, 10_000)]
+
+@pytest.mark.parametrize("insists", [True, False])
+def test_where_jax_is_in_other_use_the_lean_one_serves_unless_the_fused_one_is_asked_for(insists, monkeypatch):
+    monkeypatch.setattr(fused_learner, "jax_obstacle", lambda: "JAX is in use")
+    fallbacks = []
+    if insists:
+        with pytest.raises(TrialError) as caught:
+            fused_or_lean(configured(PPOTorchLearner), "fused", fallbacks)
+        assert (caught.value.code, caught.value.got) == ("fused-cannot-serve", "JAX is in use")
+        with pytest.raises(TrialError):
+            fused()
+    else:
+        assert fused_or_lean(configured(PPOTorchLearner), "auto", fallbacks) is LeanPPOLearner
+        assert fallbacks == ["learner: the lean learner instead of the fused one: JAX is in use"]
+
+
+@pytest.mark.parametrize("home", ["cannot be made", "is unknown", "is open to all"])
+def test_without_a_safe_cache_folder_programs_are_not_kept(home, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(fused_program, "use_cache", lambda folder: pytest.fail(str(folder)))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/no" if home == "cannot be made" else str(tmp_path))
+    if home == "is unknown":
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(fused_learner.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    (tmp_path / "runner-scaling-study" / "compiled").mkdir(parents=True)
+    (tmp_path / "runner-scaling-study" / "compiled").chmod(0o777)
+    with caplog.at_level(logging.WARNING):
+        assert fused().jax_platform == "cpu"
+    assert "cannot be kept" in caplog.text
+
+
+def test_double_precision_of_other_code_does_not_reach_it():
+    with jax.enable_x64(True):
+        ours = fused()
+        update(ours, episodes(), **MINIBATCHES)
+    assert all(value.dtype is not torch.float64 for value in weights(ours).values())
+
+
+def test_rows_and_minibatches_are_padded_to_few_sizes():
+    sizes = [fused_program.padded(length) for length in range(1, 10_000)]
     assert all(size >= length for length, size in enumerate(sizes, 1))
     assert all(size <= 1.5 * length for length, size in enumerate(sizes, 1))
     assert len(set(sizes)) < 30

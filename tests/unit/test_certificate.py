@@ -368,6 +368,26 @@ def without_seed_and_request(records: list[Record]) -> list[Record]:
     return [each for each in swapped(records, asks, requests=left) if getattr(each, "trial", None) != gone.trial]
 
 
+@pytest.mark.parametrize("later", ["LeanPPOLearner", "FusedPPOLearner"])
+def test_a_resume_with_another_learner_is_named(
+    study: StudyFolder, spec: StudySpec, records: list[Record], tmp_path: Path, later: str
+) -> None:
+    opened, *others = records
+    assert isinstance(opened, StudyOpened)
+    ends = [at for at, each in enumerate(others) if isinstance(each, TrialEnded)]
+    half, before = ends[len(ends) // 2] + 1, {"learner_class": "FusedPPOLearner"}
+    kinds = [before if at < half else {"learner_class": later} for at in range(len(others))]
+    learnt = [
+        replace(each, effective=each.effective | kind) if isinstance(each, TrialBuilt) else each
+        for each, kind in zip(others, kinds, strict=True)
+    ]
+    folder = holdup.write_study(
+        tmp_path / "demo", spec, [opened, *learnt[:half], replace(opened, session=2), *learnt[half:]]
+    )
+    said = [each for each in broken_rules(list(read_lines(folder.records)), spec) if "learner_class" in each]
+    assert bool(said) is (later != "FusedPPOLearner")
+
+
 def with_setting_of_another_arm(records: list[Record]) -> list[Record]:
     started = of(records, TrialStarted, anchor="naive_growth", seed=1001, stage="confirm")
     winner = of(records, TrialStarted, anchor="winner")

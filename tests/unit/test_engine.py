@@ -1,8 +1,11 @@
 """The engine's name: one for each pair of parts, in every place that states how something scales, and in the guard."""
 
 import itertools
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +17,9 @@ from analysis.opened import Study
 from analysis.scaling import strong_scaling
 from analysis.status import read_status
 from analysis.tables import Results, all_tables
+from study.driver.opening import RunOptions, new_identity, with_lasting_learner
 from study.engine import UNKNOWN, engine_of, engine_of_space, engines_in_words, other_engine
+from study.errors import SpaceError
 from study.records.ledger import fold
 from study.records.records import read_lines
 from study.space.parameters import SCALE
@@ -130,3 +135,66 @@ def test_a_comparison_across_engines_is_refused_by_that_name(study):
     assert not {name for name in refusal.differing if "class" in name or name in ("runner", "learner")}
     assert "engine (batched+lean against RLlib's own)" in refusal.reason
     assert "run both scales with one engine" in refusal.reason
+
+
+@pytest.fixture
+def lasting(tmp_path):
+    """Return the function that gives a study its learner, and the lines that it notes."""
+
+    def settle(space, recorded=None, obstacle=""):
+        options = RunOptions(name="demo", tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+        begun = None if recorded is None else new_identity(spec(learner=recorded), options)
+        return with_lasting_learner(space, begun, jax_obstacle=obstacle, source="space", note=noted.append).learner
+
+    noted = []
+    return settle, noted
+
+
+@pytest.mark.parametrize(
+    ("changes", "recorded", "obstacle", "learner", "lines"),
+    [
+        ({}, None, "", "fused", 0),
+        ({}, None, "JAX is in use", "lean", 1),
+        ({"resources__num_learners": 2}, None, "JAX is in use", "lean", 0),
+        ({}, "fused", "JAX is in use", "fused", 0),  # its trials say whether they can
+        ({}, "lean", "", "lean", 0),
+        ({}, "rllib", "", "auto", 0),  # another space, which is refused as such
+        ({"learner": "rllib"}, None, "", "rllib", 0),
+    ],
+)
+def test_a_study_keeps_the_learner_of_its_start(lasting, changes, recorded, obstacle, learner, lines):
+    settle, noted = lasting
+    assert (settle(spec(**changes), recorded, obstacle), len(noted)) == (learner, lines)
+
+
+@pytest.mark.parametrize(("asked", "recorded"), [("auto", "fused"), ("fused", None)])
+def test_a_study_of_the_fused_learner_does_not_go_on_without_jax(lasting, monkeypatch, asked, recorded):
+    monkeypatch.setattr("study.driver.opening.find_spec", lambda name: None)
+    with pytest.raises(SpaceError) as caught:
+        lasting[0](spec(learner=asked), recorded, "JAX is not installed")
+    assert [fault.code for fault in caught.value.faults] == ["learner-needs-jax"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "before", "usable"),
+    [
+        ({}, "", True),
+        ({}, "import jax", True),
+        ({}, "import jax; jax.devices()", False),
+        ({"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1", "PJRT_NPROC": "1"},
+         "import jax; jax.devices()", True),
+    ],
+)  # fmt: skip
+def test_jax_is_used_on_one_thread_or_not_at_all(settings, before, usable):
+    """The settings take effect only where JAX has not been used before."""
+    code = f"""
+{before}
+from study.seams.jax import cpu_device, jax_obstacle, use_one_cpu_thread
+assert (jax_obstacle() is None) is {usable}, jax_obstacle()
+if {usable}:
+    use_one_cpu_thread()
+    assert cpu_device().platform == "cpu" and jax_obstacle() is None
+"""
+    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PJRT_NPROC")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment | settings, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

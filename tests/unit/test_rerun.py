@@ -13,10 +13,12 @@ from study.evaluating import rerun
 from study.evaluating.rerun import prediction, train_again
 from study.records.folder import StudyFolder
 from study.records.provenance import provenance
-from study.records.records import Evaluation, StudyOpened, TrialStarted
+from study.records.records import Evaluation, StudyOpened, TrialBuilt, TrialStarted
+from study.trial.messages import BuiltTrial
 from tests import holdup
 
 HERE = provenance({})
+FUSED = {"learner_class": "Fused"}
 
 
 def a_study(path: Path, **changes: Any) -> StudyFolder:
@@ -26,10 +28,13 @@ def a_study(path: Path, **changes: Any) -> StudyFolder:
     there = {**HERE, **{name: value for name, value in changes.items() if name != "versions"}}
     there["versions"] = {**HERE["versions"], **changes.get("versions", {})}
     opened = StudyOpened(session=1, num_trials=9, cluster=first.cluster, provenance=there)
-    return holdup.write_study(path / "demo", spec, [opened, *others])
+    records = [
+        replace(each, effective=each.effective | FUSED) if isinstance(each, TrialBuilt) else each for each in others
+    ]
+    return holdup.write_study(path / "demo", spec, [opened, *records])
 
 
-def trained(monkeypatch: pytest.MonkeyPatch, folder: StudyFolder, shift: float) -> list[int]:
+def trained(monkeypatch: pytest.MonkeyPatch, folder: StudyFolder, shift: float, *, learner: str = "Fused") -> list[int]:
     """Let trials come out as recorded, but for a shift of every return; return the list that gets their numbers."""
     from study.records.records import read_lines
 
@@ -41,7 +46,10 @@ def trained(monkeypatch: pytest.MonkeyPatch, folder: StudyFolder, shift: float) 
             seen.append(started.trial)
             own = [each for each in evaluations if each.trial == started.trial]
             shifted = [replace(each, returns=[value + shift for value in each.returns]) for each in own]
-            yield shifted, ""
+            built = BuiltTrial(
+                startup_time_s=None, effective={"learner_class": learner}, processes_per_node={}, placement=[]
+            )
+            yield [built, *shifted], ""
 
     monkeypatch.setattr(rerun, "train", train)
     return seen
@@ -72,11 +80,28 @@ def test_another_outcome_on_the_same_kind_of_machine_differs(tmp_path: Path, mon
 def test_on_another_machine_a_run_must_lie_where_its_arm_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift: float, agrees: bool
 ) -> None:
-    folder = a_study(tmp_path, cpu_model="another one")
-    trained(monkeypatch, folder, shift)
-    for each in train_again(folder, 3, seed=0):
-        assert each.agrees is agrees or "winner_stock" in each.sentence  # two runs tell nothing
-        assert "another machine (CPU model another one, here " in each.sentence
+    for number, (changes, said) in enumerate(
+        (
+            ({"cpu_model": "another one"}, "CPU model another one, here "),
+            ({"versions": {"jax": "0.1"}}, "jax 0.1, here "),
+            ({"versions": {"jaxlib": "0.1"}}, "jaxlib 0.1, here "),
+        )
+    ):
+        folder = a_study(tmp_path / str(number), **changes)
+        trained(monkeypatch, folder, shift)
+        for each in train_again(folder, 3, seed=0):
+            assert each.agrees is agrees or "winner_stock" in each.sentence  # two runs tell nothing
+            assert f"another machine ({said}" in each.sentence
+
+
+@pytest.mark.parametrize(
+    ("learner", "said"), [("Fused", "DIFFERS"), ("Lean", "another machine (learner Fused, here Lean)")]
+)
+def test_another_learner_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learner: str, said: str) -> None:
+    folder = a_study(tmp_path)
+    trained(monkeypatch, folder, 1.0, learner=learner)
+    (only,) = train_again(folder, 1, seed=0)
+    assert said in only.sentence
 
 
 def test_too_many_trials_and_another_engine_are_refused(tmp_path: Path) -> None:

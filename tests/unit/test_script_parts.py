@@ -31,8 +31,9 @@ from study.trial.adopted import (
     unpickled,
 )
 from study.trial.custom_metrics import custom_metrics
+from study.trial.engine.learning.lean_learner import LeanPPOLearner
 from study.trial.script_environment import counted, make_environment, play_randomly
-from tests.script_facts import facts, script_spec
+from tests.script_facts import SPACE, facts, script_spec
 
 
 class OwnPPO(PPO):
@@ -304,3 +305,20 @@ def test_a_random_policy_plays_what_is_allowed_in_an_environment_made_as_rllib_d
 @pytest.mark.parametrize(("agent", "expected"), [(None, 3.0), ("0", 1.0), ("1", 2.0), ("2", 0.0)])
 def test_the_reward_of_an_agent_is_found_where_its_name_is_a_number(agent: str | None, expected: float) -> None:
     assert counted({0: 1.0, 1: 2.0}, agent) == expected
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "reason"),
+    [
+        ({}, {"resources": {"num_learners": 2}}, "there are several learners"),
+        ({"grad_clip_by": "value"}, {"parameters": {**SPACE["parameters"], "grad_clip": 0.5}}, "grad_clip_by is value"),
+    ],
+)
+def test_what_the_study_sets_decides_whether_the_fused_learner_serves(
+    base: dict[str, Any], changes: dict[str, Any], reason: str
+) -> None:
+    spec = script_spec(facts(runner_obstacle="callbacks are the script's own"), learner="fused", **changes)
+    setting = {**spec.fixed, "num_env_runners": 2, "lr": 0.001}
+    config = adopted_config(spec, plain(own_script()).training(**base), setting=setting, seed=1, execution="real")
+    assert config.learner_class is LeanPPOLearner
+    assert config.fallbacks[-1] == f"learner: the lean learner instead of the fused one: {reason}"  # type: ignore[attr-defined]

@@ -97,6 +97,8 @@ class FusedPPOLearner(LeanPPOLearner):
             ValueError: The module is one that the lean learner cannot serve.
             TrialError: The configuration or the process is one that this learner cannot serve.
         """
+        if self.distributed:  # before PyTorch waits for the other learners
+            raise _refusal("there are several learners")
         super().build()
         known = self.config.copy(copy_frozen=False)
         known.environment(observation_space=self._network.observation_space, action_space=self._network.action_space)
