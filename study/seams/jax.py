@@ -50,7 +50,7 @@ def cpu_device() -> Any:
     """Return JAX's CPU, which is its only device where nobody has chosen others.
 
     Raises:
-        RuntimeError: Somebody has told JAX to do without.
+        RuntimeError: JAX was set to other devices only.
     """
     import jax
 
