@@ -263,7 +263,7 @@ class _Games:
         if self.agent is not None and self.agent not in map(str, agents):
             known = ", ".join(map(str, agents)) or "none: one agent acts"
             rule, fix = f"must be one of the agents ({known})", "Name one, or leave it out for the sum over all."
-            raise TrialError(where="evaluation.agent", rule=rule, got=repr(self.agent), fix=fix, code="no-such-agent")
+            raise TrialError(where="evaluation.agent", rule=rule, got=repr(self.agent), fix=fix, code="agent-not-there")
 
     def call(self, what: str, game: _Game, function: Callable[[], Any]) -> Any:
         """Return what a function of the environment returns."""
