@@ -13,6 +13,7 @@ from study.errors import Fault
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, RULES
 from study.space.plain import MAX_WHOLE, shown
+from study.space.script import ScriptFacts
 from study.space.space_file import Source
 from study.space.spec import StudySpec
 
@@ -201,7 +202,7 @@ def _places(model: type[BaseModel], prefix: str) -> Iterator[str]:
         place = f"{prefix}{info.alias or name}"
         yield place
         kind = _unless_none(info.annotation)
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not ScriptFacts:  # which nobody writes
             inner.append((kind, f"{place}."))
     for kind, within in inner:
         yield from _places(kind, within)
