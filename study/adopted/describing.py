@@ -6,7 +6,7 @@ Own parts are what differs from the default configuration of RLlib's algorithm t
 import hashlib
 import inspect
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ def facts_of(
         acting: The agents of an environment for several.
     """
     algorithm, base = _algorithm(config)
+    overridden = [name for name in PARAMETERS if _is_overridden(config, name)]
     values, schedules = _values(config)
     return ScriptFacts(
         source=ScriptSource(file=source.name, sha256=hashlib.sha256(source.read_bytes()).hexdigest()),
@@ -75,8 +76,9 @@ def facts_of(
         action_space=_text(spaces[1]),
         agents=sorted(map(str, config.policies)) if config.is_multi_agent else [],
         acting=sorted(map(str, acting)),
-        values=values,
-        schedules=schedules,
+        values={name: value for name, value in values.items() if name not in overridden},
+        schedules=[name for name in schedules if name not in overridden],
+        overridden=overridden,
         searched=sorted(OF_TUNE.get(name, name) for name in searched),
         num_learners=max(config.num_learners or 0, 1),
         own_parts=list(_own_parts(config, algorithm, base)),
@@ -171,13 +173,14 @@ def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
     if option(config, "torch_lr_scheduler_classes"):
         schedules.append("lr")
         values.pop("lr", None)
-    return plain({name: value for name, value in values.items() if not _is_overridden(config, name)}), schedules
+    return plain(values), schedules
 
 
 def _is_overridden(config: AlgorithmConfig, name: str) -> bool:
-    """Return whether every module has a value of its own."""
-    overrides = config.algorithm_config_overrides_per_module
-    return all(attribute(name) in overrides.get(module, {}) for module in config.policies)
+    """Return whether every module that learns has a value of its own."""
+    overrides, learning = config.algorithm_config_overrides_per_module, config.policies_to_train
+    modules = [each for each in config.policies if not isinstance(learning, Collection) or each in learning]
+    return bool(modules) and all(attribute(name) in overrides.get(module, {}) for module in modules)
 
 
 def _own_parts(config: AlgorithmConfig, algorithm: type, base: str) -> Iterator[OwnPart]:

@@ -20,6 +20,8 @@ class Adopted:
         paths: Folders from which the script imports: its own, and what it has added to `sys.path`.
         modules: What it has imported that is not installed; travels to the nodes of a joined cluster.
         variables: Environment variables that the script sets, also by `ray.init`; None where it removes one.
+        folder: That of the command, which travels to the nodes of a joined cluster, where the script names it as
+            `working_dir`; else empty.
         jax_obstacle: Why JAX cannot serve a learner beside the script's own code; empty where it can.
     """
 
@@ -28,6 +30,7 @@ class Adopted:
     paths: tuple[str, ...] = ()
     modules: tuple[OwnModule, ...] = ()
     variables: Mapping[str, str | None] = field(default_factory=dict)
+    folder: str = ""
     jax_obstacle: str = ""
 
     @property

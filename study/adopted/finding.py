@@ -113,7 +113,8 @@ class _Search:
         self.module: types.ModuleType | None = None
         self.ran = Interception(self.file)
         self._known_ids, self._before = set(gymnasium_registry), dict(os.environ)
-        self._folder = str(self.file.parent if self.file else Path.cwd())
+        self._began_in = str(Path.cwd())
+        self._folder = str(self.file.parent if self.file else self._began_in)
         self._known_paths = {*sys.path, *_entries(self._before)} - {self._folder}
 
     def answer(self, found: Sequence[Launch]) -> dict[str, Any]:
@@ -121,6 +122,11 @@ class _Search:
         if len(found) > 1:
             return {"choices": [_line(number, launch) for number, launch in enumerate(found, 1)]}
         launch = found[0]
+        for folder in filter(None, [launch.folder, self.ran.folder]):
+            if folder != self._began_in:
+                rule = "must train in the folder in which the command is typed: trials and evaluations run there"
+                fix = f"Type the command in {folder}."
+                raise MistakeError(rule=rule, got=f"{folder}", fix=fix, code="script-changes-folder")
         source = self.file or Path(str(inspect.getsourcefile(self.module or sys)))
         if faults := [asdict(fault) for fault in describing.refusals(launch.config)]:
             return {"faults": faults}
@@ -167,9 +173,11 @@ class _Search:
         paths = list(dict.fromkeys([*added, self._folder]))
         beside = {Path(path).resolve() for path in paths}
         modules = [each for each in loaded_modules() if each.paths[0].parent in beside or each.obstacle is None]
+        modules += [each for each in self.ran.modules if each not in modules]
         return {
             "paths": paths,
             "modules": [{"name": each.name, "paths": list(map(str, each.paths))} for each in modules],
+            "folder": self.ran.folder,
             "variables": {
                 name: given.get(name)
                 for name in sorted({*given, *self._before})
@@ -197,9 +205,6 @@ class _Search:
                 names = self._run(content, "__main__")
             return [self._named(names, name)]
         names = self._run(content, "__main__")
-        if self.ran.unreadable is not None:
-            problem = self.ran.unreadable
-            raise MistakeError(rule=problem.rule, got=problem.got, fix=problem.fix, code="unreadable-training")
         found = _distinct(self.ran.launches) or list(self._at_module_level(names)) or list(self._functions(names))
         if not found:
             self._raise_none_found(names)
@@ -244,19 +249,23 @@ class _Search:
             messages.write(message)
             refuse(parser, message)
 
+        result = None
         argparse.ArgumentParser.error = error  # type: ignore[assignment,method-assign]
         try:
-            return run()
+            result = run()
         except Launched:
-            return None
+            pass
         except KeyboardInterrupt:
             raise
         except BaseException as problem:  # noqa: BLE001 (becomes a fault)
             if len(self.ran.launches) == before and self.ran.unreadable is None:  # else it came to its training
                 self._blame(problem, messages.getvalue())
-            return None
         finally:
             argparse.ArgumentParser.error = refuse  # type: ignore[method-assign]
+        if (problem := self.ran.unreadable) is not None:
+            where = f"{self.file.name}, line {problem.line}" if self.file and problem.line else ""
+            raise MistakeError(where=where, rule=problem.rule, got=problem.got, fix=problem.fix, code=problem.code)
+        return result
 
     def _blame(self, problem: BaseException, said: str) -> None:
         """Raise the fault of a script that ended before its training; nothing where it ended as it should.

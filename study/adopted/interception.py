@@ -9,6 +9,7 @@ import functools
 import inspect
 import os
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +22,13 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.tune import registry
 
+from study.cluster.shipping import OwnModule
 from study.seams.ray import refuse_auto_init
 
 EXAMPLES = "run_rllib_example_script_experiment"
 """The function by which RLlib's own examples train."""
+_OF_PROCESSES = ("env_vars", "working_dir", "py_modules", "excludes", "config", "eager_install")
+"""Keys of Ray's `runtime_env` that a study follows, or that make no difference to it."""
 
 
 class Launched(BaseException):
@@ -45,6 +49,7 @@ class Launch:
         line: Line of the script; 0 where it is in another file.
         stop: Stop criteria, by RLlib's names of results.
         searched: Setting of the configuration -> the values among which Tune would choose. The copy has one of them.
+        folder: The working directory at that line.
     """
 
     config: AlgorithmConfig
@@ -52,24 +57,29 @@ class Launch:
     line: int
     stop: Mapping[str, Any] = field(default_factory=dict)
     searched: Mapping[str, Any] = field(default_factory=dict)
+    folder: str = field(default_factory=os.getcwd)
 
 
 class UnreadableError(Exception):
-    """The script trains in a way of which no configuration can be made.
+    """The script trains in a way that a study cannot repeat.
 
     Attributes:
         rule: What must hold.
         got: What was found.
         fix: What to do.
+        code: Of the fault.
+        line: Of the script; 0 where it is in another file.
     """
 
-    def __init__(self, *, rule: str, got: str = "", fix: str) -> None:
+    line = 0
+
+    def __init__(self, *, rule: str, got: str = "", fix: str, code: str = "unreadable-training") -> None:
         super().__init__(rule)
-        self.rule, self.got, self.fix = rule, got, fix
+        self.rule, self.got, self.fix, self.code = rule, got, fix, code
 
 
 class Interception:
-    """What a script did: launches, registered environments, calls of `ray.init` and the variables of those."""
+    """What a script did: launches, registered environments, and what its calls of `ray.init` say."""
 
     def __init__(self, script: Path | None) -> None:
         """Patch Ray for the rest of this process.
@@ -81,6 +91,8 @@ class Interception:
         self.environments: dict[str, Any] = {}
         self.starts_ray = False
         self.variables: dict[str, str] = {}
+        self.modules: list[OwnModule] = []
+        self.folder = ""
         self.unreadable: UnreadableError | None = None
         self._script = script
         self._patch_ray()
@@ -92,7 +104,7 @@ class Interception:
     def _patch_ray(self) -> None:
         def init(*_: Any, **settings: Any) -> _Context:
             self.starts_ray = True
-            self.variables |= (settings.get("runtime_env") or {}).get("env_vars") or {}
+            self._take(settings.get("runtime_env") or {})
             return _Context()
 
         def resources() -> dict[str, float]:
@@ -106,6 +118,39 @@ class Interception:
         ray.cluster_resources = ray.available_resources = resources
         ray.nodes = list
         refuse_auto_init(refuse)
+
+    def _take(self, given: Mapping[str, Any]) -> None:
+        """Give this process what the script gives to those of Ray; end the script where a study cannot.
+
+        Args:
+            given: A runtime environment.
+        """
+        if others := ", ".join(sorted(name for name in given if name not in _OF_PROCESSES and given[name])):
+            self._end(
+                rule="trials run in the Python of this command, and `ray.init` must not ask for another",
+                got=f"runtime_env with {others}",
+                fix=f"Install what it names, here and on every node, and remove {others}.",
+                code="runtime-env",
+            )
+        folder, modules = given.get("working_dir"), [_place_of(each) for each in given.get("py_modules") or ()]
+        for place in [*modules, *([] if folder is None else [str(folder)])]:
+            if not Path(place).exists() or Path(place).suffix in (".zip", ".whl"):
+                rule, fix = "what `ray.init` gives to the nodes must be files or folders of this machine", "Name such."
+                self._end(rule=rule, got=place, fix=fix, code="runtime-env")
+        self.variables |= given.get("env_vars") or {}
+        self.modules = [OwnModule(name=Path(each).stem, paths=(Path(each).resolve(),)) for each in modules]
+        self.folder = "" if folder is None else str(Path(folder).resolve())
+        sys.path += [*(str(each.paths[0].parent) for each in self.modules), *filter(None, [self.folder])]
+
+    def _end(self, **fault: str) -> NoReturn:
+        """End the script, which trains in a way that a study cannot repeat.
+
+        Args:
+            fault: Of `UnreadableError`.
+        """
+        self.unreadable = UnreadableError(**fault)
+        self.unreadable.line = self._line()
+        raise Launched from self.unreadable
 
     # --- Tune -----------------------------------------------------------------------------------------------------
 
@@ -142,12 +187,11 @@ class Interception:
             raise Launched
 
         def restore(*_: Any, **__: Any) -> NoReturn:
-            self.unreadable = UnreadableError(
+            self._end(
                 rule="the script must hold its configuration",
                 got="`tune.Tuner.restore`, which takes it from an earlier run",
                 fix="Name the script that began the run.",
             )
-            raise Launched
 
         tune.Tuner.__init__, tune.Tuner.fit, tune.Tuner.restore = construct, fit, restore
         tune.run = run
@@ -161,12 +205,11 @@ class Interception:
         searched = _searched(given) if isinstance(given, dict) else {}
         if function is None or searched:
             got = f"'{name}'" + (f", for which Tune chooses {', '.join(searched)}" if searched else "")
-            self.unreadable = UnreadableError(
+            self._end(
                 rule="what Tune trains must be an algorithm of RLlib, or a function that needs no values of Tune",
                 got=got,
                 fix="Write a function that returns the AlgorithmConfig, and name it: --config FILE:FUNCTION.",
             )
-            raise Launched
         function(given)
 
     # --- RLlib ----------------------------------------------------------------------------------------------------
@@ -179,12 +222,11 @@ class Interception:
             return NotBuilt()
 
         def restore(*_: Any, **__: Any) -> NoReturn:
-            self.unreadable = UnreadableError(
+            self._end(
                 rule="the script must hold its configuration",
                 got="`Algorithm.from_checkpoint`, which takes it from a checkpoint",
                 fix="Name the script that made the checkpoint.",
             )
-            raise Launched
 
         Algorithm.__new__ = make
         Algorithm.from_checkpoint = restore
@@ -197,8 +239,7 @@ class Interception:
         try:
             config, searched = as_config({} if content is None else content, trainable)
         except UnreadableError as error:
-            self.unreadable = error
-            raise Launched from error
+            self._end(rule=error.rule, got=error.got, fix=error.fix)
         if environment is not None:
             config.environment(environment)
         criteria = dict(stop) if isinstance(stop, Mapping) else {}
@@ -246,6 +287,13 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def _is_algorithm(trainable: Any) -> bool:
     return isinstance(trainable, str) or (inspect.isclass(trainable) and issubclass(trainable, Algorithm))
+
+
+def _place_of(module: Any) -> str:
+    """Return where a module is that `ray.init` gives to its processes, as a path or as the module itself."""
+    if not isinstance(module, types.ModuleType):
+        return str(module)
+    return str(module.__path__[0] if hasattr(module, "__path__") else module.__file__)
 
 
 def _function_of(trainable: Any) -> Callable[[Any], Any] | None:

@@ -196,6 +196,7 @@ def _read(request: Mapping[str, Any], text: str, where: str) -> Reading:
                     OwnModule(name=each["name"], paths=tuple(map(Path, each["paths"]))) for each in answer["modules"]
                 ),
                 variables=answer["variables"],
+                folder=answer["folder"],
                 jax_obstacle=answer["jax_obstacle"],
             ),
             searched=answer["searched"],

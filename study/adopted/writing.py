@@ -110,6 +110,8 @@ def not_varied(facts: ScriptFacts) -> Iterator[str]:
         yield f"`{BATCH}` is not varied: {facts.algorithm} has a training step of its own, which may not read it."
     for name in facts.schedules:
         yield f"`{name}` follows the script's schedule and is not varied."
+    for name in facts.overridden:
+        yield f"`{name}` is not varied: every module that learns has its own (algorithm_config_overrides_per_module)."
     known = of_script(facts).parameters
     for name in facts.searched:
         if name not in known:
@@ -177,7 +179,7 @@ def _ranges(
     if LR in values and LR not in facts.schedules:
         ranges[LR] = {"low": _rounded(values[LR] / LR_FACTOR), "high": _rounded(values[LR] * LR_FACTOR), "log": True}
     for name, domain in searched.items():
-        if name in known and name != SCALE and _is_allowed(name, domain):
+        if name in known and name not in (SCALE, *facts.overridden) and _is_allowed(name, domain):
             ranges[name] = domain
     return {name: ranges[name] for name in PARAMETERS if name in ranges}
 

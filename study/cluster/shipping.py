@@ -118,16 +118,17 @@ def loaded_modules() -> tuple[OwnModule, ...]:
 
 
 def runtime_env(
-    modules: Sequence[OwnModule], variables: Mapping[str, str | None] | None = None
+    modules: Sequence[OwnModule], variables: Mapping[str, str | None] | None = None, *, folder: str = ""
 ) -> dict[str, Any] | None:
     """Return Ray's runtime environment that brings modules to every node, None where there is nothing to bring.
 
     Args:
         modules: Of the user's own.
         variables: Environment variables of every process; those that are None stay as a node has them.
+        folder: Every process runs in a copy of it; empty: where its node was started.
 
     Raises:
-        ClusterError: One of them cannot travel.
+        ClusterError: A module or the folder cannot travel.
     """
     for module in modules:
         if module.obstacle is not None:
@@ -141,9 +142,17 @@ def runtime_env(
                 fix=f"{fix}, or install '{module.name}' on every node.",
                 code="module-cannot-travel",
             )
-    brought: dict[str, Any] = {}
+    if folder and (obstacle := OwnModule(name=folder, paths=(Path(folder),)).obstacle):
+        rule, got = obstacle
+        fix = f"Keep data elsewhere, name it in the folder's {IGNORE_FILE}, or name no working_dir."
+        raise ClusterError(
+            where=folder, rule=f"what nodes get of it {rule}", got=got, fix=fix, code="folder-cannot-travel"
+        )
+    brought: dict[str, Any] = {"excludes": list(LEFT_OUT)} if modules or folder else {}
     if modules:
-        brought = {"py_modules": [str(module.paths[0]) for module in modules], "excludes": list(LEFT_OUT)}
+        brought["py_modules"] = [str(module.paths[0]) for module in modules]
+    if folder:
+        brought["working_dir"] = folder
     if given := {name: value for name, value in (variables or {}).items() if value is not None}:
         brought["env_vars"] = given
     return brought or None

@@ -127,7 +127,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
     address = resolve_address(options.address)
     shape = private_shape(spec) if address is None else None
     if address is not None:
-        runtime_env(modules_of(spec, adopted))  # refuse before anything is written
+        brought_by(spec, adopted)  # refuse before anything is written
     if shape is not None:
         make_plan(spec, shape)  # refuse before anything is written
     if spec.rllib and spaces is not None:
@@ -168,6 +168,17 @@ def modules_of(spec: StudySpec, adopted: Adopted | None) -> tuple[OwnModule, ...
     if adopted is None:
         return own_modules(spec.environment)
     return adopted.modules
+
+
+def brought_by(spec: StudySpec, adopted: Adopted | None) -> dict[str, Any] | None:
+    """Return the runtime environment that the trials of a study need on the nodes of a joined cluster.
+
+    Raises:
+        ClusterError: Something cannot travel.
+    """
+    if adopted is None:
+        return runtime_env(own_modules(spec.environment))
+    return runtime_env(adopted.modules, adopted.variables, folder=adopted.folder)
 
 
 def _not_shorter(spec: StudySpec, num_trials: int) -> StudySpec:
@@ -338,8 +349,7 @@ class _Session:
                     shape = stack.enter_context(private_ray(num_cpus=num_cpus, verbose=verbose))
             else:
                 with self._display.busy(f"Joining the Ray at {self._address}"):
-                    variables = {} if self._adopted is None else self._adopted.variables
-                    brought = runtime_env(self._own_modules, variables)
+                    brought = brought_by(self._spec, self._adopted)
                     ray = joined_ray(self._address, runtime_env=brought, verbose=verbose)
                     shape = stack.enter_context(ray)
             yield shape

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from study.adopted.loading import load_space, with_script
+from study.adopted.loading import PATIENCE_S, with_script
 from study.designs.registry import design_of
 from study.errors import RecordError
-from study.options import wrong_option
+from study.options import say_that_it_runs, wrong_option
 from study.records.files import check_plain_tree
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow, best_per_scale, result_of
@@ -17,7 +17,7 @@ from study.space.domains import smallest
 from study.space.parameters import SCALE, Value
 from study.space.parsing import parse_space
 from study.space.settings import runnable
-from study.space.space_file import find_space, read_space
+from study.space.space_file import Source, find_space, read_space
 from study.space.spec import StudySpec
 from study.space.variants import spec_of
 from study.text import count, spans
@@ -135,8 +135,15 @@ def random_policy(path: Path) -> ChosenPolicy:
         rule = "with --random it must be a space or the folder of a study (with study.json)"
         fix = "Name one, such as quickstart.yaml."
         raise RecordError(where=str(path), rule=rule, got=got, fix=fix, code="not-evaluable")
-    spec = parse_space(with_script(read_space(find_space(path, place="SPACE"))), scored=False)
+    spec = parse_space(_with_script(read_space(find_space(path, place="SPACE"))), scored=False)
     return ChosenPolicy(title=f"{path}: random policy", checkpoint=None, spec=spec)
+
+
+def _with_script(source: Source) -> Source:
+    """Return a space with what is known of its script, which has as long as that of a study that was started."""
+    if isinstance(script := source.content.get("config"), str):
+        say_that_it_runs(script)
+    return with_script(source, timeout_s=PATIENCE_S)
 
 
 def best_policy(spec: StudySpec, ledger: Ledger) -> tuple[TrialRow | None, int]:
@@ -181,7 +188,7 @@ def _of_checkpoint(path: Path, space: str | None) -> ChosenPolicy:
     if space is None:
         rule, fix = "is needed for a checkpoint outside of a study", "Name the space file that it was trained in."
         raise wrong_option("--space", rule, got=f"{path} alone", fix=fix, code="no-space")
-    spec = load_space(space)
+    spec = parse_space(_with_script(read_space(space)), asked=True)
     return ChosenPolicy(title=f"checkpoint {path}", checkpoint=path, spec=spec, setting=_some_setting(spec), seed=0)
 
 

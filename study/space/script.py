@@ -74,6 +74,8 @@ class ScriptFacts(Model):
     """Parameter of `study.space.parameters` -> the script's value; None where it has none (`grad_clip`)."""
     schedules: list[str] = Field([])
     """Parameters that follow a schedule: they have no one value, and are not varied unless the space names them."""
+    overridden: list[str] = Field([])
+    """Parameters of which every module that learns has a value of its own: a value of the whole would reach none."""
     searched: list[str] = Field([])
     """Parameters, and other settings of RLlib, for which the script lets Tune choose; `values` has one of theirs."""
     num_learners: int = 1

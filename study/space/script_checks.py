@@ -3,13 +3,17 @@
 from collections.abc import Iterator
 
 from study.errors import Fault
-from study.space.parameters import RULES
+from study.space.parameters import END_FRACTION, RULES
 from study.space.script import ScriptFacts
 from study.space.spec import EnvironmentSpec, NetworkSpec, StudySpec
 from study.text import listed
 
 _SCORES = ("floor", "reference", "target")
 """What a space says of a script's environment."""
+_OF_BASELINES = ("lr", "minibatch_size")
+"""Parameters that the baselines of a hold-up study scale."""
+_NEEDS = {END_FRACTION: ("lr",), "lr_scaling_exponent": _OF_BASELINES}
+"""Parameter or rule -> the parameters that it multiplies."""
 
 
 def script(spec: StudySpec) -> Iterator[Fault]:
@@ -27,6 +31,7 @@ def script(spec: StudySpec) -> Iterator[Fault]:
         yield Fault(where="config", rule=rule, fix=fix, code="script-not-read")
         return
     yield from _of_the_script(spec, spec.script)
+    yield from _without_effect(spec, spec.script)
     yield from _needs(spec, spec.script)
 
 
@@ -55,6 +60,25 @@ def _of_the_script(spec: StudySpec, facts: ScriptFacts) -> Iterator[Fault]:
     if spec.evaluation.kwargs:
         rule, fix = "the script makes the environment", "Remove it, and say it in the script."
         yield Fault(where="evaluation.kwargs", rule=rule, fix=fix, code="of-the-script")
+
+
+def _without_effect(spec: StudySpec, facts: ScriptFacts) -> Iterator[Fault]:
+    """Check that what the space gives reaches a learner."""
+    for name in facts.overridden:
+        if name in spec.given_parameters:
+            rule = "every module that learns has a value of its own in the script, which a study does not change"
+            fix = f"Remove it, or take {name} out of the script's algorithm_config_overrides_per_module."
+            yield Fault(where=f"parameters.{name}", rule=rule, fix=fix, code="overridden-by-modules")
+    needs = {f"parameters.{name}": needed for name, needed in _NEEDS.items() if name in spec.given_parameters}
+    if spec.holdup is not None:
+        needs["holdup"] = (*_OF_BASELINES, *facts.overridden)
+    for where, needed in needs.items():
+        if missing := [name for name in dict.fromkeys(needed) if name not in spec.parameter_names]:
+            rule, got = f"needs one value of {listed(missing)}", "none in the script"
+            if follows := sorted(set(missing) & set(facts.schedules)):
+                got = f"the script's schedule of {listed(follows)}"
+            fix = f"Add parameters.{missing[0]}."
+            yield Fault(where=where, rule=rule, got=got, fix=fix, code="no-one-value")
 
 
 def _needs(spec: StudySpec, facts: ScriptFacts) -> Iterator[Fault]:

@@ -7,6 +7,7 @@ import pytest
 from ray import cloudpickle
 
 from study.adopted.reading import Reading, read_script
+from study.cluster.shipping import runtime_env
 from study.errors import SpaceError
 from tests.adopted import forked_readings
 
@@ -144,6 +145,22 @@ def test_what_the_process_of_the_script_has_is_found(read, tmp_path):
     assert found.environment["PYTHONPATH"].startswith(f"{elsewhere.parent}:{tmp_path}")
 
 
+def test_what_ray_would_give_to_its_processes_the_trials_have(read, tmp_path, monkeypatch):
+    (tmp_path / "src" / "package").mkdir(parents=True)
+    for name in ("file.py", "package/__init__.py"):
+        (tmp_path / "src" / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    given = "dict(working_dir='.', py_modules=['src/file.py', package], env_vars={'LEVEL': '3'}, excludes=['data'])"
+    found = read(
+        PPO + f"import sys\nsys.path.append('src')\nimport package, ray\nray.init(runtime_env={given})\nimport file\n"
+    ).adopted
+    assert (found.folder, found.variables) == (str(tmp_path), {"LEVEL": "3"})
+    brought = runtime_env(found.modules, found.variables, folder=found.folder)
+    assert brought is not None
+    assert brought["working_dir"] == str(tmp_path)
+    assert sorted(brought["py_modules"]) == [str(tmp_path / "src" / name) for name in ("file.py", "package")]
+
+
 def test_a_module_of_a_package_is_found_where_python_finds_it(tmp_path, monkeypatch):
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "train.py").write_text(f"{PPO}\nfrom pkg import helper\n")
@@ -265,6 +282,11 @@ BAD = {
     "offline-algorithm": "from ray.rllib.algorithms.bc import BCConfig\nconfig = BCConfig().offline_data(input_=['x'])",
     "no-environment": "from ray.rllib.algorithms.ppo import PPOConfig\nconfig = PPOConfig()",
     "script-environment-fails": PPO + "config.environment('NoSuchEnv-v0')",
+    "runtime-env": PPO + "import ray\nray.init(runtime_env={'env_vars': {'A': 'b'}, 'pip': ['x']})",
+    "module-of-another-place": PPO + "import ray\nray.init(runtime_env={'py_modules': ['s3://bucket/code.zip']})",
+    "script-changes-folder": PPO + "import os\nos.chdir('/')",
+    "folder-of-the-training": PPO + "import contextlib\nwith contextlib.chdir('/'): config.build_algo().train()",
+    "folder-of-processes": PPO + "import ray\nray.init(runtime_env={'working_dir': '/'})",
     "environment-needs-module": PPO + "from ray import tune\ndef make(context): import no_such_simulator\n"
     "tune.register_env('mine', make)\nconfig.environment('mine')",
 }
@@ -276,12 +298,25 @@ def test_what_is_wrong_with_a_script_is_one_line(code, read):
     with pytest.raises(SpaceError) as caught:
         read(BAD[code], where="--config", timeout_s=limit)
     (fault,) = caught.value.faults
-    same = {"nested-search": "unreadable-training", "search-in-model": "unreadable-training"}
-    assert fault.code == {**same, "script-is-killed": "script-ends-process"}.get(code, code)
+    same = {
+        "nested-search": "unreadable-training",
+        "search-in-model": "unreadable-training",
+        "script-is-killed": "script-ends-process",
+        "module-of-another-place": "runtime-env",
+        "folder-of-the-training": "script-changes-folder",
+        "folder-of-processes": "script-changes-folder",
+    }
+    assert fault.code == same.get(code, code)
     assert fault.fix and len(str(caught.value).splitlines()) == 2
-    if code in ("script-raises", "script-needs-module", "script-arguments", "script-uses-ray"):
-        line = {"script-raises": 2, "script-needs-module": 1, "script-arguments": 4, "script-uses-ray": 6}[code]
-        assert fault.where == f"--config: my_train.py, line {line}"
+    lines = {
+        "script-raises": 2,
+        "script-needs-module": 1,
+        "script-arguments": 4,
+        "script-uses-ray": 6,
+        "runtime-env": 5,
+    }
+    if code in lines:
+        assert fault.where == f"--config: my_train.py, line {lines[code]}"
 
 
 def test_what_cannot_be_pickled_is_named(read):

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from analysis.report import build, find_clip, to_html, to_markdown, write
 from analysis.report.clip import MAX_BYTES
+from study.adopted import loading
 from study.cli import commands as cli
 from study.cli.evaluate import histogram_view, print_numbers, to_json
 from study.errors import RecordError, SpaceError
@@ -284,6 +285,23 @@ def test_a_floor_may_be_measured_before_a_space_has_one(tmp_path):
     with pytest.raises(SpaceError) as caught:
         random_policy(file)
     assert {fault.where for fault in caught.value.faults} == {"environment.floor", "search.num_trials"}
+
+
+def test_the_script_of_a_space_has_as_long_as_that_of_a_study(folder, tmp_path, monkeypatch):
+    limits = []
+
+    def read(script, *, timeout_s, **_):
+        limits.append(timeout_s)
+        raise SpaceError.of(script, where="config", rule="is slow", fix="", code="slow")
+
+    monkeypatch.setattr(loading, "read_script", read)
+    file = tmp_path / "new.yaml"
+    file.write_text(f"{UNSCORED}config: my_train.py\n")
+    checkpoint = folder.checkpoint(0)
+    for choose in (lambda: random_policy(file), lambda: find_policy(checkpoint, space=str(file))):
+        with pytest.raises(SpaceError):
+            choose()
+    assert limits == [loading.PATIENCE_S] * 2
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,9 @@ def test_a_learning_rate_that_falls_is_what_the_space_says_and_no_other_differen
     found = facts(algorithm="APPO", base_algorithm="APPO", values=values)
     assert adopted(base, found=found, lr_end_fraction=0.0).lr == [[0, 0.001], [800, 0.0]]
     assert adopted(base, found=found, lr_end_fraction=1.0).lr == 1e-3
+    schedule = base.copy(copy_frozen=False).training(lr=[[0, 0.1], [99, 0.01]])
+    without = facts(**{**found.model_dump(), "values": {**values, "lr": None}, "schedules": ["lr"]})
+    assert adopted(schedule, found=without, lr=0.002, lr_end_fraction=0.5).lr == [[0, 0.002], [800, 0.001]]
 
 
 def test_a_script_without_a_local_runner_gets_one_for_the_states_of_its_connectors() -> None:
@@ -247,10 +250,21 @@ def test_a_runner_of_one_s_own_samples_or_is_refused(runner: type, codes: list[s
 
 def test_what_every_module_overrides_is_no_value_of_the_whole() -> None:
     config = own_script().multi_agent(policies={"a", "b"}, policy_mapping_fn=lambda agent, *_, **__: "a")
-    for modules, has_value in ((["a"], True), (["b"], False)):  # the second call adds to the first
+    for modules, overridden in ((["a"], []), (["b"], ["lr", "lambda"])):  # the second call adds to the first
         overrides = {module: PPOConfig.overrides(lr=0.1, lambda_=0.5) for module in modules}
         config.rl_module(algorithm_config_overrides_per_module=overrides)
-        assert ("lr" in read(config).values) == ("lambda" in read(config).values) == has_value
+        found = read(config)
+        assert found.overridden == overridden
+        assert ("lr" in found.values) == ("lambda" in found.values) == (not overridden)
+
+
+def test_what_the_one_module_that_learns_overrides_is_no_value_of_the_whole() -> None:
+    config = own_script().multi_agent(
+        policies={"a", "b"}, policy_mapping_fn=lambda agent, *_, **__: "a", policies_to_train=["a"]
+    )
+    overrides = {"a": PPOConfig.overrides(lr=[[0, 0.1], [100, 0.0]])}
+    found = read(config.rl_module(algorithm_config_overrides_per_module=overrides).training(lr=[[0, 0.1], [9, 0.0]]))
+    assert (found.overridden, found.schedules) == (["lr"], ["entropy_coeff"])
 
 
 def test_a_configuration_travels_with_its_environments() -> None:

@@ -1,6 +1,7 @@
 """A space that names a script: the script's values, what the study sets, and what only the script may say."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,14 @@ from study.space.settings import runnable
 from study.space.space_file import Source
 from study.space.spec import digest_of
 from tests.script_facts import facts, script_spec
+
+WITHOUT_LR = {"values": {name: value for name, value in facts().values.items() if name != "lr"}}
+APPO = {"algorithm": "APPO", "base_algorithm": "APPO"}
+
+
+def one_runner(**parameters: Any) -> dict[str, Any]:
+    """Return sections of a space whose search has one trial of one runner for each choice."""
+    return {"parameters": {"num_env_runners": 1, **parameters}, "search": {"sampler": "random", "num_trials": 2}}
 
 
 def test_the_script_gives_what_the_space_does_not_say() -> None:
@@ -95,12 +104,31 @@ def test_what_the_space_may_not_say(changes, where, code) -> None:
             {"parameters": {"num_env_runners": 1, "steps_per_env_runner": 100}},
             "rule-of-on-policy",
         ),
+        ({**WITHOUT_LR, "overridden": ["lr"]}, {}, "overridden-by-modules"),
+        ({**WITHOUT_LR, "schedules": ["lr"], **APPO}, one_runner(lr_end_fraction=0.1), "no-one-value"),
+        ({**WITHOUT_LR, "schedules": ["lr"], **APPO}, one_runner(lr_end_fraction=1.0), "no-one-value"),
+        ({**WITHOUT_LR, "schedules": ["lr"]}, one_runner(lr_scaling_exponent=0.5), "no-one-value"),
+        (
+            {**WITHOUT_LR, "schedules": ["lr"]},
+            {"holdup": {"target_scale": 2, "small_scale": 1}, **one_runner()},
+            "no-one-value",
+        ),
     ],
 )
 def test_what_the_script_cannot_do(found, changes, code) -> None:
     with pytest.raises(SpaceError) as caught:
         script_spec(facts(**found), **changes)
     assert code in {fault.code for fault in caught.value.faults}
+
+
+def test_a_schedule_of_the_script_gives_way_to_a_value_and_its_end() -> None:
+    found = facts(**WITHOUT_LR, **APPO, schedules=["lr"])
+    spec = script_spec(found, **one_runner(lr=0.01, lr_end_fraction=0.1))
+    assert {name: runnable(spec, {"num_env_runners": 1})[name] for name in ("lr", "lr_end_fraction")} == {
+        "lr": 0.01,
+        "lr_end_fraction": 0.1,
+    }
+    assert "lr" not in runnable(script_spec(found, **one_runner()), {"num_env_runners": 1})
 
 
 def test_an_agent_is_named_as_its_environment_does() -> None:
