@@ -58,6 +58,13 @@ def fitted(spec: StudySpec, setting: Mapping[str, Value], num_env_runners: int) 
     return resolved
 
 
+def to_be_built(spec: StudySpec, setting: Mapping[str, Value]) -> dict[str, Value]:
+    """Return what of a trial's setting must be found in what was built: of a script's what the study sets."""
+    script = {} if spec.script is None else spec.script.defaults
+    always = (SCALE, "num_envs_per_env_runner", "train_batch_size")
+    return {name: value for name, value in setting.items() if name in always or script.get(name) != value}
+
+
 def differences(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> list[str]:
     """Return one line for every value that was asked and is not what runs.
 

@@ -24,8 +24,7 @@ from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.records.records import Evaluation, Iteration
 from study.seams.base import require
-from study.space.parameters import SCALE
-from study.space.settings import differences
+from study.space.settings import differences, to_be_built
 from study.space.spec import EnvironmentSpec
 from study.trial.adopted import adopted_config, unpickled
 from study.trial.algorithm import build_config
@@ -89,7 +88,8 @@ class TrialRun:
         reports = runner_reports(algorithm, timeout_s=max(remaining_s, 1.0))
         startup_time_s = time.perf_counter() - started_s
         effective = read_effective(algorithm, reports)
-        _check_effective(_asked(self._config), effective)
+        asked = {**to_be_built(self._config.spec, self._config.setting), "seed": self._config.seed}
+        _check_effective(asked, effective)
         algorithm.learners_used()  # start-up is no training
         resources = self._config.spec.resources
         cpus = resources.num_cpus_per_learner
@@ -257,16 +257,6 @@ def _configured(trial: TrialConfig) -> AlgorithmConfig:
         rule, got = f"RLlib must accept the values with the configuration of {file}", described(error)
         fix = "Change the value that it names."
         raise TrialError(where=where, rule=rule, got=got, fix=fix, code="rllib-refuses-script") from error
-
-
-def _asked(trial: TrialConfig) -> dict[str, Any]:
-    """Return what must be what was built: of a script's configuration the lanes, and what the study sets."""
-    asked = {**trial.setting, "seed": trial.seed}
-    if trial.spec.script is None:
-        return asked
-    script = trial.spec.script.defaults
-    always = (SCALE, "num_envs_per_env_runner", "train_batch_size", "seed")
-    return {name: value for name, value in asked.items() if name in always or script.get(name) != value}
 
 
 def _probed(environment: EnvironmentSpec) -> Spaces:

@@ -71,6 +71,46 @@ started = [line.record for line in read_lines(folder.records) if isinstance(line
 print([each.returns for each in evaluations], failure)
 """
 
+PLAIN = """
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+config = (
+    PPOConfig()
+    .environment("CartPole-v1")
+    .env_runners(num_env_runners=1, num_envs_per_env_runner=2)
+    .training(lr=0.003, train_batch_size_per_learner=64, minibatch_size=32, num_epochs=2)
+    .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16]))
+)
+config.build_algo().train()
+"""
+
+HELD = """
+config: my_train.py
+environment: {floor: 10, reference: 60, target: 20}
+parameters:
+  num_env_runners: [1, 3]
+  steps_per_env_runner: {low: 32, high: 128, log: true}
+  lr: {low: 1.0e-3, high: 1.0e-2, log: true}
+execution: emulated
+budget: {env_steps: 600}
+holdup:
+  target_scale: 3
+  small_scale: 1
+  unseen_scales: []
+  baselines: [naive_growth]
+  naive_steps_per_env_runner: 100
+  num_settings: 4
+  num_rounds: 1
+  calibrate: {num_points: 3, num_seeds: 2}
+  race: {num_settings: 2, blocks: [1, 1]}
+  stress: {num_settings: 1, num_seeds: 2}
+  confirm: {num_seeds: 5, num_seeds_others: 5, num_seeds_stock: 0}
+  rank_seeds: {first: 101, count: 2}
+  test_seeds: {first: 1001, count: 5}
+evaluation: {episodes: 2, num_evaluations: 2}
+"""
+
 JOINED = """
 import os
 from pathlib import Path
@@ -165,6 +205,16 @@ def test_the_trial_s_values_come_back_into_the_script(place):
     planned = run(command("--space", "again.yaml", "--dry-run"), place)
     assert planned.returncode == 0, planned.stderr
     assert StudyFolder(place / "studies" / "own").exists()
+
+
+def test_a_hold_up_study_of_a_script_is_certified_and_a_run_of_it_is_trained_again(tmp_path):
+    (tmp_path / "my_train.py").write_text(PLAIN)
+    (tmp_path / "held.yaml").write_text(HELD)
+    done = run(command("--space", "held.yaml"), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    again = run(study("certificate", "verify", "studies/held", "--rerun", 1, "--seed", 3), tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "are equal to the records." in again.stdout
 
 
 def test_on_a_joined_cluster_trials_have_the_variables_and_files_that_the_script_gives_them(tmp_path):

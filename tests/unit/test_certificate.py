@@ -34,8 +34,11 @@ from study.records.records import (
 )
 from study.records.request import TrialRequest
 from study.space.parameters import Value
+from study.space.parsing import parse_space
+from study.space.space_file import Source
 from study.space.spec import StudySpec
 from tests import holdup
+from tests.script_facts import facts
 
 
 @pytest.fixture(scope="module")
@@ -386,6 +389,21 @@ def test_a_resume_with_another_learner_is_named(
     )
     said = [each for each in broken_rules(list(read_lines(folder.records)), spec) if "learner_class" in each]
     assert bool(said) is (later != "FusedPPOLearner")
+
+
+def test_trials_of_a_script_differ_from_it_in_what_they_were_given(spec: StudySpec, tmp_path: Path) -> None:
+    values = {**facts().values, "num_envs_per_env_runner": 1, "minibatch_size": 16}
+    content = {**spec.to_json(), "config": "my_train.py", "script": facts(values=values).model_dump(mode="json")}
+    own = parse_space(Source(name="space", content=content))
+    records = []
+    for each in holdup.study_records(own):
+        if isinstance(each, TrialBuilt):  # each module may have a gamma of its own
+            own_values = {"gamma": [0.9, 0.99], "rollout_fragment_length": each.trial}
+            given = {"differs_from_script": {"lr": ["0.001", str(each.trial)]}}
+            each = replace(each, effective=each.effective | own_values | given)
+        records.append(each)
+    folder = holdup.write_study(tmp_path / "demo", own, records)
+    assert list(broken_rules(list(read_lines(folder.records)), own)) == []
 
 
 def with_setting_of_another_arm(records: list[Record]) -> list[Record]:

@@ -30,6 +30,7 @@ from study.space.algorithms import ALGORITHMS
 from study.space.space_file import read_text
 from study.statistics import Estimate
 from study.trial.engine.envs.frames import SMALLEST, open_scene, picture_of
+from study.trial.weights import STATE_FILE
 from tests import synthetic
 from tests.holdup import holdup_spec
 from tests.spaces import spec
@@ -287,7 +288,7 @@ def test_a_floor_may_be_measured_before_a_space_has_one(tmp_path):
     assert {fault.where for fault in caught.value.faults} == {"environment.floor", "search.num_trials"}
 
 
-def test_the_script_of_a_space_has_as_long_as_that_of_a_study(folder, tmp_path, monkeypatch):
+def test_the_script_of_a_space_has_as_long_as_that_of_a_study(tmp_path, monkeypatch):
     limits = []
 
     def read(script, *, timeout_s, **_):
@@ -297,8 +298,8 @@ def test_the_script_of_a_space_has_as_long_as_that_of_a_study(folder, tmp_path, 
     monkeypatch.setattr(loading, "read_script", read)
     file = tmp_path / "new.yaml"
     file.write_text(f"{UNSCORED}config: my_train.py\n")
-    checkpoint = folder.checkpoint(0)
-    for choose in (lambda: random_policy(file), lambda: find_policy(checkpoint, space=str(file))):
+    (tmp_path / STATE_FILE).touch()
+    for choose in (lambda: random_policy(file), lambda: find_policy(tmp_path, space=str(file))):
         with pytest.raises(SpaceError):
             choose()
     assert limits == [loading.PATIENCE_S] * 2

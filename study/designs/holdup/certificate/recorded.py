@@ -20,13 +20,14 @@ from study.records.records import (
     TrialStarted,
 )
 from study.records.request import numbered
+from study.space.parameters import FRAGMENT
 from study.space.spec import StudySpec
 
 RELATIVE = 2e-6
 """Figures that differ by less are the same: a sum may be taken in another order, and has numbers of seven digits."""
 LEAST = 1e-12
 """Numbers that differ by less are the same, however small they are."""
-_OF_THE_TRIAL = {"seed", "env_steps_per_round", "num_sampling_processes", "hostnames"}
+_OF_THE_TRIAL = {"seed", "env_steps_per_round", "num_sampling_processes", "hostnames", "differs_from_script", FRAGMENT}
 """Values of `effective` that may differ between trials that run alike; so may those of the setting."""
 
 

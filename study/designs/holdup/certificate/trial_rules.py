@@ -28,7 +28,7 @@ from study.records.records import (
 from study.records.request import TrialRequest
 from study.records.timing import Label, label_at_end
 from study.space.parameters import SCALE
-from study.space.settings import differences
+from study.space.settings import differences, to_be_built
 from study.space.variants import spec_of
 
 CLOCK_S = 10.0
@@ -185,7 +185,7 @@ class _Walk:
 
     def _built(self, record: TrialBuilt, line: Line) -> Iterator[str]:
         row, session = self.row, self._study.session_of(line)
-        for difference in differences({**row.setting, "seed": row.seed}, record.effective):
+        for difference in differences({**to_be_built(self._spec, row.setting), "seed": row.seed}, record.effective):
             yield f"effective must be what was asked, {difference}"
         runners, sampling = int(row.setting[SCALE]), self._sampling
         wanted: dict[str, object] = {
