@@ -25,6 +25,7 @@ from pathlib import Path
 from study.adopted.reading import read_script
 from study.errors import SpaceError
 from study.space.script import ScriptFacts
+from tests.adopted import forked_readings
 
 ROOT = Path(__file__).resolve().parents[2]
 ALGORITHMS = ("PPO", "APPO", "IMPALA")
@@ -149,11 +150,12 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     rows = []
     print("| script | outcome | what it is, or why not |\n|---|---|---|")
-    for place in options.places or [examples()]:
-        for script, name in scripts_in(place.resolve()):
-            row = tried(script, name, out=out, read_only=options.read_only)
-            rows.append(row)
-            print(f"| {row.script} | {row.outcome} | {row.line[:240].replace('|', '/')} |", flush=True)
+    with forked_readings():  # RLlib is imported once
+        for place in options.places or [examples()]:
+            for script, name in scripts_in(place.resolve()):
+                row = tried(script, name, out=out, read_only=options.read_only)
+                rows.append(row)
+                print(f"| {row.script} | {row.outcome} | {row.line[:240].replace('|', '/')} |", flush=True)
     good = sum(row.outcome in ("runs", "read") for row in rows)
     print(f"\n{good} of {len(rows)} {'can be read' if options.read_only else 'run'}.")
     print(json.dumps({"good": good, "scripts": len(rows), "rows": [asdict(row) for row in rows]}))
