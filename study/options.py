@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from study.adopted.loading import load_space, with_script, words
 from study.console import say, terminal, write
@@ -24,22 +23,6 @@ from study.space.spec import StudySpec
 
 if TYPE_CHECKING:
     from study.adopted.reading import Reading
-
-FORMER = {"--seed": "--replicate", "--format": "--json"}
-"""Former option -> the one that commands without it have in its place."""
-
-
-class Command(TyperCommand):
-    """A command that answers a former option with its new name."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse former options, then parse as usual."""
-        known = {name for parameter in self.params for name in parameter.opts}
-        for word in args[: args.index("--")] if "--" in args else args:
-            option = word.partition("=")[0]
-            if option in FORMER and option not in known and FORMER[option] in known:
-                ctx.fail(f"No such option: {option}. Did you mean {FORMER[option]}?")
-        return super().parse_args(ctx, args)
 
 
 def command_app(help_text: str | None = None) -> typer.Typer:

@@ -5,13 +5,12 @@ from typing import Annotated
 import typer
 
 from study.console import write
-from study.options import Command, ConfigArgs, ConfigTimeout, Runners, asked_script, command_app, examples
+from study.options import ConfigArgs, ConfigTimeout, Runners, asked_script, command_app, examples
 
 app = command_app()
 
 
 @app.command(
-    cls=Command,
     epilog=examples(
         "python -m study adopt my_train.py > my_space.yaml",
         "python -m study adopt my_train.py:make_config --runners 1,10,46 > my_space.yaml",

@@ -7,12 +7,12 @@ import typer
 
 from study.console import say, terminal, write
 from study.errors import ExitCode
-from study.options import Command, Study, command_app, examples
+from study.options import Study, command_app, examples
 
 app = command_app("Write or verify the certificate of a hold-up study.")
 
 
-@app.command("write", cls=Command, epilog=examples("python -m study certificate write studies/acrobot_holdup"))
+@app.command("write", epilog=examples("python -m study certificate write studies/acrobot_holdup"))
 def write_files(study: Study) -> None:
     """Write certificate.json and certificate.md from the study's records, as the end of a study does."""
     from study.designs.holdup.certificate.making import make_certificate
@@ -25,7 +25,6 @@ def write_files(study: Study) -> None:
 
 
 @app.command(
-    cls=Command,
     epilog=examples(
         "python -m study certificate verify studies/acrobot_holdup",
         "python -m study certificate verify studies/acrobot_holdup --rerun 3",

@@ -18,7 +18,6 @@ from study.errors import ExitCode
 from study.options import (
     Address,
     AsJson,
-    Command,
     Out,
     Set,
     Space,
@@ -38,7 +37,6 @@ app = command_app()
 
 
 @app.command(
-    cls=Command,
     epilog=examples("python -m study doctor", "python -m study doctor scaling.yaml --address auto --json"),
 )
 def doctor(

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperCommand
 
 from study.console import say, terminal, write_json
 from study.evaluating.summary import suggested_floor
-from study.options import AsJson, Command, command_app, examples, space_names, study_folders, wrong_option
+from study.options import AsJson, command_app, examples, space_names, study_folders, wrong_option
 from study.text import count, estimate, number
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ LONGEST = 40
 app = command_app()
 
 
-class WithFilm(Command):
+class WithFilm(TyperCommand):
     """Lets `--video` stand alone: the film then goes to the study's own folder for them."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -23,7 +23,7 @@ from study.errors import AnalysisError, StudyError
 from study.harmless import mask_credentials
 from study.mirrors.mlflow_report import ARTIFACTS, NOT_ASKED, asked_place, publish_answer
 from study.mirrors.mlflow_report import attach as attach_files
-from study.options import Command, command_app, examples, study_folders
+from study.options import command_app, examples, study_folders
 from study.records.folder import NAME, StudyFolder
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ app = command_app()
 
 
 @app.command(
-    cls=Command,
     epilog=examples(
         "python -m study report studies/quickstart --open",
         "python -m study report studies/quickstart --format html,csv --out published",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from study.console import terminal, write
-from study.options import Command, Study, command_app, examples, say_that_it_runs, wrong_option
+from study.options import Study, command_app, examples, say_that_it_runs, wrong_option
 from study.records.folder import StudyFolder
 from study.records.trust import is_made_here
 
@@ -17,7 +17,6 @@ app = command_app()
 
 
 @app.command(
-    cls=Command,
     epilog=examples(
         "python -m study export studies/quickstart --trial 7",
         "python -m study export studies/acrobot_holdup --scale 46",
@@ -103,7 +102,7 @@ def _as_script(trial: "ExportedTrial", *, patch: bool) -> str:
     return f"{first}{header}\n{note}\n\n{rest}"
 
 
-@app.command(cls=Command, epilog=examples("python -m study importance studies/quickstart"))
+@app.command(epilog=examples("python -m study importance studies/quickstart"))
 def importance(study: Study) -> None:
     """Print which parameters mattered at each scale (PED-ANOVA)."""
     from study.cli.tables import print_importance
@@ -115,7 +114,7 @@ def importance(study: Study) -> None:
     print_importance(terminal(), importance_per_scale(folder.identity().parse(), rows), fewest=FEWEST)
 
 
-@app.command(cls=Command, epilog=examples("python -m study replay analysis/example_study --target 46 --small 10"))
+@app.command(epilog=examples("python -m study replay analysis/example_study --target 46 --small 10"))
 def replay(
     records: Annotated[Path, typer.Argument(help="Study folder with a complete table: settings x seeds x scales.")],
     target: Annotated[int, typer.Option(help="The scale that settings are chosen for.")] = 46,

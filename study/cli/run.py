@@ -15,7 +15,6 @@ from study.errors import ExitCode
 from study.harmless import mask_credentials
 from study.options import (
     Address,
-    Command,
     Config,
     ConfigArgs,
     ConfigTimeout,
@@ -48,7 +47,6 @@ app = command_app()
 
 
 @app.command(
-    cls=Command,
     epilog=examples(
         "python run_study.py quickstart.yaml",
         "python run_study.py quickstart.yaml --name longer --set budget.env_steps=100000",
@@ -151,7 +149,7 @@ def run(
     raise typer.Exit(result.exit_code)
 
 
-@app.command(cls=Command, epilog=examples("python -m study plan quickstart.yaml"))
+@app.command(epilog=examples("python -m study plan quickstart.yaml"))
 def plan(
     space_argument: SpaceArgument = None,
     space: Space = None,

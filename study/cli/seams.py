@@ -3,13 +3,13 @@
 import typer
 
 from study.console import say, table, terminal, write_json
-from study.options import AsJson, Command, command_app, examples
+from study.options import AsJson, command_app, examples
 from study.seams.base import ENGINES, Seam, seams_of
 
 app = command_app()
 
 
-@app.command(cls=Command, epilog=examples("python -m study seams", "python -m study seams --json"))
+@app.command(epilog=examples("python -m study seams", "python -m study seams --json"))
 def seams(as_json: AsJson = False) -> None:
     """Check the patches and private parts of Ray, RLlib, torch and MLflow that this project relies on."""
     found = [(seam, seam.missing()) for seam in seams_of(*ENGINES)]

@@ -7,7 +7,7 @@ import typer
 
 from study.console import say, table, terminal, write, write_json
 from study.errors import SpaceError
-from study.options import AsJson, Command, command_app, examples
+from study.options import AsJson, command_app, examples
 from study.space.parsing import parse_space
 from study.space.space_file import SHIPPED, read_space
 from study.space.spec import StudySpec
@@ -16,7 +16,7 @@ from study.text import MISSING, number
 app = command_app()
 
 
-@app.command(cls=Command, epilog=examples("python -m study spaces", "python -m study spaces --json"))
+@app.command(epilog=examples("python -m study spaces", "python -m study spaces --json"))
 def spaces(as_json: AsJson = False) -> None:
     """List the space files: the shipped ones and those of this folder, with kind, environment and number of trials."""
     found = [_entry(file) for file in _files()]
@@ -39,7 +39,7 @@ def spaces(as_json: AsJson = False) -> None:
     say(console, "\nRun one: python run_study.py quickstart.yaml")
 
 
-@app.command(cls=Command, epilog=examples("python -m study schema > space.schema.json"))
+@app.command(epilog=examples("python -m study schema > space.schema.json"))
 def schema(
     markdown: Annotated[bool, typer.Option("--markdown", help="As the field reference in Markdown.")] = False,
 ) -> None:

@@ -17,7 +17,7 @@ from analysis.status.efficiency import efficiency_so_far
 from study.cli.display import progress_bar
 from study.console import NARROW, say, table, terminal, write_json
 from study.errors import StudyError
-from study.options import AsJson, Command, Out, Study, command_app, examples
+from study.options import AsJson, Out, Study, command_app, examples
 from study.records.timing import PRESSURE_LIMIT
 from study.text import MISSING, duration, number, plain
 
@@ -34,7 +34,6 @@ app = command_app()
 
 
 @app.command(
-    cls=Command,
     epilog=examples("python -m study status studies/quickstart", "python -m study status studies/quickstart --watch"),
 )
 def status(
@@ -52,7 +51,7 @@ def status(
         show(terminal(), reader.read(), efficiency_so_far(reader))
 
 
-@app.command(cls=Command, epilog=examples("python -m study studies", "python -m study studies --json"))
+@app.command(epilog=examples("python -m study studies", "python -m study studies --json"))
 def studies(out: Out = Path("studies"), as_json: AsJson = False) -> None:
     """List the studies of a folder: kind, state, trials that ended, best score."""
     found = [_entry(file.parent) for file in sorted(out.glob("*/study.json"))]

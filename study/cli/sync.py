@@ -20,7 +20,7 @@ from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.process import MIRRORS
 from study.mirrors.tensorboard import TensorBoardMirror
 from study.mirrors.tracking_uri import asked_uri
-from study.options import Command, Study, command_app, examples
+from study.options import Study, command_app, examples
 from study.records.folder import StudyFolder
 from study.records.packing import unpacked
 from study.records.state import check_files
@@ -33,7 +33,6 @@ app = command_app()
 
 
 @app.command(
-    cls=Command,
     epilog=examples(
         "python -m study sync studies/quickstart",
         "python -m study sync studies/quickstart --tracking-uri http://127.0.0.1:5000",
@@ -58,7 +57,6 @@ def sync(
 
 
 @app.command(
-    cls=Command,
     epilog=examples("python -m study pack studies/acrobot_holdup published/acrobot --digits 7"),
 )
 def pack(

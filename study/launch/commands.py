@@ -24,7 +24,7 @@ from study.launch.launchers import LAUNCHERS
 from study.launch.manifests import KubeRayOptions, Manifests, RayUpOptions, kuberay, ray_up
 from study.launch.options import BatchOptions, JobOptions, LaunchOptions
 from study.launch.ssh import parse_hosts
-from study.options import Command, command_app, examples
+from study.options import command_app, examples
 from study.planning.needs import num_cpus
 from study.planning.shape import UNKNOWN, ClusterShape, NodeShape
 from study.space.spec import StudySpec
@@ -181,7 +181,7 @@ def _add(name: str, options: type[LaunchOptions], act: Callable[[Any], int]) -> 
     command.__doc__ = options.__doc__
     settings = {"allow_extra_args": takes_more}
     epilog = examples(options.example)
-    app.command(name, cls=Command, context_settings=settings, epilog=epilog)(command)
+    app.command(name, context_settings=settings, epilog=epilog)(command)
 
 
 for _name, _kind in LAUNCHERS.items():

@@ -155,8 +155,6 @@ def test_what_cannot_be_reported_is_refused(words, said):
     [
         (["run", "space.yaml", "--bogus"], "No such option: --bogus"),
         (["run", "space.yaml", "--trials", "0"], "--trials"),
-        (["run", "space.yaml", "--seed", "1"], "No such option: --seed. Did you mean --replicate?"),
-        (["evaluate", "studies/x", "--format", "json"], "No such option: --format. Did you mean --json?"),
         (["export", "studies/x", "--scale", "2", "--format", "xml"], "--format"),
         (["statu"], "Did you mean 'status'?"),
     ],
