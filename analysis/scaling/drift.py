@@ -69,28 +69,19 @@ def _cells(runs: pd.DataFrame) -> list[tuple[Any, ...]]:
 def slope(places: Sequence[float] | FloatArray, values: Sequence[float] | FloatArray, *, level: float) -> Estimate:
     """Return the least-squares slope of `values` over `places` with Student's t interval.
 
-    No interval below three points; `n` counts points. SciPy's `linregress` agrees (tested).
+    No interval below three points; `n` counts points.
 
     Args:
         places: Shape (points,), not all equal.
         values: Shape (points,).
         level: Nominal coverage, in (0, 1).
     """
-    x, y = np.asarray(places, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    centred = x - x.mean()
-    squares = float(centred @ centred)
-    value = float(centred @ y) / squares
-    if x.size < FEWEST:
-        return no_interval(value, n=x.size, level=level, method="least squares")
-    error = np.sqrt(_residuals(x, y, value) / (x.size - 2) / squares)
-    half = float(stats.t.ppf((1 + level) / 2, x.size - 2) * error)
-    return Estimate(value=value, low=value - half, high=value + half, n=x.size, level=level, method="least squares")
-
-
-def _residuals(x: FloatArray, y: FloatArray, value: float) -> float:
-    """Return the sum of squares around the line of that slope."""
-    left = y - y.mean() - value * (x - x.mean())
-    return float(left @ left)
+    n, fit = len(places), stats.linregress(places, values)
+    value = float(fit.slope)
+    if n < FEWEST:
+        return no_interval(value, n=n, level=level, method="least squares")
+    half = float(stats.t.ppf((1 + level) / 2, n - 2) * fit.stderr)
+    return Estimate(value=value, low=value - half, high=value + half, n=n, level=level, method="least squares")
 
 
 def _drift(label: str, cell: pd.DataFrame, level: float) -> Drift:
@@ -98,7 +89,7 @@ def _drift(label: str, cell: pd.DataFrame, level: float) -> Drift:
     estimate = slope(places, logs, level=level) if len(cell) > 1 else None  # a line needs two points
     spread, drifting = 0.0, False
     if estimate is not None and estimate.has_interval:
-        spread = float(np.sqrt(_residuals(places, logs, estimate.value) / (len(cell) - 2)))
+        spread = float(np.std(logs - estimate.value * places, ddof=2))
         drifting = not estimate.low <= 0 <= estimate.high
     scale, batch = as_int(cell, "num_env_runners") or 0, as_int(cell, "train_batch_size")
     return Drift(

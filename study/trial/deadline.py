@@ -3,16 +3,12 @@
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
 
 from study.errors import StudyError
 
 Result = TypeVar("Result")
-
-
-class _Outcome(Generic[Result]):
-    value: Result
-    error: BaseException | None = None
 
 
 class SteadyThread:
@@ -47,24 +43,19 @@ class SteadyThread:
         """
         if self.stuck:
             raise otherwise
-        outcome: _Outcome[Result] = _Outcome()
-        ended = threading.Event()
+        outcome: Future[Result] = Future()
 
         def run() -> None:
             try:
-                outcome.value = function()
+                outcome.set_result(function())
             except BaseException as error:  # noqa: BLE001 (handed over to the caller's thread)
-                outcome.error = error
-            finally:
-                ended.set()
+                outcome.set_exception(error)
 
         self._calls.put(run)
-        if not ended.wait(timeout_s):
+        if not wait([outcome], timeout_s).done:
             self.stuck = True
             raise otherwise
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value
+        return outcome.result()
 
     def end(self) -> None:
         """Let the thread end after what it runs."""
