@@ -8,7 +8,7 @@ from study.adopted.loading import PATIENCE_S, with_script
 from study.designs.registry import design_of
 from study.errors import RecordError
 from study.options import say_that_it_runs, wrong_option
-from study.records.files import check_plain_tree
+from study.records.files import check_plain
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow, best_per_scale, result_of
 from study.records.state import ledger_of
@@ -74,7 +74,7 @@ class ChosenPolicy:
             rule, got = f"must hold the policy ({STATE_FILE})", "none; a packed study has no policies"
             fix = "Evaluate the study that it was packed from, or restore the folder from a backup."
             raise RecordError(where=str(self.checkpoint), rule=rule, got=got, fix=fix, code="no-policy")
-        check_plain_tree(self.checkpoint)
+        check_plain(self.checkpoint, levels=-1)
         for folder in (*((self.study.path,) if self.study else ()), self.checkpoint):
             check_own(folder, way_out=_WAY_OUT)
 

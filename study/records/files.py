@@ -21,8 +21,8 @@ _NO_LINK = "must not be a symbolic link"
 _WAY_OUT = "Remove it, or put a copy of what it leads to in its place."
 
 
-def check_plain(folder: Path) -> None:
-    """Refuse a folder that holds anything but files and folders, directly or in the folders in it.
+def check_plain(folder: Path, *, levels: int = 2) -> None:
+    """Refuse a folder that holds anything but files and folders, down to `levels` below it; -1 is any depth.
 
     The folder itself may be reached through links: the person named it.
 
@@ -30,23 +30,9 @@ def check_plain(folder: Path) -> None:
         RecordError: Names the first link, pipe, socket or device.
     """
     for entry in _entries(folder):
-        if entry.is_dir(follow_symlinks=False):
-            for inner in _entries(Path(entry.path)):
-                _check_entry(inner)
-        else:
-            _check_entry(entry)
-
-
-def check_plain_tree(folder: Path) -> None:
-    """Refuse, at any depth, anything but files and folders.
-
-    Raises:
-        RecordError: Names the first link, pipe, socket or device.
-    """
-    for entry in _entries(folder):
         _check_entry(entry)
-        if entry.is_dir(follow_symlinks=False):
-            check_plain_tree(Path(entry.path))
+        if levels != 1 and entry.is_dir(follow_symlinks=False):
+            check_plain(Path(entry.path), levels=levels - 1)
 
 
 def check_size(file: Path, largest: int) -> None:

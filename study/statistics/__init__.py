@@ -18,7 +18,7 @@ from study.statistics.means import (
     rate_interval,
 )
 from study.statistics.samples import BoolArray, FloatArray
-from study.statistics.times import median_time, ratio_of_restricted_means, restricted_mean
+from study.statistics.times import ratio_of_restricted_means, restricted_mean
 
 __all__ = [
     "BOOTSTRAP",
@@ -38,7 +38,6 @@ __all__ = [
     "iqm_interval",
     "lower_bound",
     "mean_interval",
-    "median_time",
     "paired_lower_bounds",
     "pooled_sd",
     "rate_interval",

@@ -1,10 +1,9 @@
-"""Times to target, right-censored: restricted mean, median, ratio. Imports NumPy, SciPy, `study.errors`."""
+"""Times to target, right-censored: restricted mean and ratio. Imports NumPy, SciPy, `study.errors`."""
 
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from study.errors import AnalysisError
 from study.statistics.estimate import (
@@ -46,28 +45,6 @@ def restricted_mean(times: npt.ArrayLike, reached: npt.ArrayLike, *, horizon: fl
     ends, events = _censored("times", times, "reached", reached)
     _check_horizon("times", ends, events, horizon)
     return float(_restricted_means(ends, events, horizon))
-
-
-def median_time(times: npt.ArrayLike, reached: npt.ArrayLike) -> float:
-    """Return the first time by which half of the runs have reached the target, by Kaplan-Meier.
-
-    Args:
-        times: Time to target, or the time observed without reaching it, shape (runs,), > 0, any unit.
-        reached: Whether the target was reached at that time, shape (runs,), boolean.
-
-    Returns:
-        A time in the unit of `times`: one of those observed, and inf when fewer than half ever reached it.
-
-    Raises:
-        AnalysisError: The samples are empty, not finite, not positive or of different length.
-    """
-    ends, events = _censored("times", times, "reached", reached)
-    if not events.any():
-        return float("inf")
-    curve = stats.ecdf(stats.CensoredData(ends[events], right=ends[~events])).sf
-    # The product of survivals may miss one half by rounding.
-    below = curve.probabilities <= 0.5 + 1e-9
-    return float(curve.quantiles[below][0]) if below.any() else float("inf")
 
 
 def ratio_of_restricted_means(

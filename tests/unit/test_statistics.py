@@ -185,11 +185,9 @@ def test_shares_as_newcombe(successes, n, low, high):
 
 
 def test_the_leukaemia_trial():
-    # Kleinbaum and Klein, Survival Analysis, chapter 2: medians 23 and 8; R's survfit prints 8.67 for the placebo's
+    # Kleinbaum and Klein, Survival Analysis, chapter 2; R's survfit prints 8.67 for the placebo's
     # mean and 23.29 for the drug's, restricted to 35.
     everyone = [True] * 21
-    assert statistics.median_time(DRUG, DRUG_RELAPSE) == 23
-    assert statistics.median_time(PLACEBO, everyone) == 8
     assert statistics.restricted_mean(PLACEBO, everyone, horizon=35) == pytest.approx(8.6667, abs=1e-4)
     assert statistics.restricted_mean(DRUG, DRUG_RELAPSE, horizon=35) == pytest.approx(23.29, abs=5e-3)
     ratio = statistics.ratio_of_restricted_means(DRUG, DRUG_RELAPSE, PLACEBO, everyone, horizon=35, num_resamples=500)
@@ -220,15 +218,6 @@ def test_without_early_censoring_it_is_the_mean_of_the_cut_times(times, horizon)
     cut = np.minimum(times, horizon)
     reached = np.less_equal(times, horizon)
     assert statistics.restricted_mean(cut, reached, horizon=horizon) == pytest.approx(cut.mean())
-
-
-def test_the_median_is_infinite_when_fewer_than_half_reach():
-    for n in range(1, 40):
-        for num_reached in range(n + 1):
-            reached = np.arange(n) < num_reached
-            times = np.where(reached, np.arange(1, n + 1), 100)
-            expected = (n + 1) // 2 if 2 * num_reached >= n else np.inf
-            assert statistics.median_time(times, reached) == expected
 
 
 @given(TIMES, TIMES, st.sampled_from([0.25, 3.0, 1000.0]))
@@ -365,7 +354,6 @@ GOOD, FLAGS = [1.0, 2.0, 4.0, 3.0], [True, True, False, True]
         lambda bad: statistics.iqm_interval(bad),
         lambda bad: statistics.difference_of_means(GOOD, bad),
         lambda bad: statistics.restricted_mean(bad, FLAGS, horizon=3),
-        lambda bad: statistics.median_time(bad, FLAGS),
         lambda bad: statistics.ratio_of_restricted_means(GOOD, FLAGS, bad, FLAGS, horizon=3),
         lambda bad: statistics.pooled_sd([GOOD, bad]),
         lambda bad: statistics.lower_bound(bad, 0.1),
@@ -386,11 +374,11 @@ def test_empty_and_not_finite_samples_are_refused(call, bad):
         (lambda: statistics.rate_interval(0, 0), "successes: .* got 0 of 0"),
         (lambda: statistics.restricted_mean([0.0], [True], horizon=1), "times: every time must be > 0, got 0.0"),
         (lambda: statistics.restricted_mean(GOOD, FLAGS[:2], horizon=1), "reached: must be one boolean"),
+        (lambda: statistics.restricted_mean(GOOD, [1, 1, 0, 1], horizon=1), "reached: .* got int64"),
         (
             lambda: statistics.ratio_of_restricted_means(GOOD, FLAGS, GOOD, FLAGS, horizon=3, first_since=[9.0] * 4),
             r"first_since: must be one time >= 0 for each run, at most its own, got \[9.0",
         ),
-        (lambda: statistics.median_time(GOOD, [1, 1, 0, 1]), "reached: .* got int64"),
         (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=5), "horizon: .* got 5. Fix: Pass at most 4.0"),
         (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=0), "horizon: must be finite and > 0, got 0"),
         (lambda: statistics.lower_bound(GOOD, -1.0), "pooled_sd: .* got -1.0"),
