@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from analysis.answers import Answer
     from analysis.figures.figure import Figure
-    from analysis.tables import Table
+    from analysis.tables.table import Table
 
 TABLES: Mapping[str, str] = MappingProxyType(
     {

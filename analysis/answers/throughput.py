@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pandas as pd
 
-from analysis import models
 from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.prices import Workload, main_workload, price_list
 from analysis.answers.progress import nothing_yet, unfinished
@@ -25,6 +24,7 @@ from analysis.answers.words import (
 from analysis.estimates import Results, Row
 from analysis.estimates.predictions import MOST_EXTRAPOLATED
 from analysis.load.study_data import StudyData
+from analysis.models.derived import MARGINAL_THRESHOLD
 from analysis.scaling.results import Scaling
 from analysis.tables.numbers import overlap
 from study.engine import other_engine
@@ -81,7 +81,7 @@ def _more_help(workload: Workload) -> str:
     marginal = workload.at("marginal_efficiency")
     for before, scale in pairwise(workload.scales):
         share = marginal[scale].estimate if scale in marginal else None
-        if share is not None and share.has_interval and share.high < models.MARGINAL_THRESHOLD:
+        if share is not None and share.has_interval and share.high < MARGINAL_THRESHOLD:
             gives = known(share, digits=2)
             return f"More than {runners(before)} hardly pay: up to {scale}, an added CPU gives {gives} of its share."
     limit = next((row for row in workload.rows if row.quantity == "limit_num_env_runners"), None)

@@ -11,9 +11,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import models
-from analysis.models.observations import RUNNER_TIMES, TIMES, Cells, Observations
-from analysis.models.rivals import Answer, Model
+from analysis.models.batch import BestBatch, CriticalBatch, best_batch, fit_critical_batch
+from analysis.models.calibration import Verdict, verdict
+from analysis.models.comparison import (
+    ModelError,
+    Split,
+    compare,
+    larger_scales,
+    leave_one_scale_out,
+    leave_settings_out,
+)
+from analysis.models.iteration_time import IterationTimeFit, fit_iteration_time
+from analysis.models.laws import AmdahlFit, fit_amdahl
+from analysis.models.observations import RUNNER_TIMES, TIMES, Cells, Observations, Selection, from_runs
+from analysis.models.rivals import MODELS, Answer, Model
+from analysis.models.usl import USLFit, fit_usl
 from analysis.scaling.fingerprint import BATCH, replaced
 from analysis.scaling.goodput import CLOCK_ONLY
 from analysis.scaling.targets import ENDED, common_horizon, judged, to_target
@@ -37,7 +49,7 @@ class AtScale:
     """A best batch and the scale that it is for."""
 
     num_env_runners: int
-    best: models.BestBatch
+    best: BestBatch
 
 
 class ModelResults:
@@ -49,9 +61,9 @@ class ModelResults:
         self.rng = np.random.default_rng(SEED)
 
     @cached_property
-    def selection(self) -> models.Selection:
+    def selection(self) -> Selection:
         """The runs that models may be fitted to, by workload."""
-        return models.from_runs(self._runs)
+        return from_runs(self._runs)
 
     @cached_property
     def observations(self) -> Observations:
@@ -91,12 +103,12 @@ class ModelResults:
         return tuple(int(each) for each in np.unique(self.setting.cells.num_env_runners))
 
     @cached_property
-    def fit(self) -> models.IterationTimeFit:
+    def fit(self) -> IterationTimeFit:
         """The iteration-time model."""
-        return models.fit_iteration_time(self.observations, rng=self.rng)
+        return fit_iteration_time(self.observations, rng=self.rng)
 
     @cached_property
-    def errors(self) -> tuple[models.ModelError, ...]:
+    def errors(self) -> tuple[ModelError, ...]:
         """Hold-out errors of every model on every split."""
         if np.unique(self.observations.cells.num_env_runners).size < 2:
             raise AnalysisError(
@@ -107,9 +119,9 @@ class ModelResults:
                 code="too-few-scales-to-hold-out",
             )
         seen = self.observations
-        splits = (models.leave_one_scale_out(seen), models.larger_scales(seen), models.leave_settings_out(seen))
-        rivals = {name: on_cell_means(model) if name in COSTLY else model for name, model in models.MODELS.items()}
-        return models.compare(
+        splits = (leave_one_scale_out(seen), larger_scales(seen), leave_settings_out(seen))
+        rivals = {name: on_cell_means(model) if name in COSTLY else model for name, model in MODELS.items()}
+        return compare(
             seen,
             rng=np.random.default_rng(SEED),
             splits=[merged(each, most=MOST_FOLDS) for each in splits],
@@ -117,29 +129,25 @@ class ModelResults:
         )
 
     @cached_property
-    def amdahl(self) -> models.AmdahlFit:
+    def amdahl(self) -> AmdahlFit:
         """Amdahl's law, fitted to the setting."""
-        return models.fit_amdahl(
-            self.setting.cells.num_env_runners, self.setting.env_steps_per_s, blocks=self.setting.block
-        )
+        return fit_amdahl(self.setting.cells.num_env_runners, self.setting.env_steps_per_s, blocks=self.setting.block)
 
     @cached_property
-    def usl(self) -> models.USLFit:
+    def usl(self) -> USLFit:
         """The universal scalability law, fitted to the setting."""
-        return models.fit_usl(
-            self.setting.cells.num_env_runners, self.setting.env_steps_per_s, blocks=self.setting.block
-        )
+        return fit_usl(self.setting.cells.num_env_runners, self.setting.env_steps_per_s, blocks=self.setting.block)
 
     @cached_property
-    def verdict(self) -> models.Verdict:
+    def verdict(self) -> Verdict:
         """Whether more runners can help, from the phases at the largest scale."""
-        return models.verdict(self.setting, level=LEVEL)
+        return verdict(self.setting, level=LEVEL)
 
     @cached_property
-    def critical(self) -> models.CriticalBatch:
+    def critical(self) -> CriticalBatch:
         """Steps to target against the batch, of the setting that reached the target with most batches."""
         batch, steps, reached = _steps_by_batch(self._runs)
-        return models.fit_critical_batch(batch, steps, reached, rng=np.random.default_rng(SEED))
+        return fit_critical_batch(batch, steps, reached, rng=np.random.default_rng(SEED))
 
     @cached_property
     def best_batches(self) -> tuple[AtScale, ...]:
@@ -147,7 +155,7 @@ class ModelResults:
         scales = np.array(self.scales, dtype=np.float64)
         one = self.cell.take(np.zeros(scales.size, dtype=np.int64))
         cells = Cells(**{name: getattr(one, name) for name in one.__slots__} | {"num_env_runners": scales})
-        found = models.best_batch(self.fit, cells, self.critical)
+        found = best_batch(self.fit, cells, self.critical)
         return tuple(AtScale(num_env_runners=n, best=best) for n, best in zip(self.scales, found, strict=True))
 
 
@@ -166,7 +174,7 @@ def thinned(seen: Observations, *, most: int) -> Observations:
     return seen.take(np.sort(rows).astype(np.int64))
 
 
-def merged(split: models.Split, *, most: int) -> models.Split:
+def merged(split: Split, *, most: int) -> Split:
     """Return the split with at most so many folds: several held-out parts become one, in turn."""
     if len(split.folds) <= most:
         return split
@@ -174,7 +182,7 @@ def merged(split: models.Split, *, most: int) -> models.Split:
     for place in range(most):
         held = np.logical_or.reduce([held for _, held in split.folds[place::most]])
         folds.append((~held, held))
-    return models.Split(name=f"{split.name}, {most} folds", folds=tuple(folds))
+    return Split(name=f"{split.name}, {most} folds", folds=tuple(folds))
 
 
 def on_cell_means(model: Model) -> Model:

@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from analysis import models
 from analysis.estimates.fits import ModelResults
 from analysis.estimates.frame import Basis, Cell, Row, rows_of
 from analysis.estimates.results import Results, attempt
 from analysis.estimates.throughput import Names, engine_in
+from analysis.models.derived import knee, runner_limit, throughput_ceiling
+from analysis.models.iteration_time import IterationTimeFit
 from analysis.models.observations import Cells
 from analysis.scaling.fingerprint import fields
 from study.errors import AnalysisError
@@ -43,7 +44,7 @@ def prediction_rows(results: Results, names: Names) -> Iterator[Row]:
         yield from _derived(found, fit, place)
 
 
-def fitted(found: ModelResults) -> models.IterationTimeFit | str:
+def fitted(found: ModelResults) -> IterationTimeFit | str:
     """Return the iteration-time model where it describes its own runs; else the sentence that says why not."""
     fit = attempt(lambda: found.fit)
     if isinstance(fit, str) or fit.closure <= MOST_CLOSURE:
@@ -157,12 +158,12 @@ def _laws(found: ModelResults, place: _Place) -> Iterator[Row]:
     yield from rows_of(place.cell(max(place.measured)), unknowns, basis="predicted", engine=place.engine)
 
 
-def _scales(found: ModelResults, fit: models.IterationTimeFit, place: _Place) -> Iterator[Row]:
+def _scales(found: ModelResults, fit: IterationTimeFit, place: _Place) -> Iterator[Row]:
     least, most = min(place.measured), MOST_EXTRAPOLATED * max(place.measured)
     yield from _at(found, fit, place, sorted({n for n in (*ASKED, most) if least < n <= most} - set(place.measured)))
 
 
-def _at(found: ModelResults, fit: models.IterationTimeFit, place: _Place, scales: Sequence[int]) -> Iterator[Row]:
+def _at(found: ModelResults, fit: IterationTimeFit, place: _Place, scales: Sequence[int]) -> Iterator[Row]:
     for n, rate in zip(scales, predicted(found, fit, scales), strict=True):
         yield Row(
             cell=place.cell(n),
@@ -173,7 +174,7 @@ def _at(found: ModelResults, fit: models.IterationTimeFit, place: _Place, scales
         )
 
 
-def predicted(found: ModelResults, fit: models.IterationTimeFit, scales: Sequence[int]) -> list[Estimate]:
+def predicted(found: ModelResults, fit: IterationTimeFit, scales: Sequence[int]) -> list[Estimate]:
     """Return the throughput at each number of runners by the iteration-time model, in the models' setting."""
     if not scales:
         return []
@@ -183,17 +184,17 @@ def predicted(found: ModelResults, fit: models.IterationTimeFit, scales: Sequenc
     return [replace(each.env_steps_per_s, method=method) for each in fit.predict(cells)]
 
 
-def _derived(found: ModelResults, fit: models.IterationTimeFit, place: _Place) -> Iterator[Row]:
+def _derived(found: ModelResults, fit: IterationTimeFit, place: _Place) -> Iterator[Row]:
     cell: Cells = found.cell
     largest = max(place.measured)
     for quantity, estimate in (
-        ("knee_num_env_runners", models.knee(fit, cell)[0]),
-        ("limit_num_env_runners", models.runner_limit(fit, cell)[0]),
+        ("knee_num_env_runners", knee(fit, cell)[0]),
+        ("limit_num_env_runners", runner_limit(fit, cell)[0]),
     ):
         if estimate is not None and place.near(estimate.value):
             basis = place.basis(estimate.value)
             yield Row(cell=place.cell(largest), quantity=quantity, estimate=estimate, basis=basis, engine=place.engine)
-    if (ceiling := models.throughput_ceiling(fit, cell)[0]) is not None:
+    if (ceiling := throughput_ceiling(fit, cell)[0]) is not None:
         yield Row(
             cell=replace(place.cell(largest), train_batch_size=None),
             quantity="ceiling_of_all_batches_env_steps_per_s",

@@ -13,7 +13,7 @@ from analysis.report.clip import Clip
 from analysis.report.limits import Limit, acknowledgement, limits
 from analysis.scaling.results import Scaling
 from analysis.scaling.selection import at_their_scale
-from analysis.tables import all_tables
+from analysis.tables.catalogue import all_tables
 from analysis.tables.grid import TableColumn
 from analysis.tables.table import Table
 from study.engine import engines_in_words

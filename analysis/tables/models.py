@@ -8,14 +8,14 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis import models
 from analysis.estimates import Row
 from analysis.estimates.fits import COSTLY, MOST_RUNS, ModelResults
 from analysis.estimates.predictions import MOST_EXTRAPOLATED, fitted, prediction_rows
 from analysis.estimates.results import Results, attempt
 from analysis.estimates.throughput import Names
 from analysis.load import StudyData
-from analysis.models import ModelError
+from analysis.models.comparison import ModelError
+from analysis.models.derived import MARGINAL_THRESHOLD
 from analysis.scaling.results import Goodput, GoodputRow, Scaling, ScalingGroup, ScalingRow
 from analysis.tables import definitions as words
 from analysis.tables.columns import FIRST_COMMAND, count, estimate, text
@@ -71,7 +71,7 @@ ADVICE = Layout(
 BASES = {"measured": "measured", "predicted": "predicted", "extrapolated": "predicted, extrapolated"}
 BOUND = "bound, extrapolated"
 """Basis of what no number of runners exceeds: from measured phases, as if runners took no time."""
-ENOUGH = models.MARGINAL_THRESHOLD
+ENOUGH = MARGINAL_THRESHOLD
 
 
 # --- T9 -----------------------------------------------------------------------------------------------------------

@@ -17,9 +17,15 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from analysis import models
+from analysis.models.batch import fit_critical_batch
+from analysis.models.calibration import verdict
 from analysis.models.comparison import _median
+from analysis.models.derived import throughput_ceiling
+from analysis.models.iteration_time import fit_iteration_time
+from analysis.models.laws import AmdahlFit, fit_amdahl
+from analysis.models.observations import Observations
 from analysis.models.phases import phase_times
+from analysis.models.usl import USLFit, fit_usl, usl_peak, usl_throughput
 from analysis.scaling.blocks import contrast, mean_of, ratio_of_totals
 from analysis.scaling.drift import slope
 from analysis.scaling.goodput import product_of, restricted
@@ -190,12 +196,12 @@ def in_blocks(rng: Rng, scales: np.ndarray, rates: np.ndarray, n: int) -> tuple[
     return np.tile(scales, n), np.tile(rates, n) * np.exp(noise), blocks
 
 
-def amdahl(of: Callable[[models.AmdahlFit], Estimate | None], truth: float) -> Draw:
+def amdahl(of: Callable[[AmdahlFit], Estimate | None], truth: float) -> Draw:
     scales = np.array([1, 2, 4, 8, 16, 32.0])
 
     def draw(rng: Rng, n: int) -> tuple[Estimate | None, float]:
         where, rates, blocks = in_blocks(rng, scales, 1000 / (0.1 + 0.9 / scales), n)
-        return of(models.fit_amdahl(where, rates, blocks=blocks)), truth
+        return of(fit_amdahl(where, rates, blocks=blocks)), truth
 
     return draw
 
@@ -203,17 +209,17 @@ def amdahl(of: Callable[[models.AmdahlFit], Estimate | None], truth: float) -> D
 USL = (1000, 0.05, 0.0005)
 
 
-def usl(of: Callable[[models.USLFit], Estimate | None], truth: float) -> Draw:
+def usl(of: Callable[[USLFit], Estimate | None], truth: float) -> Draw:
     scales = np.array([1, 2, 4, 8, 16, 24, 32, 46.0])
 
     def draw(rng: Rng, n: int) -> tuple[Estimate | None, float]:
-        where, rates, blocks = in_blocks(rng, scales, models.usl_throughput(USL, scales), n)
-        return of(models.fit_usl(where, rates, blocks=blocks)), truth
+        where, rates, blocks = in_blocks(rng, scales, usl_throughput(USL, scales), n)
+        return of(fit_usl(where, rates, blocks=blocks)), truth
 
     return draw
 
 
-def slowed(seen: models.Observations, rng: Rng, n: int) -> models.Observations:
+def slowed(seen: Observations, rng: Rng, n: int) -> Observations:
     """Runs of `planted`, cell by cell n runs, with what each block does to all of them."""
     blocks = np.tile(np.arange(n), len(seen) // n)
     factor = np.exp(rng.normal(0, BLOCK, n))[blocks]
@@ -227,34 +233,34 @@ def prediction(rng: Rng, n: int) -> tuple[Estimate, float]:
     seen = slowed(planted(rng, cells=grid((1, 2, 4, 8, 16), step_wait_s=0.0), runs=n), rng, n)
     target = grid((46,), ((4, 4000, 256, 4),), step_wait_s=0.0)
     truth = phase_times(vector(TRUTH), design(target))["iteration"][0]
-    fit = models.fit_iteration_time(seen, rng=rng, num_resamples=300)
+    fit = fit_iteration_time(seen, rng=rng, num_resamples=300)
     return fit.predict(target)[0].iteration_time_s, float(truth)
 
 
 def ceiling(rng: Rng, n: int) -> tuple[Estimate | None, float]:
     seen = slowed(planted(rng, cells=grid((1, 2, 4, 8, 16), step_wait_s=0.0), runs=n), rng, n)
-    fit = models.fit_iteration_time(seen, rng=rng, num_resamples=300)
+    fit = fit_iteration_time(seen, rng=rng, num_resamples=300)
     truth = 1 / (4 * (9e-4 / 256 + 1.6e-6) + 8e-6 + 2e-6 + 1e-6)
-    return models.throughput_ceiling(fit, grid((46,), ((4, 4000, 256, 4),)))[0], truth
+    return throughput_ceiling(fit, grid((46,), ((4, 4000, 256, 4),)))[0], truth
 
 
 def bound(rng: Rng, n: int) -> tuple[Estimate, float]:
     cells = grid((8,), ((4, 4000, 256, 4),), step_wait_s=0.0)
     true = phase_times(vector(TRUTH), design(cells))
     seen = slowed(planted(rng, cells=cells, runs=n), rng, n)
-    found = models.verdict(seen, level=0.9).most_env_steps_per_s
+    found = verdict(seen, level=0.9).most_env_steps_per_s
     return found, 4000 / float(true["iteration"][0] - true["slowest_runner"][0])
 
 
 def critical(rng: Rng, n: int) -> tuple[Estimate | None, float]:
     batches = np.repeat([1000.0, 2000.0, 4000.0, 8000.0, 16000.0], n)
     steps = 200_000.0 * (1 + batches / 6000) * np.exp(rng.normal(-(0.15**2) / 2, 0.15, batches.size))
-    found = models.fit_critical_batch(batches, steps, np.ones(steps.size, dtype=bool), rng=rng, num_resamples=300)
+    found = fit_critical_batch(batches, steps, np.ones(steps.size, dtype=bool), rng=rng, num_resamples=300)
     return found.critical_batch, 6000.0
 
 
 censored_ratio_of_ten = censored_ratio(0.1)
-PEAK = models.usl_peak(USL)
+PEAK = usl_peak(USL)
 ROWS = (
     Row("mean score, no run fails", "T11, score figure, `evaluate`", mean(0.0)),
     Row("mean score, 10 % of runs fail", "the same", mean(0.1)),

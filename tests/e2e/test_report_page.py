@@ -12,7 +12,8 @@ import pytest
 
 import analysis
 from analysis.report import build, to_html
-from analysis.tables import Table, TableColumn
+from analysis.tables.grid import TableColumn
+from analysis.tables.table import Table
 from study.cli.report import report_study
 from study.records.folder import StudyFolder
 from tests.e2e.commands import run, study

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from analysis import load
 from analysis.status import StatusReader
 from analysis.status.efficiency import efficiency_so_far
-from analysis.tables import hold_up
+from analysis.tables.learning import hold_up
 from study.cli.commands import app
 from study.cli.status import show
 from study.cli.sync import sync_study

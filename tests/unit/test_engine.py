@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 
 from analysis import load
+from analysis.estimates.results import Results
 from analysis.figures import all_figures
 from analysis.opened import Study
-from analysis.scaling import strong_scaling
+from analysis.scaling.speed_up import strong_scaling
 from analysis.status import read_status
-from analysis.tables import Results, all_tables
+from analysis.tables.catalogue import all_tables
 from study.driver.opening import RunOptions, new_identity, with_lasting_learner
 from study.engine import UNKNOWN, engine_of, engine_of_space, engines_in_words, other_engine
 from study.errors import SpaceError

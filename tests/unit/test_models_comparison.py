@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis import models
-from analysis.models import MODELS, compare, larger_scales, leave_one_scale_out, leave_settings_out
-from analysis.models.comparison import Split
+from analysis.models.comparison import Split, compare, larger_scales, leave_one_scale_out, leave_settings_out
+from analysis.models.iteration_time import fit_iteration_time
 from analysis.models.observations import RUNNER_TIMES, TIMES
+from analysis.models.rivals import MODELS
 from tests.unit.test_models_planted import grid, planted
 
 WEAK = tuple((4, 500 * n, 256, 4) for n in (1, 2, 4, 8, 16, 32))
@@ -49,7 +49,7 @@ def test_a_model_that_cheats_would_be_seen():
 
     def cheats(data):
         def model(fitted, where, rng):
-            return models.fit_iteration_time(data).iteration_time_s(where), [""] * len(where)
+            return fit_iteration_time(data).iteration_time_s(where), [""] * len(where)
 
         return compare(data, rng=np.random.default_rng(1), splits=[Split(name="x", folds=(fold,))], models={"c": model})
 

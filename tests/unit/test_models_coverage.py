@@ -6,20 +6,13 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from analysis.models import (
-    best_batch,
-    fit_amdahl,
-    fit_critical_batch,
-    fit_iteration_time,
-    fit_usl,
-    knee,
-    runner_limit,
-    throughput_ceiling,
-    usl_peak,
-    usl_throughput,
-    verdict,
-)
+from analysis.models.batch import best_batch, fit_critical_batch
+from analysis.models.calibration import verdict
+from analysis.models.derived import knee, runner_limit, throughput_ceiling
+from analysis.models.iteration_time import fit_iteration_time
+from analysis.models.laws import fit_amdahl
 from analysis.models.phases import design, phase_times
+from analysis.models.usl import fit_usl, usl_peak, usl_throughput
 from tests.unit.test_models_planted import TRUTH, grid, planted, vector
 
 LEVEL = 0.9

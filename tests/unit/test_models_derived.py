@@ -7,17 +7,11 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from analysis.models import (
-    best_batch,
-    derived,
-    fit_critical_batch,
-    fit_iteration_time,
-    knee,
-    runner_limit,
-    throughput_ceiling,
-    verdict,
-)
-from analysis.models.batch import _steps_line
+from analysis.models import derived
+from analysis.models.batch import _steps_line, best_batch, fit_critical_batch
+from analysis.models.calibration import verdict
+from analysis.models.derived import knee, runner_limit, throughput_ceiling
+from analysis.models.iteration_time import fit_iteration_time
 from analysis.models.phases import design, phase_times
 from study.errors import AnalysisError
 from tests.unit.test_models_planted import TRUTH, grid, planted, vector

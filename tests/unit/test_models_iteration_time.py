@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from analysis.models import Cells, Observations, fit_iteration_time
+from analysis.models.iteration_time import fit_iteration_time
+from analysis.models.observations import Cells, Observations
 from analysis.models.phases import INDEX, UNKNOWNS, design, phase_times, straggling
 from analysis.models.regression import nonnegative, nonnegative_of_resamples
 from analysis.models.resampling import degrees_of_freedom, percentile_estimate, run_weights

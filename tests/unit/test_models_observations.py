@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.models import from_runs
-from analysis.models.observations import _CLOCK_FREE
+from analysis.models.observations import _CLOCK_FREE, from_runs
 from study.space.parameters import PARAMETERS
 
 

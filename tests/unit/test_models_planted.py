@@ -1,6 +1,6 @@
 import numpy as np
 
-from analysis.models import Cells, Observations
+from analysis.models.observations import Cells, Observations
 from analysis.models.phases import INDEX, UNKNOWNS, design, phase_times
 
 TRUTH = {

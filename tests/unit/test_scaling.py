@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis import scaling
 from analysis.load import open_study
 from analysis.scaling.blocks import contrast, ratio_of_totals
 from analysis.scaling.decomposition import cells_of, decompose, squares
 from analysis.scaling.efficiency import karp_flatt_trend, reading
 from analysis.scaling.fingerprint import differing, labels
 from analysis.scaling.selection import select
+from analysis.scaling.speed_up import strong_scaling, weak_scaling
 from study.errors import AnalysisError
 from study.space.parsing import load_space
 from tests.planted import Truth, as_frame, fingerprint, planted_folder, planted_runs
@@ -65,7 +65,7 @@ def only(result):
 
 def test_speed_up_efficiency_and_karp_flatt_of_a_worked_example():
     # T(1) = 10 s, T(4) = 4 s: S = 2.5, E_n = 0.625, E_P = 2.5 * 2 / 5 = 1, e = (1/2.5 - 1/4) / (3/4) = 0.2.
-    group = only(scaling.strong_scaling(made(run(1, 10.0), run(4, 4.0))))
+    group = only(strong_scaling(made(run(1, 10.0), run(4, 4.0))))
     base, row = group.rows
     assert (group.reference, group.reference_time_s.value) == (1, 10.0)
     assert base.speed_up.value == base.efficiency_n.value == base.efficiency_p.value == 1
@@ -82,7 +82,7 @@ def test_speed_up_efficiency_and_karp_flatt_of_a_worked_example():
 def test_a_ratio_is_paired_by_block_and_its_interval_is_students():
     times = {1: [10.0, 20.0, 40.0], 2: [6.0, 11.0, 25.0]}
     rows = [run(n, seconds, seed=seed) for n in times for seed, seconds in enumerate(times[n], 1)]
-    row = only(scaling.strong_scaling(made(*rows), level=0.9)).rows[1]
+    row = only(strong_scaling(made(*rows), level=0.9)).rows[1]
     logs = np.log(np.array(times[1]) / np.array(times[2]))
     expected = stats.ttest_1samp(logs, 0).confidence_interval(0.9)
     assert row.speed_up.value == pytest.approx(np.exp(logs.mean()))
@@ -95,7 +95,7 @@ def test_a_ratio_is_paired_by_block_and_its_interval_is_students():
 
 def test_repeated_runs_of_a_block_count_once():
     frame = made(run(1, 8.0), run(1, 2.0), run(2, 2.0), run(1, 4.0, seed=2), run(2, 2.0, seed=2))
-    row = only(scaling.strong_scaling(frame)).rows[1]
+    row = only(strong_scaling(frame)).rows[1]
     # Within block 1, the mean of ln 8 and ln 2 is ln 4: both blocks say 2.
     assert row.speed_up.value == pytest.approx(2) and row.speed_up.n == 2
     assert row.speed_up.high - row.speed_up.low == pytest.approx(0, abs=1e-12)
@@ -104,7 +104,7 @@ def test_repeated_runs_of_a_block_count_once():
 def test_without_common_seeds_the_cells_are_independent_samples():
     ones, others = [10.0, 12.0, 11.0], [6.0, 5.0, 6.5, 5.5]
     rows = [run(1, s, seed=i) for i, s in enumerate(ones)] + [run(2, s, seed=10 + i) for i, s in enumerate(others)]
-    speed_up = only(scaling.strong_scaling(made(*rows))).rows[1].speed_up
+    speed_up = only(strong_scaling(made(*rows))).rows[1].speed_up
     welch = stats.ttest_ind(np.log(ones), np.log(others), equal_var=False).confidence_interval(0.95)
     assert (speed_up.low, speed_up.high) == pytest.approx((np.exp(welch.low), np.exp(welch.high)))
     assert speed_up.method.startswith("Welch") and speed_up.n == 7
@@ -112,20 +112,20 @@ def test_without_common_seeds_the_cells_are_independent_samples():
 
 def test_one_common_block_is_a_pair_without_interval():
     rows = [run(1, 10.0, seed=1), run(2, 4.0, seed=1), run(2, 9.0, seed=2)]
-    speed_up = only(scaling.strong_scaling(made(*rows))).rows[1].speed_up
+    speed_up = only(strong_scaling(made(*rows))).rows[1].speed_up
     assert speed_up.value == pytest.approx(2.5) and not speed_up.has_interval
 
 
 def test_runs_without_a_seed_are_never_pairs():
     rows = [run(n, 10.0 / n * factor, seed=None) for n in (1, 2) for factor in (1.0, 1.1, 0.95)]
-    speed_up = only(scaling.strong_scaling(made(*rows))).rows[1].speed_up
+    speed_up = only(strong_scaling(made(*rows))).rows[1].speed_up
     assert speed_up.method.startswith("Welch") and speed_up.has_interval
 
 
 def test_a_rate_is_total_over_total():
     # 4 iterations of 1 s and 12 of 3 s: 16,000 steps in 40 s, not the mean of 1000 and 333.
     frame = made(run(1, 1.0), run(1, 3.0, iterations=12, seed=2), run(2, 1.0), run(2, 1.0, seed=2))
-    row = only(scaling.strong_scaling(frame)).rows[0]
+    row = only(strong_scaling(frame)).rows[0]
     assert row.env_steps_per_s.value == pytest.approx(400)
     assert row.iteration_time_s.value == pytest.approx(2.5)
 
@@ -152,7 +152,7 @@ def test_every_other_run_is_counted_under_its_reason():
         run(2, 1.0, anchor="allocation 2 x 2"),
         run(2, 1.0, fingerprint=fingerprint(1000, lr=1.0)),
     ]
-    result = scaling.strong_scaling(made(run(1, 2.0), run(2, 1.0), *others))
+    result = strong_scaling(made(run(1, 2.0), run(2, 1.0), *others))
     assert result.excluded == {
         "failed": 1,
         "oversubscribed": 1,
@@ -174,21 +174,21 @@ def test_trials_that_share_the_cpus_of_one_are_no_scale():
     """The only runs of one runner are four side by side: a speed-up over them would be 4 where it is 2."""
     alone = [run(2, 2.0), run(4, 1.0)]
     beside = [run(1, 4.0, stage="measure", anchor="shared") for _ in range(4)]
-    result = scaling.strong_scaling(made(*alone, *beside))
+    result = strong_scaling(made(*alone, *beside))
     assert result.excluded == {"ran beside other trials of its cell": 4}
     assert [(row.num_env_runners, row.speed_up.value) for row in only(result).rows] == [(2, 1.0), (4, 2.0)]
     # A person's own cell may have the name: it is one of the measured stage alone that has this meaning.
-    assert len(only(scaling.strong_scaling(made(*alone, run(1, 4.0, anchor="shared")))).rows) == 3
+    assert len(only(strong_scaling(made(*alone, run(1, 4.0, anchor="shared")))).rows) == 3
 
 
 def test_the_same_scale_on_other_nodes_is_a_row_of_its_own():
     rows = [run(2, 4.0), run(4, 2.0), run(4, 3.0, num_nodes=2)]
-    found = [(row.num_nodes, row.speed_up.value) for row in only(scaling.strong_scaling(made(*rows))).rows]
+    found = [(row.num_nodes, row.speed_up.value) for row in only(strong_scaling(made(*rows))).rows]
     assert found == [(1, 1.0), (1, pytest.approx(2.0)), (2, pytest.approx(4 / 3))]
 
 
 def test_what_is_planted_without_noise_is_found_exactly():
-    group = only(scaling.strong_scaling(planted()))
+    group = only(strong_scaling(planted()))
     for row in group.rows[1:]:
         n = row.num_env_runners
         assert row.speed_up.value == pytest.approx(STRONG.speed_up(n, 2, 2048))
@@ -199,7 +199,7 @@ def test_what_is_planted_without_noise_is_found_exactly():
 
 def test_a_growing_overhead_shows_as_a_rising_fraction():
     truth = Truth(sync_per_runner_s=0.02, noise=0.002)
-    group = only(scaling.strong_scaling(planted(truth)))
+    group = only(strong_scaling(planted(truth)))
     expected = truth.karp_flatt(16, 2, 2048) - truth.karp_flatt(4, 2, 2048)
     assert group.karp_flatt_trend.low <= expected <= group.karp_flatt_trend.high
     assert "rising" in group.reading and "overhead grows" in group.reading
@@ -207,14 +207,14 @@ def test_a_growing_overhead_shows_as_a_rising_fraction():
 
 def test_a_negative_fraction_makes_the_comparison_invalid():
     rows = [run(n, 10.0 / n**1.5 * (1 + 0.001 * seed), seed=seed) for n in (1, 2, 4) for seed in (1, 2, 3)]
-    group = only(scaling.strong_scaling(made(*rows)))
+    group = only(strong_scaling(made(*rows)))
     assert group.rows[1].karp_flatt.high < 0
     assert "invalid" in group.reading and "at 2 and 4 runners" in group.reading
 
 
 def test_oversteps_of_the_batch_are_told():
     frame = made(run(1, 4.0), run(46, 1.0, timed_env_steps=4 * 1012))
-    (note,) = only(scaling.strong_scaling(frame)).notes
+    (note,) = only(strong_scaling(frame)).notes
     assert note.startswith("At 46 runners an iteration held 1,012 env steps, +1.2%")
 
 
@@ -222,7 +222,7 @@ WEAK = Truth(cells=((1, 256), (2, 512), (4, 1024), (4, 256)), **QUIET)
 
 
 def test_weak_scaling_compares_equal_steps_per_runner():
-    result = scaling.weak_scaling(planted(WEAK))
+    result = weak_scaling(planted(WEAK))
     group = only(result)
     assert [row.train_batch_size for row in group.rows] == [256, 512, 1024]
     assert result.excluded == {"no run of equal workload at another scale": 3}
@@ -234,7 +234,7 @@ def test_weak_scaling_compares_equal_steps_per_runner():
 
 
 def test_confounded_scales_are_refused_with_the_command_that_settles_it():
-    result = scaling.strong_scaling(planted(Truth(cells=((16, 2000), (32, 8000)))), space="lunarlander_nodes.yaml")
+    result = strong_scaling(planted(Truth(cells=((16, 2000), (32, 8000)))), space="lunarlander_nodes.yaml")
     (refusal,) = result.refusals
     assert result.groups == () and refusal.decomposition is None
     assert refusal.differing == {"train_batch_size": (2000, 8000)}
@@ -256,7 +256,7 @@ def overrides(line):
 
 def test_the_command_is_one_that_the_space_accepts():
     rows = [run(16, 1.0, batch=2000), run(32, 1.0, batch=8000)]
-    (refusal,) = scaling.strong_scaling(made(*rows), space="lunarlander_nodes.yaml").refusals
+    (refusal,) = strong_scaling(made(*rows), space="lunarlander_nodes.yaml").refusals
     spec = load(*overrides(refusal.command))
     assert list(spec.scales) == [16, 32]
     assert spec.domain("train_batch_size").choices == [2000, 8000]
@@ -267,7 +267,7 @@ def test_with_several_settings_changed_there_is_a_command_for_each_workload():
         run(16, 1.0, batch=2000, fingerprint=fingerprint(2000, lr=5e-5)),
         run(32, 1.0, batch=8000, fingerprint=fingerprint(8000, lr=1e-4)),
     ]
-    (refusal,) = scaling.strong_scaling(made(*rows), space="lunarlander_nodes.yaml").refusals
+    (refusal,) = strong_scaling(made(*rows), space="lunarlander_nodes.yaml").refusals
     specs = [load(*overrides(line)) for line in refusal.command.splitlines()]
     found = [(list(spec.scales), spec.fixed["train_batch_size"], spec.fixed["lr"]) for spec in specs]
     assert found == [([16, 32], 2000, 5e-5), ([16, 32], 8000, 1e-4)]
@@ -279,7 +279,7 @@ def test_runners_with_other_learners_are_refused_with_commands_that_settle_it():
         run(2, 4.0, fingerprint=fingerprint(1000, num_learners=0)),
         run(4, 1.0, fingerprint=fingerprint(1000, num_learners=2)),
     ]
-    result = scaling.strong_scaling(made(*rows), space="cartpole_sweep.yaml")
+    result = strong_scaling(made(*rows), space="cartpole_sweep.yaml")
     (refusal,) = result.refusals
     assert result.groups == ()
     assert refusal.differing == {"num_learners": (0, 2)}
@@ -290,7 +290,7 @@ def test_runners_with_other_learners_are_refused_with_commands_that_settle_it():
 
 def test_the_corners_of_a_complete_square_are_decomposed():
     truth = Truth(cells=SQUARE, blocks=4)
-    result = scaling.strong_scaling(planted(truth))
+    result = strong_scaling(planted(truth))
     assert len(result.groups) == 2
     (refusal,) = result.refusals
     assert (refusal.first.train_batch_size, refusal.second.train_batch_size) == (2000, 8000)
@@ -328,7 +328,7 @@ def test_a_decomposition_by_hand():
 
 def test_hardware_is_named_and_not_decomposed():
     rows = [run(16, 2.0), run(32, 1.0, fingerprint=fingerprint(1000, cpu_model="Another", smt=True))]
-    (refusal,) = scaling.strong_scaling(made(*rows)).refusals
+    (refusal,) = strong_scaling(made(*rows)).refusals
     assert refusal.differing == {"cpu_model": ("Planted CPU", "Another"), "smt": ("absent", True)}
     assert refusal.decomposition is None and refusal.missing == () and refusal.command == ""
     assert "same hardware" in refusal.reason
@@ -340,7 +340,7 @@ def test_of_many_workloads_the_most_alike_pair_is_told():
         run(1, 1.0, fingerprint=fingerprint(1000, lr=1.0, num_epochs=3)),
         run(2, 1.0, fingerprint=fingerprint(1000, lr=2.0, num_epochs=3)),
     ]
-    (refusal,) = scaling.strong_scaling(made(*rows)).refusals
+    (refusal,) = strong_scaling(made(*rows)).refusals
     assert refusal.differing == {"lr": (1.0, 2.0)}
 
 
@@ -356,20 +356,20 @@ def test_of_many_workloads_the_most_alike_pair_is_told():
 )
 def test_where_there_is_nothing_to_compare_it_says_so(rows, reason):
     frame = made(*rows) if rows else as_frame([])
-    for result in (scaling.strong_scaling(frame), scaling.weak_scaling(frame)):
+    for result in (strong_scaling(frame), weak_scaling(frame)):
         (refusal,) = result.refusals
         assert result.groups == () and re.search(reason, refusal.reason)
 
 
 def test_a_strong_study_says_once_that_it_has_no_weak_scaling():
-    (refusal,) = scaling.weak_scaling(planted()).refusals
+    (refusal,) = weak_scaling(planted()).refusals
     assert [(cell.num_env_runners, cell.train_batch_size) for cell in refusal.missing] == [(4, 4096)]
     assert "In weak scaling the batch grows with the runners" in refusal.reason
 
 
 def test_a_missing_column_is_named():
     with pytest.raises(AnalysisError, match="got none named timing"):
-        scaling.strong_scaling(planted().drop(columns="timing"))
+        strong_scaling(planted().drop(columns="timing"))
 
 
 def test_differing_fields_are_told_by_their_dotted_names():
@@ -407,10 +407,10 @@ def test_neither_the_unit_of_time_nor_the_order_of_rows_matters(factor, random):
     order = list(range(len(frame)))
     random.shuffle(order)
     shuffled = frame.iloc[order].reset_index(drop=True)
-    assert scaling.strong_scaling(shuffled) == scaling.strong_scaling(frame)
-    assert scaling.weak_scaling(shuffled) == scaling.weak_scaling(frame)
+    assert strong_scaling(shuffled) == strong_scaling(frame)
+    assert weak_scaling(shuffled) == weak_scaling(frame)
     slower = frame.assign(timed_s=frame["timed_s"] * factor)
-    for before, after in zip(scaling.strong_scaling(frame).groups, scaling.strong_scaling(slower).groups, strict=True):
+    for before, after in zip(strong_scaling(frame).groups, strong_scaling(slower).groups, strict=True):
         for row, scaled in zip(before.rows, after.rows, strict=True):
             for name in ("speed_up", "efficiency_n", "efficiency_p"):
                 one, two = getattr(row, name), getattr(scaled, name)
@@ -424,7 +424,7 @@ def test_a_failed_trial_changes_the_number_of_failures_and_nothing_else(scale, s
     frame = planted(Truth(cells=((1, 256), (2, 256))), seed=4)
     failed = run(scale, 1.0, seed=seed, batch=256, status="failed", timing="tainted", timed_s=None)
     more = pd.concat([frame, made(failed)], ignore_index=True)
-    before, after = scaling.strong_scaling(frame), scaling.strong_scaling(more)
+    before, after = strong_scaling(frame), strong_scaling(more)
     assert after.n_failed == before.n_failed + 1 and after.excluded == {"failed": 1}
 
     def without_failures(result):
@@ -439,8 +439,8 @@ def test_a_failed_trial_changes_the_number_of_failures_and_nothing_else(scale, s
 def test_from_records_on_disk_to_the_same_speed_ups(tmp_path):
     truth = Truth(cells=((2, 1024), (4, 1024)), blocks=2, failed=1, budget_steps=10 * 1024, steps_noise=0.0)
     planted_folder(tmp_path / "planted", truth, np.random.default_rng(5))
-    loaded = scaling.strong_scaling(open_study(tmp_path / "planted").runs)
-    direct = scaling.strong_scaling(planted(truth, seed=5))
+    loaded = strong_scaling(open_study(tmp_path / "planted").runs)
+    direct = strong_scaling(planted(truth, seed=5))
     assert (loaded.n, loaded.n_failed) == (direct.n, direct.n_failed) == (4, 1)
     for one, two in zip(only(loaded).rows, only(direct).rows, strict=True):
         assert one.speed_up.value == pytest.approx(two.speed_up.value)

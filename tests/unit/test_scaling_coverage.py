@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis import scaling
 from analysis.scaling.blocks import contrast
+from analysis.scaling.phases import phases
+from analysis.scaling.speed_up import strong_scaling
 from tests.planted import Truth, planted_runs, sham
 
 CELLS = ((2, 2048), (8, 2048), (2, 8192), (8, 8192))
@@ -28,11 +29,11 @@ def covered(truth, repetitions):
     first, second = (2, 2048), (8, 8192)
     for _ in range(repetitions):
         runs = planted_runs(truth, rng)
-        result = scaling.strong_scaling(runs, level=LEVEL)
+        result = strong_scaling(runs, level=LEVEL)
         group = next(group for group in result.groups if '"train_batch_size":2048' in group.fingerprint)
         row = group.rows[1]
         split = result.refusals[0].decomposition
-        cell = next(each for each in scaling.phases(runs, level=LEVEL).rows if each.fingerprint == group.fingerprint)
+        cell = next(each for each in phases(runs, level=LEVEL).rows if each.fingerprint == group.fingerprint)
         rate = group.rows[0].env_steps_per_s
         quantities = {
             "speed-up": (row.speed_up, truth.speed_up(8, 2, 2048)),
@@ -70,7 +71,7 @@ def silent(truth, repetitions):
     rng, quiet = np.random.default_rng(7), 0
     for _ in range(repetitions):
         runs = sham(planted_runs(truth, rng), rng)
-        row = scaling.strong_scaling(runs, level=LEVEL).groups[0].rows[-1]
+        row = strong_scaling(runs, level=LEVEL).groups[0].rows[-1]
         quiet += row.speed_up.low <= 1 <= row.speed_up.high
     return quiet / repetitions
 

@@ -4,9 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import scaling
 from analysis.published import one_number
-from analysis.scaling.drift import slope
+from analysis.scaling.allocation import allocation
+from analysis.scaling.drift import anchors, slope
+from analysis.scaling.efficiency import serial_fraction
+from analysis.scaling.goodput import goodput
+from analysis.scaling.phases import phases, stragglers
+from analysis.scaling.speed_up import strong_scaling
 from analysis.scaling.targets import BEFORE, TIME_BEFORE, watched
 from study.errors import AnalysisError
 from study.statistics import restricted_mean
@@ -30,7 +34,7 @@ def frame_of(rows):
 
 def test_phases_and_the_pop_tree_are_those_planted():
     truth = Truth(cells=((4, 2048),), **QUIET)
-    (row,) = scaling.phases(planted(truth)).rows
+    (row,) = phases(planted(truth)).rows
     iteration, mean = truth.iteration_s(4, 2048), truth.mean_runner_s(4, 2048)
     assert row.seconds["iteration"].value == pytest.approx(iteration)
     assert row.seconds["runners"].value == pytest.approx(mean)
@@ -48,21 +52,21 @@ def test_phases_and_the_pop_tree_are_those_planted():
 def test_the_rest_is_what_no_clock_saw_and_closure_only_checks_the_arithmetic():
     frame = planted(Truth(cells=((4, 2048),), **QUIET))
     truth = Truth(cells=((4, 2048),))
-    (row,) = scaling.phases(frame).rows
+    (row,) = phases(frame).rows
     assert row.closure == pytest.approx(0, abs=1e-12)
     assert row.unexplained.value == row.unexplained_median == pytest.approx(0.005 / truth.iteration_s(4, 2048))
     wrong = frame.assign(rest_time_s=frame["rest_time_s"] + 0.1 * frame["iteration_time_s"])
-    assert scaling.phases(wrong).rows[0].closure == pytest.approx(0.1)
+    assert phases(wrong).rows[0].closure == pytest.approx(0.1)
     # Other people's scripts have no rest: then it is the remainder, and nothing was checked.
     unknown = frame.assign(rest_time_s=pd.array([pd.NA] * len(frame), dtype="Float64"))
-    (row,) = scaling.phases(unknown).rows
+    (row,) = phases(unknown).rows
     assert row.closure is None and row.shares["rest"].value == pytest.approx(0.005 / truth.iteration_s(4, 2048))
 
 
 def test_phases_are_totals_over_totals():
     frame = planted(Truth(cells=((4, 2048),), blocks=2, **QUIET))
     frame.loc[1, ["timed_iterations", "learning_time_s"]] = [3 * frame.loc[0, "timed_iterations"], 1.0]
-    (row,) = scaling.phases(frame).rows
+    (row,) = phases(frame).rows
     assert row.seconds["learning"].value == pytest.approx((frame.loc[0, "learning_time_s"] + 3 * 1.0) / 4)
 
 
@@ -70,16 +74,16 @@ def test_a_run_without_phase_times_is_counted_and_others_than_measured_are_shown
     frame = planted(Truth(cells=((4, 2048), (8, 2048)), failed=1, **QUIET))
     frame.loc[0, "learning_time_s"] = pd.NA
     frame.loc[1, "timing"] = "oversubscribed"
-    table = scaling.phases(frame)
+    table = phases(frame)
     assert table.excluded == {"failed": 1, "oversubscribed": 1, "no phase times": 1} and table.n == 4
     assert sum(row.n_failed for row in table.rows) == table.n_failed == 1
 
 
 def test_a_straggler_is_named_when_its_interval_says_so():
-    table = scaling.phases(planted(Truth(cells=((1, 2048), (8, 2048)), straggler=2.5)))
-    (found,) = scaling.stragglers(table)
+    table = phases(planted(Truth(cells=((1, 2048), (8, 2048)), straggler=2.5)))
+    (found,) = stragglers(table)
     assert found.num_env_runners == 8 and found.ratio.low < 2.5 < found.ratio.high and found.ratio.low > 2
-    assert scaling.stragglers(scaling.phases(planted(Truth(cells=((8, 2048),), straggler=1.5)))) == ()
+    assert stragglers(phases(planted(Truth(cells=((8, 2048),), straggler=1.5)))) == ()
 
 
 # Goodput
@@ -87,10 +91,6 @@ def test_a_straggler_is_named_when_its_interval_says_so():
 LEARN = Truth(
     cells=((2, 1024), (4, 1024), (4, 4096)), blocks=5, budget_steps=20 * 4096, steps_noise=0.0, failed=1, **QUIET
 )
-
-
-def goodput(frame, **options):
-    return scaling.goodput(frame, **options)
 
 
 def test_steps_time_and_cost_to_target():
@@ -271,7 +271,7 @@ def test_a_block_gives_the_sum_of_its_trials_rates():
     for seed, factor in ((1, 1.0), (2, 2.0)):
         rows += side_by_side("allocation 1 x 8", 8, [1000 * factor], seed=seed)
         rows += side_by_side("allocation 2 x 3", 3, [700 * factor, 900 * factor], seed=seed)
-    whole, halves = scaling.allocation(frame_of(rows))
+    whole, halves = allocation(frame_of(rows))
     assert (whole.num_trials, whole.num_env_runners, whole.num_cpus, whole.n) == (1, 8, 9, 2)
     assert (halves.num_trials, halves.num_env_runners, halves.num_cpus) == (2, 3, 8)
     assert halves.env_steps_per_s.value == pytest.approx(1600 * np.sqrt(2))
@@ -279,7 +279,7 @@ def test_a_block_gives_the_sum_of_its_trials_rates():
     assert halves.relative.value == pytest.approx(1.6)
     assert halves.relative.high - halves.relative.low == pytest.approx(0, abs=1e-9)  # a block's speed cancels
     # Trials that share the machine are no rows of strong scaling.
-    assert scaling.strong_scaling(frame_of(rows)).excluded["ran beside other trials of its cell"] == 4
+    assert strong_scaling(frame_of(rows)).excluded["ran beside other trials of its cell"] == 4
 
 
 def test_an_incomplete_block_has_no_total():
@@ -288,7 +288,7 @@ def test_an_incomplete_block_has_no_total():
     rows += side_by_side("allocation 2 x 3", 3, [900], seed=2, status="failed", timing="tainted")
     rows += side_by_side("allocation 2 x 3", 3, [500], seed=3)
     rows += side_by_side("allocation 2 x 3", 3, [500], seed=3, start=99.0)
-    (row,) = scaling.allocation(frame_of(rows))
+    (row,) = allocation(frame_of(rows))
     assert (row.n, row.n_failed) == (1, 1) and row.env_steps_per_s.value == pytest.approx(1600)
     assert not row.env_steps_per_s.has_interval
     assert row.excluded == {
@@ -296,7 +296,7 @@ def test_an_incomplete_block_has_no_total():
         "did not run beside the others of its block": 2,
         "failed": 1,
     }
-    assert scaling.allocation(frame_of(rows).drop(columns="anchor")) == ()
+    assert allocation(frame_of(rows).drop(columns="anchor")) == ()
 
 
 # Anchors
@@ -310,24 +310,24 @@ def test_two_points_have_a_slope_without_an_interval():
 def test_a_drift_is_flagged_and_its_absence_is_not():
     cells = ((2, 2048), (4, 2048))
     drifting = planted(Truth(cells=cells, repeats=2, blocks=4, drift=0.2, block_noise=0.0, noise=0.01))
-    for found in scaling.anchors(drifting):
+    for found in anchors(drifting):
         assert found.drifting and found.slope.low < 0.2 < found.slope.high and "drifted by" in found.sentence
         assert (found.n, found.blocks) == (8, 4)
     steady = planted(Truth(cells=cells, repeats=2, blocks=4, block_noise=0.0, noise=0.01))
-    assert [found.drifting for found in scaling.anchors(steady)] == [False, False]
+    assert [found.drifting for found in anchors(steady)] == [False, False]
 
 
 def test_of_a_throughput_study_only_the_anchor_is_looked_at():
     frame = planted(Truth(cells=((2, 2048), (4, 2048)), repeats=2))
     frame["anchor"] = ["anchor" if n == 4 else "n=2" for n in frame["num_env_runners"]]
-    (found,) = scaling.anchors(frame)
+    (found,) = anchors(frame)
     assert found.num_env_runners == 4
-    assert scaling.anchors(planted(Truth())) == ()
+    assert anchors(planted(Truth())) == ()
 
 
 def test_one_run_of_the_anchor_has_no_slope():
     frame = planted(Truth(cells=((2, 2048), (4, 2048)), blocks=1, **QUIET)).assign(anchor=["anchor", None])
-    (found,) = scaling.anchors(frame)
+    (found,) = anchors(frame)
     assert (found.n, found.slope, found.drifting) == (1, None, False)
     assert found.sentence.endswith("1 run, too few to see a drift.")
 
@@ -337,7 +337,7 @@ def test_one_run_of_the_anchor_has_no_slope():
 
 def test_the_published_claim_of_two_nodes():
     # 1000 and 2920 steps/s on one and two nodes, read as "a 2.92x, super-linear speed-up".
-    assert round(scaling.serial_fraction(2.92, 2), 3) == -0.315
+    assert round(serial_fraction(2.92, 2), 3) == -0.315
     assert one_number(2.92, 2) == (
         "2.92x on 2x the nodes, n=1, no interval: Karp-Flatt fraction -0.315. It is negative: the nodes can give 2x at "
         "most, so at least 1.46x is not the nodes."
@@ -347,8 +347,8 @@ def test_the_published_claim_of_two_nodes():
 def test_karp_and_flatts_own_table():
     # Karp and Flatt (1990), a program with a serial part of 0.1: S = 1 / (0.1 + 0.9 / p).
     for p in (2, 4, 8, 16):
-        assert scaling.serial_fraction(1 / (0.1 + 0.9 / p), p) == pytest.approx(0.1)
-    assert scaling.serial_fraction(10.256, 20) == pytest.approx(0.05, abs=1e-4)  # Amdahl's textbook value
+        assert serial_fraction(1 / (0.1 + 0.9 / p), p) == pytest.approx(0.1)
+    assert serial_fraction(10.256, 20) == pytest.approx(0.05, abs=1e-4)  # Amdahl's textbook value
     assert "more than 10.0x" in one_number(1 / (0.1 + 0.9 / 8), 8)
     assert "Ideal" in one_number(2, 2)
 
@@ -356,11 +356,5 @@ def test_karp_and_flatts_own_table():
 @pytest.mark.parametrize(("speed_up", "p", "code"), [(0, 2, "speed-up-not-positive"), (2, 1, "ratio-not-above-one")])
 def test_an_impossible_number_is_refused(speed_up, p, code):
     with pytest.raises(AnalysisError) as raised:
-        scaling.serial_fraction(speed_up, p)
+        serial_fraction(speed_up, p)
     assert raised.value.code == code
-
-
-def test_what_the_package_offers_exists():
-    assert len(set(scaling.__all__)) == len(scaling.__all__)
-    for name in scaling.__all__:
-        assert getattr(scaling, name) is not None

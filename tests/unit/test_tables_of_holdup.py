@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from analysis.load import from_folder
-from analysis.tables import hold_up
+from analysis.tables.learning import hold_up
 from study.designs.holdup.certificate.making import make_certificate
 from tests import holdup
 from tests.unit.tables_data import amdahl, study

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from analysis.estimates.fits import _steps_by_batch, merged, on_cell_means, thinned
+from analysis.estimates.results import Results
 from analysis.figures.catalogue import all_figures
-from analysis.models import derived, leave_one_scale_out
+from analysis.models import derived
+from analysis.models.comparison import leave_one_scale_out
 from analysis.opened import Study
-from analysis.tables import Results, all_tables, model_comparison, recommendation
+from analysis.tables.catalogue import all_tables
 from analysis.tables.columns import FIRST_COMMAND
+from analysis.tables.models import model_comparison, recommendation
 from tests.unit.tables_data import amdahl, frame, run, study
 
 ALPHA, BETA, COLLECT_STEP, COLLECT_RUNNER = 1e-3, 2e-4, 2e-6, 1e-4

@@ -6,21 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.tables import (
-    TABLES,
-    Results,
-    all_tables,
-    decomposition,
-    not_measured,
-    phases,
-    pop_tree,
-    recommendation,
-    steps_to_target,
-    strong_scaling,
-    study_sheet,
-    trials_against_runners,
-    weak_scaling,
-)
+from analysis.estimates.results import Results
+from analysis.tables.catalogue import TABLES, all_tables
+from analysis.tables.learning import steps_to_target
+from analysis.tables.models import recommendation
+from analysis.tables.scaling import decomposition, not_measured, strong_scaling, trials_against_runners, weak_scaling
+from analysis.tables.sheet import study_sheet
+from analysis.tables.times import phases, pop_tree
 from tests.unit.tables_data import NOISE, amdahl, run, study
 
 SCALES = (1, 2, 4, 8, 16)
