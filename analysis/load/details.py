@@ -3,7 +3,6 @@
 import math
 from array import array
 from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.load.arrays import frame_of
+from analysis.load.arrays import check_numbers, frame_of
 from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS
 from analysis.load.record_scan import Scan
 from study.errors import RecordError
@@ -21,7 +20,6 @@ _HEAD = 4
 """Columns of an iteration that are no metrics."""
 _METRICS = tuple(ITERATION_COLUMNS)[_HEAD:]
 _CHUNK = 1 << 16
-_NUMBERS = frozenset((float, int, type(None)))
 
 
 def iterations_frame(records: Path) -> pd.DataFrame:
@@ -115,17 +113,7 @@ class _Iterations:
         return values[values[:, 0] >= 0]
 
     def _flush(self) -> None:
-        if not set(map(type, chain.from_iterable(self._rows))) <= _NUMBERS:
-            for number, row in zip(self._lines, self._rows, strict=True):
-                for name, value in zip(ITERATION_COLUMNS, row, strict=True):
-                    if type(value) not in _NUMBERS:
-                        raise RecordError(
-                            where=f"{self._path}: line {number}",
-                            rule=f"{name} must be a number",
-                            got=f"{value!r}",
-                            fix="Restore the file from a backup.",
-                            code="field-not-a-number",
-                        )
+        check_numbers(self._rows, tuple(ITERATION_COLUMNS), self._lines, where=self._path)
         if self._rows:
             self._chunks.append(np.array(self._rows, dtype=np.float64))
         self._rows, self._lines = [], []

@@ -11,14 +11,13 @@ from analysis.load.fingerprint import Workload
 from analysis.load.problems import folder_problems
 from analysis.load.record_scan import Scan
 from analysis.load.runs_frame import Built, Trials, runs_frame
-from analysis.load.sheet import Session, study_sheet
-from analysis.load.study_data import Kind, StudyData
+from analysis.load.sheet import Session, kind_of, spec_of, study_sheet
+from analysis.load.study_data import StudyData
 from analysis.load.timed_sums import TimedSums
-from study.errors import AnalysisError, SpaceError
+from study.errors import AnalysisError
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import Evaluation, Record, StudyClosed, StudyOpened, TrialBuilt, TrialStarted
-from study.space.spec import StudySpec
 
 _SHOWN = 8
 """Most studies in a message."""
@@ -41,7 +40,7 @@ def from_folder(path: str | Path) -> StudyData:
             code="not-a-study-folder",
         )
     identity = folder.identity()
-    spec, unread = _spec_of(identity)
+    spec, unread = spec_of(identity)
     if not folder.records.exists():
         raise AnalysisError(
             where=str(path),
@@ -62,11 +61,10 @@ def from_folder(path: str | Path) -> StudyData:
         )
     trials = reader.trials(_get(identity.spec, "resources", "num_learners"))
     runs = runs_frame(identity.name, trials, where=str(folder.records))
-    kind = _kind(identity, reader)
     return StudyData(
         name=identity.name,
         source=str(path),
-        kind=kind,
+        kind=kind_of(identity, {row.stage for row in reader.ledger.rows.values()}),
         runs=runs,
         sheet=study_sheet(
             identity,
@@ -151,25 +149,6 @@ class _Reader:
             case Evaluation():
                 self.evaluations.add(record, slot)
         self.ledger.apply(record, moment)
-
-
-def _spec_of(identity: StudyIdentity) -> tuple[StudySpec | None, list[str]]:
-    """Return the space, and what is wrong with it."""
-    try:
-        return identity.parse(), []
-    except SpaceError as error:
-        return None, [
-            f"The space is not one of this version ({len(error.faults)} faults, the first: {error.faults[0]}): it is "
-            "shown as it was written, and what needs it is left out."
-        ]
-
-
-def _kind(identity: StudyIdentity, reader: _Reader) -> Kind:
-    if identity.spec.get("kind") == "throughput" or identity.spec.get("throughput"):
-        return "throughput"
-    if any(row.stage == "throughput" for row in reader.ledger.rows.values()):
-        return "throughput"
-    return "holdup" if identity.spec.get("holdup") else "search"
 
 
 def _get(content: Mapping[str, Any], *keys: str) -> Any:

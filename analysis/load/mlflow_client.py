@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
@@ -17,6 +18,7 @@ from typing import Any, Literal, TypeVar
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 from mlflow.exceptions import MlflowException
+from mlflow.store.entities import PagedList
 
 from study.errors import TrackingError
 from study.harmless import mask_credentials
@@ -90,38 +92,25 @@ class Store:
 
     def experiments(self) -> list[Experiment]:
         """Return all experiments, deleted ones too."""
-        found: list[Experiment] = []
-        token: str | None = None
-        while True:
-            page = self._ask(
-                lambda at=token: self._client.search_experiments(  # type: ignore[misc]
-                    view_type=ViewType.ALL, max_results=_PAGE, page_token=at
-                )
-            )
-            found += [
-                Experiment(id=str(each.experiment_id), name=each.name, active=each.lifecycle_stage == "active")
-                for each in page
-            ]
-            if not (token := page.token):
-                return found
+        pages = self._pages(
+            lambda token: self._client.search_experiments(ViewType.ALL, max_results=_PAGE, page_token=token)
+        )
+        return [
+            Experiment(id=str(each.experiment_id), name=each.name, active=each.lifecycle_stage == "active")
+            for each in pages
+        ]
 
     def runs(self, experiment: Experiment, text: str = "") -> Iterator[StoredRun]:
         """Yield the active runs that match a search, page by page, the oldest first."""
-        token: str | None = None
-        while True:
-            page = self._ask(
-                lambda at=token: self._client.search_runs(  # type: ignore[misc]
-                    [experiment.id],
-                    text,
-                    ViewType.ACTIVE_ONLY,
-                    _PAGE,
-                    order_by=["attributes.start_time ASC"],
-                    page_token=at,
+        order = ["attributes.start_time ASC"]
+        yield from map(
+            _stored,
+            self._pages(
+                lambda token: self._client.search_runs(
+                    [experiment.id], text, ViewType.ACTIVE_ONLY, _PAGE, order, page_token=token
                 )
-            )
-            yield from map(_stored, page)
-            if not (token := page.token):
-                return
+            ),
+        )
 
     def has_runs(self, experiment: Experiment) -> bool:
         """Return whether an experiment has an active run."""
@@ -141,6 +130,14 @@ class Store:
         except Exception:  # noqa: BLE001 (every kind of artifact store raises its own)
             return None
         return content if isinstance(content, dict) else None
+
+    def _pages(self, call: Callable[[str | None], PagedList[_T]]) -> Iterator[_T]:
+        token: str | None = None
+        while True:
+            page = self._ask(partial(call, token))
+            yield from page
+            if not (token := page.token):
+                return
 
     def _ask(self, call: Callable[[], _T]) -> _T:
         """Return the store's answer.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.arrays import frame_of
+from analysis.load.arrays import frame_of_lines
 from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS
 from analysis.load.mlflow_client import Store, StoredRun
 from study.metrics import METRICS
@@ -85,9 +85,7 @@ def our_iterations(store: Store, runs: Sequence[StoredRun], *, where: str) -> pd
         for run in runs
         for number, row in enumerate(histories.of(run), start=1)
     ]
-    return frame_of(
-        {name: [line.get(name) for line in lines] for name in ITERATION_COLUMNS}, ITERATION_COLUMNS, where=where
-    )
+    return frame_of_lines(lines, ITERATION_COLUMNS, where=where)
 
 
 def our_evaluations(store: Store, runs: Sequence[StoredRun], *, where: str) -> pd.DataFrame:
@@ -114,6 +112,4 @@ def our_evaluations(store: Store, runs: Sequence[StoredRun], *, where: str) -> p
             }
             for each in store.history(run.id, "eval_return")
         ]
-    return frame_of(
-        {name: [line.get(name) for line in lines] for name in EVALUATION_COLUMNS}, EVALUATION_COLUMNS, where=where
-    )
+    return frame_of_lines(lines, EVALUATION_COLUMNS, where=where)

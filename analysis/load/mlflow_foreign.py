@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.load import rllib_names as names
-from analysis.load.arrays import frame_of
+from analysis.load.arrays import frame_of_lines
 from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COLUMNS
 from analysis.load.foreign_history import Iterations, iterations_of
 from analysis.load.foreign_settings import Settings, keys_of, settings_of
@@ -64,7 +64,7 @@ def foreign_study(store: Store, experiment: Experiment, *, histories: bool | Non
     read = histories if histories is not None else len(runs) <= HISTORIES_UP_TO
     details = {run.id: _iterations(store, run) for run in runs} if read else {}
     lines = [_line(number, run, experiment.name, details.get(run.id)) for number, run in enumerate(runs)]
-    frame = frame_of({name: [line.get(name) for line in lines] for name in RUN_COLUMNS}, RUN_COLUMNS, where=where)
+    frame = frame_of_lines(lines, RUN_COLUMNS, where=where)
     return StudyData(
         name=experiment.name,
         source=store.shown,
@@ -148,9 +148,7 @@ def _span(total: np.ndarray[Any, Any] | None) -> float | None:
 
 def _all_iterations(store: Store, runs: Sequence[StoredRun], *, where: str) -> pd.DataFrame:
     lines = [line for number, run in enumerate(runs) for line in _iterations(store, run).rows(number)]
-    return frame_of(
-        {name: [line.get(name) for line in lines] for name in ITERATION_COLUMNS}, ITERATION_COLUMNS, where=where
-    )
+    return frame_of_lines(lines, ITERATION_COLUMNS, where=where)
 
 
 def _all_evaluations(store: Store, runs: Sequence[StoredRun], *, where: str) -> pd.DataFrame:
@@ -165,9 +163,7 @@ def _all_evaluations(store: Store, runs: Sequence[StoredRun], *, where: str) -> 
             if np.isfinite(each.value):
                 at = steps.get(each.step)
                 lines.append({"trial": number, "env_steps": None if at is None else int(at), "eval_return": each.value})
-    return frame_of(
-        {name: [line.get(name) for line in lines] for name in EVALUATION_COLUMNS}, EVALUATION_COLUMNS, where=where
-    )
+    return frame_of_lines(lines, EVALUATION_COLUMNS, where=where)
 
 
 def _sheet(experiment: Experiment, runs: Sequence[StoredRun], frame: pd.DataFrame) -> dict[str, Any]:

@@ -12,13 +12,18 @@ import pandas as pd
 from analysis.load.mlflow_client import HISTORIES_UP_TO, Experiment, Store, StoredRun
 from analysis.load.mlflow_details import Histories, our_evaluations, our_iterations
 from analysis.load.mlflow_rows import effective_of, our_runs
-from analysis.load.mlflow_sheet import identity_of, sessions_of, spec_of
+from analysis.load.mlflow_sheet import identity_of, sessions_of
 from analysis.load.problems import count, label_problems, outcome_problems, session_problems
-from analysis.load.sheet import study_sheet
-from analysis.load.study_data import Kind, StudyData
+from analysis.load.sheet import kind_of, spec_of, study_sheet
+from analysis.load.study_data import StudyData
 from study.errors import AnalysisError
 from study.mirrors.mlflow_content import ATTEMPT, DUPLICATE, ROLE, STUDY_ID, SUPERSEDED, TRIAL
-from study.records.folder import StudyIdentity
+
+UNKNOWN = (
+    "The study's artifact study.json cannot be read (artifacts live apart from the runs): the space is known by what "
+    "its runs say, CPUs reserved are NA."
+)
+"""What is said where the space is not at hand."""
 
 
 def our_study(store: Store, experiment: Experiment, parent: StoredRun, *, histories: bool | None) -> StudyData:
@@ -48,7 +53,7 @@ def our_study(store: Store, experiment: Experiment, parent: StoredRun, *, histor
         )
     content = store.json_artifact(parent.id, "study.json")
     identity = identity_of(parent, experiment.name, content)
-    spec, unread = spec_of(identity, known=content is not None)
+    spec, unread = (None, [UNKNOWN]) if content is None else spec_of(identity)
     sessions = sessions_of(parent, store)
     read = histories if histories is not None else len(runs) <= HISTORIES_UP_TO
     history = Histories(store) if read else None
@@ -58,7 +63,7 @@ def our_study(store: Store, experiment: Experiment, parent: StoredRun, *, histor
     return StudyData(
         name=identity.name,
         source=store.shown,
-        kind=_kind(identity, frame),
+        kind=kind_of(identity, set(frame["stage"].dropna())),
         runs=frame,
         sheet=study_sheet(identity, sessions, counts=counts, num_trials=planned),
         problems=(
@@ -95,12 +100,6 @@ def _latest(found: Sequence[StoredRun]) -> tuple[list[StoredRun], list[str]]:
 def _attempt(run: StoredRun) -> int:
     text = run.tags.get(ATTEMPT, "")
     return int(text) if text.isdigit() else 1
-
-
-def _kind(identity: StudyIdentity, frame: pd.DataFrame) -> Kind:
-    if identity.spec.get("kind") == "throughput" or (frame["stage"] == "throughput").any():
-        return "throughput"
-    return "holdup" if identity.spec.get("holdup") or frame["stage"].notna().any() else "search"
 
 
 def _state(parent: StoredRun, frame: pd.DataFrame, planned: int) -> Iterator[str]:

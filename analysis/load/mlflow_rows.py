@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pandas as pd
 
-from analysis.load.arrays import frame_of
+from analysis.load.arrays import frame_of_lines
 from analysis.load.columns import RUN_COLUMNS
 from analysis.load.fingerprint import Workload, asked, borrowed, effective_part, engine_of_part, fingerprint
 from analysis.load.mlflow_client import StoredRun
@@ -77,7 +77,7 @@ def our_runs(
     if spec is not None:
         _add_resources(lines, spec)
     _add_fingerprints(lines, [effective_of(run) for run in runs], context)
-    return frame_of({name: [line.get(name) for line in lines] for name in RUN_COLUMNS}, RUN_COLUMNS, where=where)
+    return frame_of_lines(lines, RUN_COLUMNS, where=where)
 
 
 def _line(run: StoredRun, context: _Context) -> dict[str, Any]:

@@ -8,13 +8,9 @@ from typing import Any, get_args
 
 from analysis.load.mlflow_client import Store, StoredRun
 from analysis.load.sheet import Session
-from study.errors import SpaceError
 from study.mirrors.mlflow_content import STUDY_ID, STUDY_STATUS
 from study.records.folder import FORMAT, StudyIdentity
 from study.records.records import StudyClosed, StudyOpened
-from study.space.parsing import parse_space
-from study.space.space_file import Source
-from study.space.spec import StudySpec
 
 _PREFIX = "provenance."
 _TEXTS = ("time", "hostname", "platform", "cpu_model")
@@ -41,22 +37,6 @@ def identity_of(parent: StoredRun, name: str, content: Mapping[str, Any] | None)
         },
         digest=parent.tags.get("study.digest", ""),
     )
-
-
-def spec_of(identity: StudyIdentity, *, known: bool) -> tuple[StudySpec | None, list[str]]:
-    """Return the space, and what is wrong with it."""
-    if not known:
-        return None, [
-            "The study's artifact study.json cannot be read (artifacts live apart from the runs): the space is known "
-            "by what its runs say, CPUs reserved are NA."
-        ]
-    try:
-        return parse_space(Source(name=f"{identity.name}/study.json", content=identity.spec)), []
-    except SpaceError as error:
-        return None, [
-            f"The space is not one of this version ({len(error.faults)} faults, the first: {error.faults[0]}): it is "
-            "shown as it was written, and what needs it is left out."
-        ]
 
 
 def sessions_of(parent: StoredRun, store: Store) -> list[Session]:

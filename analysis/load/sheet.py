@@ -1,12 +1,15 @@
-"""What a study is, apart from its trials: the content of its sheet. Pure; JSON values only."""
+"""What a study is, apart from its trials: its space, its kind, and its sheet of JSON values. No engine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from analysis.load.study_data import Kind
+from study.errors import SpaceError
 from study.records.folder import StudyIdentity
 from study.records.records import StudyClosed, StudyOpened
+from study.space.spec import StudySpec
 
 _SPEC = (
     "description",
@@ -69,6 +72,25 @@ def hardware(provenance: Mapping[str, Any]) -> dict[str, Any]:
 def date(time_s: float) -> str:
     """Return seconds since the epoch as a date of UTC."""
     return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")
+
+
+def spec_of(identity: StudyIdentity) -> tuple[StudySpec | None, list[str]]:
+    """Return the space, and what is wrong with it."""
+    try:
+        return identity.parse(), []
+    except SpaceError as error:
+        return None, [
+            f"The space is not one of this version ({len(error.faults)} faults, the first: {error.faults[0]}): it is "
+            "shown as it was written, and what needs it is left out."
+        ]
+
+
+def kind_of(identity: StudyIdentity, stages: Collection[str | None]) -> Kind:
+    """Return the kind of a study by its space, and by the stages of its trials where a space says less."""
+    spec = identity.spec
+    if spec.get("kind") == "throughput" or spec.get("throughput") or "throughput" in stages:
+        return "throughput"
+    return "holdup" if spec.get("holdup") or any(stages) else "search"
 
 
 def study_sheet(

@@ -1,27 +1,26 @@
-"""Sums over the training iterations of every attempt, in the order of the records. Pure NumPy.
+"""Sums over the training iterations of every attempt, in the order of the records. Imports NumPy and pandas.
 
 The sums are added up in the order in which the ledger adds them, so that they are equal to the last bit.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from study.errors import RecordError
+from analysis.load.arrays import check_numbers
 from study.metrics import OF_ITERATIONS, WARMUP_ITERATIONS
 
 FloatArray = NDArray[np.float64]
 
 _WANTED = (*OF_ITERATIONS, "episode_len_sum")
+_HEAD = "slot", "iteration", "env_steps", "wall_time_s"
 _PLACE = {name: place for place, name in enumerate(_WANTED)}
 _CHUNK = 1 << 16
 """Iterations that are held as Python numbers before they become arrays."""
-_NUMBERS = frozenset((float, int, type(None)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,8 @@ class TimedSums:
     def __init__(self, where: str) -> None:
         """Begin; `where` is the file, for messages."""
         self._where = where
-        self._heads: list[tuple[int, int, int, int, float]] = []
+        self._lines: list[int] = []
+        self._heads: list[tuple[int, int, int, float]] = []
         self._values: list[tuple[Any, ...]] = []
         self._getter = itemgetter(*_WANTED)
         # One row per quantity, one column per attempt; counts are exact up to 2**53.
@@ -75,7 +75,8 @@ class TimedSums:
         self, number: int, slot: int, iteration: int, env_steps: int, wall_time_s: float, metrics: dict[str, Any]
     ) -> None:
         """Take in one iteration of the attempt `slot`, from line `number`."""
-        self._heads.append((number, slot, iteration, env_steps, wall_time_s))
+        self._lines.append(number)
+        self._heads.append((slot, iteration, env_steps, wall_time_s))
         try:
             self._values.append(self._getter(metrics))
         except KeyError:
@@ -117,13 +118,16 @@ class TimedSums:
     def _flush(self) -> None:
         if not self._values:
             return
-        heads, values = self._checked()
-        slot, iteration = heads[:, 1].astype(np.int64), heads[:, 2]
+        check_numbers(self._values, [f"metric {name}" for name in _WANTED], self._lines, where=self._where)
+        check_numbers(self._heads, _HEAD, self._lines, where=self._where, optional=False)
+        heads, values = np.array(self._heads, dtype=np.float64), np.array(self._values, dtype=np.float64)
+        self._lines, self._heads, self._values = [], [], []
+        slot, iteration = heads[:, 0].astype(np.int64), heads[:, 1]
         self._grow(int(slot.max()) + 1)
         totals = self._totals
         np.add.at(totals["iterations"], slot, 1)
-        totals["env_steps"][slot] = heads[:, 3]  # of equal places the last one stays
-        totals["wall_time_s"][slot] = heads[:, 4]
+        totals["env_steps"][slot] = heads[:, 2]  # of equal places the last one stays
+        totals["wall_time_s"][slot] = heads[:, 3]
         timed = iteration > WARMUP_ITERATIONS
         for name, place in _PLACE.items():
             how = OF_ITERATIONS.get(name, "mean")
@@ -139,35 +143,6 @@ class TimedSums:
         np.add.at(totals["timed_s"], slot, seconds)
         np.add.at(totals["pressure_s"], slot, filled[:, _PLACE["cpu_pressure"]] * seconds)
         np.add.at(totals["timed_episodes"], slot, filled[:, _PLACE["num_episodes"]])
-
-    def _checked(self) -> tuple[FloatArray, FloatArray]:
-        """Return what was collected as arrays, after a look at the types; forget it.
-
-        Raises:
-            RecordError: Something is no number.
-        """
-        heads, values = self._heads, self._values
-        self._heads, self._values = [], []
-        if not set(map(type, chain.from_iterable(values))) <= _NUMBERS:
-            for head, row in zip(heads, values, strict=True):
-                for name, value in zip(_WANTED, row, strict=True):
-                    if type(value) not in _NUMBERS:
-                        self._refuse(head[0], f"metric {name}", value)
-        if not set(map(type, chain.from_iterable(heads))) <= {int, float}:
-            for head in heads:
-                for name, value in zip(("iteration", "env_steps", "wall_time_s"), head[2:], strict=True):
-                    if type(value) not in (int, float):
-                        self._refuse(head[0], name, value)
-        return np.array(heads, dtype=np.float64), np.array(values, dtype=np.float64)
-
-    def _refuse(self, number: int, name: str, value: object) -> None:
-        raise RecordError(
-            where=f"{self._where}: line {number}",
-            rule=f"{name} must be a number",
-            got=f"{value!r}",
-            fix="Restore the file from a backup.",
-            code="field-not-a-number",
-        )
 
     def _grow(self, size: int) -> None:
         """Make room for `size` attempts, and for half as many again, so that copies stay few."""
