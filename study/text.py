@@ -18,7 +18,7 @@ def plain(value: object) -> str:
 
 def count(number: int, one: str, many: str = "") -> str:
     """Return `1 runner`, `2 runners`."""
-    return f"{number} {one if number == 1 else many or f'{one}s'}"
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 def duration(seconds: float) -> str:
@@ -54,7 +54,7 @@ def estimate(value: float, low: float | None, high: float | None, *, n: int, for
 
 def listed(items: Iterable[object]) -> str:
     """Return `1, 2 and 4`."""
-    *first, last = map(str, items)
+    *first, last = [*map(str, items)] or ["none"]
     return f"{', '.join(first)} and {last}" if first else last
 
 

@@ -10,7 +10,8 @@ from matplotlib.patches import Patch
 
 from analysis.figures import painting, style
 from analysis.figures.figure import Figure, absent
-from analysis.figures.words import counted, listed, number, of_row, sentence, told_apart
+from analysis.figures.words import number, of_row, sentence, told_apart
+from study.text import count, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +106,7 @@ def _efficiency(study: "Study", rows: pd.DataFrame, key: str, subject: str, form
         frame["series" if alone else "panel"] = kinds  # two lines in one panel, or a panel for each
     last, reference = first.iloc[-1], first.iloc[0]
     grown = "With the batch grown, " if key.startswith("weak") else ""
-    title = f"{grown}{counted(int(last['num_env_runners']), 'runner')} give {number(last['value'], 2)} of the ideal"
+    title = f"{grown}{count(int(last['num_env_runners']), 'runner')} give {number(last['value'], 2)} of the ideal"
     others = per_runner[per_runner["series"] != last["series"]].sort_values("num_env_runners")
     if ends := [float(each) for each in others.groupby("series", sort=False)["value"].last()]:
         low, high = number(min(ends), 2), number(max(ends), 2)
@@ -152,7 +153,7 @@ def phases(study: "Study") -> Figure:
     batches = chosen["num_env_runners"].duplicated().any()
     for _, cell in chosen.loc[kept].iterrows():
         same = {name: cell[name] for name in ("workload", "num_env_runners", "train_batch_size")}
-        bar = counted(int(cell["num_env_runners"]), "runner")
+        bar = count(int(cell["num_env_runners"]), "runner")
         bar += f", batch {cell['train_batch_size']:,}" if batches else ""
         seconds = _where(times, same)
         for _, row in _where(shares, same).iterrows():
@@ -170,7 +171,7 @@ def phases(study: "Study") -> Figure:
     caption = (
         "Shares of the mean training iteration after the warm-up, and its seconds; runs with a measured "
         "clock alone. Parts under 0.5 % are too thin to see. Learning includes the connectors. "
-        f"{which} {counted(rest, 'more cell') + ' in the table.' if rest > 0 else ''} Engine: {study.engine}."
+        f"{which} {count(rest, 'more cell') + ' in the table.' if rest > 0 else ''} Engine: {study.engine}."
     )
     alt = " ".join(_bar_in_words(bar, here) for bar, here in frame.groupby("bar", sort=False))
     return Figure(
@@ -203,7 +204,7 @@ def _series(estimates: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     frame = estimates.assign(kind=kind, series=line.map(names))[line.isin(chosen)].reset_index(drop=True)
     frame["panel"] = frame["series"] if len(chosen) > painting.PANEL_SERIES else ""
     rest = len(found) - len(chosen)
-    return frame, f"{counted(rest, 'more workload')}: see the table." if rest > 0 else ""
+    return frame, f"{count(rest, 'more workload')}: see the table." if rest > 0 else ""
 
 
 def _with_ideal(frame: pd.DataFrame, points: "Sequence[tuple[int, float]]") -> pd.DataFrame:
@@ -247,7 +248,7 @@ def _ceiling(found: pd.DataFrame, scaled: pd.DataFrame) -> str:
 
 def _unmeasured(trials: pd.DataFrame) -> str:
     counts = trials.loc[trials["timing"].isin(["emulated", "oversubscribed", "tainted"]), "timing"].value_counts()
-    parts = [f"{counted(int(count), 'run')} {name}" for name, count in counts.items()]
+    parts = [f"{count(int(runs), 'run')} {name}" for name, runs in counts.items()]
     return f"Not drawn, as their clocks say nothing about scaling: {listed(parts)}." if parts else ""
 
 
@@ -263,7 +264,7 @@ def _alt(frame: pd.DataFrame, unit: str) -> str:
 
 
 def _point(row: "pd.Series[Any]", unit: str) -> str:
-    return f"{of_row(row, unit=unit)} with {counted(int(row['num_env_runners']), 'runner')}"
+    return f"{of_row(row, unit=unit)} with {count(int(row['num_env_runners']), 'runner')}"
 
 
 def _why(study: "Study", *, weak: bool) -> str:

@@ -12,7 +12,8 @@ from analysis.estimates.settings import Setting
 from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.learning import WINNER, by_scale, seeds, shown
-from analysis.figures.words import counted, listed, number, of_row, sentence
+from analysis.figures.words import number, of_row, sentence
+from study.text import count, listed
 
 if TYPE_CHECKING:
     from analysis.opened import Study
@@ -43,7 +44,7 @@ def return_curves(study: "Study", against: Axis) -> Figure:
     named = frame["arm"].nunique() > 1 and study.kind == "holdup"
     target_scale = spec.holdup.target_scale if named and spec is not None and spec.holdup is not None else 0
     labels = [
-        (arm if n == target_scale else f"{arm}, with {n}") if named else counted(int(n), "runner")
+        (arm if n == target_scale else f"{arm}, with {n}") if named else count(int(n), "runner")
         for arm, n in zip(frame["arm"], frame["num_env_runners"], strict=True)
     ]
     frame = frame.assign(series=labels)
@@ -91,13 +92,13 @@ def _ending(ends: pd.DataFrame, study: "Study") -> str:
 
 
 def _named(chosen: Sequence[Setting]) -> list[str]:
-    return [f"{counted(each.num_env_runners, 'runner')}: {each.name} (n={len(each.runs)})" for each in chosen]
+    return [f"{count(each.num_env_runners, 'runner')}: {each.name} (n={len(each.runs)})" for each in chosen]
 
 
 def _failures(frame: pd.DataFrame, floor: float | None) -> str:
     lost = frame.groupby("series", sort=False)["n_failed"].first()
     fate = "counted at the floor from its end on" if floor is not None else "not in the band after its end"
-    return " ".join(f"{name}: {counted(int(count), 'failed run')} {fate}." for name, count in lost[lost > 0].items())
+    return " ".join(f"{name}: {count(int(runs), 'failed run')} {fate}." for name, runs in lost[lost > 0].items())
 
 
 def _visible(frame: pd.DataFrame) -> tuple[float, float]:

@@ -10,7 +10,8 @@ from analysis.estimates.curves import clocked
 from analysis.estimates.settings import Setting, learning_runs, settings_of
 from analysis.figures import painting, style
 from analysis.figures.figure import Figure, absent
-from analysis.figures.words import counted, listed, number, of_row, sentence
+from analysis.figures.words import number, of_row, sentence
+from study.text import count, listed
 
 if TYPE_CHECKING:
     from analysis.opened import Study
@@ -36,7 +37,7 @@ def score(study: "Study") -> Figure:
     chosen, found, left_out = shown(study)
     if estimates.empty or not chosen:
         return absent("score", SCORE, NO_LEARNING)
-    lost = counted(sum(int(setting.failed.sum()) for setting in chosen), "failed run")
+    lost = count(sum(int(setting.failed.sum()) for setting in chosen), "failed run")
     look: dict[str, Any]
     if raw:
         column, end, words, verb = "final_return", "env_steps", "the return is", "returns"
@@ -87,7 +88,7 @@ def to_target(study: "Study", quantity: str) -> Figure:
     caption = (
         "Large marks: Kaplan-Meier mean over runs up to the common horizon, with its 95 % interval, which holds the "
         "time between two evaluations (it goes on to smaller values where it leaves the picture); dots: single runs. "
-        f"{counted(lost, 'run')} never reached it{': open marks, at the end of the run' if lost else ''}. "
+        f"{count(lost, 'run')} never reached it{': open marks, at the end of the run' if lost else ''}. "
         f"{seeds(study)} {left_out} Engine: {study.engine}."
     )
     return Figure(
@@ -95,7 +96,7 @@ def to_target(study: "Study", quantity: str) -> Figure:
         title=_compared(study, means, "needs", "steps or fewer" if steps else "s or less")
         if len(means)
         else TARGETS[quantity],
-        alt=_alt(means, "to the target", unit) or f"{counted(len(frame), 'run')}; no setting has an estimate.",
+        alt=_alt(means, "to the target", unit) or f"{count(len(frame), 'run')}; no setting has an estimate.",
         caption=" ".join(caption.split()),
         frame=frame,
         painter=partial(painting.rows, label=f"{'environment steps' if steps else 'training time'} [{unit}]"),
@@ -126,14 +127,14 @@ def shown(study: "Study", *, clock: bool = False, curves: bool = False) -> tuple
             best.setdefault(setting.num_env_runners, setting)
         scales = style.evenly(sorted(best), style.MAX_SERIES if curves else MOST_ROWS)
         rest = len(found) - len(scales)
-        words = f"{counted(rest, 'other setting')} of these numbers of runners learnt less, or slower." if rest else ""
+        words = f"{count(rest, 'other setting')} of these numbers of runners learnt less, or slower." if rest else ""
         return [best[scale] for scale in scales], found, words
     compared = [each for each in arms if each.name != WINNER or each.num_env_runners == holdup.target_scale]
     chosen = compared if curves else arms
     chosen = sorted(chosen, key=lambda each: (each.name != WINNER, "own runner" in each.name, each.num_env_runners))
     most = style.MAX_SERIES if curves else MOST_ROWS
     rest = len(arms) - len(chosen[:most])
-    return chosen[:most], arms, f"{counted(rest, 'more arm')}: see the tables." if rest else ""
+    return chosen[:most], arms, f"{count(rest, 'more arm')}: see the tables." if rest else ""
 
 
 def _rows(
@@ -153,7 +154,7 @@ def _rows(
     rows: list[dict[str, Any]] = []
     one_each = len({setting.num_env_runners for setting in chosen}) == len(chosen)
     for setting in chosen:
-        name = f"{setting.name}\n{counted(setting.num_env_runners, 'runner')}"
+        name = f"{setting.name}\n{count(setting.num_env_runners, 'runner')}"
         place = {"row": name, "arm": setting.name, "num_env_runners": setting.num_env_runners}
         values = _values(setting.runs, column, end)
         same = (estimates["arm"] == setting.name) & (estimates["num_env_runners"] == setting.num_env_runners)

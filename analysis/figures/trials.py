@@ -14,8 +14,9 @@ from analysis.estimates.settings import learning_runs
 from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.learning import NO_LEARNING, seeds
-from analysis.figures.words import counted, listed, number, sentence
+from analysis.figures.words import number, sentence
 from analysis.scaling.fingerprint import in_words
+from study.text import count, listed
 
 if TYPE_CHECKING:
     from analysis.opened import Study
@@ -49,7 +50,7 @@ def cost_return_front(study: "Study") -> Figure:
     parts = []
     for scale in sorted(front["num_env_runners"].unique()):
         some = front[front["num_env_runners"] == scale]
-        text = f"{counted(int(scale), 'runner')}: the cheapest run {_bought(some.iloc[0])}"
+        text = f"{count(int(scale), 'runner')}: the cheapest run {_bought(some.iloc[0])}"
         parts.append(sentence(text + (f", the best {_bought(some.iloc[-1])}" if len(some) > 1 else "")))
     best_run = front.sort_values(["final_return", "cpu_s_spent"], ascending=[False, True]).iloc[0]
     emulated = "emulated" in set(frame["timing"].dropna())
@@ -59,9 +60,9 @@ def cost_return_front(study: "Study") -> Figure:
     beyond = int(frame["beyond"].sum())
     caption = [
         "Every mark is one run (n=1, no interval); lines join the runs that no other one of the same number of runners "
-        f"beats in both. Not drawn, for lack of a return: {counted(failed, 'failed run')}.",
+        f"beats in both. Not drawn, for lack of a return: {count(failed, 'failed run')}.",
         "CPU-seconds of emulated runs are those of the emulation." if emulated else "",
-        f"{counted(beyond, 'run')} far below the others: arrows at the lower edge." if beyond else "",
+        f"{count(beyond, 'run')} far below the others: arrows at the lower edge." if beyond else "",
         f"Of {len(scales)} numbers of runners {listed([str(each) for each in drawn])} are drawn."
         if len(drawn) < len(scales)
         else "",
@@ -70,8 +71,8 @@ def cost_return_front(study: "Study") -> Figure:
     ]
     return Figure(
         key="front",
-        title=f"The best run {_bought(best_run)}, with {counted(int(best_run['num_env_runners']), 'runner')}",
-        alt=f"{counted(len(frame), 'run')}, {len(front)} on a front. {' '.join(parts)}",
+        title=f"The best run {_bought(best_run)}, with {count(int(best_run['num_env_runners']), 'runner')}",
+        alt=f"{count(len(frame), 'run')}, {len(front)} on a front. {' '.join(parts)}",
         caption=" ".join(part for part in caption if part),
         frame=frame,
         painter=partial(_front, drawn=drawn),
@@ -94,8 +95,8 @@ def _front(axes: Sequence[Axes], frame: pd.DataFrame, *, drawn: Sequence[int]) -
     import seaborn as sns
 
     (ax,) = axes
-    names = [counted(scale, "runner") for scale in drawn]
-    frame = frame.assign(series=[counted(int(n), "runner") for n in frame["num_env_runners"]])
+    names = [count(scale, "runner") for scale in drawn]
+    frame = frame.assign(series=[count(int(n), "runner") for n in frame["num_env_runners"]])
     inside, low = frame[~frame["beyond"]], frame[frame["beyond"]]
     some = inside[inside["series"].isin(names)]
     rest, front = some[~some["on_front"]], some[some["on_front"]]
@@ -161,7 +162,7 @@ def importance(found: Importance | str, *, engine: str) -> Figure:
     for scale in scales:
         top = frame[frame["num_env_runners"] == scale].sort_values("importance", ascending=False).head(3)
         words = [f"{row['parameter']} {number(row['importance'], 2)}" for _, row in top.iterrows()]
-        parts.append(sentence(f"{counted(scale, 'runner')}: {listed(words)}"))
+        parts.append(sentence(f"{count(scale, 'runner')}: {listed(words)}"))
     caption = (
         "PED-ANOVA: what tells the better half of the trials from the rest, at that number of runners alone; sum 1. "
         "Computed from trials that a sampler chose, so it ranks parameters and has no interval; it says nothing of "
@@ -170,7 +171,7 @@ def importance(found: Importance | str, *, engine: str) -> Figure:
     )
     last = tops.iloc[-1]
     name = in_words(last["parameter"])
-    title = f"{name[0].upper()}{name[1:]} matters most with {counted(int(last['num_env_runners']), 'runner')}"
+    title = f"{name[0].upper()}{name[1:]} matters most with {count(int(last['num_env_runners']), 'runner')}"
     other = tops[tops["parameter"] != last["parameter"]]
     if len(other):
         first = other.iloc[0]
@@ -197,8 +198,8 @@ def _bars(axes: Sequence[Axes], frame: pd.DataFrame) -> None:
     (ax,) = axes
     names = list(dict.fromkeys(frame["parameter"]))
     scales = [int(each) for each in sorted(frame["num_env_runners"].unique())]
-    here = frame.assign(scale=frame["num_env_runners"].map(lambda n: counted(int(n), "runner")))
-    order = [counted(scale, "runner") for scale in scales]
+    here = frame.assign(scale=frame["num_env_runners"].map(lambda n: count(int(n), "runner")))
+    order = [count(scale, "runner") for scale in scales]
     plot = so.Plot(here, x="importance", y="parameter", color="scale")
     plot = plot.add(so.Bar(alpha=1, edgecolor="white", edgewidth=0.5), so.Dodge(), orient="y", legend=False)
     colours = so.Nominal(list(style.COLOURS[: len(order)]), order=order)

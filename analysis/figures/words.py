@@ -52,17 +52,6 @@ def of_row(row: "pd.Series[Any]", *, unit: str = "") -> str:
     return with_interval(float(row["value"]), low, high, int(row["n"]), unit=unit)
 
 
-def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Return "1 run" or "3 runs"."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
-def listed(words: Sequence[str]) -> str:
-    """Return "a, b and c"."""
-    words = list(words)
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"
-
-
 def told_apart(workloads: Sequence[str]) -> list[str]:
     """Return the names of workloads without what is the same in all of them; "" where nothing differs.
 

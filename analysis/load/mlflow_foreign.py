@@ -17,11 +17,12 @@ from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COL
 from analysis.load.foreign_history import Iterations, iterations_of
 from analysis.load.foreign_settings import Settings, keys_of, settings_of
 from analysis.load.mlflow_client import HISTORIES_UP_TO, Experiment, Store, StoredRun
-from analysis.load.problems import count, outcome_problems
+from analysis.load.problems import outcome_problems
 from analysis.load.sheet import date
 from analysis.load.study_data import StudyData
 from study.errors import AnalysisError
 from study.space.parameters import SCALE
+from study.text import count
 
 UNKNOWN = "unknown: not recorded by this project"
 _STATUS = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "interrupted"}

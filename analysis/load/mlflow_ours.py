@@ -13,11 +13,12 @@ from analysis.load.mlflow_client import HISTORIES_UP_TO, Experiment, Store, Stor
 from analysis.load.mlflow_details import Histories, our_evaluations, our_iterations
 from analysis.load.mlflow_rows import effective_of, our_runs
 from analysis.load.mlflow_sheet import identity_of, sessions_of
-from analysis.load.problems import count, label_problems, outcome_problems, session_problems
+from analysis.load.problems import label_problems, outcome_problems, session_problems
 from analysis.load.sheet import kind_of, spec_of, study_sheet
 from analysis.load.study_data import StudyData
 from study.errors import AnalysisError
 from study.mirrors.mlflow_content import ATTEMPT, DUPLICATE, ROLE, STUDY_ID, SUPERSEDED, TRIAL
+from study.text import count
 
 UNKNOWN = (
     "The study's artifact study.json cannot be read (artifacts live apart from the runs): the space is known by what "

@@ -8,6 +8,7 @@ import pandas as pd
 from analysis.load.record_scan import Scan
 from analysis.load.sheet import Session
 from study.records.ledger import Ledger
+from study.text import count
 
 
 def folder_problems(
@@ -112,8 +113,3 @@ def most_frequent(reasons: pd.Series) -> str:
         return "no reason was recorded."
     top = known.value_counts()
     return f"{top.index[0].splitlines()[0]} ({top.iloc[0]} of {len(reasons)})."
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 trial`, `2 trials`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -14,6 +14,7 @@ from scipy import stats
 from analysis.models.observations import IntArray, Observations
 from study.errors import AnalysisError
 from study.statistics import Estimate, FloatArray
+from study.text import count
 
 Bound = Literal["learner-bound", "overhead-bound", "runner-bound", "undecided"]
 _METHOD = "Student's t of the logarithm"
@@ -127,7 +128,7 @@ MOST_SAID = 2.0
 
 
 def _sentence(bound: Bound, n: int, limit: Estimate, gain: Estimate, learning: Estimate, fixed: Estimate) -> str:
-    runners = f"{n} runner" if n == 1 else f"{n} runners"
+    runners = count(n, "runner")
     no_more = (
         f"; however many runners are added, this batch and setting give less than {limit:,.0f} env steps/s, "
         f"{gain:.2f} times what {n} give (extrapolated)"

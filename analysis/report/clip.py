@@ -4,9 +4,10 @@ import base64
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.figures.words import counted, listed, number
+from analysis.figures.words import number
 from study.errors import RecordError
 from study.records.clip import BEST, FilmFacts
+from study.text import count, listed
 
 FOLDER = "clips"
 """Inside of the study's folder."""
@@ -80,7 +81,7 @@ def _caption(facts: FilmFacts) -> str:
     kind = "greedy" if facts.deterministic else "drawn"
     returns = listed([number(shot.episode_return) for shot in facts.shots])
     many = len(facts.shots) > 1
-    episodes = f"The first {counted(len(facts.shots), kind + ' episode')}" if many else f"The first {kind} episode"
+    episodes = f"The first {count(len(facts.shots), kind + ' episode')}" if many else f"The first {kind} episode"
     if facts.beside:
         episodes = f"The best {kind} episode beside the worst"
     which, its = ("Not both are", "their") if facts.beside else ("The last one is not", "its")

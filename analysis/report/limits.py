@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.estimates.settings import settings_of
-from analysis.figures.words import counted
 from analysis.load.study_data import StudyData
 from analysis.tables.table import Table
+from study.text import count
 
 GRID5000 = (
     "Experiments presented in this paper were carried out using the Grid'5000 testbed, supported by a scientific "
@@ -68,17 +68,17 @@ def limits(data: StudyData, tables: Sequence[Table]) -> Iterator[Limit]:
 def _failed(runs: pd.DataFrame) -> Iterator[str]:
     failed = runs[runs["status"].eq("failed").fillna(False)]
     reasons = failed["reason"].fillna("no reason recorded").astype(str).map(lambda text: " ".join(text.split())[:200])
-    for reason, count in reasons.value_counts().head(5).items():
-        yield f"{counted(int(count), 'run')}: {reason}"
+    for reason, many in reasons.value_counts().head(5).items():
+        yield f"{count(int(many), 'run')}: {reason}"
 
 
 def _clocks(runs: pd.DataFrame) -> Iterator[str]:
     counts = runs["timing"].value_counts()
     measured = int(counts.get("measured", 0))
-    yield f"{measured:,} of {counted(len(runs), 'run')} with a measured clock: only these are in tables of times."
+    yield f"{measured:,} of {count(len(runs), 'run')} with a measured clock: only these are in tables of times."
     for name, meaning in CLOCKS.items():
-        if count := int(counts.get(name, 0)):
-            yield f"{counted(count, 'run')} {name}: {meaning}. Their times and rates say nothing about scaling."
+        if runs := int(counts.get(name, 0)):
+            yield f"{count(runs, 'run')} {name}: {meaning}. Their times and rates say nothing about scaling."
 
 
 def _seeds(data: StudyData) -> Iterator[str]:
@@ -86,18 +86,18 @@ def _seeds(data: StudyData) -> Iterator[str]:
     single = sum(len(arm.runs) == 1 for arm in found)
     if single:
         yield (
-            f"{single:,} of {counted(len(found), 'cell')} (one setting at one number of runners) with a single "
+            f"{single:,} of {count(len(found), 'cell')} (one setting at one number of runners) with a single "
             "seed: n=1, no interval. The best of many single runs is luck."
         )
     small = sum(2 <= len(arm.runs) < 5 for arm in found)
     if small:
         wide = "intervals of means are wide, steps to target have none, and rare failures go unseen"
-        yield f"{counted(small, 'cell')} with 2 to 4 seeds: {wide}."
+        yield f"{count(small, 'cell')} with 2 to 4 seeds: {wide}."
 
 
 def _left_out(tables: Sequence[Table]) -> Iterator[str]:
     for table in tables:
-        reasons = [f"{count:,} {reason}" for reason, count in table.excluded.items() if count]
+        reasons = [f"{runs:,} {reason}" for reason, runs in table.excluded.items() if runs]
         if reasons:
             yield f"{table.key}: {'; '.join(reasons)}."
 

@@ -12,6 +12,7 @@ from analysis.scaling.fingerprint import labels
 from analysis.scaling.results import Drift
 from analysis.scaling.selection import as_int, select, texts
 from study.statistics import Estimate, FloatArray
+from study.text import count
 
 ANCHOR = "anchor"
 """Name of a throughput study's base cell, which begins and ends every block (`study.space.cells`)."""
@@ -106,9 +107,9 @@ def _drift(label: str, cell: pd.DataFrame, level: float) -> Drift:
 
 
 def _sentence(label: str, scale: int, n: int, estimate: Estimate | None, drifting: bool) -> str:
-    cell = f"{label}, {scale} runner{'' if scale == 1 else 's'}"
+    cell = f"{label}, {count(scale, 'runner')}"
     if estimate is None or not estimate.has_interval:
-        return f"{cell}: {n} run{'' if n == 1 else 's'}, too few to see a drift."
+        return f"{cell}: {count(n, 'run')}, too few to see a drift."
     change = f"{estimate.value:+.1%} [{estimate.low:+.1%}, {estimate.high:+.1%}] per block (n={estimate.n})"
     if drifting:
         return f"{cell}: seconds per iteration drifted by {change}; absolute times of early and late blocks differ."

@@ -7,6 +7,7 @@ import numpy as np
 from analysis.scaling.blocks import Logs, contrast, mean_of, scaled, transformed
 from study.errors import AnalysisError
 from study.statistics import Estimate
+from study.text import listed
 
 STEADY = 0.05
 """A change of the serial fraction e that moves 1 / E_n = 1 + e (p - 1) by less than this at the largest scale is none
@@ -117,7 +118,7 @@ def reading(fractions: Sequence[tuple[int, Estimate]], trend: Estimate | None, *
     negative = [scale for scale, fraction in fractions if fraction.high < 0]
     if negative:
         return (
-            f"The Karp-Flatt fraction is negative at {_and(negative)} runners: faster than the added runners can "
+            f"The Karp-Flatt fraction is negative at {listed(negative)} runners: faster than the added runners can "
             "explain, so something else changed too, or a cache began to fit; as a speed-up the comparison is invalid."
         )
     last, fraction = fractions[-1]
@@ -146,8 +147,3 @@ def reading(fractions: Sequence[tuple[int, Estimate]], trend: Estimate | None, *
         f"Karp-Flatt fraction {serial} at {last} runners; its change over the scales ({change}) tells a serial part "
         "and a growing overhead not apart."
     )
-
-
-def _and(scales: Sequence[int]) -> str:
-    names = [str(scale) for scale in scales]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from study.statistics import Estimate
+from study.text import count
 
 Kind = Literal["strong", "weak"]
 
@@ -23,7 +24,7 @@ class Cell:
     @property
     def runners(self) -> str:
         """In words, such as `16 runners`."""
-        return f"{self.num_env_runners} runner{'' if self.num_env_runners == 1 else 's'}"
+        return count(self.num_env_runners, "runner")
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from analysis.status.reader import StatusReader
 from study.errors import StudyError
+from study.text import count
 
 if TYPE_CHECKING:
     from analysis.tables.table import Table
@@ -18,7 +19,7 @@ def efficiency_so_far(reader: StatusReader) -> "Table | str":
     measured = [row for row in rows if row.status == "finished" and row.timing == "measured"]
     scales = {row.num_env_runners for row in measured}
     if len(scales) < 2:
-        found = f"{len(measured)} at {len(scales)} scale{'' if len(scales) == 1 else 's'}"
+        found = f"{len(measured)} at {count(len(scales), 'scale')}"
         return f"None yet: it needs finished trials with a measured clock at two scales, got {found}."
     return _short(reader.folder.path)
 

@@ -15,6 +15,7 @@ from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.lock import at_work
 from study.records.timing import PRESSURE_LIMIT
+from study.text import count
 
 Driver = Literal["working", "ended", "gone", "packed"]
 """`gone`: it neither holds the folder nor has said that it ended. `packed`: a published copy, which has none."""
@@ -127,11 +128,11 @@ def advice(
     if failed:
         last = max(failed, key=lambda row: row.ended_at or 0.0)
         why = one_line(last.reason) or "no reason"
-        yield Advice(text=f"{_trials(len(failed))} failed; the latest, trial {last.trial}: {why}")
+        yield Advice(text=f"{count(len(failed), 'trial')} failed; the latest, trial {last.trial}: {why}")
     left = [row for row in rows if row.status == "interrupted" or (row.status == "running" and driver != "working")]
     if left:
         then = "" if driver == "packed" else "; a resume runs them again"
-        yield Advice(text=f"{_trials(len(left))} {'was' if len(left) == 1 else 'were'} interrupted{then}.")
+        yield Advice(text=f"{count(len(left), 'trial')} {'was' if len(left) == 1 else 'were'} interrupted{then}.")
     yield from (Advice(text=text) for text in cautions)
     yield from _clocks(rows, timings)
     foreign = [each for each in pressure if each.own_cores and each.share >= PRESSURE_LIMIT]
@@ -147,13 +148,11 @@ def advice(
 
 
 def _clocks(rows: Sequence[TrialRow], timings: Mapping[str, int]) -> Iterator[Advice]:
-    for label, count in timings.items():
-        if label != "measured" and count:
+    for label, runs in timings.items():
+        if label != "measured" and runs:
             reason = next((row.timing_reason for row in rows if row.timing == label and row.timing_reason), "")
             such = f", such as: {one_line(reason)}" if reason else ""
-            yield Advice(
-                text=f"{count} of {sum(timings.values())} clocks are {label} and in no efficiency table{such}."
-            )
+            yield Advice(text=f"{runs} of {sum(timings.values())} clocks are {label} and in no efficiency table{such}.")
 
 
 def _late(mirror: Mirror, driver: Driver, folder: StudyFolder) -> Iterator[Advice]:
@@ -162,7 +161,3 @@ def _late(mirror: Mirror, driver: Driver, folder: StudyFolder) -> Iterator[Advic
         yield Advice(text=f"{behind}; the study does not wait for it.")
     elif driver != "working" and mirror.behind:
         yield Advice(text=f"{behind}; catch up with:", command=f"python -m study sync {shlex.quote(str(folder.path))}")
-
-
-def _trials(count: int) -> str:
-    return "1 trial" if count == 1 else f"{count} trials"

@@ -15,6 +15,7 @@ from analysis.tables.columns import BATCH, CPUS, FAILED_RUNS, RATE, RUNNERS, RUN
 from analysis.tables.numbers import in_words, overlap
 from analysis.tables.table import Layout, Table, of_engine
 from study.statistics import Estimate
+from study.text import count as counted
 
 MOST_NAMED = 6
 """Rows that a sentence names; of the rest, how many there are."""
@@ -136,7 +137,7 @@ def _least(found: Sequence[tuple[str, GoodputRow, Estimate]], aside: Callable[[G
 
 
 def _where(label: str, row: GoodputRow) -> str:
-    runners = "1 runner" if row.num_env_runners == 1 else f"{row.num_env_runners} runners"
+    runners = counted(row.num_env_runners, "runner")
     batch = "" if row.train_batch_size is None else f", batch {row.train_batch_size:,}"
     return f"{runners}{batch}{f' ({label})' if label else ''}"
 

@@ -22,6 +22,7 @@ from analysis.tables.columns import FIRST_COMMAND, count, estimate, text
 from analysis.tables.numbers import in_words, overlap
 from analysis.tables.table import Layout, Table, of_engine
 from study.statistics import Estimate
+from study.text import count as counted
 
 SHORT = {
     "num_env_runners": "n",
@@ -133,7 +134,7 @@ def _least_error(errors: Sequence[ModelError]) -> str:
 
 def _fits(found: ModelResults) -> Iterator[str]:
     """Yield the fitted laws; one that cannot be fitted says why."""
-    scales = "1 scale" if len(found.scales) == 1 else f"{len(found.scales)} scales"
+    scales = counted(len(found.scales), "scale")
     cell = {name: float(getattr(found.cell, name)[0]) for name in SHORT if name != "num_env_runners"}
     yield f"The laws of n alone are fitted to {cell_in_words(cell)}, at {scales}."
     yield f"Fitted to the means of cells, not to single runs: {', '.join(COSTLY)}."
@@ -219,7 +220,7 @@ def _fastest(strong: Scaling) -> Advice:
     several = len(strong.groups) > 1
 
     def place(cell: tuple[ScalingGroup, ScalingRow]) -> str:
-        return f"{_runners(cell[1].num_env_runners)}{f' ({cell[0].label})' if several else ''}"
+        return f"{counted(cell[1].num_env_runners, 'runner')}{f' ({cell[0].label})' if several else ''}"
 
     rivals = [place(cell) for cell in cells if cell is not best and overlap(cell[1].env_steps_per_s, rate)]
     apart = _rivals(rivals, " (intervals overlap)")
@@ -241,7 +242,7 @@ def _of_scaling(rows: tuple[ScalingRow, ...], named: str) -> Iterator[Advice]:
         close = [str(row.num_env_runners) for row, other in known if row is not cheapest and overlap(other, efficiency)]
         yield Advice(
             question="Cheapest env step: highest efficiency per CPU",
-            choice=f"{_runners(cheapest.num_env_runners)}{named}",
+            choice=f"{counted(cheapest.num_env_runners, 'runner')}{named}",
             value=efficiency,
             value_unit="of the ideal per CPU",
             basis="measured",
@@ -250,7 +251,7 @@ def _of_scaling(rows: tuple[ScalingRow, ...], named: str) -> Iterator[Advice]:
     for last, row in itertools.pairwise(rows):
         share = row.marginal
         if share is not None and share.has_interval and share.high < ENOUGH:
-            scales = f"from {last.num_env_runners} to {_runners(row.num_env_runners)}"
+            scales = f"from {last.num_env_runners} to {counted(row.num_env_runners, 'runner')}"
             yield Advice(
                 question="Do not go beyond",
                 choice=f"n = {last.num_env_runners}",
@@ -288,7 +289,7 @@ def _bounds(found: ModelResults, notes: list[str]) -> Iterator[Advice]:
     if isinstance(verdict, str):
         notes.append(verdict)
         return
-    where = f"at {_runners(verdict.num_env_runners)}"
+    where = f"at {counted(verdict.num_env_runners, 'runner')}"
     yield Advice(
         question="What binds an iteration",
         choice=f"{verdict.bound} {where}",
@@ -316,11 +317,11 @@ def _predicted(results: Results, notes: list[str]) -> Iterator[Advice]:
     rows = {row.quantity: row for row in prediction_rows(results, Names(results.measured))}
     most = MOST_EXTRAPOLATED * max(found.scales)
     if (knee := rows.get("knee_num_env_runners")) is None:
-        notes.append(f"No knee up to {_runners(most)}: sampling and learning never take equally long.")
+        notes.append(f"No knee up to {counted(most, 'runner')}: sampling and learning never take equally long.")
     else:
         yield _runners_advice("Knee: sampling takes as long as learning", knee)
     if (limit := rows.get("limit_num_env_runners")) is None:
-        notes.append(f"No limit up to {_runners(most)}: each is worth its CPU, by the iteration-time model.")
+        notes.append(f"No limit up to {counted(most, 'runner')}: each is worth its CPU, by the iteration-time model.")
     else:
         value, basis = limit.estimate, BASES[limit.basis]
         said = f"Do not go beyond n = {in_words(value, digits=1)} ({basis}, {value.level:.0%} interval)."
@@ -342,7 +343,7 @@ def _predicted(results: Results, notes: list[str]) -> Iterator[Advice]:
         return
     for each in best:
         yield Advice(
-            question=f"Best batch at {_runners(each.num_env_runners)}",
+            question=f"Best batch at {counted(each.num_env_runners, 'runner')}",
             choice=f"about {each.best.train_batch_size.value:,.0f} env steps",
             value=each.best.train_batch_size,
             value_unit="env steps",
@@ -363,10 +364,6 @@ def _rivals(names: Sequence[str], why: str = "") -> str:
     return f"cannot be told from {'; '.join(names)}{why}" if names else ""
 
 
-def _runners(number: int) -> str:
-    return "1 runner" if number == 1 else f"{number} runners"
-
-
 def _cell(row: GoodputRow) -> str:
     batch = "" if row.train_batch_size is None else f", batch {row.train_batch_size:,}"
-    return f"{_runners(row.num_env_runners)}{batch}"
+    return f"{counted(row.num_env_runners, 'runner')}{batch}"

@@ -14,6 +14,7 @@ from analysis.tables.columns import text
 from analysis.tables.grid import TableColumn
 from analysis.tables.table import Layout, Table, of_engine
 from study.space.parameters import PARAMETERS, SCALE
+from study.text import count as counted
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "study": ("study_id", "digest", "description", "space", "created", "first_record", "last_record", "num_trials"),
@@ -124,8 +125,7 @@ def _conclusion(data: StudyData) -> str:
     measured = int((runs["timing"] == "measured").sum())
     environment = data.sheet.get("environment")
     where = f" on {environment['id']}" if isinstance(environment, Mapping) and environment.get("id") else ""
-    trials = "1 trial" if len(runs) == 1 else f"{len(runs):,} trials"
-    loads = "1 workload" if workloads == 1 else f"{workloads:,} workloads"
+    trials, loads = counted(len(runs), "trial"), counted(workloads, "workload")
     return f"{data.name}: {trials}{where} at {span}, {loads}; {measured:,} of them with a measured clock."
 
 

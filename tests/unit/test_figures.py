@@ -13,9 +13,10 @@ from matplotlib.figure import Figure as Canvas
 from analysis.figures import Importance, absent, all_figures, figure_of, importance
 from analysis.figures import style as look
 from analysis.figures.figure import Figure
-from analysis.figures.words import counted, listed, number, sentence, told_apart, with_interval
+from analysis.figures.words import number, sentence, told_apart, with_interval
 from analysis.opened import Study
 from study.errors import AnalysisError
+from study.text import count, listed
 from tests.planted import Truth, planted_runs
 from tests.unit.tables_data import study
 
@@ -84,8 +85,8 @@ def test_words_are_joined_as_in_a_sentence():
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert listed([]) == "none"
-    assert counted(1, "run") == "1 run"
-    assert counted(1200, "run") == "1,200 runs"
+    assert count(1, "run") == "1 run"
+    assert count(1200, "run") == "1,200 runs"
     assert sentence("what is said") == "What is said."
 
 
