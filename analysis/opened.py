@@ -179,9 +179,6 @@ class Study:
     def report(self, out: str | Path) -> Path:
         """Write the report, with every table and figure as files, and return its page.
 
-        Args:
-            out: Folder; it is made if needed.
-
         Raises:
             AnalysisError: The folder cannot be written.
         """

@@ -72,13 +72,7 @@ def write_json(content: Any) -> None:
 
 
 def say(console: Console, text: str, *, title: str = "") -> None:
-    """Print lines, wrapped at words on a terminal; in a file, and where they hold a command, they stay whole.
-
-    Args:
-        console: Where.
-        text: Lines.
-        title: Words in bold before them.
-    """
+    """Print lines, wrapped at words on a terminal; in a file, and where they hold a command, they stay whole."""
     for line in text.split("\n"):
         whole = not console.is_terminal or any(program in line for program in PROGRAMS)
         console.print(Text.assemble((title, "bold"), line), highlight=False, soft_wrap=whole)

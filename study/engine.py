@@ -44,11 +44,7 @@ def engine_of_space(spec: "StudySpec") -> str:
 
 
 def engines_in_words(engines: Iterable[str | None]) -> str:
-    """Return the engine of some runs, with their numbers where there are several; `UNKNOWN` where no run tells its own.
-
-    Args:
-        engines: One of each run.
-    """
+    """Return the engine of some runs, with their numbers where there are several; `UNKNOWN` where no run tells it."""
     found = Counter(each for each in engines if each).most_common()
     if len(found) < 2:
         return found[0][0] if found else UNKNOWN

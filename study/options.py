@@ -147,15 +147,6 @@ def asked_space(
 ) -> str:
     """Return the space that the command line names; one around a script is written into a file of its own.
 
-    Args:
-        argument: The space, by its place.
-        option: The same, by `--space`.
-        config: A script in place of a space.
-        runners: The scales of its space.
-        arguments: Of the script.
-        timeout: How long the script may take.
-        trials: Number of trials.
-
     Raises:
         SpaceError: It names none, or two, or a script that cannot be studied.
     """
@@ -275,13 +266,6 @@ def load(
     space: str, given: list[str] | None, replicate: int | None, trials: int | None, *, timeout: str | None = None
 ) -> StudySpec:
     """Return the space as the command line changes it; a script that it names is run, and the person reads so.
-
-    Args:
-        space: Its file.
-        given: `--set`.
-        replicate: `--replicate`.
-        trials: `--trials`.
-        timeout: How long the script may take.
 
     Raises:
         SpaceError: It is wrong; names every fault.

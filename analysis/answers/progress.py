@@ -37,12 +37,7 @@ def unfinished(data: StudyData) -> tuple[Unknown, ...]:
 
 
 def nothing_yet(data: StudyData, missing: str) -> Answer:
-    """Return the answer of a study from which nothing can be said.
-
-    Args:
-        data: The study.
-        missing: What is missing, as a clause.
-    """
+    """Return the answer of a study from which nothing can be said."""
     runs = data.runs
     if len(runs) and bool((runs["status"] == "failed").all()):
         reasons = runs["reason"].dropna()

@@ -86,12 +86,7 @@ def search_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: flo
 
 
 def candidates(results: Results, rows: Iterable[Row]) -> list[Candidate]:
-    """Return every setting at every scale that ended with a return, the best first.
-
-    Args:
-        results: Of the study.
-        rows: Its estimates.
-    """
+    """Return every setting at every scale that ended with a return, the best first."""
     data = results.data
     returns = {(row.cell.arm, row.cell.num_env_runners): row.estimate for row in rows if row.quantity == "final_return"}
     runs = learning_runs(data.runs)

@@ -135,13 +135,7 @@ def settings_of(runs: pd.DataFrame, *, most: int = MOST_SETTINGS, small: int | N
 
 
 def names_of(runs: pd.DataFrame, keys: "pd.Series[Any]", *, small: int | None) -> dict[tuple[str, int], str]:
-    """Return a name for each setting and scale: that of its arm, else the values that tell it from other settings.
-
-    Args:
-        runs: One row per run.
-        keys: Identity of each run's setting.
-        small: The small scale of a hold-up study.
-    """
+    """Return a name for each setting and scale: that of its arm, else the values that tell it from other settings."""
     by_key = runs.assign(_key=keys, _per_runner=runs["train_batch_size"] / runs["num_env_runners"]).groupby("_key")
     varying = [name for name in TOLD if name in runs and runs[name].nunique() > 1]
     same = {name: _shared(by_key[name]) for name in (*varying, "_per_runner")}

@@ -57,11 +57,7 @@ class Evaluations:
         self._attempts.append(slot)
 
     def frame(self, latest: Iterable[int]) -> pd.DataFrame:
-        """Return one row per evaluation of the latest attempts, the columns of `EVALUATION_COLUMNS`.
-
-        Args:
-            latest: Places of these attempts.
-        """
+        """Return one row per evaluation of the latest attempts, the columns of `EVALUATION_COLUMNS`."""
         values = np.array(self._values, dtype=np.float64).reshape(-1, len(EVALUATION_COLUMNS))
         kept = values[np.isin(np.array(self._attempts, dtype=np.int64), [*latest])]
         return frame_of(dict(zip(EVALUATION_COLUMNS, kept.T, strict=True)), EVALUATION_COLUMNS, where=str(self._path))

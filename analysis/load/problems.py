@@ -14,15 +14,7 @@ from study.text import count
 def folder_problems(
     runs: pd.DataFrame, ledger: Ledger, sessions: Sequence[Session], scan: Scan, *, results: str
 ) -> Iterator[str]:
-    """Yield what is missing, unfinished or odd in a study folder, and what can still be shown.
-
-    Args:
-        runs: Its trials.
-        ledger: Its state.
-        sessions: Its drivers.
-        scan: What was seen of the file itself.
-        results: Name of the records file.
-    """
+    """Yield what is missing, unfinished or odd in a study folder, and what can still be shown."""
     if scan.torn_bytes:
         yield (
             f"The last line of {results} is cut ({scan.torn_bytes} bytes): it was being written, or its writer was "

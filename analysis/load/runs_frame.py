@@ -71,11 +71,6 @@ class Trials:
 def runs_frame(name: str, trials: Trials, *, where: str) -> pd.DataFrame:
     """Return one row per trial with the columns of `RUN_COLUMNS`.
 
-    Args:
-        name: Of the study.
-        trials: What the records hold.
-        where: The file, for messages.
-
     Raises:
         RecordError: A value is of another type than its column; names file, trial and column.
     """

@@ -50,10 +50,6 @@ def audit(cells: pd.DataFrame, claim: str) -> Table:
     published; where batch or hardware differ from the first cell's, the verdict refuses it, and where a batch was not
     published it says so: what an iteration's work was is then not known.
 
-    Args:
-        cells: As `claims` returns them.
-        claim: One of its claims.
-
     Raises:
         AnalysisError: There is no such claim.
     """

@@ -333,14 +333,7 @@ def _grids_of(cell: Cell) -> str:
 
 
 def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow], *, table_file: str) -> None:
-    """Print what became of each cell, a line for each.
-
-    Args:
-        console: Where.
-        spec: The space.
-        rows: The trials on record.
-        table_file: File with all columns.
-    """
+    """Print what became of each cell, a line for each."""
     rows, cells = list(rows), cells_of(spec)
     by_cell = defaultdict(list)
     for row in rows:

@@ -187,10 +187,6 @@ class BatchScheduler(Launcher):
 def ask(*command: str, both: bool = False) -> str:
     """Run a command of the scheduler and return what it prints.
 
-    Args:
-        command: Its words.
-        both: Return standard error too.
-
     Raises:
         NoAnswerError: It takes too long.
         LaunchError: It is not here, or refuses.

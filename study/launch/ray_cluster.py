@@ -30,14 +30,7 @@ class RayCluster:
     """One Ray cluster of our own, beside whatever else runs on these hosts."""
 
     def __init__(self, launcher: Launcher, allocation: Allocation, inbox: Inbox, note: Callable[[str], None]) -> None:
-        """Start nothing yet.
-
-        Args:
-            launcher: Of the job; gives remote shells.
-            allocation: Its hosts.
-            inbox: Where agents and signal handlers write.
-            note: Prints a line.
-        """
+        """Start nothing yet."""
         self._launcher, self._job, self._folder = launcher, launcher.job, launcher.folder
         self._allocation, self._inbox, self._note = allocation, inbox, note
         self._token = secrets.token_urlsafe(32)

@@ -363,12 +363,7 @@ def restore_returns(content: dict[str, Any]) -> None:
 
 
 def parse_line(raw: bytes, where: str, end: int) -> Line:
-    """Return the record in a complete line.
-
-    Args:
-        raw: The line.
-        where: File and line, for the message.
-        end: Offset of the byte after it.
+    """Return the record in a complete line; `end` is the offset of the byte after it.
 
     Raises:
         RecordError: It is not a record of a known schema.

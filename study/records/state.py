@@ -74,11 +74,6 @@ def fold_lines(lines: Iterable[Line], records: Path, ledger: Ledger | None = Non
 def check_not_cut(folder: StudyFolder, ledger: Ledger, *, num_mirrored: int = 0) -> None:
     """Refuse records that lack what other files of the folder prove: a resume would run it again as if it never was.
 
-    Args:
-        folder: The study.
-        ledger: The state that its records lead to.
-        num_mirrored: Records that MLflow has got.
-
     Raises:
         RecordError: Trials have ended, or MLflow has records, of which the records know nothing.
     """

@@ -34,10 +34,6 @@ def check_own(folder: Path, *, way_out: str = _COPY) -> None:
     Looks at the folder and every file directly in it, and at every folder above, of the path as given and of where
     symbolic links in it lead. Folders above may belong to others, as a project's do, if not everybody may write there.
 
-    Args:
-        folder: What is about to be trusted.
-        way_out: What to do about another user's files.
-
     Raises:
         RecordError: Names the first place that is not trusted, and the way out.
     """
@@ -70,11 +66,6 @@ def is_made_here(identity_file: Path) -> bool:
 
 def check_modules(identity_file: Path, own_code: Iterable[str], way_out: str) -> None:
     """Refuse to run a module or a script because a folder from elsewhere names it.
-
-    Args:
-        identity_file: Of the study.
-        own_code: What would run, of `StudySpec.own_code`.
-        way_out: What to do after reading it.
 
     Raises:
         RecordError: There is something, and the study was not started here.

@@ -121,12 +121,7 @@ def has(path: str, *parameters: str) -> Need:
 
 
 def uses(path: str, *attributes: str) -> Need:
-    """Need that a class, or a class that it is derived from, has attributes or gives them to its instances.
-
-    Args:
-        path: `package.module:Class`.
-        attributes: Names of the attributes.
-    """
+    """Need that a class, or a class that it is derived from, has attributes or gives them to its instances."""
 
     def missing() -> str:
         try:
@@ -140,13 +135,7 @@ def uses(path: str, *attributes: str) -> Need:
 
 
 def mentions(package: str, file: str, *words: str) -> Need:
-    """Need that a file of an engine has some words, such as a variable of the environment that it reads.
-
-    Args:
-        package: The engine's top-level module.
-        file: Path of the file in it.
-        words: Each must occur.
-    """
+    """Need that a file of an engine has some words, such as a variable of the environment that it reads."""
 
     def missing() -> str:
         spec = find_spec(package)

@@ -28,11 +28,7 @@ CREDENTIALS = _seam(
 
 
 def schemas(engine: Any) -> tuple[Any, Any]:
-    """Return the schema of a database, and the one that the installed MLflow needs.
-
-    Args:
-        engine: SQLAlchemy's engine of the database.
-    """
+    """Return the schema of a database, and the one that the installed MLflow needs."""
     from mlflow.store.db import utils
 
     return utils._get_schema_version(engine), utils._get_latest_schema_revision()

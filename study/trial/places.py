@@ -69,13 +69,7 @@ def here(process: str, *, number: int = 0, runners: tuple[int, ...] = (), num_cp
 
 
 def places_of(reports: Sequence["RunnerReport"], learners: Sequence[Place], resources: "ResourcesSpec") -> list[Place]:
-    """Return where the processes of a trial are, the main one first.
-
-    Args:
-        reports: Of the processes that step lanes.
-        learners: Where the learner processes are.
-        resources: What each process reserves.
-    """
+    """Return where the processes of a trial are, the main one first."""
     sampling = {report.process: tuple(sorted({runner for runner, _ in report.lanes})) for report in reports}
     main = here("main", runners=sampling.get(0, ()), num_cpus=resources.num_cpus_for_main_process)
     runners = [

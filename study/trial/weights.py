@@ -83,9 +83,6 @@ class _Reader(pickle.Unpickler):
 def read_weights(checkpoint: Path) -> Weights:
     """Return the parameters in an RLModule checkpoint.
 
-    Args:
-        checkpoint: Folder of the checkpoint.
-
     Raises:
         RecordError: There is no state, it cannot be read, or it holds more than arrays of numbers.
 

@@ -214,9 +214,6 @@ def load_plugins_for(env_id: str) -> None:
     """Let the installed packages that may know an id register what they have.
 
     What a package raises meanwhile passes through.
-
-    Args:
-        env_id: `Name-v0` or `Namespace/Name-v0`.
     """
     own, slash, _ = env_id.partition("/")
     for plugin in metadata.entry_points(group=GROUP):
