@@ -94,7 +94,8 @@ def select(runs: pd.DataFrame, *, timings: tuple[str, ...] = MEASURED, alone: bo
     check_columns(runs, NEEDED)
     status, timing = texts(runs, "status", "status unknown"), texts(runs, "timing", "timing unknown")
     numbers = {
-        name: _float(runs, name) for name in ("timed_iterations", "timed_env_steps", "timed_s", "num_env_runners")
+        name: runs[name].to_numpy(dtype=np.float64, na_value=np.nan)
+        for name in ("timed_iterations", "timed_env_steps", "timed_s", "num_env_runners")
     }
     timed = (numbers["timed_iterations"] > 0) & (numbers["timed_env_steps"] > 0) & (numbers["timed_s"] > 0)
     reason = np.full(len(runs), "", dtype=object)
@@ -166,10 +167,6 @@ def texts(runs: pd.DataFrame, name: str, absent: str = "") -> "np.ndarray[tuple[
         return np.full(len(runs), absent, dtype=object)
     values = runs[name].astype(object)
     return np.asarray(values.where(values.notna(), absent), dtype=object)
-
-
-def _float(runs: pd.DataFrame, name: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    return runs[name].to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def as_int(runs: pd.DataFrame, name: str) -> int | None:

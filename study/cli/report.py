@@ -27,7 +27,7 @@ from study.options import command_app, examples, study_folders
 from study.records.folder import NAME, StudyFolder
 
 if TYPE_CHECKING:
-    from study.records.ledger import TrialRow
+    pass
 
 FOLDER = "report"
 """Inside of the study's folder."""
@@ -179,12 +179,8 @@ def _importance(data: StudyData) -> Importance | str:
         values = importance_per_scale(data.spec, rows)
     except (StudyError, ValueError) as error:  # a table that Optuna cannot judge
         return f"It cannot be computed: {error}"
-    return Importance(values=values, runs=_proposed(rows), fewest=FEWEST)
-
-
-def _proposed(rows: "Sequence[TrialRow]") -> Counter[int]:
-    """Return scale -> ended trials that a sampler proposed."""
-    return Counter(row.num_env_runners for row in rows if row.ended and row.proposed)
+    proposed = Counter(row.num_env_runners for row in rows if row.ended and row.proposed)
+    return Importance(values=values, runs=proposed, fewest=FEWEST)
 
 
 def _attach(report: Report, data: StudyData, files: Sequence[Path], out: Path, uri: str | None) -> str:

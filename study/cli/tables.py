@@ -309,7 +309,7 @@ _COLUMNS: Mapping[str, str] = {
 def columns_of(cells: Sequence[Cell]) -> list[str]:
     """Return the columns that tell these cells apart, besides their runners."""
     varying = [name for name, at in _COLUMNS.items() if len({cell.setting[at] for cell in cells}) > 1]
-    return [*varying, *(["learners"] if _learners_differ(cells) else [])]
+    return [*varying, *(["learners"] if any(cell.num_learners for cell in cells) else [])]
 
 
 def say_equal(console: Console, cells: Sequence[Cell]) -> None:
@@ -359,10 +359,6 @@ def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow]
 def _num_measured(rows: Sequence[TrialRow]) -> str:
     """Return how many runs were measured, of all that the cell had."""
     return f"{sum(row.timing == 'measured' and row.status == 'finished' for row in rows)} of {len(rows)}"
-
-
-def _learners_differ(cells: Sequence[Cell]) -> bool:
-    return any(cell.num_learners for cell in cells)
 
 
 def _counted(rows: Sequence[TrialRow]) -> list[TrialRow]:

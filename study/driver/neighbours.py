@@ -46,7 +46,7 @@ class Neighbours:
             beside = [(other, _cpus_on(other, host) * share) for other, share in shares]
             result[host] = Reserved(
                 num_cpus=own + math.fsum(cpus for _, cpus in beside),
-                ended=math.fsum(cpus for other, cpus in beside if _is_gone(other, end)),
+                ended=math.fsum(cpus for other, cpus in beside if (other.ended_at or math.inf) < end),
             )
         return result
 
@@ -60,7 +60,3 @@ def _overlap(row: TrialRow, begin: float, end: float) -> float:
 def _cpus_on(row: TrialRow, host: str) -> int:
     """Return the CPUs of a trial on a host: one whose processes never came up may have begun them anywhere."""
     return row.cpus_per_host.get(host, 0) if row.cpus_per_host else row.num_cpus
-
-
-def _is_gone(row: TrialRow, moment: float) -> bool:
-    return row.ended_at is not None and row.ended_at < moment

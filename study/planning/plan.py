@@ -166,7 +166,11 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
             f"are {cores}. They learn as with real runners; their times say nothing about real runners. "
             "To change it: run where the CPUs are (--address, or the command `launch`), or --set execution=real."
         )
-    crowded = {scale: needs for scale, needs in needed.items() if _is_crowded(needs.execution, needs.label.timing)}
+    crowded = {
+        scale: needs
+        for scale, needs in needed.items()
+        if needs.execution == "real" and needs.label.timing == "oversubscribed"
+    }
     crowded = {scale: needs for scale, needs in crowded.items() if needs.num_cpus > plan.cluster.capacity}
     if crowded:
         most = max(needs.num_cpus for needs in crowded.values())
@@ -228,10 +232,6 @@ def _in_words(domain: Domain) -> str:
     if isinstance(domain, Range):
         return f"{domain.low:g} to {domain.high:g}"
     return f"{domain:g}"
-
-
-def _is_crowded(execution: str, timing: str) -> bool:
-    return execution == "real" and timing == "oversubscribed"
 
 
 def _of_node(node: NodeShape) -> Iterator[str]:

@@ -87,7 +87,7 @@ def pareto_front(rows: Iterable[TrialRow]) -> dict[int, list[TrialRow]]:
 
 def _front(rows: Iterable[TrialRow]) -> list[TrialRow]:
     front: list[TrialRow] = []
-    for row in sorted(rows, key=lambda row: (_cost(row), -_score(row), row.trial)):
+    for row in sorted(rows, key=lambda row: (row.summary.get("cpu_s_spent") or 0.0, -_score(row), row.trial)):
         if not front or _score(row) > _score(front[-1]):
             front.append(row)
     return front
@@ -95,7 +95,3 @@ def _front(rows: Iterable[TrialRow]) -> list[TrialRow]:
 
 def _score(row: TrialRow) -> float:
     return result_of(row) or 0.0
-
-
-def _cost(row: TrialRow) -> float:
-    return row.summary.get("cpu_s_spent") or 0.0

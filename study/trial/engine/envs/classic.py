@@ -146,7 +146,8 @@ class ClassicTasks:
         self.observation_space, self.action_space = envs[0].observation_space, envs[0].action_space
         self._one: Any = envs[0].unwrapped
         self._step = _TASKS[type(self._one)]
-        self._limit = _limit_of(envs[0]) if limit is None else limit
+        own = (envs[0].spec and envs[0].spec.max_episode_steps) or math.inf
+        self._limit = own if limit is None else limit
         self._elapsed = np.zeros(self.num_envs, np.int64)
         self._states: Doubles | None = None
 
@@ -189,10 +190,6 @@ class ClassicTasks:
 
     def close(self) -> None:
         """Do nothing: nothing is open that was not drawn."""
-
-
-def _limit_of(env: gymnasium.Env) -> float:
-    return (env.spec and env.spec.max_episode_steps) or math.inf
 
 
 def serves(env: gymnasium.Env) -> bool:

@@ -130,7 +130,9 @@ class GymnasiumLanes:
         # Gymnasium's own environments are up to a tenth faster with Python's numbers than with NumPy's. Others get
         # np.int64, as from `action_space.sample()`: they may use its methods.
         discrete = isinstance(self.action_space, Discrete)
-        self._python_ints = discrete and all(map(_is_of_gymnasium, self._envs))
+        self._python_ints = discrete and all(
+            type(env.unwrapped).__module__.startswith("gymnasium.") for env in self._envs
+        )
 
     def reset(self, observations: Array) -> None:
         """See `LaneEnvs.reset`."""
@@ -210,7 +212,3 @@ class ClassicLanes(GymnasiumLanes):
 
     def _first_observation(self, lane: int, seed: int | None) -> Array:
         return self._tasks.reset(lane, seed)
-
-
-def _is_of_gymnasium(env: gymnasium.Env) -> bool:
-    return type(env.unwrapped).__module__.startswith("gymnasium.")
