@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.models.regression import as_curve_data
-from study.errors import AnalysisError
+from analysis.models.regression import as_cells, as_curve_data
 from study.statistics import FloatArray
 
 _RESTARTS = 1
@@ -57,27 +56,14 @@ def fit_gaussian_process(
         rng: Source of the restarts.
 
     Raises:
-        AnalysisError: Fewer than three distinct scales, a number that is not positive, or no scikit-learn.
+        AnalysisError: Fewer than three distinct scales, or a number that is not positive.
     """
     times_s = np.asarray(iteration_time_s, dtype=np.float64)
-    if not (times_s > 0).all():
-        raise AnalysisError(
-            where="iteration_time_s",
-            rule="must be > 0",
-            fix="Leave out runs without times.",
-            code="iteration-time-not-positive",
-        )
     as_curve_data(num_env_runners, 1 / times_s, least=3)
-    try:
-        # scikit-learn has no types, and is no dependency of anything else here.
-        from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
-        from sklearn.gaussian_process import GaussianProcessRegressor  # type: ignore[import-untyped]
-        from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel  # type: ignore[import-untyped]
-    except ImportError as error:
-        rule = "the Gaussian process needs scikit-learn, which is not installed"
-        raise AnalysisError(
-            where="gaussian_process", rule=rule, fix="pip install scikit-learn.", code="no-scikit-learn"
-        ) from error
+    from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
+    from sklearn.gaussian_process import GaussianProcessRegressor  # type: ignore[import-untyped]
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel  # type: ignore[import-untyped]
+
     inputs = _inputs(num_env_runners, train_batch_size)
     inputs = inputs[:, : 1 + bool(np.ptp(inputs[:, 1]) > 0)]
     logs = np.log(times_s)
@@ -103,8 +89,5 @@ def fit_gaussian_process(
 
 
 def _inputs(num_env_runners: npt.ArrayLike, train_batch_size: npt.ArrayLike) -> FloatArray:
-    n, batch = np.broadcast_arrays(
-        np.atleast_1d(np.asarray(num_env_runners, dtype=np.float64)),
-        np.atleast_1d(np.asarray(train_batch_size, dtype=np.float64)),
-    )
+    n, batch = as_cells(num_env_runners, train_batch_size)
     return np.column_stack([np.log(n), np.log(batch)])

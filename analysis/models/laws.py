@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from analysis.models.regression import Curve, as_curve_data, fit_reciprocal, nonnegative
-from study.errors import AnalysisError
+from analysis.models.regression import Curve, as_cells, as_curve_data, fit_reciprocal, nonnegative
 from study.statistics import Estimate, FloatArray
 
 TERMS = ("constant", "shared", "tree", "each")
@@ -150,20 +149,10 @@ def fit_ernest(
         Venkataraman et al., Ernest, NSDI 2016, section 3.
     """
     times_s = np.asarray(iteration_time_s, dtype=np.float64)
-    if not (times_s > 0).all():
-        raise AnalysisError(
-            where="iteration_time_s",
-            rule="must be > 0",
-            fix="Leave out runs without times.",
-            code="iteration-time-not-positive",
-        )
     as_curve_data(num_env_runners, 1 / times_s)
     return ErnestFit(theta=nonnegative(_features(num_env_runners, train_batch_size), times_s))
 
 
 def _features(num_env_runners: npt.ArrayLike, train_batch_size: npt.ArrayLike) -> FloatArray:
-    n, batch = np.broadcast_arrays(
-        np.atleast_1d(np.asarray(num_env_runners, dtype=np.float64)),
-        np.atleast_1d(np.asarray(train_batch_size, dtype=np.float64)),
-    )
+    n, batch = as_cells(num_env_runners, train_batch_size)
     return np.column_stack([np.ones_like(n), batch / n, np.log(n), n])

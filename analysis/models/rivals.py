@@ -6,9 +6,9 @@ import numpy as np
 
 from analysis.models.gaussian_process import fit_gaussian_process
 from analysis.models.iteration_time import fit_iteration_time
-from analysis.models.laws import fit_amdahl, fit_ernest, fit_gustafson
+from analysis.models.laws import AmdahlFit, GustafsonFit, fit_amdahl, fit_ernest, fit_gustafson
 from analysis.models.observations import FACTORS, Cells, Observations
-from analysis.models.usl import fit_usl
+from analysis.models.usl import USLFit, fit_usl
 from study.errors import AnalysisError
 from study.statistics import FloatArray
 
@@ -27,28 +27,14 @@ def _iteration_time(fitted: Observations, where: Cells, rng: np.random.Generator
     return fit_iteration_time(fitted).iteration_time_s(where), [""] * len(where)
 
 
-def _amdahl(fitted: Observations, where: Cells, rng: np.random.Generator) -> Answer:
+def _law(fit: Callable[..., AmdahlFit | GustafsonFit | USLFit], fixed: str) -> Model:
+    """Return a law of n as a model; `fixed` is what it must keep fixed besides `_OTHERS`."""
+
     def predict(seen: Observations, cells: Cells) -> FloatArray:
-        law = fit_amdahl(seen.cells.num_env_runners, seen.env_steps_per_s)
+        law = fit(seen.cells.num_env_runners, seen.env_steps_per_s)
         return cells.train_batch_size / law.throughput(cells.num_env_runners)
 
-    return _by_workload(fitted, where, (*_OTHERS, "train_batch_size"), predict)
-
-
-def _usl(fitted: Observations, where: Cells, rng: np.random.Generator) -> Answer:
-    def predict(seen: Observations, cells: Cells) -> FloatArray:
-        law = fit_usl(seen.cells.num_env_runners, seen.env_steps_per_s)
-        return cells.train_batch_size / law.throughput(cells.num_env_runners)
-
-    return _by_workload(fitted, where, (*_OTHERS, "train_batch_size"), predict)
-
-
-def _gustafson(fitted: Observations, where: Cells, rng: np.random.Generator) -> Answer:
-    def predict(seen: Observations, cells: Cells) -> FloatArray:
-        law = fit_gustafson(seen.cells.num_env_runners, seen.env_steps_per_s)
-        return cells.train_batch_size / law.throughput(cells.num_env_runners)
-
-    return _by_workload(fitted, where, (*_OTHERS, _STEPS), predict)
+    return lambda fitted, where, rng: _by_workload(fitted, where, (*_OTHERS, fixed), predict)
 
 
 def _ernest(fitted: Observations, where: Cells, rng: np.random.Generator) -> Answer:
@@ -103,9 +89,9 @@ def _table(cells: Cells, factors: Sequence[str]) -> FloatArray:
 
 MODELS: Mapping[str, Model] = {
     "iteration time": _iteration_time,
-    "Amdahl": _amdahl,
-    "USL": _usl,
-    "Gustafson": _gustafson,
+    "Amdahl": _law(fit_amdahl, "train_batch_size"),
+    "USL": _law(fit_usl, "train_batch_size"),
+    "Gustafson": _law(fit_gustafson, _STEPS),
     "Ernest": _ernest,
     "Gaussian process": _gaussian_process,
 }
