@@ -92,19 +92,18 @@ def typed(number: Any) -> str:
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
-def run_again(data: StudyData, suffix: str, changes: Sequence[str], *, more: Sequence[str] = ()) -> str:
+def run_again(data: StudyData, suffix: str, changes: Sequence[str]) -> str:
     """Return the command that runs a study's space with changes; empty where its space is not known.
 
     Args:
         data: The study.
         suffix: What the new study's name ends with.
         changes: As `--set` takes them.
-        more: Further words.
     """
     if data.space_file is None:
         return ""
     words = ["python", "run_study.py", "--space", data.space_file, "--name", f"{data.name}_{suffix}"]
-    return shlex.join([*words, *(word for each in changes for word in ("--set", each)), *more])
+    return shlex.join([*words, *(word for each in changes for word in ("--set", each))])
 
 
 def clocks_in_words(runs: pd.DataFrame) -> str:

@@ -21,7 +21,6 @@ from study.options import Version
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("study.cli.run", "Run a study, or continue one."),
-    "plan": ("study.cli.run", "Print what a study would run and what each trial needs."),
     "status": ("study.cli.status", "Print where a study stands."),
     "report": ("study.cli.report", "Write the report of a study: one page, tables and figures."),
     "studies": ("study.cli.status", "List the studies of a folder."),

@@ -1,4 +1,4 @@
-"""`run` and `plan`: options into a spec and `RunOptions`, then the plan or the study, then its result. Thin."""
+"""`run`: options into a spec and `RunOptions`, then the plan or the study, then its result. Thin."""
 
 import re
 import shlex
@@ -147,29 +147,6 @@ def run(
     if answer is not None and not isinstance(answer, str):
         _publish(terminal(), result, answer)
     raise typer.Exit(result.exit_code)
-
-
-@app.command(epilog=examples("python -m study plan quickstart.yaml"))
-def plan(
-    space_argument: SpaceArgument = None,
-    space: Space = None,
-    config: Config = None,
-    runners: Runners = None,
-    config_args: ConfigArgs = "",
-    config_timeout: ConfigTimeout = "60s",
-    address: Address = None,
-    replicate: Replicate = None,
-    trials: Trials = None,
-    set_: Set = None,
-) -> None:
-    """Print what a study would run and what each trial needs; the same as `run --dry-run`."""
-    space = asked_space(
-        space_argument, space, config, runners=runners, arguments=config_args, timeout=config_timeout, trials=trials
-    )
-    with with_lines(space, set_):
-        _print_plan(
-            load(space, set_, replicate, trials, timeout=config_timeout), address, find_space(space).stem, space
-        )
 
 
 def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) -> None:

@@ -180,7 +180,7 @@ def test_a_misspelt_key_of_rllib_is_found_by_a_dry_run_with_its_line(place):
 
 
 def test_a_space_is_named_by_its_place_or_by_an_option():
-    for name in (["run", "--dry-run"], ["plan"], ["launch", "slurm", "--print", "--nodes", "2"]):
+    for name in (["run", "--dry-run"], ["launch", "slurm", "--print", "--nodes", "2"]):
         assert study(*name, "space") == study(*name, "--space", "space")
         assert problems(refused(*name)) == [("--space", "no-space")]
     passed_on = ["--", "--account=rl", "-pcpu"]

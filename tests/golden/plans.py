@@ -41,10 +41,10 @@ def plan(name: str) -> dict[str, Any]:
 
 
 def printed(space: str, nodes: list[entry.Node]) -> str:
-    """Return the numbers that `plan` prints, warnings included, in their order: the words around them may change."""
+    """Return the numbers that a dry run prints, warnings included, in their order: the words around them may change."""
     with entry.on_cluster(nodes):
         try:
-            code, text = entry.run_command("plan", "--space", space, "--address", "described")
+            code, text = entry.run_command("run", "--dry-run", "--space", space, "--address", "described")
         except entry.ClusterError as error:
             code, text = 2, str(error)
     return f"{code}: " + " ".join(numbers(text.replace(space, "")))

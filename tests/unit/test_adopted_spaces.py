@@ -140,9 +140,9 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
         assert "floor: " in written.stdout and "over 20 episodes" in written.stdout
         several = CliRunner().invoke(app, ["adopt", "my_train.py"])
         assert "2: PPO on CartPole-v1 (module level, other)" in str(several.exception)
-        planned = CliRunner().invoke(app, ["plan", "my_space.yaml"])
+        planned = CliRunner().invoke(app, ["run", "--dry-run", "my_space.yaml"])
         assert planned.exit_code == 0, planned.output
-        straight = CliRunner().invoke(app, ["plan", "--config", "my_train.py:2", "--runners", "1,2"])
+        straight = CliRunner().invoke(app, ["run", "--dry-run", "--config", "my_train.py:2", "--runners", "1,2"])
         assert straight.exit_code == 0, straight.output
         listed = CliRunner().invoke(app, ["spaces", "--json"])
     (own,) = [each for each in json.loads(listed.output) if each["space"] == "my_space.yaml"]
@@ -161,10 +161,10 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
 def test_options_of_a_script_say_what_is_wrong(words, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_train.py").write_text(SCRIPT)
-    result = CliRunner().invoke(app, ["plan", *words, "--config", "my_train.py"])
+    result = CliRunner().invoke(app, ["run", "--dry-run", *words, "--config", "my_train.py"])
     assert [fault.code for fault in result.exception.faults] == [code]
 
 
 def test_runners_alone_belong_to_a_script():
-    result = CliRunner().invoke(app, ["plan", "quickstart.yaml", "--runners", "1,2"])
+    result = CliRunner().invoke(app, ["run", "--dry-run", "quickstart.yaml", "--runners", "1,2"])
     assert [fault.code for fault in result.exception.faults] == ["option-of-config"]
