@@ -6,7 +6,7 @@ data.runs, data.iterations(), data.evaluations(), data.sheet, data.problems
 
 from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COLUMNS, Column
 from analysis.load.folder import from_folder
-from analysis.load.source import from_mlflow, open_study
+from analysis.load.source import open_study
 from analysis.load.study_data import Kind, StudyData
 
 __all__ = [
@@ -17,6 +17,5 @@ __all__ = [
     "Kind",
     "StudyData",
     "from_folder",
-    "from_mlflow",
     "open_study",
 ]

@@ -18,17 +18,15 @@ _SHOWN = 12
 """Most names in a message."""
 
 
-def read_experiment(
-    tracking_uri: str, *, experiment: str | None, study: str | None, histories: bool | None
-) -> StudyData:
-    """Read a study; see `analysis.load.from_mlflow`.
+def from_mlflow(tracking_uri: str, *, study: str | None, histories: bool | None) -> StudyData:
+    """Read a study of ours, or an experiment of other people's RLlib scripts; arguments as of `open_study`.
 
     Raises:
         AnalysisError: There is no such experiment or study, several and none was named, or nothing in it to show.
         TrackingError: The tracking URI does not answer.
     """
     store = Store(tracking_uri)
-    found = _experiment(store, experiment or study, study_id=study if experiment is None else None)
+    found = _experiment(store, study)
     parents = [
         run
         for run in store.runs(found, f"tags.`{ROLE}` = 'study'")
@@ -36,11 +34,10 @@ def read_experiment(
     ]
     if not parents:
         return foreign_study(store, found, histories=histories)
-    wanted = study if study is not None and study != found.name else None
-    return our_study(store, found, _parent(store, found, parents, wanted), histories=histories)
+    return our_study(store, found, _parent(store, found, parents, study), histories=histories)
 
 
-def _experiment(store: Store, name: str | None, *, study_id: str | None) -> Experiment:
+def _experiment(store: Store, name: str | None) -> Experiment:
     """Return the experiment of that name, the one of a study's id, or the only one.
 
     Raises:
@@ -77,7 +74,7 @@ def _experiment(store: Store, name: str | None, *, study_id: str | None) -> Expe
             fix="Restore it with `mlflow experiments restore`.",
             code="experiment-deleted",
         )
-    if study_id is not None and (match := _by_study_id(store, active, study_id)) is not None:
+    if (match := _by_study_id(store, active, name)) is not None:
         return match
     near = difflib.get_close_matches(name, [each.name for each in active], n=1)
     fix = f"Did you mean {near[0]!r}?" if near else f"Give one of {_names(active)}."
@@ -98,28 +95,24 @@ def _by_study_id(store: Store, experiments: Sequence[Experiment], study_id: str)
     return next((each for each in experiments if next(store.runs(each, text), None) is not None), None)
 
 
-def _parent(store: Store, experiment: Experiment, parents: Sequence[StoredRun], wanted: str | None) -> StoredRun:
+def _parent(store: Store, experiment: Experiment, parents: Sequence[StoredRun], study: str | None) -> StoredRun:
     """Return the parent run of the study.
 
     Raises:
-        AnalysisError: Several studies share the experiment, or none has the id.
+        AnalysisError: Several studies share the experiment, and none was named by its id.
     """
-    if wanted is None and len(parents) == 1:
-        return parents[0]
-    chosen = [run for run in parents if run.tags[STUDY_ID] == wanted]
+    by_name = study in (None, experiment.name)
+    chosen = [run for run in parents if by_name or run.tags[STUDY_ID] == study]
     if len(chosen) == 1:
         return chosen[0]
     ids = ", ".join(
         f"{run.tags[STUDY_ID]} ({date(run.start_time_s or 0)}, {run.tags.get('status', '?')})"
         for run in parents[-_SHOWN:]
     )
-    rule, got = "one study must be named by its id", f"{len(parents)} of this name"
-    if wanted is not None:
-        rule, got = f"there must be one study with the id {wanted!r}", str(len(chosen))
     raise AnalysisError(
         where=f"{store.shown}: experiment {experiment.name!r}",
-        rule=rule,
-        got=got,
+        rule="one study must be named by its id",
+        got=f"{len(chosen)} of this name",
         fix=f"Name one of {ids}.",
         code="ambiguous-study",
     )

@@ -84,7 +84,7 @@ def assert_held(mine: pd.DataFrame, truth: pd.DataFrame, names=HELD):
 
 
 def test_our_study_is_the_same_as_from_its_folder(mirrored, uri):
-    mine, truth = load.from_mlflow(uri), load.from_folder(mirrored.path)
+    mine, truth = load.open_study(uri), load.from_folder(mirrored.path)
     assert_held(mine.runs, truth.runs)
     assert mine.runs["timing"].tolist() == truth.runs["timing"].tolist()
     assert (mine.name, mine.kind, mine.source) == ("demo", "search", uri)
@@ -116,7 +116,7 @@ def test_our_study_is_the_same_as_from_its_folder(mirrored, uri):
 )
 def test_what_was_read_back_is_missing_or_damaged(mirrored, uri, text):
     client = MlflowClient(tracking_uri=uri)
-    before = load.from_mlflow(uri)
+    before = load.open_study(uri)
     assert not any("read back" in problem for problem in before.problems)
     found = client.search_runs([client.get_experiment_by_name("demo").experiment_id], "tags.`study.role` = 'trial'")
     for run in found:
@@ -124,7 +124,7 @@ def test_what_was_read_back_is_missing_or_damaged(mirrored, uri, text):
             client.delete_tag(run.info.run_id, "effective")  # as before 0.6.0
         elif run.data.tags["study.trial"] != "1":
             client.set_tag(run.info.run_id, "effective", text)
-    after = load.from_mlflow(uri)
+    after = load.open_study(uri)
     assert any("read back from the built algorithms of" in problem for problem in after.problems)
     fingerprints, known = ([json.loads(each) for each in data.runs["fingerprint"]] for data in (after, before))
     if text:  # what came up in the same way is the same work
@@ -136,7 +136,7 @@ def test_what_was_read_back_is_missing_or_damaged(mirrored, uri, text):
 
 
 def test_histories_are_read_on_demand(mirrored, uri):
-    mine, truth = load.from_mlflow(uri, histories=False), load.from_folder(mirrored.path)
+    mine, truth = load.open_study(uri, histories=False), load.from_folder(mirrored.path)
     assert mine.runs["sampling_time_s"].isna().all()
     assert any("were not read" in problem for problem in mine.problems)
     # The latest value of a trial that has ended is its summary, total over total.
@@ -180,7 +180,7 @@ def test_times_follow_from_the_latest_values_where_batches_are_equal(tmp_path, u
         records.append(replace(synthetic.ended(trial), summary=summary))
     synthetic.append(folder, *records, synthetic.closed())
     sync_mlflow(folder)
-    truth, mine = load.from_folder(folder.path).runs, load.from_mlflow(uri, histories=False).runs
+    truth, mine = load.from_folder(folder.path).runs, load.open_study(uri, histories=False).runs
     assert mine["env_steps_per_s"].tolist() == truth["env_steps_per_s"].tolist() == [200.0, pytest.approx(1000 / 6)]
     for name in ("iterations", "timed_iterations", "timed_env_steps", "timed_s", "iteration_time_s"):
         assert (mine.loc[0, name], mine.loc[1, name]) == (truth.loc[0, name], pd.NA)
@@ -191,7 +191,7 @@ def test_times_follow_from_the_latest_values_where_batches_are_equal(tmp_path, u
 def test_without_artifacts_the_tags_are_told_apart_from_what_is_not_known(mirrored, uri, tmp_path):
     for file in (tmp_path / "mlruns").rglob("*.json"):
         file.unlink()
-    mine = load.from_mlflow(uri)
+    mine = load.open_study(uri)
     assert mine.spec is None
     assert any("study.json cannot be read" in problem for problem in mine.problems)
     assert mine.runs["num_cpus"].isna().all()
@@ -204,10 +204,10 @@ def test_without_artifacts_the_tags_are_told_apart_from_what_is_not_known(mirror
 def test_deleted_and_superseded_runs_are_left_out(mirrored, uri):
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("demo")
-    before = load.from_mlflow(uri).runs
+    before = load.open_study(uri).runs
     for run in client.search_runs([experiment.experiment_id], run_view_type=2):  # the deleted ones, as a restored
         client.restore_run(run.info.run_id)  # experiment brings them back
-    after = load.from_mlflow(uri)
+    after = load.open_study(uri)
     pd.testing.assert_frame_equal(after.runs, before)
     assert any("earlier attempts" in problem for problem in after.problems)
 
@@ -219,12 +219,11 @@ def test_studies_of_one_name_are_told_apart_by_their_ids(mirrored, tmp_path, uri
     synthetic.append(other, synthetic.opened(), *synthetic.whole_trial(0, length=2), synthetic.closed())
     sync_mlflow(other)
     with pytest.raises(AnalysisError, match=r"must be named by its id, got 2.*id-demo.*second"):
-        load.from_mlflow(uri, "demo")
-    assert len(load.from_mlflow(uri, "demo", "second").runs) == 1
-    assert len(load.from_mlflow(uri, study="second").runs) == 1
+        load.open_study(uri, study="demo")
+    assert len(load.open_study(uri, study="second").runs) == 1
     assert len(load.open_study(uri, study="id-demo").runs) == 4
-    with pytest.raises(AnalysisError, match=r"one study with the id 'third', got 0"):
-        load.from_mlflow(uri, "demo", "third")
+    with pytest.raises(AnalysisError, match=r"experiment or study 'third', got none"):
+        load.open_study(uri, study="third")
 
 
 def test_a_study_that_has_not_begun(tmp_path, uri):
@@ -232,7 +231,7 @@ def test_a_study_that_has_not_begun(tmp_path, uri):
     synthetic.append(folder, synthetic.opened())
     sync_mlflow(folder)
     with pytest.raises(AnalysisError, match="needs a trial, got none yet"):
-        load.from_mlflow(uri)
+        load.open_study(uri)
 
 
 # Other people's experiments.
@@ -307,7 +306,7 @@ def test_runs_of_other_people_are_mapped_and_their_timers_undone(uri, join):
     for runners in (1, 4):
         series, raw[runners] = new_stack(runners, seed=runners)
         write_run(client, experiment, params=PARAMS | {"num_env_runners": runners}, series=series, join=join)
-    data = load.from_mlflow(uri, "theirs")
+    data = load.open_study(uri, study="theirs")
     assert data.kind == "foreign"
     runs = data.runs.set_index("num_env_runners")
     for runners, (sampling, learning, whole) in raw.items():
@@ -352,7 +351,7 @@ def test_a_batch_that_changed_with_the_runners_is_named(uri, batches, confounded
     for runners, batch in zip((2, 8), batches, strict=True):
         params = PARAMS | {"num_env_runners": runners, "train_batch_size": batch}
         write_run(client, experiment, params=params, series=new_stack(runners)[0])
-    said = " ".join(load.from_mlflow(uri, "theirs").problems)
+    said = " ".join(load.open_study(uri, study="theirs").problems)
     assert ("train_batch_size changed with the runners (2 runners: 4,000; 8 runners: 16,000)" in said) == confounded
     assert "minibatch_size changed" not in said
 
@@ -367,7 +366,7 @@ def test_gaps_failures_and_unfinished_runs_of_other_people_are_told(uri):
     write_run(client, experiment, params={"num_env_runners": 2}, series=holed, status="RUNNING")
     write_run(client, experiment, params={"num_env_runners": 2}, series={}, status="FAILED")
     write_run(client, experiment, params={}, series={"accuracy": [0.5]}, name="another tool's")
-    data = load.from_mlflow(uri, "theirs")
+    data = load.open_study(uri, study="theirs")
     assert data.runs["status"].tolist() == ["running", "failed"]
     run = data.runs.iloc[0]
     assert run["env_steps_per_s"] == pytest.approx(4000 * 29 / sum(whole[1:]))  # differences of totals bridge the gap
@@ -406,7 +405,7 @@ def test_the_old_stack_is_understood_as_far_as_it_goes(uri):
         series=series,
         steps=[1000 * at for at in range(1, 6)],  # as Ray's callback does
     )
-    data = load.from_mlflow(uri, "old")
+    data = load.open_study(uri, study="old")
     run = data.runs.iloc[0]
     assert (run["num_env_runners"], run["minibatch_size"], run["num_epochs"]) == (3, 64, 10)
     assert run["env_steps_per_s"] == 500.0
@@ -436,7 +435,7 @@ def test_what_rays_own_logger_writes_is_read(uri):
         }
         logger.log_metrics(step=at, metrics_to_log=result, run_id=run.info.run_id)
     logger.end_run(run_id=run.info.run_id, status="FINISHED")
-    data = load.from_mlflow(uri, "by Ray")
+    data = load.open_study(uri, study="by Ray")
     assert data.runs.loc[0, ["num_env_runners", "train_batch_size", "num_epochs"]].tolist() == [5, 500, 3]
     assert data.iterations()["sampling_time_s"].tolist() == pytest.approx(raw, abs=1e-11)
     assert data.runs.loc[0, "sampling_time_s"] == pytest.approx(1.5, abs=1e-11)
@@ -452,17 +451,17 @@ def test_an_experiment_of_neither_is_refused(uri):
     with pytest.raises(
         AnalysisError, match=r"'vision': must hold a study of this project or runs of RLlib.*accuracy, loss"
     ):
-        load.from_mlflow(uri, "vision")
+        load.open_study(uri, study="vision")
     client.create_experiment("bare")
     with pytest.raises(AnalysisError, match=r"'bare': a table needs a run, got none"):
-        load.from_mlflow(uri, "bare")
+        load.open_study(uri, study="bare")
 
 
 def test_names_are_looked_up_and_suggested(mirrored, uri):
     with pytest.raises(AnalysisError, match=r"experiment or study 'dmeo', got none. Fix: Did you mean 'demo'\?"):
-        load.from_mlflow(uri, "dmeo")
+        load.open_study(uri, study="dmeo")
     with pytest.raises(AnalysisError, match=r"'nothing alike', got none. Fix: Give one of 'demo'"):
-        load.from_mlflow(uri, study="nothing alike")
+        load.open_study(uri, study="nothing alike")
     client = MlflowClient(tracking_uri=uri)
     experiment = client.create_experiment("theirs")
     client.create_run(experiment)
@@ -470,7 +469,7 @@ def test_names_are_looked_up_and_suggested(mirrored, uri):
         load.open_study(uri)
     client.delete_experiment(experiment)
     with pytest.raises(AnalysisError, match=r"'theirs' must not be deleted.*mlflow experiments restore"):
-        load.from_mlflow(uri, "theirs")
+        load.open_study(uri, study="theirs")
     assert load.open_study(uri).name == "demo"
 
 
@@ -481,17 +480,17 @@ def test_a_store_without_runs(uri):
 
 def test_places_that_do_not_answer(tmp_path):
     with pytest.raises(TrackingError, match=r"must name an existing database, got no file.*Fix"):
-        load.from_mlflow(f"sqlite:///{tmp_path}/absent.db")
+        load.open_study(f"sqlite:///{tmp_path}/absent.db")
     assert not (tmp_path / "absent.db").exists()
     (tmp_path / "text.db").write_text("no database, but long enough to be looked at as one. " * 20)
     with pytest.raises(TrackingError, match=r"must be an MLflow database, got file is not a database"):
-        load.from_mlflow(f"sqlite:///{tmp_path}/text.db")
+        load.open_study(f"sqlite:///{tmp_path}/text.db")
     with sqlite3.connect(tmp_path / "other.db") as other:
         other.execute("create table cats (name text)")
     with pytest.raises(TrackingError, match=r"must be an MLflow database, got one without experiments"):
-        load.from_mlflow(f"sqlite:///{tmp_path}/other.db")
+        load.open_study(f"sqlite:///{tmp_path}/other.db")
     with pytest.raises(TrackingError, match=r"127.0.0.1:9: a server must answer"):
-        load.from_mlflow("http://127.0.0.1:9", "demo")
+        load.open_study("http://127.0.0.1:9", study="demo")
     with pytest.raises(TrackingError, match=r"the scheme must be one of"):
         load.open_study("ftp://somewhere/else")
 
@@ -502,7 +501,7 @@ def test_a_parameter_that_is_no_number_is_named(mirrored, uri, tmp_path):
     with pytest.raises(
         ValueError, match=r"run 'trial 0 · 2 runners' \(.*\): parameter lr must be a number, got 'fast'"
     ):
-        load.from_mlflow(uri)
+        load.open_study(uri)
 
 
 def test_a_database_of_another_version_says_so(uri, tmp_path, mirrored):
@@ -511,7 +510,7 @@ def test_a_database_of_another_version_says_so(uri, tmp_path, mirrored):
     copy = tmp_path / "older.db"
     copy.write_bytes((tmp_path / "mlflow.db").read_bytes())  # MLflow looks at a database once per process
     with pytest.raises(TrackingError, match=r"another version. Fix: Back it up, then run `mlflow db upgrade"):
-        load.from_mlflow(f"sqlite:///{copy}")
+        load.open_study(f"sqlite:///{copy}")
 
 
 def test_cpus_that_the_space_does_not_explain_are_not_claimed(tmp_path, uri):
@@ -524,7 +523,7 @@ def test_cpus_that_the_space_does_not_explain_are_not_claimed(tmp_path, uri):
         records += [synthetic.started(trial, runners=runners), synthetic.built(trial), *length, end]
     holdup.write_records(folder, records)  # a second between two of them
     sync_mlflow(folder)
-    assert load.from_mlflow(uri).runs["num_cpus"].tolist() == [3, 3, 3, pd.NA]  # 7 CPUs are not 1 + 4
+    assert load.open_study(uri).runs["num_cpus"].tolist() == [3, 3, 3, pd.NA]  # 7 CPUs are not 1 + 4
 
 
 def test_cells_with_learners_of_their_own_are_other_workloads(tmp_path, uri):
@@ -532,7 +531,7 @@ def test_cells_with_learners_of_their_own_are_other_workloads(tmp_path, uri):
     varied = [replace(each := synthetic.started(at), setting=each.setting | {"num_learners": at}) for at in (0, 2)]
     holdup.write_records(folder, [synthetic.opened(), *varied])
     sync_mlflow(folder)
-    runs = load.from_mlflow(uri).runs
+    runs = load.open_study(uri).runs
     assert runs["num_learners"].tolist() == [0, 2]
     assert runs["num_cpus"].tolist() == [3, 5]
     assert [json.loads(text)["num_learners"] for text in runs["fingerprint"]] == [0, 2]
