@@ -1,4 +1,4 @@
-"""Ratios of times paired by block, and rates as totals over totals, with intervals. Imports NumPy, SciPy.
+"""Ratios of times paired by block, and rates as totals over totals, with intervals. Imports NumPy.
 
 Every ratio here is estimated on logarithms: a disturbance of a shared machine multiplies a time, and a ratio and its
 inverse then say the same.
@@ -6,13 +6,11 @@ inverse then say the same.
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
-from study.statistics import Estimate, FloatArray
+from study.statistics import Estimate, FloatArray, t_estimate, t_quantile, variance, without_interval
 
 Block = Hashable
 Logs = Mapping[Block, float]
@@ -83,31 +81,21 @@ def contrast(cells: Sequence[Logs], weights: Sequence[float], *, level: float = 
     samples = [np.array(list(cell.values())) for cell in cells]
     value = float(sum(weight * sample.mean() for sample, weight in zip(samples, weights, strict=True)))
     n = sum(sample.size for sample in samples)
-    if min(sample.size for sample in samples) < 2:
-        return no_interval(value, n=n, level=level, method=WELCH)
+    degrees = np.array([sample.size - 1 for sample in samples])
+    if degrees.min() < 1:
+        return without_interval(value, n=n, level=level, method=WELCH)
     parts = np.array(
-        [weight**2 * _variance(sample) / sample.size for sample, weight in zip(samples, weights, strict=True)]
+        [weight**2 * variance(sample) / sample.size for sample, weight in zip(samples, weights, strict=True)]
     )
-    squared = float(parts.sum())
-    spread = float(np.sum(parts**2 / np.array([sample.size - 1 for sample in samples])))
-    degrees = squared**2 / spread if spread > 0 else min(sample.size for sample in samples) - 1
-    half = float(stats.t.ppf((1 + level) / 2, degrees) * np.sqrt(squared))
-    return Estimate(value=value, low=value - half, high=value + half, n=n, level=level, method=WELCH)
-
-
-@cache
-def _quantile(level: float, degrees: int) -> float:
-    """Return the factor of Student's t for a two-sided interval."""
-    return float(stats.t.ppf((1 + level) / 2, degrees))
+    squared, spread = float(parts.sum()), float(np.sum(parts**2 / degrees))
+    pooled = max(squared**2 / spread, 1.0) if spread > 0 else float(degrees.min())
+    return t_estimate(value, squared, pooled, n=n, level=level, method=WELCH)
 
 
 def mean_of(values: FloatArray, *, level: float, method: str) -> Estimate:
     """Return the mean with Student's t interval; none from one value."""
-    value, n = float(values.mean()), values.size
-    if n < 2:
-        return no_interval(value, n=n, level=level, method=method)
-    half = _quantile(level, n - 1) * float(np.sqrt(_variance(values) / n))
-    return Estimate(value=value, low=value - half, high=value + half, n=n, level=level, method=method)
+    n = values.size
+    return t_estimate(float(values.mean()), variance(values) / n, n - 1, n=n, level=level, method=method)
 
 
 def ratio_of_totals(
@@ -139,10 +127,10 @@ def ratio_of_totals(
     y_sums, x_sums = np.array(sorted(totals.values())).T
     value, m, method = float(y_sums.sum() / x_sums.sum()), y_sums.size, "ratio of totals, t on the log"
     if m < 2 or value <= 0:
-        return no_interval(value, n=above.size, level=level, method=method)
+        return without_interval(value, n=above.size, level=level, method=method)
     residuals = y_sums - value * x_sums
     error = float(np.sqrt(m / (m - 1) * np.sum(residuals**2)) / x_sums.sum()) / value
-    half = _quantile(level, m - 1) * error
+    half = t_quantile((1 + level) / 2, m - 1) * error
     return Estimate(
         value=value,
         low=value * float(np.exp(-half)),
@@ -163,7 +151,7 @@ def transformed(estimate: Estimate, function: Callable[[float], float], *, metho
     method = method or estimate.method
     known = [end for end in ends if end is not None]
     if len(known) < 2:
-        return no_interval(value, n=estimate.n, level=estimate.level, method=method)
+        return without_interval(value, n=estimate.n, level=estimate.level, method=method)
     return Estimate(value=value, low=min(known), high=max(known), n=estimate.n, level=estimate.level, method=method)
 
 
@@ -206,12 +194,3 @@ def scaled(estimate: Estimate, factor: float) -> Estimate:
 def exact(value: float, *, n: int, level: float) -> Estimate:
     """Return a value that holds by definition, such as the reference's efficiency of 1."""
     return Estimate(value=value, low=value, high=value, n=n, level=level, method=BY_DEFINITION)
-
-
-def no_interval(value: float, *, n: int, level: float, method: str) -> Estimate:
-    """Return a value with nothing known about it, as from one run."""
-    return Estimate(value=value, low=float("-inf"), high=float("inf"), n=n, level=level, method=method)
-
-
-def _variance(sample: FloatArray) -> float:
-    return float(sample.var(ddof=1)) if np.ptp(sample) > 0 else 0.0

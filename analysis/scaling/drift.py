@@ -7,18 +7,15 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.scaling.blocks import no_interval
 from analysis.scaling.fingerprint import labels
 from analysis.scaling.results import Drift
 from analysis.scaling.selection import as_int, select, texts
-from study.statistics import Estimate, FloatArray
+from study.statistics import Estimate, FloatArray, t_estimate
 from study.text import count
 
 ANCHOR = "anchor"
 """Name of a throughput study's base cell, which begins and ends every block (`study.space.cells`)."""
 MOST_CELLS = 20
-FEWEST = 3
-"""Runs below which a line has nothing to be judged by."""
 
 
 def anchors(runs: pd.DataFrame, *, level: float = 0.95) -> tuple[Drift, ...]:
@@ -78,11 +75,7 @@ def slope(places: Sequence[float] | FloatArray, values: Sequence[float] | FloatA
         level: Nominal coverage, in (0, 1).
     """
     n, fit = len(places), stats.linregress(places, values)
-    value = float(fit.slope)
-    if n < FEWEST:
-        return no_interval(value, n=n, level=level, method="least squares")
-    half = float(stats.t.ppf((1 + level) / 2, n - 2) * fit.stderr)
-    return Estimate(value=value, low=value - half, high=value + half, n=n, level=level, method="least squares")
+    return t_estimate(float(fit.slope), float(fit.stderr) ** 2, n - 2, n=n, level=level, method="least squares")
 
 
 def _drift(label: str, cell: pd.DataFrame, level: float) -> Drift:

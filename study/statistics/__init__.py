@@ -7,17 +7,27 @@ docstring quotes; `tests/unit/test_statistics_coverage.py` measures it.
 
 from study.statistics.bounds import BOUND_WIDTH, lower_bound, paired_lower_bounds, pooled_sd
 from study.statistics.comparisons import better_with_permutation, holm
-from study.statistics.estimate import BOOTSTRAP, FEWEST_RUNS, NUM_RESAMPLES, TOO_FEW, Estimate, resamples
+from study.statistics.estimate import (
+    BOOTSTRAP,
+    FEWEST_RUNS,
+    NUM_RESAMPLES,
+    TOO_FEW,
+    Estimate,
+    Side,
+    resamples,
+    t_estimate,
+    t_quantile,
+    without_interval,
+)
 from study.statistics.means import (
     TRIMMED_SHARE,
-    Side,
     difference_of_means,
     iqm,
     iqm_interval,
     mean_interval,
     rate_interval,
 )
-from study.statistics.samples import BoolArray, FloatArray
+from study.statistics.samples import BoolArray, FloatArray, variance
 from study.statistics.times import ratio_of_restricted_means, restricted_mean
 
 __all__ = [
@@ -44,4 +54,8 @@ __all__ = [
     "ratio_of_restricted_means",
     "resamples",
     "restricted_mean",
+    "t_estimate",
+    "t_quantile",
+    "variance",
+    "without_interval",
 ]

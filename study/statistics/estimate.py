@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,8 @@ from scipy import stats
 
 from study.errors import AnalysisError
 from study.statistics.samples import FloatArray
+
+Side = Literal["both", "lower"]
 
 NUM_RESAMPLES = 2_000
 """Resamples of a bootstrap: the ends of a 95 % interval then move by about 2 % of its width between two seeds."""
@@ -70,6 +73,23 @@ class Estimate:
 def without_interval(value: float, *, n: int, level: float, method: str) -> Estimate:
     """Return `value` with nothing known about it, as from one run."""
     return Estimate(value=value, low=float("-inf"), high=float("inf"), n=n, level=level, method=method)
+
+
+@lru_cache
+def t_quantile(probability: float, degrees: float) -> float:
+    """Return the quantile of Student's t. SciPy takes a tenth of a millisecond for it, and the same ones come again."""
+    return float(stats.t.ppf(probability, degrees))
+
+
+def t_estimate(
+    value: float, squared_error: float, degrees: float, *, n: int, level: float, method: str, side: Side = "both"
+) -> Estimate:
+    """Return value +- t * sqrt(squared_error); `degrees` below 1 says that the error is unknown."""
+    if degrees < 1:
+        return without_interval(value, n=n, level=level, method=method)
+    half = t_quantile((1 + level) / 2 if side == "both" else level, degrees) * float(np.sqrt(squared_error))
+    high = value + half if side == "both" else float("inf")
+    return Estimate(value=value, low=value - half, high=high, n=n, level=level, method=method)
 
 
 def resamples() -> np.random.Generator:

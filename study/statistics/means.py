@@ -1,7 +1,5 @@
 """Means and their differences, plain and interquartile, and shares of runs. Imports NumPy, SciPy, `study.errors`."""
 
-from typing import Literal
-
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
@@ -11,12 +9,11 @@ from study.statistics.estimate import (
     FEWEST_RUNS,
     NUM_RESAMPLES,
     Estimate,
+    Side,
     bootstrap,
-    without_interval,
+    t_estimate,
 )
 from study.statistics.samples import FloatArray, as_sample, variance
-
-Side = Literal["both", "lower"]
 
 TRIMMED_SHARE = 0.25
 """Share of the runs cut from each end: the interquartile mean (rliable)."""
@@ -47,13 +44,12 @@ def mean_interval(values: npt.ArrayLike, *, level: float = 0.95) -> Estimate:
         AnalysisError: `values` is empty or not finite.
     """
     sample = as_sample("values", values)
-    return _t_estimate(
+    return t_estimate(
         float(sample.mean()),
         _squared_error(sample),
         sample.size - 1,
         n=sample.size,
         level=level,
-        side="both",
         method="Student t",
     )
 
@@ -101,7 +97,7 @@ def difference_of_means(
     if min(one.size, two.size) > 1:
         share = error_one / squared if squared > 0 else 0.5
         degrees = 1 / (share**2 / (one.size - 1) + (1 - share) ** 2 / (two.size - 1))
-    return _t_estimate(
+    return t_estimate(
         float(one.mean() - two.mean()),
         squared,
         degrees,
@@ -212,21 +208,7 @@ def _trimmed_t(sample: FloatArray, level: float) -> Estimate:
     kept, ordered = n - 2 * cut, np.sort(sample)
     winsorised = np.clip(sample, ordered[cut], ordered[n - cut - 1])
     squared = variance(winsorised) * (n - 1) / (kept * (kept - 1)) if kept > 1 else 0.0
-    return _t_estimate(
-        iqm(sample), squared, kept - 1, n=n, level=level, side="both", method="Student t" if not cut else "trimmed t"
-    )
-
-
-def _t_estimate(
-    value: float, squared_error: float, degrees: float, *, n: int, level: float, side: Side, method: str
-) -> Estimate:
-    """Return value +- t * sqrt(squared_error); `degrees` below 1 says that the error is unknown."""
-    if degrees < 1:
-        return without_interval(value, n=n, level=level, method=method)
-    quantile = (1 + level) / 2 if side == "both" else level
-    half = float(stats.t.ppf(quantile, degrees) * np.sqrt(squared_error))
-    high = value + half if side == "both" else float("inf")
-    return Estimate(value=value, low=value - half, high=high, n=n, level=level, method=method)
+    return t_estimate(iqm(sample), squared, kept - 1, n=n, level=level, method="Student t" if not cut else "trimmed t")
 
 
 def _squared_error(sample: FloatArray) -> float:
