@@ -77,8 +77,8 @@ def _clocks(runs: pd.DataFrame) -> Iterator[str]:
     measured = int(counts.get("measured", 0))
     yield f"{measured:,} of {count(len(runs), 'run')} with a measured clock: only these are in tables of times."
     for name, meaning in CLOCKS.items():
-        if runs := int(counts.get(name, 0)):
-            yield f"{count(runs, 'run')} {name}: {meaning}. Their times and rates say nothing about scaling."
+        if many := int(counts.get(name, 0)):
+            yield f"{count(many, 'run')} {name}: {meaning}. Their times and rates say nothing about scaling."
 
 
 def _seeds(data: StudyData) -> Iterator[str]:
