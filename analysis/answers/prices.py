@@ -1,9 +1,10 @@
 """The price list: what a million steps cost with each number of runners, measured or predicted. Selects; no engine."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from analysis.estimates import Row
+from analysis.scaling.blocks import scaled
 from analysis.tables.grid import TableColumn
 from analysis.tables.table import Table, estimate_columns, make_frame
 from study.statistics import Estimate
@@ -74,7 +75,7 @@ def price_list(workload: Workload, price_per_cpu_hour: float | None = None) -> T
 
     Args:
         workload: Whose prices.
-        price_per_cpu_hour: In any currency; None: without costs.
+        price_per_cpu_hour: In any currency; None, or 0: without costs.
     """
     found = {quantity: workload.at(quantity) for quantity in PRICES}
     rates = found["env_steps_per_s"]
@@ -98,8 +99,8 @@ def price_list(workload: Workload, price_per_cpu_hour: float | None = None) -> T
     for quantity, label in PRICES.items():
         values = [found[quantity][n].estimate if n in found[quantity] else None for n in scales]
         add(quantity, label, MEANINGS[quantity], values)
-        if quantity == "cpu_hours_per_million_steps" and price_per_cpu_hour is not None:
-            costs = [None if each is None else _times(each, price_per_cpu_hour) for each in values]
+        if quantity == "cpu_hours_per_million_steps" and price_per_cpu_hour:
+            costs = [None if each is None else scaled(each, price_per_cpu_hour) for each in values]
             add("cost", "cost per million", f"CPU-hours at {price_per_cpu_hour:g} each.", costs)
     columns.append(TableColumn(name="basis", unit="", label="known by", meaning="How the row is known."))
     frame["basis"] = [BASES.get(rates[n].basis, rates[n].basis) for n in scales]
@@ -120,7 +121,7 @@ def target_prices(rows: Iterable[Row], price_per_cpu_hour: float | None = None) 
 
     Args:
         rows: Estimates of a study.
-        price_per_cpu_hour: In any currency; None: without costs.
+        price_per_cpu_hour: In any currency; None, or 0: without costs.
     """
     found: dict[tuple[object, ...], dict[str, Row]] = {}
     for row in rows:
@@ -132,7 +133,7 @@ def target_prices(rows: Iterable[Row], price_per_cpu_hour: float | None = None) 
     known = sorted(known, key=lambda pair: pair[1]["time_to_target_s"].estimate.value)[:MOST_ROWS]
     if not known:
         return None
-    hours = [_times(some["time_to_target_s"].estimate, 1 / 3600) for _, some in known]
+    hours = [scaled(some["time_to_target_s"].estimate, 1 / 3600) for _, some in known]
     costs = [some["cpu_hours_to_target"].estimate if len(some) > 1 else None for _, some in known]
     columns = [
         TableColumn(name="num_env_runners", unit="1", label="runners", meaning="Environment runners."),
@@ -145,10 +146,10 @@ def target_prices(rows: Iterable[Row], price_per_cpu_hour: float | None = None) 
         name: [key[place] for key, _ in known] for place, name in enumerate(each.name for each in columns[:3])
     }
     frame |= estimate_columns("hours", hours) | estimate_columns("cpu_hours", costs)
-    if price_per_cpu_hour is not None:
+    if price_per_cpu_hour:
         meaning = f"CPU-hours at {price_per_cpu_hour:g} each."
         columns.append(TableColumn(name="cost", unit="1", meaning=meaning, estimate=True))
-        frame |= estimate_columns("cost", [each and _times(each, price_per_cpu_hour) for each in costs])
+        frame |= estimate_columns("cost", [each and scaled(each, price_per_cpu_hour) for each in costs])
     return Table(
         key="prices",
         title="What reaching the target costs, the soonest first",
@@ -166,8 +167,3 @@ MEANINGS: Mapping[str, str] = {
     "cpu_hours_per_million_steps": "Those hours times the CPUs reserved.",
     "cpu_hours_per_hour_saved": "CPU-hours more over hours less, against the next smaller measured scale.",
 }
-
-
-def _times(estimate: Estimate, factor: float) -> Estimate:
-    ends = {end: getattr(estimate, end) * factor for end in ("value", "low", "high")}
-    return replace(estimate, **ends) if factor else estimate
