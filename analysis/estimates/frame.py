@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from analysis.estimates.quantities import QUANTITIES
+from analysis.scaling.results import GoodputRow, PhaseRow, ScalingRow
 from study.errors import AnalysisError
 from study.statistics import Estimate
 
@@ -55,6 +56,17 @@ class Cell:
     num_env_runners: int | None = None
     num_cpus: int | None = None
     train_batch_size: int | None = None
+
+    @classmethod
+    def of(cls, row: GoodputRow | PhaseRow | ScalingRow, workload: str, arm: str = "") -> "Cell":
+        """Return the cell that a result is about."""
+        return cls(
+            workload=workload,
+            arm=arm,
+            num_env_runners=row.num_env_runners,
+            num_cpus=row.num_cpus,
+            train_batch_size=row.train_batch_size,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

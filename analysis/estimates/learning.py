@@ -41,13 +41,7 @@ def target_rows(results: Results) -> Iterator[Row]:
             here = runs.loc[list(row.trials)]
             arms = {names.get(trial, "") for trial in row.trials}
             arm = arms.pop() if len(arms) == 1 else ""
-            cell = Cell(
-                workload=environment_of(here) if arm else group.label,
-                arm=arm,
-                num_env_runners=row.num_env_runners,
-                num_cpus=row.num_cpus,
-                train_batch_size=row.train_batch_size,
-            )
+            cell = Cell.of(row, environment_of(here) if arm else group.label, arm)
             estimates = {
                 "steps_to_target": row.steps_to_target,
                 "statistical_efficiency": row.statistical_efficiency,

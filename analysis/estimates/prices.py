@@ -53,12 +53,7 @@ def _saved(found: Scaling | str, names: Names) -> Iterator[Row]:
             if row.gain is None or before.num_cpus is None or row.num_cpus is None:
                 continue
             if (saved := cpu_hours_per_hour_saved(row.gain, before.num_cpus, row.num_cpus)) is not None:
-                cell = Cell(
-                    workload=names[group.fingerprint],
-                    num_env_runners=row.num_env_runners,
-                    num_cpus=row.num_cpus,
-                    train_batch_size=row.train_batch_size,
-                )
+                cell = Cell.of(row, names[group.fingerprint])
                 engine = engine_in(group.fingerprint)
                 yield Row(cell=cell, quantity="cpu_hours_per_hour_saved", estimate=saved, engine=engine)
 

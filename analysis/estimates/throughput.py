@@ -89,12 +89,7 @@ def _number(value: Any) -> float:
 def _strong(found: Scaling | str, names: Names) -> Iterator[Row]:
     for group in found.groups if isinstance(found, Scaling) else ():
         for row in group.rows:
-            cell = Cell(
-                workload=names[group.fingerprint],
-                num_env_runners=row.num_env_runners,
-                num_cpus=row.num_cpus,
-                train_batch_size=row.train_batch_size,
-            )
+            cell = Cell.of(row, names[group.fingerprint])
             estimates = {
                 "speed_up": row.speed_up,
                 "efficiency_per_runner": row.efficiency_n,
@@ -110,12 +105,7 @@ def _strong(found: Scaling | str, names: Names) -> Iterator[Row]:
 def _weak(found: Scaling | str) -> Iterator[Row]:
     for group in found.groups if isinstance(found, Scaling) else ():
         for row in group.rows:
-            cell = Cell(
-                workload=group.label,
-                num_env_runners=row.num_env_runners,
-                num_cpus=row.num_cpus,
-                train_batch_size=row.train_batch_size,
-            )
+            cell = Cell.of(row, group.label)
             estimates = {
                 "weak_speed_up": row.speed_up,
                 "weak_efficiency": row.efficiency_n,
@@ -127,12 +117,7 @@ def _weak(found: Scaling | str) -> Iterator[Row]:
 
 def _phases(found: Phases | str, names: Names) -> Iterator[Row]:
     for row in found.rows if isinstance(found, Phases) else ():
-        cell = Cell(
-            workload=names[row.fingerprint],
-            num_env_runners=row.num_env_runners,
-            num_cpus=row.num_cpus,
-            train_batch_size=row.train_batch_size,
-        )
+        cell = Cell.of(row, names[row.fingerprint])
         estimates: dict[str, Estimate | None] = {
             **{f"seconds_{name}": value for name, value in row.seconds.items() if name != "iteration"},
             **{quantity: row.shares[name] for quantity, name in _SHARES.items()},

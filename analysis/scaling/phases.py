@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -167,11 +168,4 @@ def _at_most_one(estimate: Estimate) -> Estimate:
     """Cut the interval of a share at 1, which it cannot pass; the value stays as measured."""
     if not estimate.has_interval or estimate.high <= 1:
         return estimate
-    return Estimate(
-        value=estimate.value,
-        low=estimate.low,
-        high=max(1.0, estimate.value),
-        n=estimate.n,
-        level=estimate.level,
-        method=estimate.method,
-    )
+    return replace(estimate, high=max(1.0, estimate.value))
