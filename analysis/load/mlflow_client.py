@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
 from mlflow import MlflowClient
+from mlflow.entities import Experiment as StoredExperiment
 from mlflow.entities import Run, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.store.entities import PagedList
@@ -92,7 +93,7 @@ class Store:
 
     def experiments(self) -> list[Experiment]:
         """Return all experiments, deleted ones too."""
-        pages = self._pages(
+        pages: Iterator[StoredExperiment] = self._pages(
             lambda token: self._client.search_experiments(ViewType.ALL, max_results=_PAGE, page_token=token)
         )
         return [

@@ -1,7 +1,7 @@
 """Where an iteration's time goes, and the POP tree of its parallel efficiency. Imports NumPy, pandas and pure parts."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.scaling.blocks import Block, ratio_of_totals, transformed
 from analysis.scaling.fingerprint import labels
-from analysis.scaling.results import PhaseRow, Phases, Straggler
+from analysis.scaling.results import PhaseRow, Phases
 from analysis.scaling.selection import as_int, check_columns, select
 from study.statistics import Estimate, FloatArray
 
@@ -77,25 +77,15 @@ def phases(runs: pd.DataFrame, *, level: float = 0.95) -> Phases:
     return Phases(rows=tuple(rows), excluded=excluded, n=len(kept), n_failed=selection.n_failed)
 
 
-def stragglers(table: Phases) -> tuple[Straggler, ...]:
-    """Return the cells whose slowest runner surely takes more than `STRAGGLING` times the mean one's time.
+def stragglers(table: Phases) -> Iterator[tuple[PhaseRow, Estimate]]:
+    """Yield the cells whose slowest runner surely takes more than `STRAGGLING` times the mean one's time, and how many.
 
     Surely: the lower end of the interval is above the limit; without an interval the value is.
     """
-    found = []
     for row in table.rows:
         ratio = transformed(row.load_balance, lambda value: 1 / value)
         if (ratio.low if ratio.has_interval else ratio.value) > STRAGGLING:
-            found.append(
-                Straggler(
-                    num_env_runners=row.num_env_runners,
-                    train_batch_size=row.train_batch_size,
-                    label=row.label,
-                    n=row.n,
-                    ratio=ratio,
-                )
-            )
-    return tuple(found)
+            yield row, ratio
 
 
 def _largest_cells(runs: pd.DataFrame) -> pd.DataFrame:

@@ -290,15 +290,3 @@ class Drift:
     drifting: bool
     """Whether the interval of the slope leaves out 0."""
     sentence: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Straggler:
-    """A cell whose slowest runner takes much longer than the mean one."""
-
-    num_env_runners: int
-    train_batch_size: int | None
-    label: str
-    n: int
-    ratio: Estimate
-    """Slowest runner's time over the mean runner's."""

@@ -90,10 +90,10 @@ def _of_phases(layout: Layout, found: Phases | str) -> Table:
 
 def _stragglers(found: Phases, several: bool) -> Iterator[str]:
     """Yield a sentence for every cell where the lower bound says that the others wait for one runner."""
-    for each in stragglers(found):
-        where = f" ({each.label})" if several else ""
+    for row, ratio in stragglers(found):
+        where = f" ({row.label})" if several else ""
         yield (
-            f"Straggler at {each.num_env_runners} runners{where}: the slowest one takes {in_words(each.ratio)} times "
+            f"Straggler at {row.num_env_runners} runners{where}: the slowest one takes {in_words(ratio)} times "
             "as long as the mean one."
         )
 
