@@ -76,18 +76,6 @@ def figures(during: float | None, there: tuple[float, float]) -> dict[str, objec
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seconds", [0, 20, 60, 300])
-def test_mlflow_is_away(driver: Driver, server: Server, tell: Tell, seconds: float) -> None:
-    driver.uri = server.uri
-    tell(
-        chaos="MLflow away",
-        seconds=seconds,
-        **figures(*away(driver, server.database, server.uri, seconds, server.stop, server.start)),
-    )
-
-
-@pytest.mark.heavy
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seconds", [0, 20, 60])
 def test_postgresql_is_away(driver: Driver, tell: Tell, seconds: float) -> None:
     """MLflow's tables and Optuna's are both in it; it ends as in a crash and starts again."""

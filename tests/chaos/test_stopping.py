@@ -98,10 +98,9 @@ def test_sigterm_is_answered_at_every_moment_of_a_session(tmp_path, capsys):
         assert answer < min(LIMIT_S * busy, LARGEST_S), f"{lines[-1]}\n{said}"
         if code == 75 and reached != "no record":
             assert isinstance(records(folder.path)[-1], StudyClosed), said
-        if folder.exists():
-            identity = folder.identity()
-            _, ledger, _ = take_up(identity.parse(), folder, identity)
-            assert not [row for row in ledger.rows.values() if row.status == "running"] or code != 75
+        if folder.records.exists():
+            rows = take_up(folder.identity().parse(), folder)[1].rows
+            assert code != 75 or not [row for row in rows.values() if row.status == "running"]
         if not over:
             answers.append(answer)
         if index % 7 == 6:

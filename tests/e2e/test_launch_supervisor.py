@@ -100,23 +100,6 @@ def test_a_study_on_one_host_runs_on_all_its_cpus_from_start_to_end(place):
 
 
 @pytest.mark.heavy
-def test_a_killed_driver_is_started_again(place):
-    process = launch(place)
-    read_until(process, "trial 0")
-    drivers = [
-        each.pid
-        for each in psutil.process_iter(["cmdline"])
-        if "--resume-or-start" in (each.info["cmdline"] or []) and str(place) in " ".join(each.info["cmdline"])
-    ]
-    assert drivers
-    os.kill(drivers[0], signal.SIGKILL)
-    said = process.stdout.read()
-    assert process.wait() == 0, said
-    assert "killed by signal 9" in said
-    assert_whole(place / "studies" / "s", f"sqlite:///{place}/mlflow.db", 4)
-
-
-@pytest.mark.heavy
 def test_a_killed_raylet_is_started_again(place):
     process = launch(place)
     read_until(process, "trial 0")

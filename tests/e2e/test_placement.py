@@ -3,28 +3,17 @@
 import contextlib
 import itertools
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
-import psutil
 import pytest
 
 from study.records.folder import StudyFolder
 from study.records.records import TrialBuilt, TrialEnded, TrialStarted, read_lines
-from tests.e2e.commands import SPACE, command, records, run, start
-from tests.e2e.test_live_cluster import Cluster, wait_for
+from tests.e2e.commands import SPACE, command, records, run
+from tests.e2e.test_live_cluster import Cluster
 
 THREE = SPACE.replace("num_env_runners: [1, 2]", "num_env_runners: 3")
-WAITS = """
-environment: {id: CartPole-v1, floor: 0, reference: 500, target: 450, step_wait_ms: 2}
-parameters: {num_env_runners: 2, num_envs_per_env_runner: 2, train_batch_size: 400, minibatch_size: 100}
-budget: {env_steps: 8000}
-search: {sampler: random, num_trials: 1}
-evaluation: {episodes: 2, num_evaluations: 1}
-"""
-"""A trial of three CPUs and eight seconds of waiting."""
 SMALL = """
 environment: {id: CartPole-v1, floor: 0, reference: 500, target: 450, step_wait_ms: 1}
 parameters: {num_env_runners: 1, num_envs_per_env_runner: 2, train_batch_size: 400, minibatch_size: 100}
@@ -33,36 +22,6 @@ search: {sampler: random, num_trials: 4}
 evaluation: {episodes: 2, num_evaluations: 1}
 """
 """Trials of two CPUs."""
-
-
-class NamedCluster(Cluster):
-    """A cluster whose nodes have host names of their own, where this user may give them."""
-
-    def _ray_start(self, *words: object) -> None:
-        address = str(words[words.index("--node-ip-address") + 1])
-        name = f"node-{address.rpartition('.')[2]}"
-        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name]
-        program = [*self.settings, str(Path(sys.executable).parent / "ray"), "start", "--disable-usage-stats"]
-        done = run([*named, *program, *map(str, words)], self.folder, timeout=60)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def kill_node(self, address: str) -> None:
-        """End all processes of a node at once, as a power cut would."""
-        (raylet,) = [
-            process
-            for process in self.processes()
-            if process.name() == "raylet" and any(word.endswith(f"={address}") for word in process.cmdline())
-        ]
-        for process in (raylet, *raylet.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-
-
-def may_name_hosts() -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    tried = subprocess.run(["unshare", "--uts", "sh", "-c", "hostname elsewhere"], capture_output=True)
-    return tried.returncode == 0
 
 
 @contextlib.contextmanager
@@ -115,37 +74,6 @@ def test_a_trial_is_packed_or_spread_as_the_space_says(tmp_path, wide, placement
     counts = {node: sum(each["node"] == node for each in built.placement) for node in addresses}
     assert built.processes_per_node == {node: count for node, count in counts.items() if count}
     assert {each["host"] for each in built.placement} == {os.uname().nodename}
-
-
-@pytest.mark.heavy
-@pytest.mark.skipif(not may_name_hosts(), reason="this user may not give host names (unshare --uts)")
-def test_a_lost_node_is_named_and_the_trial_runs_again_elsewhere(tmp_path):
-    (tmp_path / "space.yaml").write_text(WAITS)
-    folder = study_of(tmp_path, "space")
-    with cluster_of(1, 1, 1, 1, kind=NamedCluster) as cluster, (tmp_path / "log").open("w") as log:
-        words = command("--space", "space.yaml", "--address", cluster.address)
-        process = start([*cluster.settings, *words], tmp_path, log)
-
-        def trains():
-            return (folder / "records.jsonl").exists() and "iteration" in [each.kind for each in records(folder)]
-
-        wait_for(trains, process)
-        head = cluster.address.rpartition(":")[0]
-        (built,) = of_kind(tmp_path, "space", TrialBuilt)
-        victim = next(each for each in built.placement if each["process"] == "runner" and each["node"] != head)
-        cluster.kill_node(victim["node"])
-        assert process.wait(timeout=180) == 0, (tmp_path / "log").read_text()
-    lost, finished = of_kind(tmp_path, "space", TrialEnded)
-    assert (lost.attempt, lost.status, finished.attempt, finished.status) == (1, "interrupted", 2, "finished")
-    where = f"runner {victim['number']} on {victim['node']} ({victim['host']})"
-    assert f"got {where}: its node has died" in lost.reason
-    assert (lost.timing, lost.timing_reason) == ("tainted", "a node of the trial died")
-    again = of_kind(tmp_path, "space", TrialBuilt)[-1]
-    assert victim["node"] not in {each["node"] for each in again.placement}
-    # Every host was looked at, by the trial's own processes there.
-    assert {load["host"] for load in finished.node_loads} == {each["host"] for each in again.placement}
-    assert len(finished.node_loads) == 3
-    assert all(load["seconds"] > 4 for load in finished.node_loads)
 
 
 @contextlib.contextmanager

@@ -89,12 +89,3 @@ def test_a_study_runs_as_a_ray_job(ray, place):
     assert opened.cluster["num_cpus"] == 4, "it runs on the Ray that runs the job, not on one of its own"
     assert opened.cluster["nodes"][0]["address"] != "local"
     assert not [process for process in ray.processes() if ray.token in " ".join(process.info["cmdline"])]
-
-
-@pytest.mark.heavy
-def test_a_mistake_fails_the_job_and_says_so(ray, place):
-    done, _ = submit(ray, place, "--set", "budget.env_stepz=1")
-    assert done.returncode == 1
-    assert "budget.env_stepz" in done.stdout
-    assert "Fix:" in done.stdout or "Did you mean" in done.stdout
-    assert not (place / "studies").exists()

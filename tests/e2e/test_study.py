@@ -91,22 +91,6 @@ def test_environments_that_wait_scale_on_few_cores(place):
     assert 2.5 < sampling[1] / sampling[4] <= 4.5
 
 
-def test_a_study_of_emulated_runners(place):
-    scales = "parameters.num_env_runners=[1, 46]"
-    settings = ["--set", scales, "--set", "execution=emulated", "--set", "parameters.train_batch_size=400"]
-    done = run(command("--space", "space.yaml", *settings), place)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "emulated" in done.stdout
-    assert_whole(place / "studies" / "space", uri(place), 4)
-    rows = table(place)
-    assert sorted(int(row["num_env_runners"]) for row in rows) == [1, 1, 46, 46]
-    assert {(row["timing"], row["execution"], row["num_cpus"]) for row in rows} == {("emulated", "emulated", "1")}
-    built = [record for record in records(place / "studies" / "space") if record.kind == "trial_built"]
-    assert [record.effective["num_env_runners"] for record in built].count(46) == 2
-    iterations = [record for record in records(place / "studies" / "space") if record.kind == "iteration"]
-    assert {record.metrics["train_batch_size_actual"] for record in iterations} == {400}
-
-
 @pytest.mark.quick
 def test_a_study_is_killed_resumed_extended_and_cannot_be_mistaken_for_another(place):
     words = command("--space", "space.yaml", "--trials", "2", "--resume-or-start")
@@ -199,48 +183,6 @@ def test_signals_end_the_study_cleanly_and_a_resume_finishes_it(place, numbers):
     assert_whole(place / "studies" / "space", uri(place), 2)
     assert "tensorboard --logdir studies/space/tensorboard" in done.stdout
     assert_files_follow(StudyFolder(place / "studies" / "space"))
-
-
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kills", [2, pytest.param(5, marks=pytest.mark.heavy)])
-def test_a_driver_killed_at_random_moments_loses_nothing_and_leaves_no_ray(place, kills):
-    rng = random.Random(KILL_SEED)
-    (place / "space.yaml").write_text(LONGER)
-    words = command("--space", "space.yaml", "--resume-or-start")
-    for _ in range(kills):
-        killed_after(rng.uniform(0, 25), words, place)
-    done = run(words, place)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert_whole(place / "studies" / "space", uri(place), 4)
-
-
-def test_a_time_budget_ends_the_study_and_starts_nothing_in_vain(place):
-    done = run(command("--space", "space.yaml", "--time-budget", "1s"), place)
-    assert done.returncode == 75, done.stdout + done.stderr
-    assert "time budget" in done.stdout
-    assert "trial_started" not in kinds(place)
-
-
-@pytest.mark.heavy
-def test_damaged_records_are_mended_or_named_and_never_overwritten(place):
-    words = command("--space", "space.yaml", "--set", "search.num_trials=2")
-    assert run(words, place).returncode == 0
-    file = place / "studies" / "space" / "records.jsonl"
-    whole = file.read_bytes()
-    for damaged in (b"garbage\n" + whole, b"", whole[: len(whole) // 2].rpartition(b"\n")[0] + b"\n"):
-        file.write_bytes(damaged)
-        done = run([*words, "--resume"], place)
-        assert done.returncode == 2, done.stdout + done.stderr
-        assert "records" in done.stderr
-        assert "Fix:" in done.stderr
-        assert "Traceback" not in done.stderr
-        assert file.read_bytes() == damaged
-    torn = whole[:-20]  # in the middle of the last line, as a kill leaves it
-    assert b"study_closed" in torn.splitlines()[-1]
-    file.write_bytes(torn)
-    done = run([*words, "--resume"], place)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert_whole(place / "studies" / "space", uri(place), 2)
 
 
 @pytest.mark.heavy  # waits a minute for MLflow, whose cursor cannot be written either
