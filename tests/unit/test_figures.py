@@ -1,7 +1,6 @@
 """Figures of time by value: what is drawn are the estimates, the title is the finding, pictures are reproducible."""
 
 import re
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -332,13 +331,3 @@ def test_text_and_lines_stand_out_from_white_paper():
     assert contrast(look.INK) > 7
     assert contrast(look.GREY) > 4.5  # WCAG 2 for text
     assert min(contrast(colour) for colour in look.COLOURS[:4]) > 3  # WCAG 2 for graphics
-
-
-def test_reading_figures_costs_no_seaborn():
-    import subprocess
-    import sys
-
-    code = "import sys, analysis.figures; print({'seaborn', 'matplotlib.pyplot'} & {*sys.modules})"
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

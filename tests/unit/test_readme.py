@@ -1,7 +1,6 @@
 """The README and those of the folders tell the truth: reference, commands, names, links."""
 
 import re
-import shlex
 from importlib import metadata
 from pathlib import Path
 
@@ -11,9 +10,7 @@ from typer.testing import CliRunner
 from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.errors import ExitCode
-from study.evaluating.policies import random_policy
 from study.mirrors.mlflow_content import trial_params
-from study.options import checked_stage, load, one_space, seconds
 from study.planning.shape import ClusterShape, NodeShape
 from study.records.records import TrialStarted
 from study.space.domains import smallest
@@ -32,19 +29,6 @@ FOLDERS = (
 )
 PAGES = {"README.md": README} | {f"{folder}/README.md": (ROOT / folder / "README.md").read_text() for folder in FOLDERS}
 SPACES = {file.name: file.read_text() for file in SHIPPED.glob("*.yaml")}
-PROGRAM = r"python (?:run_study\.py|-m study)"
-EXAMPLES = sorted(
-    {line for text in PAGES.values() for line in re.findall(rf"^{PROGRAM} .*$", text, re.MULTILINE)}
-    | {
-        line.strip()
-        for text in SPACES.values()
-        for line in re.findall(rf"{PROGRAM} [^`\n]*", re.sub(r"\\\n# *", "", text))
-        if "…" not in line
-    }
-)
-"""Commands as a person would type them: those of the pages, and those of the first lines of the spaces."""
-MENTIONS = sorted({line for text in PAGES.values() for line in re.findall(rf"`({PROGRAM} [^\n`]*)`", text)})
-"""Commands in a sentence, which may leave out what the reader has to put in."""
 LARGE = ClusterShape(nodes=(NodeShape(address="n", num_cpus=200, physical_cpus=200, memory_mb=256_000, num_gpus=8),))
 
 
@@ -74,40 +58,6 @@ def test_a_study_has_as_many_trials_as_the_table_says(file):
 def test_every_shipped_space_is_named():
     for file in SHIPPED.glob("*.yaml"):
         assert f"`{file.name}`" in PAGES["search_spaces/README.md"]
-
-
-def command_of(line):
-    """Return the command that a line means, and its words."""
-    words = shlex.split(re.split(r" #| > |-->", line)[0])[1:]
-    words = words[: words.index("--")] if "--" in words else words  # the rest is a scheduler's
-    words = ["run", *words[1:]] if words[0] == "run_study.py" else words[2:]
-    command = cli.load(words[0])
-    if getattr(command, "commands", None) and words[1:]:
-        return command.commands[words[1]], words[2:]
-    return command, words[1:]
-
-
-@pytest.mark.parametrize("line", EXAMPLES)
-def test_every_command_of_a_page_is_understood_and_can_be_planned(line):
-    command, words = command_of(line)
-    given = command.make_context(command.name, words).params
-    if given.get("time_budget"):
-        assert seconds(given["time_budget"], "--time-budget") > 0
-    if given.get("random"):
-        assert random_policy(given["path"]).random
-    elif (given.get("space") or given.get("space_argument")) is not None:
-        space = one_space(given.get("space_argument"), given.get("space"))
-        spec = load(space, given.get("set_"), given.get("replicate"), given.get("trials"))
-        assert make_plan(spec, LARGE).num_trials > 0
-        assert given.get("until") is None or checked_stage(given["until"], spec)
-
-
-@pytest.mark.parametrize("line", MENTIONS)
-def test_every_command_of_a_sentence_exists(line):
-    command, words = command_of(line)
-    assert not getattr(command, "commands", None), line
-    known = {option for parameter in command.params for option in parameter.opts}
-    assert {word for word in words if word.startswith("--")} <= known
 
 
 def test_every_space_names_the_command_that_runs_it():

@@ -18,7 +18,10 @@ from analysis import load
 from analysis.scaling.speed_up import strong_scaling
 from analysis.tables.catalogue import all_tables
 from study.cli import commands as cli
+from study.designs.registry import make_plan
+from study.options import checked_stage, seconds
 from study.options import load as load_options
+from study.planning.shape import ClusterShape, NodeShape
 from study.space.cells import cells_of
 from study.space.parameters import SCALE
 from study.space.space_file import SHIPPED
@@ -30,6 +33,7 @@ START = re.compile(r"python3? (?:-m study|run_study\.py)(?=[ `'\"]|$)")
 PAGES = sorted(
     path for path in ROOT.rglob("*.md") if not {".venv", ".git", "node_modules", "testbed"} & set(path.parts)
 )
+LARGE = ClusterShape(nodes=(NodeShape(address="n", num_cpus=200, physical_cpus=200, memory_mb=256_000, num_gpus=8),))
 PLACEHOLDER = "STUDY"
 """Stands for what the program fills in."""
 
@@ -73,10 +77,16 @@ def check(line):
         name, command, words = command.resolve_command(context, words)
         context = command.make_context(name, list(words), parent=context)
     given = context.params
+    if given.get("time_budget"):
+        assert seconds(given["time_budget"], "--time-budget") > 0
     space = given.get("space") or given.get("space_argument")
-    if context.info_name == "run" and space and ((SHIPPED / space).exists() or Path(space).exists()):
-        return load_options(space, given["set_"], given["replicate"], given["trials"])
-    return None
+    if space in (None, "SPACE") or PLACEHOLDER in space or given.get("config"):
+        return None
+    changes = [given.get(name) for name in ("set_", "replicate", "trials")]
+    spec = load_options(space, *changes)
+    if given.get("until"):
+        checked_stage(given["until"], spec)
+    return spec
 
 
 def is_name(line):
@@ -113,8 +123,9 @@ def of_the_program():
 
 
 @pytest.mark.parametrize("line", of_pages())
-def test_a_command_of_a_page_a_space_or_a_notebook_is_taken(line):
-    check(line)
+def test_a_command_of_a_page_a_space_or_a_notebook_is_taken_and_can_be_planned(line):
+    space = check(line)
+    assert space is None or make_plan(space, LARGE).num_trials > 0
 
 
 def test_the_commands_in_the_texts_of_the_program_are_taken():
