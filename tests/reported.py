@@ -1,6 +1,7 @@
-"""What a trial reports, from plain fields with their `kind`: for tests of what the driver makes of it."""
+"""What a trial reports: for tests of what the driver makes of it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from study.driver.conductor import Conductor
@@ -8,23 +9,51 @@ from study.hosts.load import NodeLoad
 from study.records.records import Evaluation, Iteration
 from study.trial.messages import BuiltTrial, TrialResult
 
+Reported = BuiltTrial | Iteration | Evaluation
 Content = Mapping[str, Any]
+"""Plain fields with their `kind`."""
 
 
-def value_of(content: Content, *, trial: int, attempt: int) -> BuiltTrial | Iteration | Evaluation:
-    """Return the value that a trial would report."""
-    fields = {name: value for name, value in content.items() if name != "kind"}
-    if content["kind"] == "trial_built":
-        return BuiltTrial(**{"placement": [], **fields})
-    kind = {"iteration": Iteration, "evaluation": Evaluation}[content["kind"]]
-    return kind(**{**fields, "trial": trial, "attempt": attempt})
+def built(*placement: dict[str, Any], startup_time_s: float | None = 1.0) -> BuiltTrial:
+    """Return what a trial says as it comes up, of two processes where no placement is given."""
+    processes = {"n0": len(placement) or 2}
+    return BuiltTrial(
+        startup_time_s=startup_time_s, effective={}, processes_per_node=processes, placement=list(placement)
+    )
 
 
-def report(conductor: Conductor, trial: int, contents: Sequence[Content], *, progress: float) -> None:
+def iteration(number: int, *, steps: int = 100, seconds: float = 2.0, **metrics: float | None) -> Iteration:
+    """Return an iteration; those before it had as many steps and took as long."""
+    return Iteration(
+        trial=0,
+        attempt=0,
+        iteration=number,
+        env_steps=steps * number,
+        wall_time_s=seconds * number,
+        metrics={"train_batch_size_actual": steps, "iteration_time_s": seconds, **metrics},
+    )
+
+
+def evaluation(after: Iteration, *returns: float, progress: float) -> Evaluation:
+    """Return the evaluation after an iteration."""
+    return Evaluation(
+        trial=0,
+        attempt=0,
+        iteration=after.iteration,
+        env_steps=after.env_steps,
+        wall_time_s=after.wall_time_s,
+        progress=progress,
+        returns=list(returns),
+        num_cut=0,
+        eval_time_s=0.5,
+    )
+
+
+def report(conductor: Conductor, trial: int, *values: Reported, progress: float) -> None:
     """Let a conductor hear of it."""
     attempt = conductor.ledger.rows[trial].attempt
-    values = [value_of(content, trial=trial, attempt=attempt) for content in contents]
-    conductor.report(trial, values, progress=progress)
+    named = [each if isinstance(each, BuiltTrial) else replace(each, trial=trial, attempt=attempt) for each in values]
+    conductor.report(trial, named, progress=progress)
 
 
 def packed(
@@ -38,8 +67,14 @@ def packed(
     loads: Sequence[Content] = (),
 ) -> dict[str, Any]:
     """Return it as Tune gets it."""
+    kinds = {"trial_built": BuiltTrial, "iteration": Iteration, "evaluation": Evaluation}
+    records = []
+    for content in contents:
+        kind, fields = kinds[content["kind"]], {name: value for name, value in content.items() if name != "kind"}
+        own = {"placement": []} if kind is BuiltTrial else {"trial": trial, "attempt": attempt}
+        records.append(kind(**{**own, **fields}))
     return TrialResult(
-        records=tuple(value_of(content, trial=trial, attempt=attempt) for content in contents),
+        records=tuple(records),
         progress=progress,
         done=done,
         policy=policy,

@@ -15,7 +15,7 @@ from study.records.ledger import fold
 from study.records.records import TrialEnded, read_lines
 from study.records.table import table_row
 from tests.driven import ROOMY, Driven, assert_whole, records
-from tests.reported import report
+from tests.reported import built, evaluation, iteration, report
 from tests.spaces import spec
 
 
@@ -26,34 +26,11 @@ class Session(Driven):
         super().__init__(path, space or spec(execution="real"), **options)
 
     def iterate(self, trial, number=1, **metrics):
-        built = {
-            "kind": "trial_built",
-            "startup_time_s": 1.0,
-            "effective": {},
-            "processes_per_node": {"n0": 2},
-        }
-        iteration = {
-            "kind": "iteration",
-            "iteration": number,
-            "env_steps": 100 * number,
-            "wall_time_s": 2.0 * number,
-            "metrics": {"train_batch_size_actual": 100, "iteration_time_s": 2.0, "cpu_time_s": 1.0, **metrics},
-        }
-        records = [built, iteration] if number == 1 else [iteration]
-        report(self.conductor, trial, records, progress=number / 4)
+        reported = [built()] if number == 1 else []
+        report(self.conductor, trial, *reported, iteration(number, cpu_time_s=1.0, **metrics), progress=number / 4)
 
     def evaluate(self, trial, *returns, progress=1.0):
-        evaluation = {
-            "kind": "evaluation",
-            "iteration": 2,
-            "env_steps": 200,
-            "wall_time_s": 4.0,
-            "progress": progress,
-            "returns": list(returns),
-            "num_cut": 0,
-            "eval_time_s": 0.5,
-        }
-        report(self.conductor, trial, [evaluation], progress=progress)
+        report(self.conductor, trial, evaluation(iteration(2), *returns, progress=progress), progress=progress)
 
     def finish(self, trial, final=250.0, policy=None):
         self.iterate(trial, 1)

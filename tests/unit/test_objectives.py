@@ -7,20 +7,16 @@ from study.designs.search.outcome import Outcomes
 from study.designs.search.worth import constraints_of, merit, pareto_front
 from study.records.ledger import fold
 from study.records.records import read_lines
-from tests.reported import report
+from tests.reported import evaluation, iteration, report
 from tests.spaces import spec
 from tests.unit.test_conductor import Session
 
 
-def play(session, trial, *returns, cpu_s=2.0):
-    """Evaluate a trial at even shares of its budget, and end it."""
+def play(session, trial, *returns, cost=2.0):
+    """Evaluate a trial at even shares of its budget after iterations that take so many seconds, and end it."""
     for number, value in enumerate(returns, start=1):
-        share = number / len(returns)
-        metrics = {"train_batch_size_actual": 100, "iteration_time_s": 2.0, "cpu_time_s": cpu_s}
-        iteration = {"kind": "iteration", "iteration": number, "env_steps": 100 * number, "wall_time_s": 2.0 * number}
-        evaluation = {"kind": "evaluation", "iteration": number, "env_steps": 100 * number, "wall_time_s": 2.0 * number}
-        evaluation |= {"progress": share, "returns": [value], "num_cut": 0, "eval_time_s": 0.1}
-        report(session.conductor, trial, [{**iteration, "metrics": metrics}, evaluation], progress=share)
+        share, one = number / len(returns), iteration(number, seconds=cost, cpu_time_s=cost)
+        report(session.conductor, trial, one, evaluation(one, value, progress=share), progress=share)
     session.conductor.finish(trial, None)
     return session.conductor.ledger.rows[trial]
 
@@ -60,15 +56,7 @@ def test_a_price_is_absolute_and_no_share_of_what_the_trial_spent(tmp_path, obje
     worth = []
     for cost, returns in ((1.0, (0, 0, 460, 470)), (8.0, (460, 470, 480, 490))):
         session = Session(tmp_path / str(cost), spec(execution="real", search__objective=objective))
-        trial = session.conductor.next_trial().trial
-        for number, value in enumerate(returns, start=1):
-            metrics = {"train_batch_size_actual": 100, "iteration_time_s": cost, "cpu_time_s": cost}
-            at = {"iteration": number, "env_steps": 100 * number, "wall_time_s": cost * number}
-            evaluation = {"progress": number / 4, "returns": [value], "num_cut": 0, "eval_time_s": 0.1}
-            reported = [{"kind": "iteration", **at, "metrics": metrics}, {"kind": "evaluation", **at, **evaluation}]
-            report(session.conductor, trial, reported, progress=number / 4)
-        session.conductor.finish(trial, None)
-        worth.append(merit(session.spec, session.conductor.ledger.rows[trial]))
+        worth.append(merit(session.spec, play(session, session.conductor.next_trial().trial, *returns, cost=cost)))
     assert worth[0] > worth[1]
 
 
@@ -84,7 +72,7 @@ def test_return_and_cost_are_two_objectives(tmp_path):
     session = Session(tmp_path, spec(execution="real", search__objective="return_and_cpu_s", search__sampler="tpe"))
     costs, finals = [4.0, 2.0, 3.0, 1.0, 5.0], [480, 300, 480, 100, 490]
     for cost, final in zip(costs, finals, strict=True):
-        play(session, session.conductor.next_trial().trial, final, final, cpu_s=cost / 2)
+        play(session, session.conductor.next_trial().trial, final, final, cost=cost / 2)
     session.conductor.end(session.conductor.next_trial().trial, "failed", "planted")
     known = session.conductor.ledger.rows
     values = [Outcomes(session.spec, known).of(row).values for row in known.values()]
@@ -98,7 +86,7 @@ def test_the_front_has_what_nothing_beats_in_both(tmp_path):
     space = spec(execution="real", parameters__num_env_runners=4, search__num_trials=5)
     session = Session(tmp_path, space)
     for cost, final in [(4.0, 480), (2.0, 300), (3.0, 480), (1.0, 100), (2.0, 290)]:
-        play(session, session.conductor.next_trial().trial, final, final, cpu_s=cost / 2)
+        play(session, session.conductor.next_trial().trial, final, final, cost=cost / 2)
     (front,) = pareto_front(session.conductor.ledger.rows.values()).values()
     assert [row.trial for row in front] == [3, 1, 2]
 

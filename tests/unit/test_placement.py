@@ -15,7 +15,7 @@ from study.records.ledger import fold
 from study.records.records import TrialBuilt, TrialEnded, read_lines
 from study.records.table import table_row
 from study.space.spec import StudySpec
-from tests.reported import report
+from tests.reported import built, iteration, report
 from tests.spaces import spec
 from tests.throughput import throughput_spec
 from tests.unit.test_conductor import Session
@@ -36,16 +36,6 @@ def place(process, number, host, *runners):
     }
 
 
-def built(*placement):
-    return {
-        "kind": "trial_built",
-        "startup_time_s": 1.0,
-        "effective": {},
-        "processes_per_node": {"n0": len(placement)},
-        "placement": list(placement),
-    }
-
-
 def node_load(host, foreign, *, cores=4, stolen=0.0):
     return NodeLoad(
         host=host, num_cores=cores, seconds=10.0, foreign_cores=foreign, stolen_cores=stolen, largest="make"
@@ -62,15 +52,13 @@ def begin(session, runners):
 def come_up(session, started, host="n0"):
     count = int(started.setting["num_env_runners"])
     runners = [place("runner", number, host, number) for number in range(1, count + 1)]
-    report(session.conductor, started.trial, [built(place("main", 0, host), *runners)], progress=0.0)
+    report(session.conductor, started.trial, built(place("main", 0, host), *runners), progress=0.0)
     return started.trial
 
 
 def train(session, trial):
     for number in (1, 2, 3):
-        metrics = {"train_batch_size_actual": 100, "iteration_time_s": 2.0}
-        iteration = {"kind": "iteration", "iteration": number, "env_steps": 100 * number, "wall_time_s": 2.0 * number}
-        report(session.conductor, trial, [{**iteration, "metrics": metrics}], progress=number / 3)
+        report(session.conductor, trial, iteration(number), progress=number / 3)
 
 
 def finish(session, trial, *loads):

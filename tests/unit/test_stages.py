@@ -31,7 +31,7 @@ from study.space.variants import SHARED, STAGES, spec_of
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup
 from tests.driven import CLUSTER, ROOMY, Driven, records, rows
-from tests.reported import report
+from tests.reported import built, evaluation, iteration, report
 from tests.spaces import spec
 
 HOLDUP = {
@@ -83,19 +83,10 @@ class Drive(Driven):
         if final is None:
             self.conductor.end(trial, "failed", "planted")
             return
+        lost = {} if healthy is None else {"num_healthy_env_runners": healthy}
         for number in (1, 2):
-            metrics = {"train_batch_size_actual": 500, "iteration_time_s": 2.0, "cpu_time_s": cpu_s / 2}
-            metrics |= {} if healthy is None else {"num_healthy_env_runners": healthy}
-            iteration = {
-                "kind": "iteration",
-                "iteration": number,
-                "env_steps": 500 * number,
-                "wall_time_s": 2.0 * number,
-            }
-            report(self.conductor, trial, [{**iteration, "metrics": metrics}], progress=number / 2)
-            evaluation = {"kind": "evaluation", "iteration": number, "env_steps": 500 * number, "wall_time_s": 2.0}
-            returns = {"returns": [final], "num_cut": 0, "eval_time_s": 0.1, "progress": number / 2}
-            report(self.conductor, trial, [evaluation | returns], progress=number / 2)
+            one = iteration(number, steps=500, cpu_time_s=cpu_s / 2, **lost)
+            report(self.conductor, trial, one, evaluation(one, final, progress=number / 2), progress=number / 2)
         self.conductor.finish(trial, None)
 
     def run(self, outcome=planted, *, most=None, healthy=None):
@@ -537,8 +528,7 @@ def test_one_stock_runner_stands_for_all_where_there_are_no_cores(tmp_path):
 
     def outcome(row):
         if row.variant == "stock":
-            built = {"kind": "trial_built", "startup_time_s": 1.0, "effective": {}, "processes_per_node": {"n0": 2}}
-            report(drive.conductor, row.trial, [built], progress=0)
+            report(drive.conductor, row.trial, built(), progress=0)
             assert row.setting["num_env_runners"] == 1
             assert row.num_env_runners == 8
             assert row.setting["num_envs_per_env_runner"] == 8 * row.rule["num_envs_per_env_runner"]
@@ -560,8 +550,7 @@ def test_a_group_that_a_kill_tore_apart_is_tainted(tmp_path):
     wanted = space(holdup={"measure": measure})
 
     def outcome(row):
-        built = {"kind": "trial_built", "startup_time_s": 1.0, "effective": {}, "processes_per_node": {"n0": 2}}
-        report(drive.conductor, row.trial, [built], progress=0)
+        report(drive.conductor, row.trial, built(), progress=0)
         return planted(row)
 
     drive = Drive(tmp_path, wanted)

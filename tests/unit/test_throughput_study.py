@@ -17,7 +17,7 @@ from study.records.records import TrialStarted
 from study.records.table import table_row
 from study.space.cells import BASE_CELL
 from tests.driven import Driven, assert_whole, records, rows
-from tests.reported import report
+from tests.reported import built, iteration, report
 from tests.throughput import throughput_spec
 
 CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=8, physical_cpus=2, memory_mb=64_000),))
@@ -40,15 +40,13 @@ class Drive(Driven):
         """Report three iterations; one with n runners takes 4 / n seconds, the first twice as long and all sampling."""
         row = self.conductor.ledger.rows[trial]
         seconds = 4.0 / row.num_env_runners if seconds is None else seconds
-        built = {"kind": "trial_built", "startup_time_s": None, "effective": {}, "processes_per_node": {LOCAL: 2}}
-        report(self.conductor, trial, [built], progress=0.0)
+        report(self.conductor, trial, built(startup_time_s=None), progress=0.0)
         for number in (1, 2, 3):
             time_s = seconds * (2 if number == 1 else 1)
-            metrics = {"train_batch_size_actual": 400, "iteration_time_s": time_s, "cpu_pressure": pressure}
             shares = (1.0, 0.0, 0.0, 0.0) if number == 1 else (0.3, 0.6, 0.02, 0.08)
-            metrics |= {name: share * time_s for name, share in zip(PHASES, shares, strict=True)}
-            iteration = {"kind": "iteration", "iteration": number, "env_steps": 400 * number, "wall_time_s": time_s}
-            report(self.conductor, trial, [{**iteration, "metrics": metrics}], progress=number / 3)
+            metrics = {name: share * time_s for name, share in zip(PHASES, shares, strict=True)}
+            one = iteration(number, steps=400, seconds=time_s, cpu_pressure=pressure, **metrics)
+            report(self.conductor, trial, one, progress=number / 3)
         self.conductor.finish(trial, None)
 
     def run(self, finish=None, *, most=None):
