@@ -17,6 +17,7 @@ MOST_WORKERS = 4
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("any machine", deadline=None)
+settings.register_profile("many", deadline=None, max_examples=20_000)
 settings.load_profile("any machine")
 
 

@@ -362,18 +362,8 @@ def test_a_torn_last_line_is_told_and_the_rest_shown(study):
             lambda raw: raw.replace(b'"iteration_time_s":0.5', b'"iteration_time_s":true'),
             r"line 5: metric iteration",
         ),
-        (4, lambda raw: raw.replace(b'"metrics":{', b'"metrics":[],"m":{'), r"line 5: a iteration record has"),
         (1, lambda raw: raw.replace(b'"lr":0.00025}', b'"lr":"fast"}', 1), r"line 2: a record must .*setting .*'fast'"),
-        (
-            1,
-            lambda raw: raw.replace(b'"trial":0', b'"trial":"0"'),
-            r"line 2: a record must have the fields of its kind",
-        ),
-        (1, lambda raw: raw.replace(b'"setting":{', b'"setting":[],"s":{'), r"line 2: a trial_started record has"),
-        (4, lambda raw: raw.replace(b'"trial":0', b'"trial":[0]'), r"line 5: a record must have the fields"),
-        (4, lambda raw: raw.replace(b'"kind":"iteration"', b'"kind":["iteration"]'), r"line 5: "),
         (10, lambda raw: raw.replace(b'"status":"finished"', b'"status":"pruned"'), r"line 11: a record must have"),
-        (0, lambda raw: raw.replace(b'"provenance":{', b'"provenance":7,"p":{'), r"line 1: a study_opened record has"),
         (1, lambda raw: raw.replace(b'"seed":5', b'"seed":5.5'), r"line 2: a record must have .*seed '5.5'"),
     ],
 )

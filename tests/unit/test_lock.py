@@ -213,14 +213,6 @@ def test_the_name_of_a_driver_that_came_meanwhile_is_not_removed(study, me):
     assert list(study.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", [lock.LOCK, lock.OWNER])
-def test_a_folder_in_place_of_a_lock_file_is_named(study, name):
-    (study / name).mkdir()
-    said = refusal(study)
-    assert str(study / name) in said
-    assert "Fix: " in said
-
-
 def test_a_lock_file_that_somebody_removed_leaves_the_study_held_by_name(study):
     with drivers(study, 1) as [(process, answer)]:
         assert answer == "held"

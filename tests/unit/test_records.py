@@ -40,21 +40,9 @@ def records(path) -> list:
     return [line.record for line in read_lines(path)]
 
 
-def edit(path, number: int, **changes) -> None:
-    """Change fields of one line; None removes the line."""
-    lines = path.read_bytes().splitlines(keepends=True)
-    content = json.loads(lines[number]) | changes
-    lines[number] = json.dumps(content).encode() + b"\n"
-    path.write_bytes(b"".join(lines))
-
-
 def test_what_is_written_is_read(folder):
     assert records(folder.records) == RECORDS
     assert [line.seq for line in read_lines(folder.records)] == list(range(len(RECORDS)))
-
-
-def test_a_missing_file_has_no_records(tmp_path):
-    assert records(tmp_path / "records.jsonl") == []
 
 
 def test_reading_goes_on_from_the_end_of_any_line(folder):
@@ -76,40 +64,31 @@ def test_a_torn_tail_is_not_read_and_cut_off_when_opened(folder):
     assert records(folder.records) == [*RECORDS, started(2)]
 
 
-def test_an_untorn_file_is_opened_as_it_is(folder):
-    with RecordLog(folder.records) as log:
-        assert log.torn_bytes == 0
+def changed(line, **values):
+    return json.dumps(json.loads(line) | values).encode() + b"\n"
 
 
-def test_garbage_in_the_middle_is_refused_with_file_and_line(folder):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda line: b"\x00garbage\n", r"records\.jsonl: line 4: must be JSON.*Fix: Restore"),
+        (lambda line: b"[1, 2]\n", "line 4"),
+        (lambda line: b'{"seq": 3}\n', "line 4"),
+        (lambda line: b"\n", "line 4"),
+        (lambda line: b"", "line 4: `seq` must be 3, got 4: lines are missing"),
+        (lambda line: line + line, "line 5: `seq` must be 4, got 3"),
+        (lambda line: changed(line, schema=99), "reads schema 1, got 99"),
+        (lambda line: changed(line, kind="surprise"), "unknown record, got kind 'surprise'"),
+        (lambda line: changed(line, colour="red"), "has trial, attempt"),
+    ],
+)
+def test_a_line_that_is_no_record_or_not_the_next_one_is_refused(folder, change, message):
     lines = folder.records.read_bytes().splitlines(keepends=True)
-    folder.records.write_bytes(b"".join([*lines[:3], b"\x00garbage\n", *lines[4:]]))
+    folder.records.write_bytes(b"".join([*lines[:3], change(lines[3]), *lines[4:]]))
     before = folder.records.read_bytes()
-    with pytest.raises(RecordError, match=r"records\.jsonl: line 4: must be JSON.*Fix: Restore"):
+    with pytest.raises(RecordError, match=message):
         RecordLog(folder.records)
     assert folder.records.read_bytes() == before
-
-
-@pytest.mark.parametrize("line", [b"[1, 2]\n", b'{"seq": 3}\n', b"\n"])
-def test_a_line_that_is_no_record_is_refused(folder, line):
-    lines = folder.records.read_bytes().splitlines(keepends=True)
-    folder.records.write_bytes(b"".join([*lines[:3], line, *lines[4:]]))
-    with pytest.raises(RecordError, match="line 4"):
-        records(folder.records)
-
-
-def test_a_missing_line_is_refused(folder):
-    lines = folder.records.read_bytes().splitlines(keepends=True)
-    folder.records.write_bytes(b"".join(lines[:3] + lines[4:]))
-    with pytest.raises(RecordError, match=r"line 4: `seq` must be 3, got 4: lines are missing"):
-        records(folder.records)
-
-
-def test_a_doubled_line_is_refused(folder):
-    lines = folder.records.read_bytes().splitlines(keepends=True)
-    folder.records.write_bytes(b"".join(lines[:4] + lines[3:]))
-    with pytest.raises(RecordError, match=r"line 5: `seq` must be 4, got 3"):
-        records(folder.records)
 
 
 def test_lines_of_a_version_without_emulation_are_real_and_keep_the_label_of_their_start(folder):
@@ -121,20 +100,6 @@ def test_lines_of_a_version_without_emulation_are_real_and_keep_the_label_of_the
     folder.records.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
     row = fold((line.record, line.time) for line in read_lines(folder.records)).rows[0]
     assert (row.execution, row.timing, row.timing_reason) == ("real", "oversubscribed", "3 processes on 2 cores")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"schema": 99}, "reads schema 1, got 99"),
-        ({"kind": "surprise"}, "unknown record, got kind 'surprise'"),
-        ({"colour": "red"}, "has trial, attempt"),
-    ],
-)
-def test_another_schema_is_refused(folder, changes, message):
-    edit(folder.records, 1, **changes)
-    with pytest.raises(RecordError, match=message):
-        records(folder.records)
 
 
 def test_a_full_disk_leaves_the_file_whole(folder):
