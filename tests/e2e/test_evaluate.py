@@ -85,13 +85,6 @@ def test_fewer_episodes_are_the_first_and_another_seed_gives_others(folder, reco
     assert (one["mean"]["low"], one["mean"]["high"]) == (None, None)
 
 
-def test_drawn_actions_are_those_of_the_seed_however_many_episodes_there_are(folder, recorded):
-    first = evaluated(folder, "--trial", 0, "--stochastic", "--seed", 5, "--episodes", 70)["returns"]
-    assert evaluated(folder, "--trial", 0, "--stochastic", "--seed", 5, "--episodes", 9)["returns"] == first[:9]
-    assert evaluated(folder, "--trial", 0, "--stochastic", "--seed", 6, "--episodes", 9)["returns"] != first[:9]
-    assert evaluated(folder, "--trial", 0, "--deterministic", "--seed", 5, "--episodes", 70)["returns"] != first
-
-
 def test_a_checkpoint_elsewhere_plays_with_its_space(folder, recorded, place, tmp_path):
     shutil.copytree(StudyFolder(folder).checkpoint(0), tmp_path / "mine")
     found = evaluated(tmp_path / "mine", "--space", place / "space.yaml")

@@ -350,15 +350,6 @@ def test_a_runner_that_dies_fails_the_trial() -> None:
         assert (caught.value.where, caught.value.rule) == ("env runner 2", "must stay alive")
 
 
-@pytest.mark.minutes
-def test_what_the_environment_raises_reaches_the_trial() -> None:
-    with (
-        running("APPO", environment__id="tests.environments:Raises", environment__kwargs={"at_step": 70}) as trial,
-        pytest.raises(TrialError, match=r"env runner \d: .*ZeroDivisionError: planted fault at step 70"),
-    ):
-        play(trial)
-
-
 class Fails(CountingIMPALALearner):
     def compute_loss_for_module(self, **arguments: Any) -> Any:
         raise ArithmeticError("planted fault of the loss")
@@ -372,15 +363,6 @@ def test_a_learner_that_fails_is_no_hang(monkeypatch: pytest.MonkeyPatch, num_le
         pytest.raises(Exception, match="ArithmeticError: planted fault of the loss"),
     ):
         play(trial)
-
-
-@pytest.mark.heavy
-def test_a_hanging_environment_is_given_up() -> None:
-    with running("IMPALA", environment__id="tests.environments:Hangs", resources__sample_timeout_s=3.0) as trial:
-        started = time.perf_counter()
-        with pytest.raises(TrialError, match=r"env runner [12].*: .*sample_timeout_s=3"):
-            trial.advance()
-        assert time.perf_counter() - started < 10
 
 
 @pytest.mark.parametrize("algorithm", ["IMPALA", pytest.param("APPO", marks=pytest.mark.minutes)])

@@ -259,15 +259,6 @@ def test_a_planted_difference_fails_the_trial(monkeypatch: pytest.MonkeyPatch) -
         pass
 
 
-def test_an_episode_that_never_ends_is_cut() -> None:
-    with running(environment__id="tests.environments:Endless", evaluation__max_episode_steps=7) as trial:
-        results = play(trial)
-    for record in of_kind(results, "evaluation"):
-        assert (record.num_cut, record.returns) == (3, [7.0, 7.0, 7.0])
-    for record in of_kind(results, "iteration"):
-        assert (record.metrics["num_episodes"], record.metrics["training_return"]) == (0, None)
-
-
 def test_what_the_environment_raises_reaches_the_trial() -> None:
     with running(environment__id="tests.environments:Raises", environment__kwargs={"at_step": 70}) as trial:
         trial.advance()
@@ -275,14 +266,6 @@ def test_what_the_environment_raises_reaches_the_trial() -> None:
             trial.advance()
     assert "env runner 1" in str(raised.value)
     assert "tests/environments.py" in "".join(raised.value.__notes__)  # the runner's own traceback
-
-
-def test_a_reward_that_is_not_a_number_is_found() -> None:
-    with (
-        running(environment__id="tests.environments:NanReward", environment__kwargs={"at_step": 30}) as trial,
-        pytest.raises(TrialError, match=r"rewards must be finite, got nan at step 10 of an episode"),
-    ):
-        trial.advance()
 
 
 def test_a_hanging_environment_is_given_up() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load import EVALUATION_COLUMNS, RUN_COLUMNS, StudyData
+from analysis.load import EVALUATION_COLUMNS, StudyData
+from tests.planted import as_frame
 
 NOISE = (1.00, 1.02, 0.99, 1.01)
 """Factor of every time in block 1, 2, …: what a block does to all cells alike cancels in paired ratios."""
@@ -88,13 +89,7 @@ def amdahl(
     ]
 
 
-def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return the rows with every declared column and type."""
-    content = pd.DataFrame(list(rows), columns=list(RUN_COLUMNS), dtype=object)
-    return content.astype({name: column.dtype for name, column in RUN_COLUMNS.items()})
-
-
-def study(rows: Iterable[Mapping[str, Any]], **changes: Any) -> StudyData:
+def study(rows: list[dict[str, Any]], **changes: Any) -> StudyData:
     """Return a study with these trials."""
 
     def nothing() -> pd.DataFrame:
@@ -111,4 +106,4 @@ def study(rows: Iterable[Mapping[str, Any]], **changes: Any) -> StudyData:
         "read_iterations": nothing,
         "read_evaluations": no_evaluations,
     }
-    return StudyData(runs=frame(rows), **(values | changes))
+    return StudyData(runs=as_frame(rows), **(values | changes))

@@ -119,14 +119,6 @@ def test_a_title_is_the_finding(planted):
     )
 
 
-def test_the_words_hold_the_first_and_the_last_estimate(planted):
-    rates = of(planted, "env_steps_per_s")
-    for _, row in rates.iloc[[0, -1]].iterrows():
-        value = with_interval(row["value"], row["low"], row["high"], row["n"], unit="env steps/s")
-        assert value in figure_of(planted, "throughput").alt
-    assert figure_of(planted, "throughput").alt.count("a prediction of") == 1
-
-
 def test_the_ideal_line_goes_through_the_smallest_scale(planted):
     frame = figure_of(planted, "throughput").frame
     ideal, drawn = frame[frame["kind"] == "ideal"], frame[frame["kind"] != "ideal"]

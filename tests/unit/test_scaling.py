@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.load import open_study
 from analysis.scaling.blocks import contrast, ratio_of_totals
 from analysis.scaling.decomposition import cells_of, decompose, squares
 from analysis.scaling.efficiency import karp_flatt_trend, reading
@@ -21,7 +20,7 @@ from analysis.scaling.selection import select
 from analysis.scaling.speed_up import strong_scaling, weak_scaling
 from study.errors import AnalysisError
 from study.space.parsing import load_space
-from tests.planted import Truth, as_frame, fingerprint, planted_folder, planted_runs
+from tests.planted import Truth, as_frame, fingerprint, planted_runs
 
 QUIET = {"noise": 0.0, "block_noise": 0.0, "phase_noise": 0.0}
 STRONG = Truth(**QUIET)
@@ -187,16 +186,6 @@ def test_the_same_scale_on_other_nodes_is_a_row_of_its_own():
     assert found == [(1, 1.0), (1, pytest.approx(2.0)), (2, pytest.approx(4 / 3))]
 
 
-def test_what_is_planted_without_noise_is_found_exactly():
-    group = only(strong_scaling(planted()))
-    for row in group.rows[1:]:
-        n = row.num_env_runners
-        assert row.speed_up.value == pytest.approx(STRONG.speed_up(n, 2, 2048))
-        assert row.karp_flatt.value == pytest.approx(STRONG.karp_flatt(n, 2, 2048))
-        assert row.efficiency_p.value == pytest.approx(STRONG.speed_up(n, 2, 2048) * 3 / (n + 1))
-    assert "constant" in group.reading and group.karp_flatt_trend.value == pytest.approx(0, abs=1e-9)
-
-
 def test_a_growing_overhead_shows_as_a_rising_fraction():
     truth = Truth(sync_per_runner_s=0.02, noise=0.002)
     group = only(strong_scaling(planted(truth)))
@@ -252,14 +241,6 @@ def load(space, changes):
 def overrides(line):
     words = shlex.split(line)
     return words[words.index("--space") + 1], [words[at + 1] for at, word in enumerate(words) if word == "--set"]
-
-
-def test_the_command_is_one_that_the_space_accepts():
-    rows = [run(16, 1.0, batch=2000), run(32, 1.0, batch=8000)]
-    (refusal,) = strong_scaling(made(*rows), space="lunarlander_nodes.yaml").refusals
-    spec = load(*overrides(refusal.command))
-    assert list(spec.scales) == [16, 32]
-    assert spec.domain("train_batch_size").choices == [2000, 8000]
 
 
 def test_with_several_settings_changed_there_is_a_command_for_each_workload():
@@ -434,14 +415,3 @@ def test_a_failed_trial_changes_the_number_of_failures_and_nothing_else(scale, s
         return replace(result, groups=groups, n_failed=0, excluded={})
 
     assert without_failures(after) == without_failures(before)
-
-
-def test_from_records_on_disk_to_the_same_speed_ups(tmp_path):
-    truth = Truth(cells=((2, 1024), (4, 1024)), blocks=2, failed=1, budget_steps=10 * 1024, steps_noise=0.0)
-    planted_folder(tmp_path / "planted", truth, np.random.default_rng(5))
-    loaded = strong_scaling(open_study(tmp_path / "planted").runs)
-    direct = strong_scaling(planted(truth, seed=5))
-    assert (loaded.n, loaded.n_failed) == (direct.n, direct.n_failed) == (4, 1)
-    for one, two in zip(only(loaded).rows, only(direct).rows, strict=True):
-        assert one.speed_up.value == pytest.approx(two.speed_up.value)
-        assert (one.n, one.n_failed, one.num_cpus) == (two.n, two.n_failed, two.num_cpus)

@@ -108,7 +108,6 @@ def test_steps_time_and_cost_to_target():
     seconds = 8 * 4096 / LEARN.rate(4, 4096)
     assert large.time_to_target_s.value == pytest.approx(seconds)
     assert large.cpu_h_to_target.value == pytest.approx(5 * seconds / 3600)
-    assert large.cpu_h_to_target.value == pytest.approx(5 * seconds / 3600)
     assert base.statistical_efficiency.value == 1 and base.goodput == base.env_steps_per_s
     assert same.goodput.value > same.env_steps_per_s.value  # the failed run is the reference's
 

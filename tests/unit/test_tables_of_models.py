@@ -14,7 +14,8 @@ from analysis.opened import Study
 from analysis.tables.catalogue import all_tables
 from analysis.tables.columns import FIRST_COMMAND
 from analysis.tables.models import model_comparison, recommendation
-from tests.unit.tables_data import amdahl, frame, run, study
+from tests.planted import as_frame
+from tests.unit.tables_data import amdahl, run, study
 
 ALPHA, BETA, COLLECT_STEP, COLLECT_RUNNER = 1e-3, 2e-4, 2e-6, 1e-4
 MINIBATCH_S, STEP_S, CONNECT_S = 2e-3, 5e-6, 1e-6
@@ -162,8 +163,8 @@ def test_the_critical_batch_rests_on_the_confirmation_where_there_is_one():
         run(trial, batch=batch, seed=trial, env_steps_to_target=10_000, env_steps=50_000, digest="abc", stage=stage)
         for trial, (batch, stage) in enumerate([(1_280, "race"), (2_560, "confirm"), (5_120, "confirm")])
     ]
-    assert _steps_by_batch(frame(rows))[0] == [2_560, 5_120]
-    assert _steps_by_batch(frame(rows).assign(stage=None))[0] == [1_280, 2_560, 5_120]
+    assert _steps_by_batch(as_frame(rows))[0] == [2_560, 5_120]
+    assert _steps_by_batch(as_frame(rows).assign(stage=None))[0] == [1_280, 2_560, 5_120]
 
 
 def test_without_measured_runs_there_is_no_recommendation_but_a_command():

@@ -10,9 +10,9 @@ from analysis.estimates.results import Results
 from analysis.tables.catalogue import TABLES, all_tables
 from analysis.tables.learning import steps_to_target
 from analysis.tables.models import recommendation
-from analysis.tables.scaling import decomposition, not_measured, strong_scaling, trials_against_runners, weak_scaling
+from analysis.tables.scaling import decomposition, not_measured, strong_scaling
 from analysis.tables.sheet import study_sheet
-from analysis.tables.times import phases, pop_tree
+from analysis.tables.times import pop_tree
 from tests.unit.tables_data import NOISE, amdahl, run, study
 
 SCALES = (1, 2, 4, 8, 16)
@@ -82,26 +82,6 @@ def test_the_fastest_cell_is_looked_for_in_all_workloads():
     assert first["choice"] == "4 runners (batch 6,400)"
     assert first["value"] == pytest.approx(6_400)
     assert "Fastest of those measured: 4 runners (batch 6,400)" in table.conclusion
-
-
-def test_the_order_of_the_trials_changes_nothing():
-    rows = amdahl()
-    shuffled = [rows[index] for index in np.random.default_rng(1).permutation(len(rows))]
-    assert strong_scaling(study(rows)).to_csv() == strong_scaling(study(shuffled)).to_csv()
-
-
-def test_a_failed_trial_changes_n_failed_and_nothing_else():
-    before = strong_scaling(study(amdahl()))
-    after = strong_scaling(study([*amdahl(), run(99, runners=4, status="failed", timing="tainted")]))
-    assert (after.n, after.n_failed, dict(after.excluded)) == (before.n, 1, {})
-    assert column(after, "n_failed") == [0, 0, 1, 0, 0]
-    same = [name for name in before.frame if name != "n_failed"]
-    assert before.frame[same].equals(after.frame[same])
-
-
-def test_scaling_all_times_leaves_the_speed_up_unchanged():
-    slower = strong_scaling(study(amdahl(serial_s=2.0, parallel_s=30.0)))
-    assert column(slower, "speed_up") == pytest.approx(column(strong_scaling(study(amdahl())), "speed_up"))
 
 
 def test_confounded_cells_get_a_refusal_with_the_differing_field_and_the_command():
@@ -177,43 +157,6 @@ def test_a_study_of_measured_rows_has_nothing_to_show_apart():
     assert not_measured(study(amdahl())).conclusion == "None: every run has a measured clock."
 
 
-def test_weak_scaling_shows_the_planted_efficiency():
-    times = {1: 1.0, 2: 1.25, 4: 2.0}
-    rows = [
-        run(trial, runners=n, batch=800 * n, seed=seed, iteration_time_s=NOISE[seed - 1] * time)
-        for trial, (seed, (n, time)) in enumerate((seed, item) for seed in (1, 2) for item in times.items())
-    ]
-    table = weak_scaling(study(rows))
-    assert column(table, "efficiency_n") == pytest.approx([1.0, 0.8, 0.5])
-    assert column(table, "speed_up") == pytest.approx([1.0, 1.6, 2.0])
-    assert table.conclusion.startswith(
-        "Engine unknown: From 1 to 4 runners, weak efficiency is 0.500 [0.500, 0.500] and 0.800 "
-    )
-
-
-def test_phases_and_the_pop_tree_are_those_that_were_planted():
-    data = study(amdahl((1, 4)))
-    table, tree = phases(data), pop_tree(data)
-    whole = np.array(column(table, "iteration_s"))
-    planted = {
-        "runners_s": 0.63,
-        "imbalance_s": 0.035,
-        "transfer_s": 0.035,
-        "learning_s": 0.2,
-        "sync_s": 0.06,
-        "rest_s": 0.04,
-    }
-    for name, share in planted.items():
-        assert np.array(column(table, name)) / whole == pytest.approx([share] * 2)
-    assert column(table, "closure") == pytest.approx([0, 0], abs=1e-12)
-    assert column(table, "unexplained") == pytest.approx([0.04, 0.04])
-    assert "at 4 runners" in table.conclusion.lower()
-    assert "more than 2% stay unexplained (at most 4.0%" in table.conclusion
-    for name, share in {"load_balance": 0.9 / 0.95, "transfer": 0.95, "phase": 0.7, "useful": 0.63}.items():
-        assert column(tree, name) == pytest.approx([share] * 2)
-    assert "63% [63%, 63%]" in tree.conclusion
-
-
 def test_strong_scaling_says_whether_the_machine_drifted():
     def anchored(drift):
         cells = [(seed, n) for seed in (1, 2, 3) for n in (1, 2, 1)]
@@ -240,42 +183,6 @@ def test_the_pop_tree_names_the_cells_that_wait_for_one_runner():
     assert pop_tree(study(rows)).notes == (
         "Straggler at 4 runners: the slowest one takes 3.00 [3.00, 3.00] times as long as the mean one.",
     )
-
-
-def test_trials_side_by_side_add_up():
-    cells = {"allocation 1 x 4": (4, 1, 1.0), "allocation 2 x 2": (2, 2, 1.25)}
-    rows = []
-    for seed in (1, 2):
-        for name, (n, count, time) in cells.items():
-            moment = 1_000.0 * seed + (500 if count == 2 else 0)
-            for _ in range(count):
-                times = {"started": moment, "ended": moment + 60, "stage": "throughput", "anchor": name}
-                rows.append(
-                    run(len(rows), runners=n, seed=seed, iteration_time_s=NOISE[seed - 1] * time, num_cpus=n, **times)
-                )
-    table = trials_against_runners(study(rows, kind="throughput"))
-    assert column(table, "num_trials") == [1, 2]
-    assert column(table, "num_cpus") == [4, 4]
-    assert column(table, "relative")[1] == pytest.approx(1.6)
-    assert "2 trials of 2 runners step 1.60 [1.60, 1.60] times as fast as 1 of 4" in table.conclusion
-
-
-def test_steps_to_target_count_the_runs_that_never_got_there():
-    rows = []
-    for batch, steps in ((1_000, 20_000), (4_000, 30_000)):
-        for seed in range(1, 6):
-            reached = {"env_steps_to_target": steps + 100 * seed, "env_steps": 50_000}
-            rows.append(run(len(rows), runners=2, batch=batch, seed=seed, iteration_time_s=batch / 1_000, **reached))
-    rows.append(run(len(rows), runners=2, batch=4_000, seed=6, iteration_time_s=4.0, env_steps=50_000))
-    table = steps_to_target(study(rows))
-    assert column(table, "train_batch_size") == [1_000, 4_000]
-    assert column(table, "steps_to_target") == pytest.approx([20_300, (5 * 30_300 + 50_000) / 6])
-    assert column(table, "n_censored") == [0, 1]
-    assert column(table, "time_to_target_s")[0] == pytest.approx(20.3)  # 1,000 env steps/s
-    assert column(table, "cpu_h_to_target")[0] == pytest.approx(20.3 * 3 / 3600)
-    assert "The fewest env steps to the target: 20,300 [" in table.conclusion
-    assert "reached by 5 of 5 runs" in table.conclusion
-    assert any("horizon 50,000 env steps" in note for note in table.notes)
 
 
 def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
