@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
-from study.errors import RecordError, SpaceError
 from study.records.folder import StudyFolder
 from study.records.records import Evaluation
 from tests.e2e.commands import command, records, run, study
@@ -143,33 +142,3 @@ def test_the_report_and_mlflow_have_the_film(filmed, folder, place):
     (parent,) = client.search_runs([experiment.experiment_id], "tags.`study.role` = 'study'")
     names = {each.path for each in client.list_artifacts(parent.info.run_id, "clips")}
     assert names == {"clips/best.json", "clips/best.mp4", "clips/best.png"}
-
-
-WRONG = [
-    (["{folder}", "--episodes", "2", "--render"], "--render: a window needs a display, got none"),
-    (["{checkpoint}", "--space", "space.yaml", "--video"], "--video: needs the name of a file"),
-    (["{checkpoint}", "--space", "acrobot_table.yaml"], "the policy must fit Acrobot-v1 and the network of the space"),
-]
-
-
-@pytest.mark.parametrize(("words", "said"), WRONG, ids=[each[1][:40] for each in WRONG])
-def test_a_mistake_is_one_clear_line(words, said, folder, place, tmp_path, monkeypatch):
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(place)
-    shutil.copytree(StudyFolder(folder).checkpoint(0), tmp_path / "mine")
-    typed = [word.format(folder=folder, checkpoint=tmp_path / "mine") for word in words]
-    with pytest.raises((RecordError, SpaceError)) as caught:
-        CliRunner().invoke(cli.app, ["evaluate", *typed], catch_exceptions=False)
-    (line,) = [line for line in str(caught.value).splitlines() if "1 problem" not in line]
-    assert said in line
-    assert "Fix: " in line
-
-
-def test_a_checkpoint_that_others_may_change_is_not_played(folder, place, tmp_path):
-    shutil.copytree(StudyFolder(folder).checkpoint(0), tmp_path / "mine")
-    (tmp_path / "mine" / "module_state.pkl").chmod(0o666)
-    with pytest.raises(RecordError, match=r"must not be writable by everybody\. Fix: Run `chmod o-w"):
-        CliRunner().invoke(
-            cli.app, ["evaluate", str(tmp_path / "mine"), "--space", str(place / "space.yaml")], catch_exceptions=False
-        )

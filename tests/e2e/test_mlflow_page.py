@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,9 +21,9 @@ from study.cli.run import print_end
 from study.cli.sync import show_answer
 from study.driver.run import StudyResult
 from study.records.folder import StudyFolder
-from study.records.records import StudyClosed, TrialEnded, TrialStarted
+from study.records.records import StudyClosed
 from tests.integration.mlflow_tools import Server
-from tests.synthetic import append, built, evaluation, iteration, make_folder, opened, sync_mlflow
+from tests.synthetic import append, built, ended, evaluation, iteration, make_folder, opened, started, sync_mlflow
 
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
@@ -58,43 +58,18 @@ FAILED = 4
 
 def records_of(trial):
     """Yield the records of one trial with parameters and results of its own."""
-    setting = {
-        "num_env_runners": SCALES[trial],
-        "train_batch_size": BATCHES[trial],
-        "lr": RATES[trial],
-        "minibatch_size": 128,
-        "num_epochs": 10,
-    }
-    yield TrialStarted(
-        trial=trial,
-        attempt=1,
-        seed=1,
-        setting=setting,
-        proposed={"train_batch_size": BATCHES[trial], "lr": RATES[trial]},
-        iterations=None,
-        anchor=None,
-        optuna_number=trial,
-        num_cpus=SCALES[trial] + 1,
-    )
+    proposed = {"train_batch_size": BATCHES[trial], "lr": RATES[trial]}
+    setting = {"num_env_runners": SCALES[trial], "minibatch_size": 128, "num_epochs": 10, **proposed}
+    yield replace(started(trial, runners=SCALES[trial]), setting=setting, proposed=proposed)
     yield built(trial)
     for number in range(1, 9):
         yield iteration(trial, number)
         if number % 2 == 0:
             yield evaluation(trial, number)
-    failed = trial == FAILED
-    yield TrialEnded(
-        trial=trial,
-        attempt=1,
-        status="failed" if failed else "finished",
-        reason="a planted failure" if failed else "",
-        summary={
-            "env_steps_per_s": 500.0 * SCALES[trial],
-            "final_return": None if failed else FINAL[trial],
-            "score": 0.0 if failed else FINAL[trial] / 500,
-            "wall_time_s": 12.5,
-        },
-        checkpoint=None if failed else f"checkpoints/trial_{trial:05d}",
-    )
+    failed, rate = trial == FAILED, 500.0 * SCALES[trial]
+    final, score = (None, 0.0) if failed else (FINAL[trial], FINAL[trial] / 500)
+    summary = {"env_steps_per_s": rate, "final_return": final, "score": score, "wall_time_s": 12.5}
+    yield replace(ended(trial, "failed" if failed else "finished"), summary=summary)
 
 
 @pytest.fixture(scope="module", params=["SQLite", "server"])

@@ -10,9 +10,11 @@ import subprocess
 import time
 
 import pytest
+from typer.testing import CliRunner
 
+from study.cli import commands as cli
 from study.records.folder import StudyFolder
-from tests.e2e.commands import SPACE, assert_whole, command, kill, ray_processes, records, run, start, study
+from tests.e2e.commands import SPACE, assert_whole, command, kill, ray_processes, records, run, start
 from tests.event_files import assert_files_follow
 
 KILL_SEED = int(os.environ.get("KILL_SEED", "1"))
@@ -91,16 +93,23 @@ def test_environments_that_wait_scale_on_few_cores(place):
     assert 2.5 < sampling[1] / sampling[4] <= 4.5
 
 
+def typed(place, monkeypatch, *words):
+    """Return what a command prints, or its error, in this process."""
+    monkeypatch.chdir(place)
+    result = CliRunner().invoke(cli.app, words)
+    return str(result.exception) if result.exception else result.output
+
+
 @pytest.mark.quick
-def test_a_study_is_killed_resumed_extended_and_cannot_be_mistaken_for_another(place):
-    words = command("--space", "space.yaml", "--trials", "2", "--resume-or-start")
-    killed_after(random.Random(KILL_SEED).uniform(0, 10), words, place)
-    done = run(words, place)
+def test_a_study_is_killed_extended_and_cannot_be_mistaken_for_another(place, monkeypatch):
+    words, folder = ["--space", "space.yaml", "--resume-or-start", "--trials"], place / "studies" / "space"
+    killed_after(random.Random(KILL_SEED).uniform(0, 10), command(*words, "1"), place)
+    done = run(command(*words, "2"), place)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "space: complete" in done.stdout
     assert f"mlflow ui --backend-store-uri {uri(place)}" in done.stdout
     assert "python -m study report studies/space" in done.stdout
-    assert_whole(place / "studies" / "space", uri(place), 2)
+    assert_whole(folder, uri(place), 2)
     rows = table(place)
     assert [row["status"] for row in rows] == ["finished"] * 2
     assert sorted(int(row["num_env_runners"]) for row in rows) == [1, 2]
@@ -108,29 +117,18 @@ def test_a_study_is_killed_resumed_extended_and_cannot_be_mistaken_for_another(p
     for row in rows:
         assert float(row["env_steps_per_s"]) > 0
         assert 0 <= float(row["final_return"]) <= 500
-        assert (place / "studies" / "space" / row["checkpoint"]).is_dir()
+        assert (folder / row["checkpoint"]).is_dir()
 
-    taken = run(command("--space", "space.yaml"), place)
-    assert taken.returncode == 2
-    assert "Continue that study with --resume" in taken.stderr
-    other = run(command("--space", "space.yaml", "--resume", "--set", "parameters.num_epochs=3"), place)
-    assert other.returncode == 2
-    assert "parameters.num_epochs" in other.stderr
-    assert_whole(place / "studies" / "space", uri(place), 2)
+    assert "Continue that study with --resume" in typed(place, monkeypatch, "run", "space.yaml")
+    other = ["run", "space.yaml", "--resume", "--set", "parameters.num_epochs=3"]
+    assert "parameters.num_epochs" in typed(place, monkeypatch, *other)
+    assert_whole(folder, uri(place), 2)
 
-    longer = run(command("--space", "space.yaml", "--resume", "--trials", "3"), place)
-    assert longer.returncode == 0, longer.stdout + longer.stderr
-    assert_whole(place / "studies" / "space", uri(place), 3)
-    assert table(place)[:2] == rows
-
-    copied = run(study("sync", "studies/space", "--tracking-uri", "sqlite:///copy.db"), place)
-    assert copied.returncode == 0, copied.stderr
-    assert_whole(place / "studies" / "space", f"sqlite:///{place}/copy.db", 3)
-    assert not (place / "studies" / "space" / "tensorboard").exists()
-    shown = run(study("sync", "studies/space", "--tensorboard"), place)
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.endswith("3 trials there.\n")
-    assert_files_follow(StudyFolder(place / "studies" / "space"))
+    assert "2 trials there." in typed(place, monkeypatch, "sync", str(folder), "--tracking-uri", "sqlite:///copy.db")
+    assert_whole(folder, f"sqlite:///{place}/copy.db", 2)
+    assert not (folder / "tensorboard").exists()
+    assert typed(place, monkeypatch, "sync", str(folder), "--tensorboard").endswith("2 trials there.\n")
+    assert_files_follow(StudyFolder(folder))
 
 
 @pytest.mark.minutes

@@ -20,7 +20,6 @@ from study.mirrors.mlflow_report import publish_answer
 from study.mirrors.process import MirrorProcess
 from study.records.folder import StudyFolder
 from tests.integration.mlflow_tools import (
-    Server,
     assert_mirrored,
     children,
     contents,
@@ -40,14 +39,6 @@ from tests.synthetic import (
     sync_mlflow,
     whole_trial,
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("server"))
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture
@@ -281,28 +272,6 @@ def test_a_slow_server_gets_less_at_a_time_and_more_than_a_batch_holds(folder, d
     append(folder, *whole_trial(1, length=100), closed())
     sync_mlflow(folder)
     assert_mirrored(folder, database)
-
-
-@pytest.mark.minutes
-def test_a_server_that_goes_away_is_caught_up_with(server, tmp_path):
-    folder = make_folder(tmp_path / "demo", server.uri, name="outage")
-    append(folder, opened(), *whole_trial(0))
-    mirror = MirrorProcess(MlflowMirror)
-    mirror.start(folder, server.uri)
-    mirror.wait_ready()
-    mirrored = MlflowMirror(folder, server.uri)
-    wait_until(lambda: (cursor := mirrored.read_cursor()) is not None and cursor.seq == 8)
-    server.stop()
-    append(folder, *whole_trial(1), started(2))
-    time.sleep(1.5)
-    with pytest.raises(TrackingError, match="must answer within"):
-        sync_study(folder)
-    server.start()
-    append(folder, *list(whole_trial(2))[1:], closed())
-    report = mirror.finish(30)
-    assert report.drained, report
-    assert_mirrored(folder, server.database, "outage")
-    assert "MLflow answers again" in folder.mirror_log.read_text()
 
 
 def test_a_signal_cuts_short_what_a_dead_server_would_take(tmp_path, database):

@@ -21,10 +21,10 @@ from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.process import MirrorProcess
 from study.mirrors.tracking_uri import reach
 from study.records.folder import StudyFolder
-from study.records.records import TrialEnded, read_lines
+from study.records.records import read_lines
 from tests import postgresql
 from tests.e2e.commands import SPACE, environment
-from tests.integration.mlflow_tools import Server, assert_mirrored, parent, wait_until
+from tests.integration.mlflow_tools import assert_mirrored, parent, wait_until
 from tests.synthetic import append, closed, make_folder, opened, whole_trial
 
 
@@ -160,61 +160,6 @@ options = RunOptions(name="space", out=Path("studies"), tracking_uri=tracking, o
 result = run_study(load_space("space.yaml"), options)
 sys.exit(result.exit_code)
 """
-
-
-@pytest.mark.heavy
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("way", "seconds"), [("directly", 20), ("by a server", 20), ("by a server", 0)])
-def test_a_whole_study_does_not_notice_a_crash_of_postgresql(database, tmp_path, way, seconds):
-    name = f"{way}_{seconds}".replace(" ", "_")
-    store, storage = database.create(f"mlflow_{name}"), database.create(f"optuna_{name}")
-    place, work = tmp_path / "server", tmp_path / "work"
-    place.mkdir()
-    work.mkdir()
-    server = Server(place, store)
-    if way == "by a server":
-        server.start(120)
-    try:
-        uri = server.uri if way == "by a server" else store
-        (work / "space.yaml").write_text(SPACE.replace("env_steps: 800", "env_steps: 8000"))
-        code, said = run_and_crash(work, uri, storage, database, seconds)
-        assert code == 0, said
-        assert "Traceback" not in said
-        assert "behind" not in said
-        assert "lacks up to" not in said
-        folder = StudyFolder(work / "studies" / "space")
-        ends = [line.record for line in read_lines(folder.records) if isinstance(line.record, TrialEnded)]
-        assert sorted((end.trial, end.status) for end in ends) == [(number, "finished") for number in range(4)]
-        assert numbers_in(storage, f"space-{folder.identity().study_id}") == list(range(4))
-        assert_mirrored(folder, store, "space")
-        assert parent(store, "space").status == "FINISHED"
-        if way == "by a server":  # which keeps the artifacts, too: nobody else needs its disk
-            artifacts = {file.name for file in (place / "artifacts").rglob("*") if file.is_file()}
-            assert artifacts >= {"space.yaml", "study.json", "trials.csv"}
-    finally:
-        server.stop()
-
-
-def run_and_crash(work, uri, storage, database, seconds):
-    """Run a study, end PostgreSQL in its middle for so long, and return exit code and output."""
-    with (work / "log").open("w") as log:
-        command = [sys.executable, "-c", STUDY, uri, storage]
-        process = subprocess.Popen(command, cwd=work, env=environment(), stdout=log, stderr=subprocess.STDOUT)
-        try:
-            records = work / "studies" / "space" / "records.jsonl"
-
-            def come_so_far():
-                assert process.poll() is None, (work / "log").read_text()
-                return records.exists() and records.read_bytes().count(b'"kind":"iteration"') > 10
-
-            wait_until(come_so_far, 240)
-            database.stop()
-            time.sleep(seconds)
-            database.start()
-            return process.wait(timeout=400), (work / "log").read_text()
-        finally:
-            process.kill()
-            process.wait()
 
 
 @pytest.mark.heavy

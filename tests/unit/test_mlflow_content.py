@@ -10,12 +10,11 @@ import pytest
 
 from study.mirrors import mlflow_content as content
 from study.mirrors import mlflow_view as view
-from study.mirrors.base import count_behind
 from study.mirrors.mlflow_content import Point
 from study.mirrors.mlflow_mirror import Attempt, Cursor, MlflowMirror
 from tests.holdup import holdup_spec
 from tests.spaces import spec
-from tests.synthetic import append, built, ended, evaluation, iteration, make_folder, opened, started
+from tests.synthetic import built, ended, evaluation, iteration, make_folder, opened, started
 from tests.throughput import throughput_spec
 
 URI = "postgresql://me:secret@db/mlflow"
@@ -203,13 +202,3 @@ def test_a_cursor_of_another_shape_is_none(mirror, change):
     file = mirror.folder.mirror_state
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     assert mirror.read_cursor() is None
-
-
-def test_a_torn_line_is_not_behind(tmp_path):
-    folder = make_folder(tmp_path, URI)
-    assert count_behind(folder.records) == 0
-    append(folder, opened(), started(0), started(1))
-    raw = folder.records.read_bytes()
-    folder.records.write_bytes(raw + b'{"torn')
-    assert count_behind(folder.records) == 3
-    assert count_behind(folder.records, raw.index(b"\n") + 1) == 2

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.answers import Answer, Number, Unknown
-from analysis.figures import Importance, absent, all_figures, importance
+from analysis.figures import Importance, absent, importance
 from analysis.load import StudyData, from_folder
 from analysis.opened import Study
 from analysis.report import build, make_report, parse_formats, to_html, to_markdown, write
@@ -239,23 +239,6 @@ def test_a_page_is_whole_and_asks_for_nothing(report):
     assert not re.search(r"@import|url\(\s*['\"]?(?!#)", page)
     assert "default-src 'none'" in page
     assert page.count('role="img"') == sum(figure.drawn for figure in report.figures) > 5
-
-
-def test_the_same_study_makes_the_same_figures(planted, report):
-    data = from_folder(planted.path)
-    again = all_figures(Study(data))
-    first = {figure.key: figure for figure in report.figures}
-    for figure in again:
-        assert figure.alt == first[figure.key].alt
-        pd.testing.assert_frame_equal(figure.frame, first[figure.key].frame)
-
-
-def test_what_was_planted_is_in_the_page(report):
-    truth = Truth(cells=((2, 2048), (4, 2048), (8, 2048)), blocks=3)
-    strong = next(each for each in report.tables if each.key == "T2")
-    (row,) = strong.frame.query("num_env_runners == 8").to_dict("records")
-    assert row["speed_up_low"] <= truth.speed_up(8, 2, 2048) <= row["speed_up_high"]
-    assert f"{row['speed_up']:.2f}" in to_html(report)
 
 
 def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
