@@ -46,14 +46,6 @@ def test_names_are_known_and_said_once(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_space_is_read_back_as_it_was(algorithm: str) -> None:
-    spec = space(algorithm)
-    again = parse_space(Source(name="space", content=spec.to_json()))
-    assert again == spec
-    assert again.digest() == spec.digest()
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_setting_has_the_parameters_of_the_algorithm_and_no_others(algorithm: str) -> None:
     spec = space(algorithm)
     setting = runnable(spec, {"num_env_runners": 2})

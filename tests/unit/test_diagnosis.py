@@ -1,5 +1,6 @@
 """Each label stands by its own figure, beyond its threshold, and by nothing else."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -161,14 +162,7 @@ def test_times_are_judged_where_they_are_measured_and_said_to_be_emulated_otherw
 
 def test_the_warm_up_is_left_out_of_shares_of_time() -> None:
     one = trial(count=2)
-    first = Iteration(
-        trial=1,
-        attempt=1,
-        iteration=1,
-        env_steps=400,
-        wall_time_s=100.0,
-        metrics={"iteration_time_s": 100.0, "learning_time_s": 99.0},
-    )
+    first = replace(one.iterations[0], metrics={"iteration_time_s": 100.0, "learning_time_s": 99.0})
     history = TrialHistory(row=one.row, iterations=(first, one.iterations[1]), evaluations=())
     found = finding(diagnose([history], SPEC), "learner-bound")
     assert found is not None

@@ -179,7 +179,6 @@ def test_a_study_of_the_fused_learner_does_not_go_on_without_jax(lasting, monkey
 @pytest.mark.parametrize(
     ("settings", "before", "usable"),
     [
-        ({}, "", True),
         ({}, "import jax", True),
         ({}, "import jax; jax.devices()", False),
         ({"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1", "PJRT_NPROC": "1"},

@@ -219,13 +219,6 @@ def test_a_study_is_one_value(studies):
     assert set(study.trials["status"]) == {"finished"}
 
 
-@pytest.mark.minutes
-def test_a_study_writes_its_report(studies, tmp_path):
-    page = studies["example_throughput"].report(tmp_path / "report")
-    assert page.read_text().startswith("<!")
-    assert (tmp_path / "report" / "tables" / "T2.csv").exists()
-
-
 def test_equal_workloads_have_a_ratio_and_others_are_refused(studies, tmp_path):
     own = studies["example_throughput"]
     ratios = analysis.compare([own, ANALYSIS / "example_throughput"]).ratios("env_steps_per_s")

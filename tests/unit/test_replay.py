@@ -1,8 +1,8 @@
 """Rules of choosing a setting, replayed on tables with a planted truth."""
 
-import dataclasses
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,7 +24,6 @@ from study.designs.holdup.replay.strategies import (
 )
 from study.designs.holdup.replay.table import SMALL, TARGET, ScoreTable, score_table
 from study.errors import AnalysisError
-from study.records.records import Evaluation, TrialEnded, TrialStarted
 from study.space.holdup import HoldUpSpec
 from tests import synthetic
 from tests.spaces import spec
@@ -190,7 +189,7 @@ def test_the_default_budget_is_what_our_protocol_needs_and_binds_all(report):
 
 def test_our_protocol_runs_the_trials_that_its_sizes_say():
     for seed in range(5):
-        scores = dataclasses.replace(noisy(np.random.default_rng(seed)), cost=np.ones((2, 24, 8)))
+        scores = replace(noisy(np.random.default_rng(seed)), cost=np.ones((2, 24, 8)))
         purse = Purse(limit=math.inf)
         protocol(draw_of(scores, seed), purse)
         looks = 24 + 8 + 2 * (math.ceil(12 / 3) + math.ceil(4 / 3))  # 32 proposals in two rounds, a third twice
@@ -201,7 +200,7 @@ def test_our_protocol_runs_the_trials_that_its_sizes_say():
 
 
 def test_short_of_money_our_protocol_cuts_the_search_and_not_the_race():
-    scores = dataclasses.replace(noisy(np.random.default_rng(1)), cost=np.ones((2, 24, 8)))
+    scores = replace(noisy(np.random.default_rng(1)), cost=np.ones((2, 24, 8)))
     later = 18 + 24
     seen = []
 
@@ -260,11 +259,9 @@ def test_what_judges_have_no_say_in_the_choice(name):
         judge = list(draw.judge)
         changed = scores.score.copy()
         changed[..., judge] = np.random.default_rng(99).uniform(0, 1.2, changed[..., judge].shape)
-        other = dataclasses.replace(scores, score=changed, last_score=changed, solved=changed >= SOLVED)
-        original = dataclasses.replace(scores, last_score=scores.score)
-        picks = {
-            STRATEGIES[name](dataclasses.replace(draw, table=each), Purse(limit=1000.0)) for each in (original, other)
-        }
+        other = replace(scores, score=changed, last_score=changed, solved=changed >= SOLVED)
+        original = replace(scores, last_score=scores.score)
+        picks = {STRATEGIES[name](replace(draw, table=each), Purse(limit=1000.0)) for each in (original, other)}
         assert len(picks) == 1
 
 
@@ -289,44 +286,16 @@ def study(path, trials):
     return path
 
 
-def records(number, scale, setting, seed, final_return):
-    yield TrialStarted(
-        trial=number,
-        attempt=1,
-        seed=seed,
-        setting={"num_env_runners": scale, "train_batch_size": 400, **setting},
-        proposed=dict(reversed(setting.items())) if seed % 2 else setting,
-        iterations=None,
-        anchor=None,
-        optuna_number=number,
-        num_cpus=1,
-    )
-    failed = final_return is None
-    if not failed:
-        returns = [final_return] * 4 + [final_return - 50.0] + [0.0] * 5  # the episodes after the fifth are not seen
-        yield Evaluation(
-            trial=number,
-            attempt=1,
-            iteration=1,
-            env_steps=400,
-            wall_time_s=1.0,
-            progress=1.0,
-            returns=returns,
-            num_cut=0,
-            eval_time_s=0.1,
-        )
-    yield TrialEnded(
-        trial=number,
-        attempt=1,
-        status="failed" if failed else "finished",
-        reason="because" if failed else "",
-        summary={
-            "score": 0.0 if failed else final_return / 500,
-            "final_return": final_return,
-            "cpu_s_spent": 3.0 + scale + 0.1 * seed,
-        },
-        checkpoint=None,
-    )
+def records(number, scale, setting, seed, final):
+    proposed = dict(reversed(setting.items())) if seed % 2 else setting
+    whole = {"num_env_runners": scale, "train_batch_size": 400, **setting}
+    yield replace(synthetic.started(number, runners=scale), seed=seed, setting=whole, proposed=proposed)
+    if final is not None:
+        returns = [final] * 4 + [final - 50.0] + [0.0] * 5  # the episodes after the fifth are not seen
+        yield replace(synthetic.evaluation(number, 1), progress=1.0, returns=returns)
+    summary = {"score": 0.0 if final is None else final / 500, "final_return": final}
+    ended = synthetic.ended(number, "failed" if final is None else "finished")
+    yield replace(ended, summary=summary | {"cpu_s_spent": 3.0 + scale + 0.1 * seed})
 
 
 def complete():
