@@ -1,7 +1,6 @@
 """Studies of all kinds, killed, resumed and troubled, write the recorded records."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,30 +29,3 @@ def test_the_first_trials_of_a_shipped_space_are_the_recorded_ones(space: Path, 
     recorded = (sequences.FIRST / f"{space.stem}.jsonl").read_text().splitlines()
     found = sequences.first_trials(space, tmp_path).splitlines()
     assert [json.loads(line) for line in found] == [json.loads(line) for line in recorded]
-
-
-@pytest.mark.parametrize("name", [name for name in sequences.CASES if name.endswith("_killed")])
-def test_a_study_that_is_killed_runs_the_trials_of_one_that_is_not(name: str, tmp_path: Path) -> None:
-    case = sequences.CASES[name]
-    killed, whole = _trials(sequences.GOLDEN / f"{name}.jsonl"), _trials_of_a_run(case, tmp_path)
-    assert killed.keys() == whole.keys()
-    for trial, started in whole.items():
-        assert killed[trial] == started, trial
-
-
-def _trials_of_a_run(case: sequences.Case, folder: Path) -> dict[int, dict[str, object]]:
-    study = sequences.run(replace(case, kills=()), folder)
-    (folder / "whole.jsonl").write_text("\n".join(sequences.lines_of(study, case.digits)))
-    return _trials(folder / "whole.jsonl")
-
-
-def _trials(file: Path) -> dict[int, dict[str, object]]:
-    """Return what each trial was asked to be."""
-    records = map(json.loads, file.read_text().splitlines())
-    return {
-        record["trial"]: {
-            name: record.get(name) for name in ("seed", "setting", "stage", "anchor", "variant", "digest")
-        }
-        for record in records
-        if record["kind"] == "trial_started"
-    }
