@@ -40,34 +40,36 @@ class Plain(gymnasium.Env[Any, Any]):
         return 1.0
 
 
-class Raises(Plain):
+class AtStep(Plain):
+    """Does something in one step of its life."""
+
+    def __init__(self, at_step: int = 30) -> None:
+        super().__init__()
+        self.at_step = at_step
+
+    def reward(self, action: Any) -> float:
+        return self.happens() if self.lifetime == self.at_step else 1.0
+
+    def happens(self) -> float:
+        raise NotImplementedError
+
+
+class Raises(AtStep):
     def __init__(self, at_step: int = 1000) -> None:
-        super().__init__()
-        self.at_step = at_step
+        super().__init__(at_step)
 
-    def reward(self, action: Any) -> float:
-        if self.lifetime == self.at_step:
-            raise ZeroDivisionError(f"planted fault at step {self.at_step}")
-        return 1.0
+    def happens(self) -> float:
+        raise ZeroDivisionError(f"planted fault at step {self.at_step}")
 
 
-class NanReward(Plain):
-    def __init__(self, at_step: int = 30) -> None:
-        super().__init__()
-        self.at_step = at_step
-
-    def reward(self, action: Any) -> float:
-        return float("nan") if self.lifetime == self.at_step else 1.0
+class NanReward(AtStep):
+    def happens(self) -> float:
+        return float("nan")
 
 
-class Hangs(Plain):
-    def __init__(self, at_step: int = 30) -> None:
-        super().__init__()
-        self.at_step = at_step
-
-    def reward(self, action: Any) -> float:
-        if self.lifetime == self.at_step:
-            time.sleep(3600)
+class Hangs(AtStep):
+    def happens(self) -> float:
+        time.sleep(3600)
         return 1.0
 
 

@@ -11,8 +11,9 @@ reaches its target after steps_min (1 + B / batch_crit) env steps, times lognorm
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -23,19 +24,10 @@ from study.metrics import WARMUP_ITERATIONS
 from study.records.folder import StudyFolder
 from study.records.ledger import fold
 from study.records.log import RecordLog
-from study.records.records import (
-    Evaluation,
-    Iteration,
-    Record,
-    StudyClosed,
-    StudyOpened,
-    TrialBuilt,
-    TrialEnded,
-    TrialStarted,
-)
+from study.records.records import Record, StudyOpened, TrialEnded
 from study.space.spec import StudySpec
+from tests import synthetic
 from tests.spaces import spec
-from tests.synthetic import make_folder
 
 RETURN_BEFORE, RETURN_AFTER = 100.0, 500.0
 """Returns of the evaluations before and after the target of `tests.spaces`, 450."""
@@ -260,7 +252,7 @@ def _row(run: _Run) -> dict[str, object]:
 def planted_folder(path: Path, truth: Truth, rng: np.random.Generator, *, name: str = "planted") -> StudyFolder:
     """Write a complete study of that truth: identity and records, as a driver leaves them."""
     space = _space(truth)
-    folder = make_folder(path, "sqlite:///mlflow.db", space, name=name, space="planted.yaml")
+    folder = synthetic.make_folder(path, "sqlite:///mlflow.db", space, name=name, space="planted.yaml")
     runs = list(_simulate(truth, rng))
     with RecordLog(folder.records) as log:
         log.append(_opened(truth, len(runs)))
@@ -269,7 +261,7 @@ def planted_folder(path: Path, truth: Truth, rng: np.random.Generator, *, name: 
             for record in records:
                 log.append(record)
             log.append(_ended(run, records, space))
-        log.append(StudyClosed(session=1, reason="complete"))
+        log.append(synthetic.closed())
     return folder
 
 
@@ -300,9 +292,8 @@ def _opened(truth: Truth, num_trials: int) -> StudyOpened:
         "physical_cpus": cpus,
         "logical_cpus": cpus,
     }
-    return StudyOpened(
-        session=1, num_trials=num_trials, cluster={"num_cpus": cpus, "nodes": [node]}, provenance=provenance
-    )
+    cluster = {"num_cpus": cpus, "nodes": [node]}
+    return replace(synthetic.opened(), num_trials=num_trials, cluster=cluster, provenance=provenance)
 
 
 def _trial(run: _Run) -> Iterator[Record]:
@@ -314,20 +305,9 @@ def _trial(run: _Run) -> Iterator[Record]:
         "num_envs_per_env_runner": ENVS,
         "lr": LEARNING_RATE,
     }
-    yield TrialStarted(
-        trial=run.trial,
-        attempt=1,
-        seed=run.seed,
-        setting=setting,
-        proposed={},
-        iterations=None,
-        anchor=None,
-        optuna_number=run.trial,
-        num_cpus=run.n + 1,
-    )
-    yield TrialBuilt(
-        trial=run.trial,
-        attempt=1,
+    yield replace(synthetic.started(run.trial, runners=run.n), seed=run.seed, setting=setting, proposed={})
+    yield replace(
+        synthetic.built(run.trial),
         startup_time_s=3.0,
         effective={**setting, "num_learners": 0, "torch_threads_learner": 1},
         processes_per_node={"n0": run.n + 1},
@@ -341,12 +321,10 @@ def _trial(run: _Run) -> Iterator[Record]:
         factor = 3.0 if number <= WARMUP_ITERATIONS else float(run.jitter[number - 1 - WARMUP_ITERATIONS])
         times = {name: value * factor for name, value in run.phases.items()}
         wall += times["iteration_time_s"]
-        yield Iteration(
-            trial=run.trial,
-            attempt=1,
-            iteration=number,
-            env_steps=number * run.batch,
-            wall_time_s=wall,
+        so_far: dict[str, Any] = {"env_steps": number * run.batch, "wall_time_s": wall}
+        yield replace(
+            synthetic.iteration(run.trial, number),
+            **so_far,
             metrics={
                 **times,
                 "train_batch_size_actual": run.batch,
@@ -363,27 +341,17 @@ def _trial(run: _Run) -> Iterator[Record]:
             },
         )
         reached = run.reached_at is not None and number >= run.reached_at
-        yield Evaluation(
-            trial=run.trial,
-            attempt=1,
-            iteration=number,
-            env_steps=number * run.batch,
-            wall_time_s=wall,
-            progress=number / run.iterations,
-            returns=[RETURN_AFTER if reached else RETURN_BEFORE],
-            num_cut=0,
-            eval_time_s=0.1,
-        )
+        returns, progress = [RETURN_AFTER if reached else RETURN_BEFORE], number / run.iterations
+        one = synthetic.evaluation(run.trial, number)
+        yield replace(one, **so_far, progress=progress, returns=returns, eval_time_s=0.1)
 
 
 def _ended(run: _Run, records: list[Record], space: StudySpec) -> TrialEnded:
     moment = run.started + run.iterations * run.phases["iteration_time_s"]
     row = fold((record, run.started) for record in records).rows[run.trial]
     status = "failed" if run.failed else "finished"
-    return TrialEnded(
-        trial=run.trial,
-        attempt=1,
-        status=status,
+    return replace(
+        synthetic.ended(run.trial, status),
         reason="planted" if run.failed else "",
         summary=row.summarise(space, status, moment=moment),
         checkpoint=None,

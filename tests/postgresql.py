@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.mlflow_tools import wait_until
+from tests.waiting import until
 
 PASSWORD = "s3cr/t@pg"
 """With characters that a URL must quote."""
@@ -109,7 +109,7 @@ class PostgreSQL:
                 start_new_session=True,
                 **self._user,
             )
-        wait_until(self._answers, 60)
+        until(self._answers)
 
     def _answers(self) -> bool:
         import psycopg

@@ -27,8 +27,9 @@ from study.mirrors.process import MirrorProcess
 from study.mirrors.tensorboard import TensorBoardMirror
 from study.records.state import ledger_of
 from tests.event_files import event_files, expected, hparams_of, scalars
-from tests.integration.mlflow_tools import assert_mirrored, children, contents, parent, wait_until
+from tests.integration.mlflow_tools import assert_mirrored, children, contents, parent
 from tests.synthetic import append, closed, ended, iteration, make_folder, opened, started, whole_trial
+from tests.waiting import until
 
 
 class Mlflow:
@@ -391,7 +392,7 @@ def test_a_place_that_cannot_be_written_is_named_and_caught_up_with(study):
         path.mkdir()
     mirror = MirrorProcess(place.kind)
     mirror.start(folder, place.address)
-    wait_until(lambda: folder.mirror_log.exists() and "Error" in folder.mirror_log.read_text(), 90)
+    until(lambda: folder.mirror_log.exists() and "Error" in folder.mirror_log.read_text(), timeout_s=90)
     with pytest.raises(TrackingError, match=r"Fix: "):
         mirror.wait_ready(1)
     report = mirror.finish(1)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.testbed.namespaces import SHARED
 from tests.testbed.studies import NAME, LaunchedStudy, assert_nothing_left
-from tests.testbed.waiting import until
+from tests.waiting import until
 
 ROOT = f"{SHARED}/tmp"
 FOREIGN = ("rl-baselines-env", "rl-20000-abcdef", "rl-20001-20000")

@@ -4,8 +4,8 @@ import pytest
 
 from tests.testbed.oar import ENDED
 from tests.testbed.studies import LaunchedStudy, assert_nothing_left
-from tests.testbed.waiting import until
 from tests.testbed.watch import watching
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(1800)
 

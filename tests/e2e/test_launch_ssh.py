@@ -9,8 +9,8 @@ import pytest
 
 from tests.testbed.namespaces import ADDRESSES
 from tests.testbed.studies import NAME, LaunchedStudy, assert_nothing_left, assert_nothing_runs
-from tests.testbed.waiting import until
 from tests.testbed.watch import watching
+from tests.waiting import until
 
 pytestmark = [pytest.mark.minutes, pytest.mark.timeout(1800)]
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from study.records.records import StudyOpened, TrialBuilt
-from tests.e2e.commands import SPACE, assert_whole, command, records, run, start
+from tests.e2e.commands import SPACE, assert_whole, command, records, run, start, wait_for
 
 WIDE = SPACE.replace("num_env_runners: [1, 2]", "num_env_runners: 5")
 """A trial of six CPUs: more than one node of four has."""
@@ -137,14 +137,6 @@ def uri(place):
 
 def is_clean(state: dict[str, float], *, num_cpus: int, nodes: int = 1) -> bool:
     return state == {"nodes": nodes, "total": num_cpus, "free": num_cpus, "groups": 0, "actors": 0}
-
-
-def wait_for(condition, process, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, "the driver ended by itself"
-        assert time.monotonic() < end, "the study did not come so far"
-        time.sleep(0.1)
 
 
 # First: it needs a machine without a Ray, before the module's own is up.

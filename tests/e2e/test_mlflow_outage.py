@@ -8,7 +8,8 @@ import pytest
 from study.records.folder import StudyFolder
 from study.records.records import Iteration, TrialEnded
 from tests.e2e.commands import SPACE, assert_whole, command, kill, records, run, start, study
-from tests.integration.mlflow_tools import Server, assert_mirrored, children, parent, wait_until
+from tests.integration.mlflow_tools import Server, assert_mirrored, children, parent
+from tests.waiting import until
 
 LONGER = SPACE.replace("env_steps: 800", "env_steps: 3000").replace("num_trials: 4", "num_trials: 2")
 
@@ -47,7 +48,7 @@ def wait_for_iterations(place, process, count):
         file = folder(place) / "records.jsonl"
         return file.exists() and sum(isinstance(record, Iteration) for record in records(folder(place))) >= count
 
-    wait_until(come_so_far, 120)
+    until(come_so_far, timeout_s=120)
 
 
 def end_of(process, place):

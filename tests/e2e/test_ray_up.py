@@ -14,8 +14,8 @@ import pytest
 from tests.e2e.commands import assert_whole
 from tests.testbed.namespaces import ADDRESSES
 from tests.testbed.studies import NAME, SPACE
-from tests.testbed.waiting import until
 from tests.testbed.watch import watching
+from tests.waiting import until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from study.cli import commands as cli
 from study.records.folder import StudyFolder
-from tests.e2e.commands import SPACE, assert_whole, command, kill, ray_processes, records, run, start
+from tests.e2e.commands import SPACE, assert_whole, command, kill, ray_processes, records, run, start, wait_for
 from tests.event_files import assert_files_follow
 
 KILL_SEED = int(os.environ.get("KILL_SEED", "1"))
@@ -35,16 +35,6 @@ def uri(place):
 def table(place, name="space"):
     with (place / "studies" / name / "trials.csv").open() as file:
         return list(csv.DictReader(file))
-
-
-def wait_for(condition, process, seconds=180):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return
-        assert process.poll() is None, "the driver ended by itself"
-        time.sleep(0.1)
-    pytest.fail("the study did not come so far")
 
 
 def killed_after(seconds, words, place):

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from study.errors import TrackingError
 from study.metrics import METRICS
 from study.mirrors.tracking_uri import check_tracking_uri
 from study.records.folder import StudyFolder
+from tests.waiting import until
 
 Points = dict[str, set[tuple[int, int, float]]]
 """Metric -> (milliseconds, step, value)."""
@@ -198,7 +198,7 @@ class Server:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, start_new_session=True, env=os.environ | settings, cwd=cwd
             )
-        wait_until(self.answers, timeout_s)
+        until(self.answers, "the server answers", timeout_s)
 
     def answers(self) -> bool:
         try:
@@ -213,11 +213,3 @@ class Server:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
-
-
-def wait_until(condition, timeout_s: float = 30.0) -> None:
-    """Wait for `condition()`; fail when it does not come true."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.1)

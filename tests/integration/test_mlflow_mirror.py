@@ -26,7 +26,6 @@ from tests.integration.mlflow_tools import (
     expected_points,
     look,
     parent,
-    wait_until,
 )
 from tests.synthetic import (
     append,
@@ -39,6 +38,7 @@ from tests.synthetic import (
     sync_mlflow,
     whole_trial,
 )
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -326,7 +326,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_killed_driver_leaves_a_killed_study_and_its_mirror_lets_go(folder, database):
     subprocess.run([sys.executable, "-c", DRIVER, str(folder.path)], check=False)
-    wait_until(lambda: parent(database).status == "KILLED", 20)
+    until(lambda: parent(database).status == "KILLED")
     assert children(database)[0, 1].status == "KILLED"
     resumed = MirrorProcess(MlflowMirror)
     resumed.start(folder, folder.identity().tracking_uri)

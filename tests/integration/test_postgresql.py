@@ -24,8 +24,9 @@ from study.records.folder import StudyFolder
 from study.records.records import read_lines
 from tests import postgresql
 from tests.e2e.commands import SPACE, environment
-from tests.integration.mlflow_tools import assert_mirrored, parent, wait_until
+from tests.integration.mlflow_tools import assert_mirrored, parent
 from tests.synthetic import append, closed, make_folder, opened, whole_trial
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_a_crash_of_postgresql_in_mid_study_loses_and_doubles_nothing(database, 
 
     writer = threading.Thread(target=write)
     writer.start()
-    wait_until(lambda: len(list(read_lines(folder.records))) > 20)
+    until(lambda: len(list(read_lines(folder.records))) > 20)
     database.stop()
     time.sleep(2)
     meanwhile = writer.is_alive()
@@ -117,7 +118,7 @@ def test_a_first_start_with_a_wrong_uri_is_refused_at_once_with_the_reason(datab
     for mirror in (MirrorProcess(MlflowMirror), MirrorProcess(OptunaMirror)):
         folder.mirror_log.write_text("")
         mirror.start(folder, uri)
-        wait_until(lambda: "Error" in folder.mirror_log.read_text(), 90)
+        until(lambda: "Error" in folder.mirror_log.read_text(), timeout_s=90)
         with pytest.raises(TrackingError, match=rf"must accept the study, got .*{reason}") as error:
             mirror.wait_ready(2)
         assert "no answer within" not in str(error.value)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.testbed.namespaces import ADDRESSES, CONTROLLERS, CTL, NODES, SHARED, Host, Hosts, simulated_hosts
-from tests.testbed.waiting import until
+from tests.waiting import until
 
 PROGRAMS = ("oar-server", "oarsub", "oarnodesetting", "oar-database", "sshd")
 CONFIGURATION, OAR_HOME = Path("/etc/oar"), Path("/var/lib/oar")

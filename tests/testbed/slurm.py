@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.testbed.namespaces import ADDRESSES, CTL, NODES, SHARED, Hosts, simulated_hosts
-from tests.testbed.waiting import until
+from tests.waiting import until
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "scontrol", "srun", "munged")
 CONFIGURATION = Path("/etc/slurm")

@@ -7,7 +7,7 @@ from pathlib import Path
 from study.records.records import Record, TrialEnded, TrialStarted
 from tests.e2e.commands import assert_whole, records
 from tests.testbed.namespaces import Host, Hosts
-from tests.testbed.waiting import until
+from tests.waiting import until
 
 NAME = "tiny"
 SPACE = """

@@ -15,6 +15,7 @@ from study.driver import signals
 from study.driver.conductor import Stop
 from study.driver.signals import StopSignals
 from study.records.records import StudyClosed
+from tests.waiting import until
 
 
 class Course:
@@ -29,13 +30,6 @@ class Course:
 
 class Left(BaseException):
     """Raised in place of leaving the process."""
-
-
-def until(condition, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert condition()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import time
 import pytest
 
 
-def until(condition, what, timeout_s=60.0, period_s=0.2):
+def until(condition, what="the condition is true", timeout_s=60.0, period_s=0.1):
     """Return the first true value of `condition()`; fail the test with `what` when it stays false.
 
     Args:
