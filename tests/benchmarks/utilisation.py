@@ -98,7 +98,7 @@ def theirs(folder: Path, options: argparse.Namespace) -> None:
 
 def measured(name: str, options: argparse.Namespace) -> dict[str, float]:
     """Run the trials on a new cluster and return how it went."""
-    from tests.chaos.clusters import Cluster
+    from tests.e2e.clusters import Cluster
 
     cluster = Cluster()
     with tempfile.TemporaryDirectory(prefix="utilisation-") as folder:

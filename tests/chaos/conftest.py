@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.clusters import Cluster
-from tests.chaos.drivers import Driver
+from tests.e2e.clusters import Cluster
+from tests.e2e.drivers import Driver
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.chaos.clusters import is_alive
-from tests.chaos.drivers import Driver, setting
+from tests.e2e.clusters import is_alive
+from tests.e2e.drivers import Driver, setting
 
 KILLS = 10
 TRIALS = 100

@@ -15,9 +15,9 @@ import pytest
 
 from study.driver.losses import TAKEN_BACK
 from study.records.records import TrialBuilt
-from tests.chaos.clusters import SOON, Cluster, kill_all
-from tests.chaos.drivers import Driver, lasting, setting
+from tests.e2e.clusters import SOON, Cluster, is_clean, kill_all
 from tests.e2e.commands import run
+from tests.e2e.drivers import Driver, lasting, setting
 
 MAIN, RUNNER, LEARNER = "StudyTrial", "BatchedEnvRunner", "_WrappedExecutable"
 """What Ray calls the processes of a trial."""
@@ -27,10 +27,6 @@ START_UP_S = 40.0
 """What a trial takes to start, about."""
 Tell = Callable[..., None]
 A, B, C = "127.0.0.2", "127.0.0.3", "127.0.0.4"
-
-
-def is_clean(state: dict[str, float], *, num_cpus: int, nodes: int) -> bool:
-    return state == {"nodes": nodes, "total": num_cpus, "free": num_cpus, "groups": 0, "actors": 0}
 
 
 @pytest.mark.heavy

@@ -12,10 +12,10 @@ import pytest
 from study.records.folder import StudyFolder
 from study.records.records import Iteration, read_lines
 from tests import postgresql
-from tests.chaos.clusters import Cluster
-from tests.chaos.drivers import Driver, lasting
 from tests.chaos.network import Proxy, Wire
 from tests.e2e import test_mlflow_outage as mlflow_outage
+from tests.e2e.clusters import Cluster
+from tests.e2e.drivers import Driver, lasting
 from tests.integration.mlflow_tools import Server
 
 AROUND_S = 20.0
@@ -63,7 +63,7 @@ def away(
     assert "Traceback" not in driver.said
     assert "catch up with" not in driver.said
     driver.assert_whole(1)
-    mlflow_outage.assert_complete(driver.place, database)
+    mlflow_outage.assert_complete(driver, database)
     return env_steps_per_s(driver, hidden, back) if seconds else None, there
 
 

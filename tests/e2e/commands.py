@@ -9,8 +9,6 @@ from pathlib import Path
 
 import psutil
 
-from tests.waiting import until
-
 ROOT = Path(__file__).resolve().parents[2]
 OWN = {"STARTED_BY_TESTS": str(os.getpid())}
 """In the environment of what these tests start: others run studies on this machine too."""
@@ -59,17 +57,6 @@ def kill(process):
     """End a driver as a power cut would: no handler runs."""
     process.send_signal(signal.SIGKILL)
     process.wait()
-
-
-def wait_for(condition, process, timeout_s=180):
-    """Wait until a driver's study has come so far."""
-
-    def come_so_far():
-        found = condition()
-        assert found or process.poll() is None, "the driver ended by itself"
-        return found
-
-    until(come_so_far, "the study has come so far", timeout_s)
 
 
 def ray_processes():

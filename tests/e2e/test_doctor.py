@@ -13,8 +13,8 @@ import pytest
 
 from study.errors import TrackingError
 from study.mirrors.tracking_uri import check_tracking_uri
+from tests.e2e.clusters import Cluster
 from tests.e2e.commands import SPACE, environment, run, study
-from tests.e2e.test_live_cluster import Cluster
 from tests.integration.mlflow_tools import Server
 
 
@@ -101,10 +101,6 @@ class Uneven(Cluster):
     @property
     def settings(self) -> list[str]:
         return ["env", f"RAY_TMPDIR={self.folder}", *(f"{name}={value}" for name, value in self.own.items())]
-
-    def raylet(self, host: str) -> psutil.Process:
-        found = [each for each in self.processes() if each.name() == "raylet"]
-        return next(each for each in found if f"--node_ip_address={host}" in each.cmdline())
 
 
 @pytest.fixture

@@ -2,14 +2,14 @@
 
 import json
 import re
-import time
 
 import optuna
 import pytest
 
 from study.records.ledger import fold
 from study.records.records import read_lines
-from tests.e2e.commands import command, kill, ray_processes, records, run, start, study
+from tests.e2e.commands import command, ray_processes, run, study
+from tests.e2e.drivers import Driver
 
 SPACE = """
 environment: {id: CartPole-v1, floor: 10, reference: 60, target: 20}
@@ -41,54 +41,50 @@ evaluation: {episodes: 2, num_evaluations: 2}
 
 
 @pytest.fixture
-def place(tmp_path):
-    (tmp_path / "space.yaml").write_text(SPACE)
-    yield tmp_path
+def driver(tmp_path):
+    driver = Driver(tmp_path, space=SPACE)
+    yield driver
+    driver.stop()
     assert not ray_processes(), "a Ray was left running"
 
 
 @pytest.mark.heavy
-def test_the_small_hold_up_study_goes_through_all_its_stages(place):
-    done = run(command("--space", "holdup_small.yaml"), place, timeout=3000)
+def test_the_small_hold_up_study_goes_through_all_its_stages(tmp_path):
+    done = run(command("--space", "holdup_small.yaml"), tmp_path, timeout=3000)
     assert done.returncode == 0, done.stdout + done.stderr
-    folder = place / "studies" / "holdup_small"
+    folder = tmp_path / "studies" / "holdup_small"
     rows = fold((line.record, line.time) for line in read_lines(folder / "records.jsonl")).rows.values()
     assert {row.stage for row in rows} == {"calibrate", "search", "race", "stress", "confirm", "measure"}
     assert not any(row.status == "failed" for row in rows)
     stock = [row for row in rows if row.variant == "stock"]
     assert {(row.setting["num_env_runners"], row.num_env_runners) for row in stock} == {(1, 8)}
-    assert run(study("certificate", "verify", folder), place).returncode == 0
+    assert run(study("certificate", "verify", folder), tmp_path).returncode == 0
 
 
 @pytest.mark.minutes
-def test_a_hold_up_study_from_calibration_to_export(place):
-    folder = place / "studies" / "space"
-    held = run(command("--space", "space.yaml", "--until", "calibrate"), place)
-    assert held.returncode == 0, held.stdout + held.stderr
-    assert "the stages up to calibrate are complete, search comes next" in held.stdout
-    assert "--until" not in held.stdout.split("Resume with:")[1]
+def test_a_hold_up_study_from_calibration_to_export(driver):
+    folder, place = driver.folder, driver.place
+    assert driver.run("--until", "calibrate") == 0, driver.said
+    assert "the stages up to calibrate are complete, search comes next" in driver.said
+    assert "--until" not in driver.said.split("Resume with:")[1]
     early = run(study("certificate", "write", folder), place)
     assert early.returncode == 2
     assert "--resume" in early.stderr
 
-    with (place / "log").open("w") as log:
-        driver = start(command("--space", "space.yaml", "--resume"), place, log)
-    while sum(record.kind == "trial_ended" for record in records(folder)) < 12:
-        assert driver.poll() is None, "the driver ended by itself"
-        time.sleep(0.1)
-    kill(driver)
-    done = run(command("--space", "space.yaml", "--resume"), place)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^(Yes|No): .* with 3 runners", done.stdout, flags=re.MULTILINE)
-    assert "Certificate, with every rule and interval: studies/space/certificate.md" in done.stdout
+    driver.start()
+    driver.wait_for("trial_ended", 12)
+    driver.kill()
+    assert driver.run() == 0, driver.said
+    assert re.search(r"^(Yes|No): .* with 3 runners", driver.said, flags=re.MULTILINE)
+    assert "Certificate, with every rule and interval: studies/space/certificate.md" in driver.said
 
-    kinds = [record.kind for record in records(folder)]
-    assert kinds.index("settings_frozen") < next(
+    found = driver.records()
+    assert [record.kind for record in found].index("settings_frozen") < next(
         index
-        for index, record in enumerate(records(folder))
+        for index, record in enumerate(found)
         if record.kind == "trial_started" and record.seed in range(1001, 1006)
     )
-    ended = [record.trial for record in records(folder) if record.kind == "trial_ended" and record.status == "finished"]
+    ended = [record.trial for record in driver.attempts("finished")]
     assert sorted(ended) == sorted(set(ended))
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / "optuna.journal")))
     (summary,) = optuna.get_all_study_summaries(storage)
@@ -117,20 +113,16 @@ KILLED_AFTER = (2, 7, 12, 17, 24)
 
 @pytest.mark.heavy
 @pytest.mark.timeout(3600)
-def test_a_study_that_was_killed_five_times_verifies_against_what_was_held_and_trains_again(place):
-    folder, words = place / "studies" / "space", command("--space", "space.yaml", "--resume-or-start")
+def test_a_study_that_was_killed_five_times_verifies_against_what_was_held_and_trains_again(driver):
+    folder, place = driver.folder, driver.place
     for ended in KILLED_AFTER:
-        with (place / "log").open("a") as log:
-            driver = start(words, place, log)
-        while not folder.exists() or sum(record.kind == "trial_ended" for record in records(folder)) < ended:
-            assert driver.poll() is None, (place / "log").read_text()
-            time.sleep(0.1)
-        kill(driver)
-    done = run(words, place, timeout=1800)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [record.session for record in records(folder) if record.kind == "study_opened"] == [1, 2, 3, 4, 5, 6]
+        driver.start()
+        driver.wait_for("trial_ended", ended)
+        driver.kill()
+    assert driver.run(timeout=1800) == 0, driver.said
+    assert [record.session for record in driver.records() if record.kind == "study_opened"] == [1, 2, 3, 4, 5, 6]
 
-    printed = re.search(r"digest of the records\s+([0-9a-f]{64})", (place / "log").read_text() + done.stdout)
+    printed = re.search(r"digest of the records\s+([0-9a-f]{64})", driver.said)
     assert printed is not None
     found = run(study("certificate", "verify", folder, "--frozen", printed[1]), place)
     assert found.returncode == 0, found.stderr

@@ -10,8 +10,8 @@ import pytest
 
 from study.records.folder import StudyFolder
 from study.records.records import TrialBuilt, TrialEnded, TrialStarted, read_lines
+from tests.e2e.clusters import Cluster
 from tests.e2e.commands import SPACE, command, records, run
-from tests.e2e.test_live_cluster import Cluster
 
 THREE = SPACE.replace("num_env_runners: [1, 2]", "num_env_runners: 3")
 SMALL = """

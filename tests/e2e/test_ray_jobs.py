@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from study.records.records import StudyOpened
+from tests.e2e.clusters import Cluster
 from tests.e2e.commands import ROOT, SPACE, assert_whole, records, run
-from tests.e2e.test_live_cluster import Cluster
 
 pytest.importorskip("ray.dashboard.optional_deps", reason="ray[default] is not installed", exc_type=ImportError)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from study.records.records import StudyOpened, TrialBuilt, TrialEnded
+from tests.e2e.clusters import Cluster
 from tests.e2e.commands import command, records, run, study
-from tests.e2e.test_live_cluster import Cluster
 
 SPACE = """
 environment: {id: "my_maze:Maze", floor: 0, reference: 20, target: 15}

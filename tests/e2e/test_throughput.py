@@ -1,11 +1,12 @@
 """A throughput study by the real command: killed, resumed, its processes kept. Real Ray, RLlib, Optuna and MLflow."""
 
-import time
 from collections import Counter
 
 import pytest
 
-from tests.e2e.commands import command, kill, mlflow_trials, ray_processes, records, run, start
+from tests.e2e.commands import ray_processes
+from tests.e2e.drivers import Driver
+from tests.waiting import until
 
 SPACE = """
 kind: throughput
@@ -26,38 +27,22 @@ CELLS = {
 }
 
 
-@pytest.fixture
-def place(tmp_path):
-    (tmp_path / "space.yaml").write_text(SPACE)
-    yield tmp_path
-    assert not ray_processes(), "a Ray was left running"
-
-
 @pytest.mark.minutes
-def test_a_throughput_study_is_killed_resumed_and_keeps_its_processes(place):
-    words, folder = command("--space", "space.yaml", "--resume-or-start"), place / "studies" / "space"
-    with (place / "log").open("w") as log:
-        process = start(words, place, log)
-        end = time.monotonic() + 180
-        while not (folder / "records.jsonl").exists() or "iteration" not in _kinds(folder):
-            assert process.poll() is None, (place / "log").read_text()
-            assert time.monotonic() < end
-            time.sleep(0.1)
-        kill(process)
-    end = time.monotonic() + 30
-    while ray_processes() and time.monotonic() < end:
-        time.sleep(0.2)
-    done = run(words, place, timeout=400)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = records(folder)
+def test_a_throughput_study_is_killed_resumed_and_keeps_its_processes(tmp_path):
+    driver = Driver(tmp_path, space=SPACE)
+    driver.start()
+    driver.wait_for("iteration")
+    driver.kill()
+    until(lambda: not ray_processes(), "its Ray is gone", 30)
+    assert driver.run(timeout=400) == 0, driver.said
+    folder, found = driver.folder, driver.records()
 
     ended = {record.trial: record for record in found if record.kind == "trial_ended" and record.status == "finished"}
     started = {record.trial: record for record in found if record.kind == "trial_started"}
     built = {record.trial: record for record in found if record.kind == "trial_built"}
-    assert sorted(ended) == list(range(6))
+    driver.assert_whole(6)
     assert Counter(record.anchor for record in started.values()) == CELLS
-    assert mlflow_trials(f"sqlite:///{place}/mlflow.db", "space") == [(trial, "FINISHED") for trial in range(6)]
-    assert "evaluation" not in _kinds(folder)
+    assert driver.count("evaluation") == 0
     assert not (folder / "checkpoints").exists()
     for trial, record in ended.items():
         assert record.summary["score"] is None
@@ -87,12 +72,8 @@ def test_a_throughput_study_is_killed_resumed_and_keeps_its_processes(place):
     assert first < other_last
     assert other_first < last
 
-    assert "python -m study report studies/space" in done.stdout
-    assert "2 x 1" in done.stdout
-
-
-def _kinds(folder):
-    return [record.kind for record in records(folder)]
+    assert "python -m study report studies/space" in driver.said
+    assert "2 x 1" in driver.said
 
 
 def _moments_of_iterations(folder, trial):

@@ -2,22 +2,68 @@
 
 import contextlib
 import json
+import shutil
+import socket
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import psutil
 
 from tests.chaos.network import Wire
-from tests.e2e import test_live_cluster
 from tests.e2e.commands import run
 
 SOON = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 3}
 """Lets Ray declare a node dead after about 4 s; by default it takes 15 to 25 s."""
 
 
-class Cluster(test_live_cluster.Cluster):
-    """Raylets with an address each, and a head that runs nothing unless told so."""
+STATE = """
+import json, sys, time
+import ray
+from ray._private import state
+
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+mine = ray.get_runtime_context().get_job_id()
+end = time.monotonic() + float(sys.argv[2])
+while True:
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    seen = {
+        "nodes": len(nodes),
+        "total": sum(node["Resources"].get("CPU", 0) for node in nodes),
+        "free": ray.available_resources().get("CPU", 0),
+        "groups": sum(group["state"] != "REMOVED" for group in ray.util.placement_group_table().values()),
+        "actors": sum(actor["State"] != "DEAD" for actor in state.actors().values() if actor["JobID"] != mine),
+    }
+    if (seen["free"] == seen["total"] and not seen["groups"] and not seen["actors"]) or time.monotonic() > end:
+        break
+    time.sleep(0.5)
+print(json.dumps(seen))
+"""
+"""Joins a cluster, waits until nothing of a study is left there, and tells what there is."""
+
+
+class Cluster:
+    """What `ray start` starts, in a folder of its own, by which its processes are found again.
+
+    Raylets have an address each; the head runs nothing unless told so.
+    """
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="lc", dir="/tmp"))  # sockets have at most 107 bytes of path
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.address = ""
+
+    @property
+    def settings(self) -> list[str]:
+        """Words that give a command the cluster's environment; RAY_TMPDIR is where `auto` looks."""
+        return ["env", "RAY_AUTH_MODE=disabled", f"RAY_TMPDIR={self.folder}"]
+
+    @property
+    def address_file(self) -> Path:
+        """What `ray start` leaves for `auto`."""
+        return self.folder / "ray_current_cluster"
 
     def start_head(self, num_cpus: int = 0, host: str = "127.0.0.1", **config: object) -> None:
         words = ["--head", "--port", self.port, "--temp-dir", self.folder, "--include-dashboard=False"]
@@ -25,6 +71,10 @@ class Cluster(test_live_cluster.Cluster):
         self._ray_start(*words, *(["--system-config", json.dumps(config)] if config else []))
         # Ray replaces a loopback address of the head by one that other machines can reach.
         self.address = self.address_file.read_text().strip()
+
+    def add_node(self, num_cpus: int, host: str) -> None:
+        """Add a node with an address of its own; all of 127.0.0.0/8 is this machine."""
+        self._ray_start("--address", self.address, "--node-ip-address", host, "--num-cpus", num_cpus)
 
     def add_node_inside(self, num_cpus: int, wire: Wire) -> None:
         """Add a node behind a wire that can be cut."""
@@ -58,8 +108,37 @@ class Cluster(test_live_cluster.Cluster):
         """End the machine that the head runs on, without the driver."""
         kill_all([*self._named("gcs_server"), self.raylet(self.address.rpartition(":")[0])])
 
+    def state(self, patience_s: float = 60.0) -> dict[str, float]:
+        """Return what is on the cluster, once it is clean or after `patience_s`."""
+        done = run([*self.settings, sys.executable, "-c", STATE, self.address, str(patience_s)], self.folder)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def processes(self) -> list[psutil.Process]:
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if any(str(self.folder) in word for word in process.info["cmdline"] or [])
+        ]
+
+    def stop(self, *, forget: bool = True) -> None:
+        """End its processes; with `forget` remove its folder too."""
+        mine = {process for parent in self.processes() for process in (parent, *parent.children(recursive=True))}
+        for process in mine:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(mine, timeout=30)
+        assert not self.processes()
+        if forget:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
     def _named(self, name: str) -> list[psutil.Process]:
         return [process for process in self.processes() if process.name() == name and is_alive(process)]
+
+
+def is_clean(state: dict[str, float], *, num_cpus: int, nodes: int = 1) -> bool:
+    """Return whether nothing of a study is left."""
+    return state == {"nodes": nodes, "total": num_cpus, "free": num_cpus, "groups": 0, "actors": 0}
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -1,7 +1,6 @@
 """A study's driver as a process that tests watch and kill, and the laws that its records keep whatever happened."""
 
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,8 +9,9 @@ import psutil
 import pytest
 
 from study.records.records import Iteration, Record, TrialEnded, TrialStarted
-from tests.chaos.clusters import kill_all, workers_below
 from tests.e2e import commands
+from tests.e2e.clusters import kill_all, workers_below
+from tests.waiting import until
 
 TRIAL = """
 environment: {id: CartPole-v1, floor: 0, reference: 500, target: 450}
@@ -38,11 +38,13 @@ def setting(**values: object) -> list[str]:
 class Driver:
     """`run_study.py` in a folder of its own, which it resumes whenever it is started again."""
 
-    def __init__(self, place: Path, *, settings: Sequence[str] = (), name: str = "space") -> None:
-        self.place, self.folder, self.settings = place, place / "studies" / name, list(settings)
+    def __init__(self, place: Path, *, space: str = TRIAL) -> None:
+        self.place, self.folder = place, place / "studies" / "space"
+        self.settings: list[str] = []
+        """Words before the command."""
         self.uri = f"sqlite:///{place}/mlflow.db"
         self.process: subprocess.Popen[bytes] | None = None
-        (place / "space.yaml").write_text(TRIAL)
+        (place / "space.yaml").write_text(space)
 
     def start(self, *options: object) -> None:
         """Start the driver."""
@@ -100,12 +102,13 @@ class Driver:
         self.wait_until(lambda: self.count(kind) >= count, f"{count} x {kind}", seconds)
 
     def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 180.0) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
+        def come_so_far() -> bool:
             assert self.process is not None
-            assert self.process.poll() is None, f"the driver ended by itself before {what}:\n{self.said}"
-            assert time.monotonic() < end, f"no {what} within {seconds:.0f} s:\n{self.said}"
-            time.sleep(0.1)
+            found = condition()
+            assert found or self.process.poll() is None, f"the driver ended by itself before {what}:\n{self.said}"
+            return found
+
+        until(come_so_far, lambda: f"{what}:\n{self.said}", seconds)
 
     def attempts(self, status: str) -> list[TrialEnded]:
         """Return the ends of attempts with a status."""
