@@ -492,6 +492,12 @@ def test_numbers_stay_numbers_and_the_table_of_trials_is_read_back_unchanged(stu
     ("text", "shown"),
     [
         ("http://user:p@ss@host/x", "http://***@host/x"),
+        ("see postgresql://me:pw@host/db now", "see postgresql://***@host/db now"),
+        ("http://host:5000/a@b", "http://host:5000/a@b"),
+        ("postgresql+psycopg://me:p@w@host:5432/db", "postgresql+psycopg://***@host:5432/db"),
+        ("postgresql://host/db?user=me&password=secret&connect_timeout=5", None),
+        ("postgresql://host/db?sslpassword=secret", None),
+        ("'postgresql://me:p/w@h/d' and 'postgresql://me:pw@h'", "'postgresql://***@h/d' and 'postgresql://***@h'"),
         ("postgresql://u:p/w@h/db?password=abc&x=1", "postgresql://***@h/db?password=***&x=1"),
         ("http://token@host/x", "http://***@host/x"),
         ("https://h/x?token=abc&y=2", "https://h/x?token=***&y=2"),
