@@ -133,6 +133,7 @@ class _Search:
         environments = self._environments(launch.config)
         content = self._pickled(launch.config, environments)
         (self.place / "config.pkl").write_bytes(content)
+        os.environ.update(self.ran.variables)  # from here on this process is as one of Ray's
         environment, several = self._environment(launch.config, environments)
         of_one = "single_" if isinstance(environment, VectorEnv) else ""
         names = (f"{of_one}observation_space", f"{of_one}action_space")

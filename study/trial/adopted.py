@@ -371,6 +371,8 @@ def _set_resources(
         sample_timeout_s=resources.sample_timeout_s,
         create_local_env_runner=True,  # an evaluation takes the states of the connectors from it
     )
+    # RLlib leaves out the states of runners that are late, so that a busy machine would learn something else.
+    config.sync_filters_on_rollout_workers_timeout_s = resources.sample_timeout_s
     if batched:  # its connectors have no states: merging and broadcasting would be two more calls an iteration
         config.env_runners(merge_env_runner_states=spec.traits.asynchronous, broadcast_env_runner_states=False)
     config.learners(
@@ -447,7 +449,7 @@ def _check_difference(found: Mapping[str, Any], spec: StudySpec, setting: Mappin
 _SET_ALWAYS = _names(
     "algo_class env_runner_cls _learner_class seed log_level log_sys_usage num_env_runners num_envs_per_env_runner",
     "num_cpus_per_env_runner num_gpus_per_env_runner custom_resources_per_env_runner sample_timeout_s num_learners",
-    "create_local_env_runner",
+    "create_local_env_runner sync_filters_on_rollout_workers_timeout_s",
     "num_cpus_per_learner num_gpus_per_learner num_aggregator_actors_per_learner num_cpus_for_main_process",
     "placement_strategy restart_failed_env_runners ignore_env_runner_failures restart_failed_sub_environments",
     "evaluation_interval evaluation_num_env_runners evaluation_parallel_to_training min_time_s_per_iteration",

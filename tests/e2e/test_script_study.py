@@ -63,12 +63,12 @@ from pathlib import Path
 
 from study.evaluating.rerun import train
 from study.records.folder import StudyFolder
-from study.records.records import TrialStarted, read_lines
+from study.records.records import Evaluation, TrialStarted, read_lines
 
 folder = StudyFolder(Path("studies/own"))
 started = [line.record for line in read_lines(folder.records) if isinstance(line.record, TrialStarted)]
-((evaluations, failure),) = train(folder.identity().parse(), started)
-print([each.returns for each in evaluations], failure)
+((records, failure),) = train(folder.identity().parse(), started)
+print([each.returns for each in records if isinstance(each, Evaluation)], failure)
 """
 
 PLAIN = """

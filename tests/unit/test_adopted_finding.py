@@ -137,6 +137,8 @@ def test_what_the_process_of_the_script_has_is_found(read, tmp_path):
         PPO
         + "import os, sys, ray, pathlib\nos.environ['DIFFICULTY'] = 'hard'\nos.environ.pop('HOME')\n"
         + "sys.path.insert(0, os.path.relpath(pathlib.Path(__file__).parent / 'src'))\nimport beside, elsewhere\n"
+        + "from ray import tune\nimport gymnasium\nconfig.environment('mine')\n"
+        + "tune.register_env('mine', lambda context: gymnasium.make(f\"CartPole-v{int(os.environ['LEVEL']) - 2}\"))\n"
         + "with ray.init(runtime_env={'env_vars': {'LEVEL': '3'}}): config.build_algo().train()\n"
     ).adopted
     assert found.variables == {"DIFFICULTY": "hard", "HOME": None, "LEVEL": "3", "OF_A_MODULE": "yes"}

@@ -149,7 +149,7 @@ def test_asynchronous_algorithms_keep_their_learner() -> None:
 SET_BY_STUDY = {
     *("_learner_class", "algo_class", "env_runner_cls", "seed", "num_env_runners", "lr", "log_level", "log_sys_usage"),
     *("restart_failed_env_runners", "sample_timeout_s", "broadcast_env_runner_states", "merge_env_runner_states"),
-    *("num_gpus_per_learner", "evaluation_interval", "_rl_module_spec"),
+    *("num_gpus_per_learner", "evaluation_interval", "_rl_module_spec", "sync_filters_on_rollout_workers_timeout_s"),
 }
 
 
@@ -173,6 +173,7 @@ def test_the_study_sets_what_the_space_says_and_nothing_else() -> None:
     assert found.keys() <= SET_BY_STUDY
     assert found["lr"] == ["0.001", "0.002"]
     assert (config.num_env_runners, config.seed, config.evaluation_interval) == (1, 7, None)
+    assert config.sync_filters_on_rollout_workers_timeout_s == spec.resources.sample_timeout_s
     assert config.entropy_coeff == [[0, 0.1], [999, 0.0]]
     assert config.callbacks_class is OwnCallbacks
     assert base.lr == 1e-3  # the script's own is left alone
