@@ -220,7 +220,7 @@ def test_a_hold_up_study_of_a_script_is_certified_and_a_run_of_it_is_trained_aga
 def test_on_a_joined_cluster_trials_have_the_variables_and_files_that_the_script_gives_them(tmp_path):
     (tmp_path / "my_train.py").write_text(JOINED)
     (tmp_path / "length.txt").write_text("7")
-    small = ("budget.env_steps=400", "evaluation.episodes=3", "evaluation.num_evaluations=1")
+    small = ("budget.env_steps=800", "evaluation.episodes=3", "evaluation.num_evaluations=1")
     words = command("--config", "my_train.py", "--runners", 1, "--trials", 1, "--name", "joined")
     words += [word for change in small for word in ("--set", change)]
     cluster = Cluster()
