@@ -263,9 +263,9 @@ class _Search:
                 self._blame(problem, messages.getvalue())
         finally:
             argparse.ArgumentParser.error = refuse  # type: ignore[method-assign]
-        if (problem := self.ran.unreadable) is not None:
-            where = f"{self.file.name}, line {problem.line}" if self.file and problem.line else ""
-            raise MistakeError(where=where, rule=problem.rule, got=problem.got, fix=problem.fix, code=problem.code)
+        if (found := self.ran.unreadable) is not None:
+            where = f"{self.file.name}, line {found.line}" if self.file and found.line else ""
+            raise MistakeError(where=where, rule=found.rule, got=found.got, fix=found.fix, code=found.code)
         return result
 
     def _blame(self, problem: BaseException, said: str) -> None:
