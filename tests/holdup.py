@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from study.designs.holdup.calibration import opening
+from study.designs.holdup.calibration import CostModel, opening
 from study.designs.holdup.machine import decide
 from study.designs.holdup.phases import phases
 from study.designs.holdup.variants import runners_of
@@ -129,9 +129,11 @@ def study_records(
     for record in records:
         ledger.apply(record, BEGUN)
     for phase in phases(spec.holdup):
+        fitted = decisions[0].evidence["cost_model"] if decisions else None
+        model = None if fitted is None else CostModel(**fitted)
         for number in range(len(ledger.rows), len(asked)):
             beside = sum(each.group == asked[number].group for each in asked) if asked[number].group is not None else 1
-            for record in _trial(spec, number, asked[number], outcome, cluster, beside):
+            for record in _trial(spec, number, asked[number], outcome, cluster, beside, model):
                 records.append(record)
                 moment = BEGUN + len(records)
                 ledger.apply(record, moment)
@@ -153,7 +155,13 @@ def _proposed(spec: StudySpec, number: int) -> dict[str, Value]:
 
 
 def _trial(
-    spec: StudySpec, number: int, request: TrialRequest, outcome: Outcome, cluster: ClusterShape, beside: int
+    spec: StudySpec,
+    number: int,
+    request: TrialRequest,
+    outcome: Outcome,
+    cluster: ClusterShape,
+    beside: int,
+    model: CostModel | None,
 ) -> Iterator[Record]:
     scale, proposed = request.num_env_runners, dict[str, Value]()
     if request.reported_to_sampler:
@@ -173,15 +181,33 @@ def _trial(
         num_cpus=cpus,
         execution=execution,
     )
+    if model is not None and request.variant == "study":
+        started = replace(started, predicted_cpu_s=model.predict(started.setting, BUDGET))
     yield started
+    placement = [
+        {
+            "process": "runner" if place else "main",
+            "runners": [place],
+            "node": "n0",
+            "host": "h0",
+            "num_cpus": each.num_cpus,
+        }
+        for place, each in enumerate(processes(own, runners, execution))
+    ]
     yield TrialBuilt(
         trial=number,
         attempt=1,
         startup_time_s=1.0,
-        effective={**started.setting, "seed": request.seed, "num_sampling_processes": sampling},
-        processes_per_node={"n0": len(processes(own, runners, execution))},
+        effective={
+            **started.setting,
+            "seed": request.seed,
+            "num_sampling_processes": sampling,
+            "hostnames": ["h0"],
+        },
+        processes_per_node={"n0": len(placement)},
         timing=label,
         timing_reason="invented",
+        placement=placement,
     )
     yield from _training(own, number, request, outcome(request, started.rule), label)
 
@@ -271,11 +297,11 @@ def write_study(path: Path, spec: StudySpec, records: Iterable[Record], *, name:
     return folder
 
 
-def write_records(folder: StudyFolder, records: Iterable[Record], *, chained: bool = False) -> None:
-    """Replace the records of a study; chained: as a driver writes them, each decision with the chain up to it."""
+def write_records(folder: StudyFolder, records: Iterable[Record]) -> None:
+    """Replace the records of a study, as a driver writes them: each decision with the chain up to it."""
     head, lines = "", list[bytes]()
     for seq, record in enumerate(records):
-        if chained and isinstance(record, StageDecided):
+        if isinstance(record, StageDecided):
             record = replace(record, chain=head)
         content = {"schema": SCHEMA, "seq": seq, "time": BEGUN + seq, "kind": record.kind, **asdict(record)}
         lines.append(orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE))

@@ -16,8 +16,7 @@ from analysis.load.timed_sums import Sums
 from study.metrics import METRICS
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import TrialBuilt
-from study.records.timing import label_with_lanes_in
-from study.space.parameters import PARAMETERS, SCALE
+from study.space.parameters import PARAMETERS
 from study.space.throughput import LEARNERS
 
 _OF_EVALUATIONS = ("num_evaluations", "num_eval_episodes", "num_cut")
@@ -204,14 +203,7 @@ def _completed(frame: pd.DataFrame, trials: Trials) -> pd.DataFrame:
 
 
 def _label(row: TrialRow) -> tuple[str | None, str]:
-    """Return the timing label and its reason; none while the whole trial has yet to settle it.
-
-    Records up to 0.3.0 call the clock of a folded trial `measured`; it is that of one runner, not of those it stands
-    for.
-    """
+    """Return the timing label and its reason; none while the whole trial has yet to settle it."""
     if _unsettled(row):
         return None, f"not settled yet: {row.timing_reason}"
-    if row.scale is not None and row.timing == "measured":
-        folded = label_with_lanes_in(int(row.setting[SCALE]), row.scale)
-        return folded.timing, folded.reason
     return row.timing, row.timing_reason

@@ -234,5 +234,5 @@ def _notes(content: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], small:
         yield f"{PASSED[check['passed']]}: {check['law']}{found}{note}."
     yield f"Against the baselines: {_with_names(content['comparisons']['sentence'], small)}."
     yield from (_with_names(note, small) for note in content["notes"])
-    if apart := [steps for arm in arms if (steps := arm.get("resolution_env_steps"))]:
+    if apart := [steps for arm in arms if (steps := arm["resolution_env_steps"])]:
         yield f"Steps to target are those of evaluations, up to {max(apart):,.0f} env steps after the one before."

@@ -83,7 +83,7 @@ class TrialStarted(Record):
     num_cpus: int
     """CPUs reserved."""
     execution: Execution = "real"
-    """How the trial runs; lines without it are of a time when every trial was real."""
+    """How the trial runs."""
     stage: str | None = None
     """Stage of a hold-up study, or `throughput`."""
     rule: dict[str, float | int] = field(default_factory=dict)
@@ -97,8 +97,8 @@ class TrialStarted(Record):
     predicted_cpu_s: float | None = None
     """In a hold-up study: CPU-seconds of training by the cost model of the calibration; a prediction."""
     first_episode: int = 0
-    """Number of the first evaluation episode that the trial plays: above 0 in a confirmation of version 3 or later of
-    the protocol, in which every run plays episodes that no other trial plays."""
+    """Number of the first evaluation episode that the trial plays: above 0 in the confirmation of a hold-up study, in
+    which every run plays episodes that no other trial plays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,11 +210,10 @@ class StageDecided(Record):
     """The trials that follow, in their order: `Request.to_json()`."""
     next_stage: str | None
     """Stage of those trials; None at the end of the protocol."""
-    protocol: int = 1
+    protocol: int
     """Version of the protocol that took it: another one may decide otherwise on the same evidence."""
     chain: str = ""
-    """Head of the hash chain over all lines before this one (`study.records.chain`); empty in lines of a time when
-    there was none."""
+    """Head of the hash chain over all lines before this one (`study.records.chain`), filled in when it is written."""
 
     @property
     def opens_confirmation(self) -> bool:

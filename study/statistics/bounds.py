@@ -55,9 +55,9 @@ def paired_lower_bounds(scores: npt.ArrayLike, pooled_sd: float | None = None) -
     """Return, per setting, `lower_bound` of its differences from each seed's mean over the settings.
 
     So a block of the race, in which not every setting has run with every seed, is judged on the same seeds for all. It
-    makes the comparison hardly narrower: in the recorded example of a hold-up study the seed explains 1 to 5 % of the
-    variance that the setting leaves. From two seeds on, the standard deviation is at least that of
-    the differences pooled over the settings, so that luck at two seeds does not look like precision.
+    makes the comparison narrower only as far as the seed explains what the setting leaves. From two seeds on, the
+    standard deviation is at least that of the differences pooled over the settings, so that luck at two seeds does not
+    look like precision.
 
     Args:
         scores: Shape (settings, seeds); every setting ran with every seed.

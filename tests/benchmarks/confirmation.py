@@ -1,11 +1,11 @@
-"""How often the confirmation of a hold-up study is right, and what it costs: version 1 of the protocol and version 4.
+"""How often the confirmation of a hold-up study is right, and what it costs.
 
     python -m tests.benchmarks.confirmation                 # the tables of the protocol's page on its evidence
 
-Both versions judge the same invented runs: 20 seeds at the target scale and at two unseen ones, and at the small scale.
-There version 1 has one reference, the best setting of the small scale; version 4 has the winner as well, and runs the
-second half of both only where it is needed. A sound run scores 1 with the given standard deviation and is solved; a
-failed one scores 0 and is not. The references are sound. Brackets are 95 % intervals of the simulation (Wilson's).
+Invented runs: 20 seeds at the target scale and at two unseen ones, and at the small scale, with two references: its
+best setting and the winner. Their second half runs only where it is needed. A sound run scores 1 with the given
+standard deviation and is solved; a failed one scores 0 and is not. The references are sound. Brackets are 95 %
+intervals of the simulation (Wilson's).
 """
 
 import argparse
@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from study.designs.holdup.certificate.verdict import LEVEL_1, Arm, Arms, Run, halfway, judge
+from study.designs.holdup.certificate.verdict import Arm, Arms, Run, halfway, judge
 from study.designs.holdup.phases import first_half
 
 SEEDS, SCALES, SMALL = 20, (46, 23, 64), 10
@@ -47,26 +47,16 @@ def study(rng, spread, *, loss=0.0, misses=0.0, fails=0.0, bad_scales=3, seeds=S
     return Arms(winner=winner, references=(arm("best_small", SMALL, False), arm("winner", SMALL, False)))
 
 
-def version_1(arms):
-    """Return whether the setting holds up, and the runs that it took."""
-    alone = Arms(winner=arms.winner, references=arms.references[:1])
-    return judge(alone, level=LEVEL_1, num_seeds=_seeds(arms), **LAWS).learning, _runs(alone)
-
-
-def version_4(arms):
+def confirmed(arms):
     """Return whether the setting holds up, and the runs that it took: half of them where it is given up by then."""
     half = Arms(
         winner={scale: _cut(arm) for scale, arm in arms.winner.items()}, references=tuple(map(_cut, arms.references))
     )
-    seeds = _seeds(arms)
+    seeds = len(arms.winner[LAWS["target"]].runs)
     found = halfway(half, num_seeds=seeds, rng=np.random.default_rng(0), **LAWS)
     whole = Arms(winner=arms.winner, references=half.references if found.references else arms.references)
     last = half if found.lost else whole
     return judge(last, num_seeds=seeds, **LAWS).learning, _runs(last)
-
-
-def _seeds(arms):
-    return len(arms.winner[LAWS["target"]].runs)
 
 
 def _cut(arm):
@@ -78,14 +68,11 @@ def _runs(arms):
     return sum(len(arm.runs) for arm in (*arms.winner.values(), *arms.references))
 
 
-def simulated(spread, versions, studies, *, seed=(0,), **case):
-    """Return, per version, how many studies hold up and their mean number of runs."""
+def simulated(spread, studies, *, seed=(0,), **case):
+    """Return how many studies hold up and their mean number of runs."""
     rng = np.random.default_rng([*seed, round(1000 * spread)])
-    found = np.zeros((len(versions), 2))
-    for _ in range(studies):
-        arms = study(rng, spread, **case)
-        found += [version(arms) for version in versions]
-    return [(int(held), runs / studies) for held, runs in found]
+    held, runs = np.sum([confirmed(study(rng, spread, **case)) for _ in range(studies)], axis=0)
+    return int(held), runs / studies
 
 
 def share(count, total):
@@ -102,14 +89,13 @@ def main():
     parser.add_argument("--studies", type=int, default=400, help="Invented studies of each cell.")
     studies = parser.parse_args().studies
     table = {
-        (case, spread): simulated(spread, (version_1, version_4), studies, seed=(0, place), **CASES[case])
+        (case, spread): simulated(spread, studies, seed=(0, place), **CASES[case])
         for place, case in enumerate(CASES)
         for spread in SPREADS
     }
     shown = {
-        "Share of studies that hold up by version 4, in %": lambda cell: share(cell[1][0], studies),
-        "The same by version 1, in %": lambda cell: share(cell[0][0], studies),
-        "Mean number of runs by version 4 (version 1: 80)": lambda cell: f"{cell[1][1]:.0f}",
+        "Share of studies that hold up, in %": lambda cell: share(cell[0], studies),
+        "Mean number of runs": lambda cell: f"{cell[1]:.0f}",
     }
     for title, text in shown.items():
         print(f"{title}, by the standard deviation between seeds:\n")

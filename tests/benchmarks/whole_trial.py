@@ -1,9 +1,9 @@
-"""A whole trial as a hold-up study runs hundreds of: the recorded winner's setting, by each learner and library.
+"""A whole trial as a hold-up study runs hundreds of, by each learner and library.
 
     python -m tests.benchmarks.whole_trial [--repetitions 5] [--env Acrobot-v1] [--steps 200000]
     python -m tests.benchmarks.whole_trial --runners 1024 --steps 5000000 --columns fused --repetitions 1
 
-The winner of `analysis/example_study`: 46 runners with 4 environments, emulated, 128 steps of each runner in a batch,
+A setting that held up on Acrobot-v1: 46 runners with 4 environments, emulated, 128 steps of each runner in a batch,
 two nets of 64 x 64, minibatches of 256, 10 epochs; ten greedy evaluations of 50 episodes. Each column has a fresh
 process, in turns; its first trial pays for imports and compilation, the second one is as all later trials of a study.
 Times are of the second trial, in wall and CPU seconds of the process with all its threads. Stable-Baselines3 and the

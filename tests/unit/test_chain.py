@@ -27,7 +27,6 @@ def records() -> list[Record]:
 @pytest.fixture
 def study(records: list[Record], tmp_path: Path) -> StudyFolder:
     folder = holdup.write_study(tmp_path / "demo", holdup.holdup_spec(), records)
-    holdup.write_records(folder, records, chained=True)
     make_certificate(folder).write(folder)
     return folder
 
@@ -100,7 +99,7 @@ def test_what_is_rewritten_consistently_is_found_by_the_digest_alone(
     better = replace(first, metrics={**first.metrics, "episode_len_sum": 7.0})
     copy = StudyFolder(tmp_path / "copy")
     shutil.copytree(study.path, copy.path)
-    holdup.write_records(copy, [*records[:at], better, *records[at + 1 :]], chained=True)
+    holdup.write_records(copy, [*records[:at], better, *records[at + 1 :]])
     make_certificate(copy).write(copy)
     verify(copy.path)
     with pytest.raises(RecordError, match="the digest of the records before the first test seed must be"):

@@ -114,12 +114,12 @@ def test_the_rows_of_a_study_name_their_engine():
     runs = load.from_folder(folder).runs
     stock = (runs["variant"] == "stock").fillna(False)
     assert set(runs.loc[stock, "engine"]) == {"RLlib's own"}
-    assert set(runs.loc[~stock, "engine"]) == {"batched+lean"}
+    assert set(runs.loc[~stock, "engine"]) == {"batched+fused"}
     rows = fold((line.record, line.time) for line in read_lines(folder / "records.jsonl.xz")).rows
     assert [rows[number].engine for number in runs["trial"]] == runs["engine"].tolist()
     table = pd.read_csv(folder / "trials.csv")
     assert table["engine"].tolist() == runs["engine"].tolist()
-    assert re.fullmatch(r"batched\+lean \(\d+ runs\), RLlib's own \(5 runs\)", read_status(folder).engine)
+    assert re.fullmatch(r"batched\+fused \(\d+ runs\), RLlib's own \(2 runs\)", read_status(folder).engine)
 
 
 def test_a_comparison_across_engines_is_refused_by_that_name(study):

@@ -77,7 +77,7 @@ def test_the_arms_have_the_values_and_intervals_of_the_certificate(studies, cert
     arms = {
         "winner": "the chosen setting",
         "best_small": "the best of 10 runners",
-        "best_small_batch_grown": "the best of 10 runners, batch grown",
+        "best_small_unchanged": "the best of 10 runners, unchanged",
         "naive_growth": "RLlib's defaults, batch grown",
         "winner_stock": "the chosen setting, RLlib's own runner",
     }

@@ -20,7 +20,6 @@ from study.records.records import (
     Record,
     SettingsFrozen,
     StageDecided,
-    StudyOpened,
     TrialBuilt,
     TrialEnded,
     TrialStarted,
@@ -43,22 +42,26 @@ NOT_FOUND = {
     "iteration.metrics.vf_loss": "a measurement of the learner",
     "iteration.metrics.vf_explained_var": "a measurement of the learner",
     "iteration.metrics.episode_len_sum": "a measurement of the runners",
+    "iteration.metrics.learner_busy_time_s": "of asynchronous algorithms, which have no hold-up studies",
+    "iteration.metrics.overlap_time_s": "of asynchronous algorithms, which have no hold-up studies",
+    "iteration.metrics.policy_lag": "of asynchronous algorithms, which have no hold-up studies",
     "iteration.metrics.num_sampling_rounds": "a measurement of the runners",
     "iteration.metrics.num_gradient_updates": "a count of the learner, which leaves out updates that are not finite",
     "iteration.metrics.num_dropped_samples": "at the last iteration: nothing follows on it",
     "iteration.metrics.num_env_runner_restarts": "at the last iteration: nothing follows on it",
     "iteration.metrics.peak_rss_mb": "a measurement of memory",
     "study_closed.detail": "words",
-    "study_closed.reason": "why a session ended, except that the protocol was complete: a statement of the driver",
     "study_opened.cluster*": "what the driver found; where trials run emulated nothing depends on it",
     "study_opened.num_trials": "a guess of the plan",
     "study_opened.provenance*": "what the driver says of its machine and its versions",
-    "trial_built.effective": "its last name, the hosts",
     "trial_built.effective.env_steps_per_round": "what one call of the runners returns",
-    "trial_built.effective.hostnames*": "names of machines; compared with the placement, which this study has not",
-    "trial_built.processes_per_node": "names of machines",
-    "trial_built.timing_reason": "words, where the end tells others",
-    "trial_ended.reason": "words of a failure or an interruption",
+    "trial_built.placement.*.number": "a process is named by its kind and number",
+    "trial_built.placement.*.process": "a process is named by its kind and number",
+    "trial_built.placement.*.runners*": "which process steps which runners: nothing else tells",
+    "trial_ended.node_loads.*.host": "the name of a machine",
+    "trial_ended.node_loads.*.largest": "the name of another program",
+    "trial_ended.node_loads.*.num_cores": "what a machine has; loads are in the summary",
+    "trial_ended.node_loads.*.seconds": "how long loads were looked at; they are in the summary",
     "trial_ended.summary.cpu_s_reserved": "the clock between the end of a trial and its record, up to 10 s a CPU",
     "trial_started.optuna_number": "Optuna's own number of a proposal",
     "trial_started.proposed.*": "a proposal that is rounded to the same setting",
@@ -104,14 +107,14 @@ def changes(lines: Sequence[Line], rng: random.Random, *, of_each: int) -> Itera
 
 
 def built_in_pairs(lines: Sequence[Line]) -> set[int]:
-    """Return the places of trials of which their session has at most two: nothing says which of the two is right."""
-    sessions: list[list[int]] = [[]]
+    """Return the places of what was built of trials that run alike, where there are at most two: neither is right."""
+    kinds: dict[tuple[str, str], list[int]] = defaultdict(list)
+    starts = {each.record.trial: each.record for each in lines if isinstance(each.record, TrialStarted)}
     for at, each in enumerate(lines):
-        if isinstance(each.record, StudyOpened):
-            sessions.append([])
-        elif isinstance(each.record, TrialBuilt):
-            sessions[-1].append(at)
-    return {at for session in sessions if len(session) <= 2 for at in session}
+        if isinstance(each.record, TrialBuilt):
+            start = starts[each.record.trial]
+            kinds[start.variant, start.execution].append(at)
+    return {at for places in kinds.values() if len(places) <= 2 for at in places}
 
 
 def check(verifier: Verifier, drawn: Sequence[Change]) -> tuple[int, set[str]]:
@@ -452,7 +455,7 @@ TAMPERINGS: dict[str, Tampering] = {
     "another setting kept": other_decision("race 1", kept=lambda each: each.kept[1:]),
     "evidence improved": other_decision("race 3", evidence=lambda each: each.evidence | {"scores": {}}),
     "a request added": other_decision("stress", requests=lambda each: [*each.requests, each.requests[0]]),
-    "decisions of a version that nobody takes again": other_decision("", protocol=lambda each: 99),
+    "decisions of another version": other_decision("", protocol=lambda each: 99),
     "final returns raised": of_one(
         Evaluation, lambda each: {"returns": [min(value + 30, 0) for value in each.returns]}, **WINNER
     ),
@@ -482,7 +485,7 @@ SAID = {
     "a lucky run copied bit for bit": "learner's losses: must differ between trials on different seeds",
     "the returns of a lucky run copied": "returns: must differ between trials on different seeds",
     "a seed dropped": "a seed is missing",
-    "decisions of a version that nobody takes again": "got 99",
+    "decisions of another version": "protocol must be what the records lead to",
 }
 """What is said of some of them: that the rule that is meant finds them."""
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from study.cli.tables import print_front, print_importance, print_plan, print_stages
-from study.designs.holdup import machine, selection
+from study.designs.holdup import selection
+from study.designs.holdup.calibration import opening
 from study.designs.holdup.certificate.record_rules import _retaken, broken_rules
 from study.designs.holdup.certificate.recorded import Study
 from study.designs.holdup.choosing import REUSED
 from study.designs.holdup.evidence import Evidence
-from study.designs.holdup.machine import PROTOCOL, opening
 from study.designs.holdup.phases import num_later, phases
 from study.designs.holdup.stage_keeper import StageKeeper
 from study.designs.registry import make_plan
@@ -277,7 +277,7 @@ def test_where_a_space_has_few_settings_no_look_is_counted_twice(tmp_path):
             look = rows[number].digest, request.num_env_runners, request.seed
             assert request.setting is None or request.name is not None or look not in seen  # a second look is one
             seen.add(look)
-    known = Evidence(drive.spec, rows, [], protocol=PROTOCOL)
+    known = Evidence(drive.spec, rows, [])
     for scale in (2, 6, 8):
         for digest, merits in known.searched([scale]).items():
             assert len(merits) == len({seed for each, at, seed in looks if (each, at) == (digest, scale)})
@@ -289,22 +289,18 @@ def retaken_otherwise(lines, spec):
     return list(_retaken(Study(lines, spec), rows, complete=True))
 
 
-def test_a_study_of_the_first_protocol_goes_on_by_it_and_is_checked_by_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine.decide, "__kwdefaults__", {**machine.decide.__kwdefaults__, "protocol": 1})
-    Drive(tmp_path, few_settings()).run(most=30)
-    monkeypatch.undo()
-    drive = Drive(tmp_path, few_settings())
-    assert drive.run().reason == "complete"
-    ledger = drive.conductor.ledger
-    assert {each.protocol for each in ledger.decisions} == {1}
-    assert {row.first_episode for row in ledger.rows.values()} == {0}
-    lines = list(read_lines(drive.folder.records))
-    assert not retaken_otherwise(lines, drive.spec)
-    newer = [
-        replace(line, record=replace(line.record, protocol=PROTOCOL)) if isinstance(line.record, StageDecided) else line
+def test_a_study_of_another_version_of_the_protocol_does_not_go_on(tmp_path):
+    first = Drive(tmp_path, few_settings())
+    first.run(most=30)
+    lines = list(read_lines(first.folder.records))
+    assert any(isinstance(line.record, StageDecided) for line in lines)
+    older = [
+        replace(line, record=replace(line.record, protocol=1)) if isinstance(line.record, StageDecided) else line
         for line in lines
     ]
-    assert any("got another one" in said for said in retaken_otherwise(newer, drive.spec))
+    with pytest.raises(RecordError) as raised:
+        StageKeeper(first.spec, make_plan(first.spec, ROOMY), folded(older), print)
+    assert raised.value.code == "records-of-another-version"
 
 
 def seeds_played(row, spec):
@@ -428,7 +424,7 @@ def test_a_baseline_takes_no_look_from_a_setting_that_was_proposed(tmp_path):
     drive.run()
     one = next(row for row in drive.conductor.ledger.rows.values() if row.stage == "search" and row.anchor is None)
     rows = {0: replace(one, trial=0, anchor="rllib_defaults"), 1: replace(one, trial=1)}
-    assert list(Evidence(drive.spec, rows, [], protocol=PROTOCOL).searched([one.num_env_runners])) == [one.digest]
+    assert list(Evidence(drive.spec, rows, []).searched([one.num_env_runners])) == [one.digest]
 
 
 def test_a_budget_cuts_the_search_of_a_space_of_few_settings_too(tmp_path):

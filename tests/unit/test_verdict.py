@@ -25,7 +25,7 @@ from study.designs.holdup.certificate.verdict import (
     num_solved_needed,
 )
 from study.errors import AnalysisError
-from tests.benchmarks.confirmation import SCALES, simulated, version_4
+from tests.benchmarks.confirmation import SCALES, simulated
 
 PAGE = Path(__file__).parents[2] / "study/designs/holdup/evidence.md"
 
@@ -357,7 +357,7 @@ page on the evidence says."""
 def share_let_pass(num_seeds, num_scales, *, misses, fails, studies):
     seed = num_seeds, num_scales, round(100 * misses)
     case = {"seeds": num_seeds, "scales": SCALES[:num_scales], "misses": misses, "fails": fails}
-    ((held, _),) = simulated(0.03, (version_4,), studies, seed=seed, **case)
+    held, _ = simulated(0.03, studies, seed=seed, **case)
     return held / studies
 
 
@@ -422,9 +422,9 @@ def seeds_of(rng, count, *, fails, loss, sd=0.05):
 
 
 def share_that_holds_up(*, fails, loss, studies, seed=0, sd=0.05):
-    """Return how often the confirmation of version 4 lets a setting pass, with its halves and two references."""
+    """Return how often the confirmation lets a setting pass, with its halves and two references."""
     seeds = seed, round(100 * fails), round(100 * loss)
-    ((held, _),) = simulated(sd, (version_4,), studies, seed=seeds, fails=fails, loss=loss)
+    held, _ = simulated(sd, studies, seed=seeds, fails=fails, loss=loss)
     return held / studies
 
 

@@ -10,7 +10,7 @@ from study.designs.holdup import selection
 from study.designs.holdup.baselines import BEST_SMALL, Setting, fixed_baselines, scaled_baselines
 from study.designs.holdup.calibration import cost_model
 from study.designs.holdup.evidence import Evidence, Outcome, Scores, mean
-from study.designs.holdup.phases import REPEATED, num_baseline_seeds, search_round
+from study.designs.holdup.phases import BASELINE_SEEDS, REPEATED, search_round
 from study.designs.search.worth import merit
 from study.records.ledger import TrialRow
 from study.records.request import TrialRequest
@@ -23,19 +23,11 @@ REUSED = "reused"
 
 def search(known: Evidence, number: int) -> Outcome:
     """Ask for a round of proposals."""
-    holdup, seeds = known.holdup, known.holdup.tune_seeds.seeds
-    requests = []
-    if number == 1 and known.protocol == 1:  # they chose nothing, and ran again later
-        requests = [
-            TrialRequest(stage="search", num_env_runners=holdup.target_scale, seed=seeds[0], setting=setting, name=name)
-            for name, setting in fixed_baselines(holdup).items()
-        ]
-    for index, scale in search_round(known.spec, number):
-        requests.append(
-            TrialRequest(
-                stage="search", num_env_runners=scale, seed=seeds[index % len(seeds)], reported_to_sampler=True
-            )
-        )
+    seeds = known.holdup.tune_seeds.seeds
+    requests = [
+        TrialRequest(stage="search", num_env_runners=scale, seed=seeds[index % len(seeds)], reported_to_sampler=True)
+        for index, scale in search_round(known.spec, number)
+    ]
     evidence: dict[str, Any] = {}
     if not known.decisions:
         model = cost_model(known.rows())
@@ -55,7 +47,7 @@ def repeats(known: Evidence, fresh: Sequence[TrialRow]) -> Outcome:
     dropped: list[str] = []
     bounds: dict[str, Any] = {}
     for scales in (known.large, [known.holdup.small_scale]):
-        rows = {row.digest: row for row in reversed(fresh) if row.anchor is None and row.num_env_runners in scales}
+        rows = {row.digest: row for row in reversed(fresh) if row.num_env_runners in scales}
         scores = {row.digest: [merit(known.spec, row)] for row in fresh if rows.get(row.digest) is row}
         ranked, found = _ranked(known, scores, scales)
         bounds |= found
@@ -79,8 +71,6 @@ def _next_seed(known: Evidence, row: TrialRow) -> int | None:
     """Return the next seed on which a setting has not run at its scale; None where a space of few settings has none."""
     place, seeds = (row.digest, row.num_env_runners), known.holdup.tune_seeds.seeds
     first = seeds.index(row.seed)
-    if known.protocol == 1:
-        return seeds[(first + 1) % len(seeds)]
     tried = {each.seed for each in known.whole() if (each.digest, each.num_env_runners) == place}
     return next((seed for seed in itertools.chain(seeds[first:], seeds[:first]) if seed not in tried), None)
 
@@ -134,7 +124,7 @@ def baselines(known: Evidence) -> Outcome:
     best_small = selection.best(at_small, known.costs([small_scale]), 1)[0]
     requests: list[TrialRequest] = []
     reused: dict[str, list[int]] = {}
-    seeds = holdup.rank_seeds.seeds[: num_baseline_seeds(holdup, known.protocol)]
+    seeds = holdup.rank_seeds.seeds[:BASELINE_SEEDS]
     for seed, (name, setting) in itertools.product(seeds, rivals(known, winner, best_small).items()):
         if (trial := _run_already(known, setting, seed)) is None:
             requests.append(TrialRequest(stage="stress", num_env_runners=target, seed=seed, setting=setting, name=name))
@@ -162,7 +152,7 @@ def _run_already(known: Evidence, setting: Setting, seed: int) -> int | None:
         for row in known.whole(("race", "stress"))
         if row.num_env_runners == target and row.seed == seed and resolve(row.rule, target) == numbers
     )
-    return next(alike, None) if known.protocol > 1 else None
+    return next(alike, None)
 
 
 def rivals(known: Evidence, winner: str, best_small: str) -> dict[str, Setting]:

@@ -44,16 +44,12 @@ class Evidence:
         holdup: Its section on stages.
         decisions: The decisions so far.
         settings: Digest -> complete setting, of everything that was run.
-        protocol: Version of the protocol that decides, see `study.designs.holdup.phases`.
         large: The searched scales above the small one: those at which a setting has to hold up.
         pooled_sd: Spread between seeds, pooled over settings that ran on several seeds; None before there are any.
     """
 
-    def __init__(
-        self, spec: StudySpec, rows: Mapping[int, TrialRow], decisions: Sequence[StageDecided], *, protocol: int
-    ) -> None:
+    def __init__(self, spec: StudySpec, rows: Mapping[int, TrialRow], decisions: Sequence[StageDecided]) -> None:
         """Take the trials, by their numbers, that all have ended."""
-        self.protocol = protocol
         self.spec, self.holdup, self.decisions = spec, holdup_of(spec), decisions
         self._rows = rows
         self.settings: dict[str, dict[str, Value]] = {row.digest: row.rule for row in rows.values()}
@@ -77,14 +73,14 @@ class Evidence:
                 yield row
 
     def searched(self, scales: Sequence[int]) -> Scores:
-        """Return the merits of what was calibrated and searched at the given scales, without baselines."""
+        """Return the merits of what was calibrated and searched at the given scales."""
         scores: dict[str, list[float]] = defaultdict(list)
-        for row in self._searched(without_baselines=True):
+        for row in self._searched():
             if row.num_env_runners in scales:
                 scores[row.digest].append(merit(self.spec, row))
         return dict(scores)
 
-    def _searched(self, *, without_baselines: bool = False) -> Iterator[TrialRow]:
+    def _searched(self) -> Iterator[TrialRow]:
         """Yield what was calibrated and searched.
 
         A setting that was proposed again on a seed on which it had run says nothing new: the first run alone counts.
@@ -92,10 +88,9 @@ class Evidence:
         seen: set[tuple[str, int, int]] = set()
         for row in self.whole(("calibrate", "search")):
             run = row.digest, row.num_env_runners, row.seed
-            if (without_baselines and row.anchor not in (None, "default")) or (run in seen and self.protocol > 1):
-                continue
-            seen.add(run)
-            yield row
+            if run not in seen:
+                seen.add(run)
+                yield row
 
     def _groups(self) -> Iterator[list[float]]:
         groups: dict[tuple[str, int], list[float]] = defaultdict(list)

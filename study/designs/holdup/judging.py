@@ -70,7 +70,7 @@ def _arms(known: Evidence, winner: str, best_small: str, baselines: Mapping[str,
     judged = [holdup.target_scale, holdup.small_scale, *holdup.unseen_scales]
     arms = [(WINNER, settings[winner], scale, sizes.num_seeds) for scale in judged]
     # As many seeds as the winner: the verdict rests on the difference of these two arms.
-    if known.protocol == 1 or not _alike(settings[best_small], settings[winner], holdup.small_scale):
+    if not _alike(settings[best_small], settings[winner], holdup.small_scale):
         arms.append((BEST_SMALL, settings[best_small], holdup.small_scale, sizes.num_seeds))
     return arms + [(name, each, holdup.target_scale, sizes.num_seeds_others) for name, each in baselines.items()]
 
@@ -79,7 +79,7 @@ def _of_arms(known: Evidence, arms: Sequence[_ArmPlan], *, second: bool) -> list
     """Return the runs of one half of the arms, in random order, so that no arm has a time of day of its own."""
     requests = []
     for name, setting, scale, count in arms:
-        half = count if known.protocol == 1 else first_half(count)
+        half = first_half(count)
         for seed in known.holdup.test_seeds.seeds[half if second else 0 : count if second else half]:
             requests.append(TrialRequest(stage="confirm", num_env_runners=scale, seed=seed, setting=setting, name=name))
     stream = [known.spec.search.sampler_seed, 1, *([2] if second else [])]
@@ -168,8 +168,6 @@ def _with_own_episodes(known: Evidence, requests: Sequence[TrialRequest]) -> lis
 
     The stages before play the first block; the confirmation takes the blocks behind it, in the order of its trials.
     """
-    if known.protocol == 1:
-        return list(requests)
     after = sum(len(each.requests) for each in known.decisions if each.next_stage == "confirm")
     size = known.spec.evaluation.episodes
     return [replace(request, first_episode=(1 + after + number) * size) for number, request in enumerate(requests)]

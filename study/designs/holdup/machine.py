@@ -45,7 +45,6 @@ def decide(
     *,
     cancelled: Sequence[int] = (),
     reason: str = "",
-    protocol: int = PROTOCOL,
 ) -> Step:
     """Return the decision that closes the current phase, all of whose trials have ended.
 
@@ -55,7 +54,6 @@ def decide(
         decisions: The decisions so far.
         cancelled: Trials of this phase that are not run.
         reason: Why they are not.
-        protocol: Version for a study without decisions.
 
     Raises:
         RecordError: A trial of the phase has not ended.
@@ -70,9 +68,8 @@ def decide(
             fix="Restore the records from a backup.",
             code="decision-with-open-trials",
         )
-    protocol = decisions[0].protocol if decisions else protocol
-    known = Evidence(spec, {number: rows[number] for number in run}, decisions, protocol=protocol)
-    every, index = phases(known.holdup, protocol), len(decisions)
+    known = Evidence(spec, {number: rows[number] for number in run}, decisions)
+    every, index = phases(known.holdup), len(decisions)
     following = every[index + 1] if index + 1 < len(every) else None
     outcome = _outcome(known, following.name if following else "")
     evidence = {"pooled_sd": known.pooled_sd, **outcome.evidence, **({"cancelled": reason} if reason else {})}
@@ -87,7 +84,7 @@ def decide(
         cancelled=sorted(cancelled),
         requests=[request.to_json() for request in outcome.requests],
         next_stage=following.stage if following else None,
-        protocol=protocol,
+        protocol=PROTOCOL,
     )
     return Step(decision=decision, frozen=outcome.frozen)
 

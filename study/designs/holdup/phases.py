@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from study.errors import ClusterError
+from study.errors import ClusterError, RecordError
 from study.records.records import StageDecided
 from study.space.cells import shares as split
 from study.space.holdup import HoldUpSpec
@@ -14,20 +14,15 @@ from study.space.spec import StudySpec
 from study.space.variants import Stage, Variant
 
 PROTOCOL = 4
-"""Version of the decisions and of the rules of the verdict; a study keeps that of its first decision. Raise it when the
-same records would lead to another decision or verdict.
-
-4: the confirmation runs in two halves, and what is decided after the first one does not run on; baselines take no part
-in the search, and run on two seeds of the stress."""
-PROTOCOLS = (1, PROTOCOL)
-"""Versions whose decisions this program can recompute: 1 is that of the recorded example, and no study of 2 or 3 is
-left."""
+"""Version of the decisions and of the rules of the verdict, kept in every decision. Raise it when the same records
+would lead to another decision or verdict: a study of another version is refused."""
 REPEATED = 1 / 3
 """Share of a round's settings that run again, on another seed: the phases `second looks` of the records."""
 _NUM_SCALED = 3
 """Baselines that are made of the small scale's best setting."""
-_BASELINE_SEEDS = 2
-"""Rank seeds of a baseline: one alone chooses by luck, and all of the stress, four, cost as much as the race."""
+BASELINE_SEEDS = 2
+"""Rank seeds that each baseline runs on, by which those are chosen that are confirmed: one alone chooses by luck, and
+all of the stress, four, cost as much as the race."""
 _NUM_RIVALS = 3
 """Baselines that are confirmed at the most: the best, the best scaled one, naive growth."""
 
@@ -40,7 +35,7 @@ class Phase:
     name: str
 
 
-def phases(holdup: HoldUpSpec, protocol: int = PROTOCOL) -> tuple[Phase, ...]:
+def phases(holdup: HoldUpSpec) -> tuple[Phase, ...]:
     """Return the phases of a study, in their order."""
 
     def names() -> Iterator[tuple[Stage, str]]:
@@ -53,8 +48,7 @@ def phases(holdup: HoldUpSpec, protocol: int = PROTOCOL) -> tuple[Phase, ...]:
         yield "stress", "stress"
         yield "stress", "baselines"
         yield "confirm", "confirm"
-        if protocol > 1:
-            yield "confirm", "rest"
+        yield "confirm", "rest"
         if holdup.confirm.num_seeds_stock:
             yield "confirm", "stock"
         if holdup.measure is not None:
@@ -63,9 +57,25 @@ def phases(holdup: HoldUpSpec, protocol: int = PROTOCOL) -> tuple[Phase, ...]:
     return tuple(Phase(stage=stage, name=name) for stage, name in names())
 
 
+def check_version(decisions: Sequence[StageDecided]) -> None:
+    """Refuse decisions of another version of the protocol.
+
+    Raises:
+        RecordError: There is one.
+    """
+    if others := sorted({each.protocol for each in decisions} - {PROTOCOL}):
+        raise RecordError(
+            where="decisions",
+            rule=f"this version knows version {PROTOCOL} of the hold-up protocol",
+            got=", ".join(map(str, others)),
+            fix="Use the version of this project that wrote the study.",
+            code="records-of-another-version",
+        )
+
+
 def current(holdup: HoldUpSpec, decisions: Sequence[StageDecided]) -> Phase | None:
     """Return the phase whose trials run now; None at the end of the protocol."""
-    every = phases(holdup, decisions[0].protocol if decisions else PROTOCOL)
+    every = phases(holdup)
     return every[len(decisions)] if len(decisions) < len(every) else None
 
 
@@ -84,7 +94,7 @@ def expected_trials(spec: StudySpec) -> dict[tuple[Stage, int, Variant], int]:
         run_already = min(seeds, sum(holdup.race.blocks)) if scale == target else 0
         count["stress", scale, "study"] += finalists * (seeds - run_already)
     count["stress", small, "study"] += finalists * seeds
-    count["stress", target, "study"] += (len(holdup.baselines) + _NUM_SCALED) * num_baseline_seeds(holdup)
+    count["stress", target, "study"] += (len(holdup.baselines) + _NUM_SCALED) * BASELINE_SEEDS
     for scale in (target, small, *holdup.unseen_scales):
         count["confirm", scale, "study"] += sizes.num_seeds
     count["confirm", small, "study"] += sizes.num_seeds
@@ -126,11 +136,6 @@ def fewest_searched(holdup: HoldUpSpec) -> int:
         large += holdup.role_of(settings) != "small"
         settings += 1
     return settings
-
-
-def num_baseline_seeds(holdup: HoldUpSpec, protocol: int = PROTOCOL) -> int:
-    """Return how many rank seeds each baseline runs on, by which those are chosen that are confirmed."""
-    return holdup.stress.num_seeds if protocol == 1 else _BASELINE_SEEDS
 
 
 def first_half(num_seeds: int) -> int:

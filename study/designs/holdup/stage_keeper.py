@@ -40,7 +40,12 @@ class StageKeeper(Course):
         until: str | None = None,
         announce: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Take up a study where its records end; for the arguments see `Design.course`."""
+        """Take up a study where its records end; for the arguments see `Design.course`.
+
+        Raises:
+            RecordError: Its decisions are of another version of the protocol.
+        """
+        phases.check_version(ledger.decisions)
         self._spec, self._holdup = spec, phases.holdup_of(spec)
         self._plan, self._ledger, self._append = plan, ledger, append
         self._until, self._announce = until, announce
@@ -113,10 +118,7 @@ class StageKeeper(Course):
 
     def _check_episodes(self, started: TrialStarted) -> None:
         """Refuse evaluation episodes that another trial has played to a run of the confirmation."""
-        decisions, size = self._ledger.decisions, self._spec.evaluation.episodes
-        if not decisions or decisions[0].protocol == 1:
-            return
-        first = started.first_episode
+        size, first = self._spec.evaluation.episodes, started.first_episode
         others = (row.first_episode for row in self._ledger.rows.values() if row.trial != started.trial)
         if started.stage == "confirm":
             rule = "a run of the confirmation plays episodes that no other trial plays"
@@ -189,7 +191,7 @@ class StageKeeper(Course):
         ended = [
             (row.digest, row.num_env_runners == self._holdup.small_scale)
             for row in self._ledger.rows.values()
-            if row.stage == "search" and row.anchor is None and row.ended
+            if row.stage == "search" and row.ended
         ]
         at_large, wanted = [digest for digest, at_small in ended if not at_small], self._holdup.race.num_settings
         return len(at_large) < len(ended) and (len(set(at_large)) >= wanted or len(at_large) >= 2 * wanted)

@@ -123,7 +123,7 @@ def diagnose(trials: Sequence[TrialHistory], spec: StudySpec) -> Diagnosis:
         )
     ((digest, scale),) = places
     sound = [trial for trial in trials if trial.row.status == "finished"]
-    measured = [trial for trial in sound if _is_measured(trial.row)]
+    measured = [trial for trial in sound if trial.row.timing == "measured"]
     timed = measured or [trial for trial in sound if trial.row.timing == "emulated"]
     findings = (
         _finding(
@@ -230,11 +230,6 @@ def _training_gap(trial: TrialHistory, spec: StudySpec) -> float | None:
     if returns is None or not episodes:
         return None
     return abs(spec.score(returns / episodes) - spec.score(final))
-
-
-def _is_measured(row: TrialRow) -> bool:
-    """Return whether the times are those of the scale; one runner with the lanes of all has a clock of its own."""
-    return row.timing == "measured" and row.scale is None
 
 
 def _ratio(trial: TrialHistory, above: str, below: str) -> float | None:

@@ -26,9 +26,7 @@ from study.designs.holdup.certificate.content import (
 from study.designs.holdup.certificate.diagnosis import TrialHistory, diagnose, histories
 from study.designs.holdup.certificate.notes import half_decided, notes
 from study.designs.holdup.certificate.verdict import (
-    LEAST_MEASURED,
     LEVEL,
-    LEVEL_1,
     LEVEL_HALF,
     Arm,
     Arms,
@@ -41,7 +39,7 @@ from study.designs.holdup.certificate.verdict import (
     num_solved_needed,
 )
 from study.designs.holdup.evidence import run_of
-from study.designs.holdup.phases import num_baseline_seeds
+from study.designs.holdup.phases import BASELINE_SEEDS
 from study.errors import RecordError
 from study.records.folder import StudyIdentity
 from study.records.ledger import TrialRow, fold
@@ -55,9 +53,7 @@ from study.statistics import Estimate, iqm_interval, mean_interval, rate_interva
 from study.text import count
 
 FORMAT = 3
-"""Version of the certificate's content. From 2 on the intervals of times to the target hold the time between
-evaluations, and clocks are compared up to the end of the shortest run. From 3 on the notes name the version of the
-protocol, what was not run again, and the commits where there are several."""
+"""Version of the certificate's content."""
 MACHINE = ("time", "git", "versions", "platform", "cpu_model", "physical_cpus", "usable_cpus", "memory_mb", "scheduler")
 """What the certificate takes of a session's provenance; the command line and the environment hold paths."""
 _ROUNDING = 1e-9
@@ -96,7 +92,7 @@ class Maker:
             self._arms[WINNER, target],
             baselines,
             rng=self._rng("comparisons"),
-            level=LEVEL_HALF if lost else self._level,
+            level=LEVEL_HALF if lost else LEVEL,
             stopped=() if lost else short,
             screening=self._screening(),
         )
@@ -167,8 +163,7 @@ class Maker:
     def _verdict(self) -> Verdict:
         holdup = self._holdup
         judged = (holdup.target_scale, *holdup.unseen_scales)
-        names = (BEST_SMALL, WINNER) if self._protocol > 1 else (BEST_SMALL,)
-        small = (self._arms.get((name, holdup.small_scale)) for name in names)
+        small = (self._arms.get((name, holdup.small_scale)) for name in (BEST_SMALL, WINNER))
         return judge(
             Arms(
                 winner={scale: self._arms[WINNER, scale] for scale in judged},
@@ -180,17 +175,7 @@ class Maker:
             solved_share=holdup.solved_share,
             env_steps=self._spec.budget.env_steps,
             num_seeds=holdup.confirm.num_seeds,
-            least_measured=LEAST_MEASURED if self._protocol > 1 else 2,
-            level=self._level,
         )
-
-    @property
-    def _protocol(self) -> int:
-        return self._ledger.decisions[0].protocol
-
-    @property
-    def _level(self) -> float:
-        return LEVEL if self._protocol > 1 else LEVEL_1
 
     def _baselines(self) -> list[Arm]:
         others = (WINNER, WINNER_STOCK, BEST_SMALL)
@@ -201,12 +186,10 @@ class Maker:
         ]
 
     def _screening(self) -> str:
-        """Return how the baselines were chosen that were confirmed; empty for version 1, whose page stays as it is."""
-        if self._protocol == 1:
-            return ""
+        """Return how the baselines were chosen that were confirmed."""
         means = next(each.evidence["baselines"] for each in self._ledger.decisions if "baselines" in each.evidence)
-        seeds = count(num_baseline_seeds(self._holdup, self._protocol), "seed")
-        return f"{len(self._baselines())} confirmed of {len(means)} that ran; chosen on {seeds}"
+        chosen = f"chosen on {count(BASELINE_SEEDS, 'seed')}"
+        return f"{len(self._baselines())} confirmed of {len(means)} that ran; {chosen}"
 
     def _solves(self, name: str, scale: int) -> bool:
         arm = self._arms[name, scale]
@@ -308,10 +291,7 @@ class Maker:
         chosen = [
             _score(row)
             for row in self._ledger.rows.values()
-            if row.digest == digest
-            and row.num_env_runners == target
-            and row.stage in ("race", "stress")
-            and row.anchor is None
+            if row.digest == digest and row.num_env_runners == target and row.stage in ("race", "stress")
         ]
         if not chosen:
             raise RecordError(

@@ -15,12 +15,13 @@ from study.designs.holdup.certificate.figures import FORMAT, Maker
 from study.designs.holdup.certificate.record_rules import broken_chain, broken_rules
 from study.designs.holdup.certificate.recorded import same
 from study.designs.holdup.machine import requests_of
+from study.designs.holdup.phases import check_version
 from study.errors import RecordError
 from study.records.chain import heads
 from study.records.files import below
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
-from study.records.records import Line, read_lines
+from study.records.records import Line, StageDecided, read_lines
 from study.records.state import fold_lines
 from study.space.spec import StudySpec
 from study.space.variants import STAGES
@@ -175,6 +176,7 @@ def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, S
             fix=RESTORE,
             code="certificate-spec-changed",
         )
+    check_version([line.record for line in lines if isinstance(line.record, StageDecided)])
     chain, rule = list(islice(heads(folder.records), len(lines))), "the records must obey the protocol"
     try:
         broken = [*broken_chain(lines, chain), *broken_rules(lines, spec)]

@@ -7,7 +7,7 @@ from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK
 from study.designs.holdup.certificate.diagnosis import TrialHistory
 from study.designs.holdup.certificate.verdict import LEVEL, LEVEL_HALF, Verdict
 from study.designs.holdup.choosing import REUSED
-from study.designs.holdup.phases import holdup_of
+from study.designs.holdup.phases import PROTOCOL, holdup_of
 from study.records.ledger import Ledger
 from study.records.records import StudyOpened
 from study.space.spec import StudySpec
@@ -50,14 +50,8 @@ def notes(
             f"None of the winner's {len(runs)} runs at {listed(judged)} runners failed: if runs fail equally often at "
             f"all of them, at most {most:.1%} do (95 %, two-sided)."
         )
-    best = arms.get((BEST_SMALL, small))
-    if best is None:
+    if (BEST_SMALL, small) not in arms:
         yield f"The winner is also the best setting at {small} runners: it is its own reference there, in one arm."
-    elif arms[WINNER, target][0].row.digest == best[0].row.digest:
-        yield (
-            f"The winner is also the best setting at {small} runners; the arms `{WINNER}` and `{BEST_SMALL}` there "
-            "are the same runs twice, equal to the last digit, and no replication."
-        )
     if any(row.execution == "emulated" for row in ledger.rows.values()):
         yield (
             "Emulated trials step the lanes of all runners in few processes: they learn the same, and their times "
@@ -84,25 +78,18 @@ def notes(
 def _of_the_course(
     spec: StudySpec, ledger: Ledger, openings: Sequence[StudyOpened], cpu_hours: Mapping[str, float]
 ) -> Iterator[str]:
-    version, size = ledger.decisions[0].protocol, spec.evaluation.episodes
-    yield f"The study follows version {version} of the protocol."
-    if version < 3:
-        yield (
-            f"All its trials play the same {size} evaluation episodes, those that the choice rests on too. The "
-            "intervals hold the spread between runs alone: for other episodes they are too narrow."
-        )
-    else:
-        yield (
-            f"Every run of the confirmation plays {size} evaluation episodes of its own, which no other trial "
-            "plays: intervals over runs hold the spread between runs and between episodes."
-        )
-        yield (
-            f"The confirmation ran in two halves. Bounds of the verdict have the level {LEVEL:.1%}, what stops an arm "
-            f"after its first half {LEVEL_HALF:.1%}: for rules 1 and 3 both errors together are at most 5 %. At half "
-            "rule 3 is judged by a permutation test, which has its level exactly, rule 1 by Welch's bound, which has "
-            "it for normal scores; at the end rule 3 rests on a bootstrap, whose level is approximate. "
-            "Intervals of single arms are of the runs that there are, at 95 %."
-        )
+    yield f"The study follows version {PROTOCOL} of the protocol."
+    yield (
+        f"Every run of the confirmation plays {spec.evaluation.episodes} evaluation episodes of its own, which no "
+        "other trial plays: intervals over runs hold the spread between runs and between episodes."
+    )
+    yield (
+        f"The confirmation ran in two halves. Bounds of the verdict have the level {LEVEL:.1%}, what stops an arm "
+        f"after its first half {LEVEL_HALF:.1%}: for rules 1 and 3 both errors together are at most 5 %. At half "
+        "rule 3 is judged by a permutation test, which has its level exactly, rule 1 by Welch's bound, which has "
+        "it for normal scores; at the end rule 3 rests on a bootstrap, whose level is approximate. "
+        "Intervals of single arms are of the runs that there are, at 95 %."
+    )
     for each in ledger.decisions:
         for name, trials in each.evidence.get(REUSED, {}).items():
             numbers = ", ".join(map(str, trials))

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from study.designs.holdup import machine
 from study.designs.holdup.certificate.recorded import Study, same
 from study.designs.holdup.certificate.trial_rules import Checked, check_trial
-from study.designs.holdup.phases import PROTOCOLS, current, phases
+from study.designs.holdup.phases import current, phases
 from study.errors import RecordError
 from study.records.ledger import TrialRow
 from study.records.records import Line, SettingsFrozen, StageDecided, StudyClosed, StudyOpened
@@ -58,13 +58,11 @@ def broken_by_study(study: Study, trials: Mapping[int, Checked]) -> Iterator[str
 
 def broken_chain(lines: Sequence[Line], heads: Sequence[str]) -> Iterator[str]:
     """Yield a message for every decision whose chain is not `heads`, the hash chain's, after the line before it."""
-    begun = False
     for at, line in enumerate(lines):
         if not isinstance(line.record, StageDecided):
             continue
         head, got = heads[at - 1] if at else "", line.record.chain
-        begun = begun or got != ""
-        if begun and got != head:
+        if got != head:
             where = f"decision {line.record.number} ({line.record.phase})"
             yield f"{where}: chain must be {head}, of the lines before it, got {got!r}: some of them were changed."
 
@@ -139,16 +137,8 @@ def _missing(study: Study, trials: Mapping[int, Checked]) -> Iterator[str]:
 
 def _retaken(study: Study, rows: Mapping[int, TrialRow], *, complete: bool) -> Iterator[str]:
     """The protocol takes every decision again on the records, and freezes the same settings."""
-    versions = sorted({decision.protocol for decision in study.decisions})
-    if len(versions) > 1:
-        yield f"decisions: must be of one version of the protocol, got {versions}."
-        return
-    if versions and versions[0] not in PROTOCOLS:
-        known = ", ".join(map(str, PROTOCOLS))
-        yield f"decisions: this version takes those of the protocol's versions {known} again, got {versions[0]}."
-        return
     assert study.spec.holdup is not None
-    every = phases(study.spec.holdup, study.protocol)
+    every = phases(study.spec.holdup)
     if len(study.decisions) > len(every):
         yield f"decisions: the protocol takes {len(every)}, got {len(study.decisions)}."
         return
@@ -159,14 +149,7 @@ def _retaken(study: Study, rows: Mapping[int, TrialRow], *, complete: bool) -> I
         where = f"decision {index} ({taken.phase})"
         why = str(taken.evidence.get("cancelled", ""))
         try:
-            step = machine.decide(
-                study.spec,
-                rows,
-                study.decisions[:index],
-                cancelled=taken.cancelled,
-                reason=why,
-                protocol=study.protocol,
-            )
+            step = machine.decide(study.spec, rows, study.decisions[:index], cancelled=taken.cancelled, reason=why)
         except (RecordError, LookupError, ValueError) as error:
             yield f"{where}: must follow from the records, got none ({error})."
             return

@@ -7,7 +7,6 @@ from typing import Any
 
 from study.designs.holdup import machine
 from study.designs.holdup.calibration import CostModel
-from study.designs.holdup.phases import PROTOCOL
 from study.planning.shape import ClusterShape, NodeShape
 from study.records.records import (
     Evaluation,
@@ -45,8 +44,6 @@ class Session:
     """Names of the metrics that trials of this session have at their end."""
     alike: dict[tuple[str, str], dict[str, Counter[str]]] = field(default_factory=dict)
     """(variant, execution) -> name in `effective` -> its values over the trials of this session, as text."""
-    predicts: bool = False
-    """Whether its driver wrote down what trials should cost."""
 
 
 class Study:
@@ -66,7 +63,6 @@ class Study:
                 self.course.append(line)
         self.decided = [line for line in self.course if isinstance(line.record, StageDecided)]
         self.decisions: list[StageDecided] = [line.record for line in self.decided]  # type: ignore[misc]
-        self.protocol = self.decisions[0].protocol if self.decisions else PROTOCOL
         self.requests = numbered(machine.requests_of(spec, self.decisions))
         self.asked_at = [-1] * len(machine.requests_of(spec, []))
         """Trial -> number of the line that asks for it; -1 for those that every study begins with."""
@@ -95,7 +91,6 @@ class Study:
             match record:
                 case TrialStarted():
                     started = record
-                    session.predicts = session.predicts or record.predicted_cpu_s is not None
                 case TrialBuilt() if started is not None:
                     common = session.alike.setdefault((started.variant, started.execution), defaultdict(Counter))
                     for name, value in record.effective.items():

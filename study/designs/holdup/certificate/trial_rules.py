@@ -166,7 +166,7 @@ class _Walk:
             num_env_runners=runners,
             num_cpus=num_cpus(self._own, runners, execution),
             execution=execution,
-            predicted_cpu_s=self._predicted(request, record) if session.predicts else None,
+            predicted_cpu_s=self._predicted(request, record),
         )
         yield from _unlike(asdict(wanted), asdict(record), why=", as it was asked for")
         if request.reported_to_sampler:
@@ -191,18 +191,17 @@ class _Walk:
         wanted: dict[str, object] = {
             "num_sampling_processes": sampling,
             "sum of processes_per_node": len(processes(self._own, runners, row.execution)),
+            "processes_per_node": dict(Counter(str(place.get("node")) for place in record.placement)),
+            "hostnames": sorted({place["host"] for place in record.placement if place.get("runners")}),
+            "CPUs of the placement": row.num_cpus,
         }
         found: dict[str, object] = {
-            "num_sampling_processes": record.effective.get("num_sampling_processes", sampling),
+            "num_sampling_processes": record.effective.get("num_sampling_processes"),
             "sum of processes_per_node": sum(record.processes_per_node.values()),
+            "processes_per_node": record.processes_per_node,
+            "hostnames": record.effective.get("hostnames"),
+            "CPUs of the placement": sum(place["num_cpus"] for place in record.placement),
         }
-        if record.placement:
-            hosts = sorted({place["host"] for place in record.placement if place.get("runners")})
-            wanted |= {"processes_per_node": dict(Counter(str(place.get("node")) for place in record.placement))}
-            wanted |= {"hostnames": hosts or record.effective.get("hostnames"), "CPUs of the placement": row.num_cpus}
-            found |= {"processes_per_node": record.processes_per_node}
-            found |= {"hostnames": record.effective.get("hostnames", hosts)}
-            found |= {"CPUs of the placement": sum(place["num_cpus"] for place in record.placement)}
         yield from _unlike(wanted, found, why=" in what was built")
         if session is not None:
             yield from self._as_the_others(record, session)
@@ -234,13 +233,11 @@ class _Walk:
             processes_per_node=record.processes_per_node,
             beside=(group - 1) * row.num_cpus,
         )
-        allowed = [(started.timing, started.provisional)]
-        if row.scale is not None:  # the first version of the protocol labelled them by their own few processes
-            allowed = [("emulated", False), *(allowed if self._study.protocol == 1 else [])]
-        if (record.timing, record.provisional) not in allowed:
+        wanted = (started.timing, started.provisional) if row.scale is None else ("emulated", False)
+        if (record.timing, record.provisional) != wanted:
             words, got = (
                 f"{'provisionally ' if provisional else ''}{timing}"
-                for timing, provisional in (allowed[0], (record.timing, record.provisional))
+                for timing, provisional in (wanted, (record.timing, record.provisional))
             )
             yield f"timing must be {words}, as it ran {row.execution}, got {got}"
         self._label = Label(timing=record.timing, reason=record.timing_reason, provisional=record.provisional)

@@ -27,14 +27,11 @@ LEVEL_HALF, LEVEL = 0.999, 0.951
 its first half only where what it is there for is shown at the first level; the verdict holds at the second one. So both
 errors together are at most 5 % for rule 1, for rule 3, and for the comparison with all baselines (Bonferroni), as far
 as each method has its level: Welch's bound for normal scores, a permutation test exactly."""
-LEVEL_1 = 0.95
-"""Level of version 1 of the protocol, in which no arm stops early."""
 NUM_PERMUTATIONS = 9_999
 """Permutations of a comparison: the least p-value is then 1 in 10,000."""
 LEAST_MEASURED = 5
 """Runs with a measured clock that an arm needs at the least. Where both arms are alike and times exact, fewer say
-"faster" too often: the interval of a ratio of few runs is too narrow (`test_fewer_than_five_runs_say_faster_too_often`
-has the shares)."""
+"faster" too often: the interval of a ratio of few runs is too narrow."""
 STOPPED_EARLY = "stopped early because clearly worse: the difference is overstated"
 _ROUNDING = 1e-9
 """0.55 * 20 is a little more than 11."""
@@ -162,15 +159,13 @@ def judge(
     solved_share: float,
     env_steps: int | None,
     num_seeds: int,
-    least_measured: int = LEAST_MEASURED,
-    level: float = LEVEL,
 ) -> Verdict:
     """Return the verdict.
 
     Where the winner has fewer than `num_seeds` runs, the confirmation stopped at half: rule 2 is then broken where more
     runs missed the target than it allows of `num_seeds`, and nothing else is judged.
 
-    How often the confirmation of version 4 lets a setting pass, in two halves and without `naive_growth`, simulated: 20
+    How often the confirmation lets a setting pass, in two halves and without `naive_growth`, simulated: 20
     seeds at the target, at each of two unseen scales and of two arms at the small scale, tolerance 0.05, 19 of 20
     solved. A sound run scores 1 - loss with standard deviation 0.05 and is solved; a failed one scores 0 and is not.
     The small scale scores 1 and never fails (`test_operating_characteristics_are_those_of_the_docstring`):
@@ -201,8 +196,6 @@ def judge(
         env_steps: Budget of a trial in environment steps; None where something else ends it. The comparison then ends
             with the shortest finished run of the two arms.
         num_seeds: Runs that the winner is to have at each judged scale.
-        least_measured: Runs with a measured clock that an arm needs at the least.
-        level: Of every interval and bound, in (0, 1).
 
     Raises:
         AnalysisError: The winner was not run at the target.
@@ -219,10 +212,10 @@ def judge(
     checks = []
     for scale in [target, *sorted(set(arms.winner) - {target, arms.references[0].scale})]:
         winner = arms.winner[scale]
-        kept = _score_kept_by_all(winner, arms.references, tolerance, level)
-        checks += [kept, _solved(winner, num_seeds, solved_share, level)]
-    checks.append(_steps_saved(arms.winner[target], arms.naive_growth, env_steps, level))
-    clocks = [_clock(arms.winner[target], small, least_measured, level) for small in arms.references]
+        kept = _score_kept_by_all(winner, arms.references, tolerance, LEVEL)
+        checks += [kept, _solved(winner, num_seeds, solved_share, LEVEL)]
+    checks.append(_steps_saved(arms.winner[target], arms.naive_growth, env_steps))
+    clocks = [_clock(arms.winner[target], small) for small in arms.references]
     clock = _strictest(clocks, arms.references)
     if any(len(arm.runs) < num_seeds for arm in arms.winner.values()):
         *checks, clock = map(_of_a_half, (*checks, clock))
@@ -304,7 +297,7 @@ def _solved(winner: Arm, num_seeds: int, solved_share: float, level: float) -> C
     )
 
 
-def _steps_saved(winner: Arm, naive: Arm | None, env_steps: int | None, level: float) -> Check:
+def _steps_saved(winner: Arm, naive: Arm | None, env_steps: int | None) -> Check:
     name = f"steps_saved@{winner.scale}"
     law = f"env_steps_to_target, naive growth over winner at {winner.scale}: the interval lies above 1"
     if naive is None:
@@ -315,7 +308,7 @@ def _steps_saved(winner: Arm, naive: Arm | None, env_steps: int | None, level: f
     times, befores = (
         [arm.times(field) for arm in (naive, winner)] for field in ("env_steps_to_target", "env_steps_before_target")
     )
-    value, gap = _ratio(times, befores, horizon, level)
+    value, gap = _ratio(times, befores, horizon)
     return Check(name=name, law=law, value=value, passed=value.low > 1, note=_of_evaluations(value, gap, "env steps"))
 
 
@@ -326,10 +319,7 @@ def horizon_of(arms: Sequence[Arm], env_steps: int | None) -> float | None:
 
 
 def _ratio(
-    times: Sequence[Sequence[float | None]],
-    befores: Sequence[Sequence[float | None]],
-    horizon: float,
-    level: float,
+    times: Sequence[Sequence[float | None]], befores: Sequence[Sequence[float | None]], horizon: float
 ) -> tuple[Estimate, float]:
     """Return the ratio of restricted means, first sample over second, and how far apart evaluations were at most.
 
@@ -349,7 +339,7 @@ def _ratio(
         second,
         two,
         horizon=horizon,
-        level=level,
+        level=LEVEL,
         first_since=None if exact else since[0],
         second_since=None if exact else since[1],
     )
@@ -377,7 +367,7 @@ def censored(times: Sequence[float | None], horizon: float) -> tuple[FloatArray,
     return np.array(ends, dtype=np.float64), reached
 
 
-def _clock(winner: Arm, small: Arm, least_measured: int, level: float = LEVEL) -> Check:
+def _clock(winner: Arm, small: Arm, least_measured: int = LEAST_MEASURED) -> Check:
     """Compare training seconds to the target, up to the end of the shortest run: after it not all runs were observed.
 
     A failed run never reaches the target, whatever its label: a failure taints the label, and must not leave the
@@ -400,7 +390,7 @@ def _clock(winner: Arm, small: Arm, least_measured: int, level: float = LEVEL) -
         ]
         for field in ("time_to_target_s", "time_before_target_s")
     )
-    value, gap = _ratio(times, befores, horizon, level)
+    value, gap = _ratio(times, befores, horizon)
     left_out = len(small.runs) + len(winner.runs) - value.n
     notes = [f"{left_out} runs left out: their times are not measured"] if left_out else []
     if any(time is not None and time > horizon for sample in times for time in sample):
