@@ -130,6 +130,9 @@ class _Search:
         source = self.file or Path(str(inspect.getsourcefile(self.module or sys)))
         if faults := [asdict(fault) for fault in describing.refusals(launch.config)]:
             return {"faults": faults}
+        if not launch.searched and (why := _invalid(launch.config)):
+            rule, fix = "RLlib must accept the configuration", "Run the script by itself until it trains."
+            raise MistakeError(rule=rule, got=why, fix=fix, code="configuration-invalid")
         environments = self._environments(launch.config)
         content = self._pickled(launch.config, environments)
         (self.place / "config.pkl").write_bytes(content)
@@ -163,7 +166,6 @@ class _Search:
                 },
                 "starts_ray": self.ran.starts_ray,
                 "jax_obstacle": jax_obstacle() or "",  # the environment has been made
-                "invalid": _invalid(launch.config),
             }
         )
 
@@ -514,9 +516,11 @@ def searched(domain: Any, times: int = 1) -> dict[str, Any]:
 
 
 def _invalid(config: AlgorithmConfig) -> str:
-    """Return why RLlib would refuse to build a configuration as it is; empty where it would not."""
+    """Return why RLlib would refuse a configuration, its learners aside, which a study sets; empty where it would not."""
+    tried = config.copy(copy_frozen=False)
+    tried.num_learners = tried.num_gpus_per_learner = tried.num_gpus = 0
     try:
-        config.copy(copy_frozen=False).validate()
+        tried.validate()
     except Exception as error:  # noqa: BLE001 (RLlib's checks, and those of a script's own configuration)
         return _one_line(error)
     return ""

@@ -105,7 +105,6 @@ class Reading:
         returns: Of each episode of a random policy; empty where none was asked for.
         num_cut: Those of these episodes that did not end.
         unplayed: Why a random policy could not play.
-        invalid: Why RLlib would refuse to build the configuration as it is; empty where it would not.
     """
 
     adopted: Adopted
@@ -114,7 +113,6 @@ class Reading:
     returns: tuple[float, ...]
     num_cut: int
     unplayed: str = ""
-    invalid: str = ""
 
 
 def read_script(
@@ -204,7 +202,6 @@ def _read(request: Mapping[str, Any], text: str, where: str) -> Reading:
             returns=tuple(played["returns"]),
             num_cut=played["num_cut"],
             unplayed=played.get("problem", ""),
-            invalid=answer["invalid"],
         )
 
 

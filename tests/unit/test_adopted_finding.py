@@ -210,7 +210,6 @@ def test_a_vector_of_environments_gets_its_number(read):
 def test_a_script_that_ends_its_process_where_it_would_train_has_come_to_its_training(read):
     code = PPO + "import sys\ntry: config.build_algo().train()\nexcept: sys.exit(1)\n"
     assert read(code).adopted.facts.found_as == "build_algo"
-    assert read(PPO + "config.training(minibatch_size=10_000)\nconfig.build_algo()").invalid
 
 
 def test_environments_registered_in_the_script_travel_with_it(read):
@@ -285,6 +284,7 @@ BAD = {
     "no-environment": "from ray.rllib.algorithms.ppo import PPOConfig\nconfig = PPOConfig()",
     "script-environment-fails": PPO + "config.environment('NoSuchEnv-v0')",
     "runtime-env": PPO + "import ray\nray.init(runtime_env={'env_vars': {'A': 'b'}, 'pip': ['x']})",
+    "configuration-invalid": PPO + "config.training(minibatch_size=10_000)\nconfig.build_algo()",
     "module-of-another-place": PPO + "import ray\nray.init(runtime_env={'py_modules': ['s3://bucket/code.zip']})",
     "script-changes-folder": PPO + "import os\nos.chdir('/')",
     "folder-of-the-training": PPO + "import contextlib\nwith contextlib.chdir('/'): config.build_algo().train()",
