@@ -516,7 +516,7 @@ def searched(domain: Any, times: int = 1) -> dict[str, Any]:
 
 
 def _invalid(config: AlgorithmConfig) -> str:
-    """Return why RLlib would refuse a configuration, its learners aside: a study sets these; empty where it would not."""
+    """Return why RLlib would refuse a configuration, but for its learners, which a study sets; empty: it would not."""
     tried = config.copy(copy_frozen=False)
     tried.num_learners = tried.num_gpus_per_learner = tried.num_gpus = 0
     try:
