@@ -58,33 +58,6 @@ class Figure:
     panels: int = 1
     height_in: float = field(default=style.HEIGHT_IN)
 
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", self.key):
-            raise AnalysisError(
-                where="figure",
-                rule="`key` must be lower case letters, digits and _",
-                got=f"{self.key!r}",
-                fix="Name it.",
-                code="bad-figure-key",
-            )
-        if (self.painter is None) != bool(self.missing):
-            rule = "a figure is drawn, or says why it is missing"
-            raise AnalysisError(
-                where=f"figure {self.key}",
-                rule=rule,
-                got=f"{self.missing!r}",
-                fix="Give a painter or a reason.",
-                code="figure-neither-drawn-nor-missing",
-            )
-        if self.drawn and not (self.alt and self.caption):
-            raise AnalysisError(
-                where=f"figure {self.key}",
-                rule="a picture needs alt text and caption",
-                got="none",
-                fix="Write them.",
-                code="picture-without-text",
-            )
-
     @property
     def drawn(self) -> bool:
         """Whether there is a picture."""

@@ -38,9 +38,6 @@ def allocation(runs: pd.DataFrame, *, level: float = 0.95) -> tuple[AllocationRo
 
     Returns:
         By number of trials; empty where the study has no such cells or none with a complete block.
-
-    Raises:
-        AnalysisError: A column is missing.
     """
     if "anchor" not in runs.columns:
         return ()

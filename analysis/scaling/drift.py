@@ -34,9 +34,6 @@ def anchors(runs: pd.DataFrame, *, level: float = 0.95) -> tuple[Drift, ...]:
     Returns:
         One per cell, at most `MOST_CELLS`, those with the most runs first; empty where no cell was repeated. Without a
         slope where one run of the cell was measured.
-
-    Raises:
-        AnalysisError: A column is missing.
     """
     measured = select(runs).runs
     order = [name for name in ("started", "trial") if name in measured.columns]

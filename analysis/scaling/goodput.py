@@ -15,12 +15,11 @@ import pandas as pd
 from analysis.scaling.blocks import BY_DEFINITION, exact, exponential, logarithm, ratio_of_totals, scaled, sum_of
 from analysis.scaling.fingerprint import BATCH, fields, labels, replaced
 from analysis.scaling.results import Goodput, GoodputGroup, GoodputRow
-from analysis.scaling.selection import as_int, at_their_scale, check_columns, select, texts
+from analysis.scaling.selection import as_int, at_their_scale, select, texts
 from analysis.scaling.targets import (
     CHOSEN_BY,
     CONFIRM,
     ENDED,
-    NEEDED,
     NOT_JUDGED,
     Targets,
     common_horizon,
@@ -66,11 +65,7 @@ def goodput(
 
     Returns:
         Groups of several runs of which at least one reached its target, those with the most rows first.
-
-    Raises:
-        AnalysisError: A column is missing.
     """
-    check_columns(runs, (*NEEDED, "fingerprint", "num_env_runners", BATCH))
     kept = judged(runs)
     num_chosen_by = int(runs["status"].isin(ENDED).sum() - kept["status"].isin(ENDED).sum())
     unconfirmed = "stage" in kept and bool((kept["stage"].notna() & kept["stage"].ne(CONFIRM)).any())

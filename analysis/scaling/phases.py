@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.scaling.blocks import Block, ratio_of_totals, transformed
 from analysis.scaling.fingerprint import labels
 from analysis.scaling.results import PhaseRow, Phases
-from analysis.scaling.selection import as_int, check_columns, select
+from analysis.scaling.selection import as_int, select
 from study.statistics import Estimate, FloatArray
 
 PHASES = ("runners", "imbalance", "transfer", "learning", "sync", "rest")
@@ -50,13 +50,10 @@ def phases(runs: pd.DataFrame, *, level: float = 0.95) -> Phases:
         runs: One row per trial (`analysis.load`).
         level: Nominal coverage of the intervals, in (0, 1).
 
-    Raises:
-        AnalysisError: A column is missing.
 
     Source:
         POP Centre of Excellence, parallel efficiency metrics (load balance, transfer, serialisation).
     """
-    check_columns(runs, TIMES)
     selection = select(runs)
     complete = selection.runs[list(TIMES)].notna().all(axis=1).to_numpy(dtype=bool)
     excluded = dict(selection.excluded)

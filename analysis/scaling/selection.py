@@ -1,13 +1,11 @@
 """Which runs a table of times may rest on, and why the others may not. Imports NumPy, pandas, names of stages."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from study.errors import AnalysisError
 from study.space.variants import SHARED
 
 SIDE_BY_SIDE = re.compile(r"allocation (\d+) x (\d+)")
@@ -16,7 +14,7 @@ BESIDE = "ran beside other trials of its cell"
 MEASURED = ("measured",)
 """Timing labels that say something about scaling (principle 2 of the design)."""
 
-NEEDED = (
+KEPT = (
     "status",
     "timing",
     "seed",
@@ -26,9 +24,6 @@ NEEDED = (
     "timed_iterations",
     "timed_env_steps",
     "timed_s",
-)
-KEPT = (
-    *NEEDED,
     "study",
     "stage",
     "trial",
@@ -62,20 +57,6 @@ class Selection:
     failed: pd.DataFrame
 
 
-def check_columns(runs: pd.DataFrame, names: Iterable[str]) -> None:
-    """Raise `AnalysisError` when a column that is needed is not there."""
-    missing = [name for name in names if name not in runs.columns]
-    if missing:
-        rule = "the frame of runs must have every column that is declared"
-        raise AnalysisError(
-            where="runs",
-            rule=rule,
-            got=f"none named {', '.join(missing)}",
-            fix="Load it by analysis.load.",
-            code="runs-without-column",
-        )
-
-
 def select(runs: pd.DataFrame, *, timings: tuple[str, ...] = MEASURED, alone: bool = True) -> Selection:
     """Return the runs whose times may be used: finished, timed, and with a label among `timings`.
 
@@ -87,11 +68,7 @@ def select(runs: pd.DataFrame, *, timings: tuple[str, ...] = MEASURED, alone: bo
         runs: One row per trial (`analysis.load`).
         timings: Labels that are let in.
         alone: Whether trials that ran beside others of their cell are left out.
-
-    Raises:
-        AnalysisError: A column is missing.
     """
-    check_columns(runs, NEEDED)
     status, timing = texts(runs, "status", "status unknown"), texts(runs, "timing", "timing unknown")
     numbers = {
         name: runs[name].to_numpy(dtype=np.float64, na_value=np.nan)

@@ -36,9 +36,6 @@ def strong_scaling(runs: pd.DataFrame, *, level: float = 0.95, space: str | None
     Returns:
         The groups, largest first; refusals where scales have no workload in common, where the extremes of a complete
         2x2 invite a naive comparison, or where there is nothing to compare.
-
-    Raises:
-        AnalysisError: A column is missing.
     """
     return _scaling(runs, "strong", (), level=level, space=space)
 
@@ -54,9 +51,6 @@ def weak_scaling(runs: pd.DataFrame, *, level: float = 0.95, space: str | None =
         runs: One row per trial (`analysis.load`).
         level: Nominal coverage of the intervals, in (0, 1).
         space: Space file for commands that would run missing cells; None: no commands.
-
-    Raises:
-        AnalysisError: A column is missing.
     """
     return _scaling(runs, "weak", GROWING, level=level, space=space)
 

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.scaling.selection import check_columns
 from study.statistics import BoolArray, Estimate, FloatArray, ratio_of_restricted_means
 
 ENDED = ("finished", "failed")
-NEEDED = ("status", "env_steps", "env_steps_to_target")
 BEFORE = "env_steps_before_target"
 """Column that `watched` adds: env steps at which a run was last seen below its target."""
 TIME_BEFORE = "time_before_target_s"
@@ -86,11 +84,7 @@ def to_target(runs: pd.DataFrame, horizon: float) -> Targets:
         runs: One row per trial; others than finished and failed ones are left out. Without the column `BEFORE` the
             times count as exact.
         horizon: Env steps at which restricted means are cut: at most `common_horizon`.
-
-    Raises:
-        AnalysisError: A column is missing.
     """
-    check_columns(runs, NEEDED)
     ended = runs[runs["status"].isin(ENDED)]
     failed = (ended["status"] == "failed").to_numpy(dtype=bool, na_value=False)
     steps = ended["env_steps_to_target"].to_numpy(dtype=np.float64, na_value=np.nan)
@@ -127,7 +121,6 @@ def common_horizon(parts: Iterable[pd.DataFrame]) -> float | None:
     """
     longest = []
     for part in parts:
-        check_columns(part, NEEDED)
         finished = part[part["status"] == "finished"]
         steps = finished[["env_steps", "env_steps_to_target"]].to_numpy(dtype=np.float64, na_value=np.nan)
         if np.isfinite(steps).any():

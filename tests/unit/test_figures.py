@@ -11,7 +11,6 @@ from matplotlib.figure import Figure as Canvas
 
 from analysis.figures import Importance, absent, all_figures, figure_of, importance
 from analysis.figures import style as look
-from analysis.figures.figure import Figure
 from analysis.figures.words import number, sentence, told_apart, with_interval
 from analysis.opened import Study
 from study.errors import AnalysisError
@@ -215,18 +214,7 @@ def test_importance_is_drawn_in_the_order_of_its_mean():
     assert not importance(Importance(values={}), engine="").drawn
 
 
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({}, "figure-neither-drawn-nor-missing"),
-        ({"painter": print}, "picture-without-text"),
-        ({"key": "No Key", "missing": "because"}, "bad-figure-key"),
-    ],
-)
-def test_a_figure_is_drawn_or_says_why(changes, code):
-    with pytest.raises(AnalysisError) as caught:
-        Figure(**{"key": "x", "title": "x", "alt": "", "caption": "", "frame": pd.DataFrame()} | changes)
-    assert caught.value.code == code
+def test_a_figure_without_data_says_why():
     assert not absent("nothing", "Nothing", "No data. Fix: record some.").drawn
 
 

@@ -348,11 +348,6 @@ def test_a_strong_study_says_once_that_it_has_no_weak_scaling():
     assert "In weak scaling the batch grows with the runners" in refusal.reason
 
 
-def test_a_missing_column_is_named():
-    with pytest.raises(AnalysisError, match="got none named timing"):
-        strong_scaling(planted().drop(columns="timing"))
-
-
 def test_differing_fields_are_told_by_their_dotted_names():
     one = json.dumps({"environment": {"id": "A", "kwargs": {}}, "lr": 1.0})
     two = json.dumps({"environment": {"id": "B", "kwargs": {}}, "lr": 1.0, "smt": False})
