@@ -101,13 +101,7 @@ def rows_of(cell: Cell, estimates: Mapping[str, Estimate | None], **more: Any) -
 
 
 def frame_of(rows: Iterable[Row], *, kind: str, engine: str) -> pd.DataFrame:
-    """Return the frame of all estimates: quantities in the order of `QUANTITIES`, each in the order of its rows.
-
-    Args:
-        rows: The estimates.
-        kind: Of the study.
-        engine: Of the study, for rows that name none.
-    """
+    """Return the frame of all estimates: quantities in the order of `QUANTITIES`, each in the order of its rows."""
     place = {name: number for number, name in enumerate(QUANTITIES)}
     ordered = sorted(rows, key=lambda row: place[row.quantity])
     frame = pd.DataFrame([row.values(kind, engine) for row in ordered], columns=list(DTYPES), dtype=object)

@@ -19,13 +19,7 @@ MILLION_STEPS_IN_HOURS = 1_000_000 / 3600
 
 
 def price_rows(results: Results, rows: Iterable[Row], names: Names) -> Iterator[Row]:
-    """Yield the prices of every throughput, measured or predicted, and of every hour that more runners save.
-
-    Args:
-        results: Of the study.
-        rows: Those with a throughput; others are passed over.
-        names: Of its workloads.
-    """
+    """Yield the prices of every throughput, measured or predicted, and of every hour that more runners save."""
     yield from prices_of(rows)
     yield from _saved(results.strong, names)
 

@@ -40,12 +40,7 @@ OF_THE_CLOCK = ("throughput", "efficiency", "weak_efficiency", "phases")
 
 
 def all_figures(study: "Study", *, importance: Importance | str = "") -> tuple[Figure, ...]:
-    """Return every figure of a study.
-
-    Args:
-        study: The study.
-        importance: Which parameters mattered, or why that is not known.
-    """
+    """Return every figure of a study."""
     keys = OF_THE_CLOCK if study.kind == "throughput" else MAKERS
     figures = [figure_of(study, key) for key in keys]
     if study.kind != "throughput":

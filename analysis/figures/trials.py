@@ -132,12 +132,7 @@ class Importance:
 
 
 def importance(found: Importance | str, *, engine: str) -> Figure:
-    """Return which parameters mattered at each number of runners, as the caller computed it (PED-ANOVA).
-
-    Args:
-        found: The importance, or why it is not known.
-        engine: Of the runs.
-    """
+    """Return which parameters mattered at each number of runners, as the caller computed it (PED-ANOVA)."""
     if isinstance(found, str):
         return absent("importance", IMPORTANCE, found or NOT_COMPUTED)
     if not any(found.values.values()):

@@ -158,11 +158,6 @@ EVALUATION_COLUMNS: Mapping[str, Column] = _declared(
 def check(frame: pd.DataFrame, columns: Mapping[str, Column], *, where: str) -> pd.DataFrame:
     """Return `frame` if no required column has a gap.
 
-    Args:
-        frame: With the declared columns, in their types (`arrays.frame_of`).
-        columns: Its declaration.
-        where: File or store that it was read from, for the message.
-
     Raises:
         AnalysisError: A required value is missing; names the place, the run and the column.
     """

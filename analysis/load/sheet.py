@@ -98,12 +98,6 @@ def study_sheet(
 ) -> dict[str, Any]:
     """Return the sheet of a study of ours.
 
-    Args:
-        identity: Of the study.
-        sessions: Its drivers, in their order; those of the last one stand at the top level too.
-        counts: Trials by status.
-        num_trials: Trials planned by the last driver.
-
     Returns:
         `name`, `study_id`, `digest`, `created`, `space`, what the space says, `versions`, `hardware`, `scheduler`,
         `commit`, `dirty`, `cluster`, `first_record`, `last_record`, `num_trials`, `counts` and `sessions`.

@@ -155,16 +155,7 @@ def build(
     refusals: Sequence[str] = (),
     clip: Clip | None = None,
 ) -> Report:
-    """Return the report of a study from what it consists of.
-
-    Args:
-        data: The study.
-        tables: Its tables, in any order; those that are empty say why.
-        figures: Its figures, in any order; those that are not drawn say why.
-        answer: What it says; None where nobody asked.
-        refusals: Efficiencies that were refused, as sentences with the command that would help.
-        clip: The film of the best policy.
-    """
+    """Return the report of a study from what it consists of."""
     answer = answer or Answer(kind=data.kind, sentence="No answer was asked for.")
     sheet = next((table for table in tables if table.key == SHEET), None)
     beside = next((each for each in figures if each.drawn and each.key == answer.figure), None)

@@ -32,12 +32,7 @@ def to_html(report: Report, pictures: Mapping[str, str] | None = None) -> str:
 
 
 def to_markdown(report: Report, *, figures: str = "figures") -> str:
-    """Return the report as Markdown, its pictures as files beside it.
-
-    Args:
-        report: The report.
-        figures: Folder of the pictures, relative to the file.
-    """
+    """Return the report as Markdown, its pictures as files beside it."""
     return "\n\n".join(_markdown(report, figures)) + "\n"
 
 

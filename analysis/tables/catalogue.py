@@ -31,12 +31,7 @@ TABLES: Mapping[str, tuple[str, Maker]] = {
 
 
 def all_tables(data: StudyData, results: Results | None = None) -> tuple[Table, ...]:
-    """Return every table, in order.
-
-    Args:
-        data: The study.
-        results: What the tables rest on, where somebody has it already.
-    """
+    """Return every table, in order."""
     results = results or Results(data)
     return tuple(_made(key, title, make, data, results) for key, (title, make) in TABLES.items())
 

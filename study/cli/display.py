@@ -140,12 +140,6 @@ def live_view(conductor: "Conductor", *, width: int, height: int = 24, elapsed_s
     """Return what a terminal shows of a running study.
 
     Every line has its place and every column its width, so that nothing moves while values change.
-
-    Args:
-        conductor: Of the session.
-        width: Columns of the terminal.
-        height: Lines of the terminal.
-        elapsed_s: Seconds since the person started the session.
     """
     now = time.time()
     rows = list(conductor.ledger.rows.values())  # a copy: the event loop may add a row meanwhile

@@ -185,14 +185,7 @@ def _resume_command() -> str:
 
 
 def print_end(console: Console, result: "StudyResult", again: str, answer: "Answer | str | None" = None) -> None:
-    """Print what a session came to: its trials, the study's answer, and what to type next.
-
-    Args:
-        console: Where.
-        result: The session's.
-        again: The command that resumes the study.
-        answer: What the study says, or why that is not known; None where nobody asked.
-    """
+    """Print what a session came to: its trials, the study's answer, and what to type next."""
     from study.cli.tables import print_answer, print_front, print_result, print_stages, print_throughput
     from study.designs.registry import design_of
     from study.records.cautions import cautions

@@ -107,13 +107,7 @@ def _as_json(now: Status) -> dict[str, Any]:
 
 
 def view(status: Status, efficiency: "ResultTable | str | None", *, width: int) -> Group:
-    """Return the whole page.
-
-    Args:
-        status: Where the study stands.
-        efficiency: The efficiency table in short, or why there is none.
-        width: Columns of the terminal.
-    """
+    """Return the whole page."""
     parts: list[RenderableType] = [_title(status), *_progress(status, width)]
     if status.problems:
         parts += [_hanging(Text("!", style="red"), problem) for problem in status.problems]

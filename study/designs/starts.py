@@ -37,14 +37,7 @@ def needs_no_sampler(request: TrialRequest) -> bool:
 def asked_for(
     spec: StudySpec, request: TrialRequest, proposed: Mapping[str, Value] | None = None, number: int | None = None
 ) -> Asked:
-    """Return what the trial of a request runs.
-
-    Args:
-        spec: The space.
-        request: The request.
-        proposed: The tuned parameters as the sampler proposed them; not used where it has no part in the trial.
-        number: Number of the proposal.
-    """
+    """Return what the trial of a request runs."""
     scale = {SCALE: request.num_env_runners}
     if request.setting is not None and needs_no_sampler(request):
         setting = runnable(spec, {**request.setting, **scale}, written=tuple(request.setting))

@@ -118,12 +118,6 @@ class Agent:
     def __init__(self, host: str, command: list[str], task: RayTask | CommandTask, inbox: Inbox) -> None:
         """Start it.
 
-        Args:
-            host: For messages.
-            command: The remote shell with the agent in it.
-            task: What it is to do.
-            inbox: Where its events go.
-
         Raises:
             OSError: There is no such remote shell.
         """

@@ -24,11 +24,6 @@ NOT_ASKED = "Not attached to MLflow: add --attach for the MLflow that the study 
 def asked_place(folder: StudyFolder, tracking_uri: str | None, *, attach: bool) -> str | None:
     """Return the MLflow that the person asked a command on a study to write to; None where they asked for none.
 
-    Args:
-        folder: The study.
-        tracking_uri: As the command line names it.
-        attach: Whether the one that the study was started with is meant.
-
     Raises:
         TrackingError: The folder alone names that one: the study was not started here.
         RecordError: There is no study.

@@ -18,13 +18,7 @@ class Budget:
     time_s: float | None
 
     def progress(self, *, env_steps: int, iterations: int, time_s: float) -> float:
-        """Return the largest share of a limit that is used, in [0, 1].
-
-        Args:
-            env_steps: Environment steps trained on so far.
-            iterations: Iterations so far.
-            time_s: Training seconds so far.
-        """
+        """Return the largest share of a limit that is used, in [0, 1]."""
         used = ((env_steps, self.env_steps), (iterations, self.iterations), (time_s, self.time_s))
         share = max(amount / limit for amount, limit in used if limit is not None)
         return 1.0 if share >= 1 - _ROUNDING else share

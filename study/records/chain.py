@@ -32,11 +32,6 @@ def following(head: str, raw: bytes) -> str:
 def heads(path: Path, *, offset: int = 0, head: str = EMPTY) -> Iterator[str]:
     """Yield the head after every complete line of a records file.
 
-    Args:
-        path: The file, packed or not.
-        offset: Byte at which to begin.
-        head: Of the chain up to there.
-
     Raises:
         RecordError: The file cannot be read.
     """

@@ -154,14 +154,7 @@ def _unless_none(annotation: Any) -> Any:
 
 
 def _unknown_key(name: str, known: Sequence[str], absent: Sequence[str], value: object) -> tuple[str, str | None]:
-    """Return the fix of a key that its section does not have, and the key of the section that was meant.
-
-    Args:
-        name: The key.
-        known: Those that the section may have.
-        absent: Those that it must have and has not.
-        value: What stands behind the key.
-    """
+    """Return the fix of a key that its section does not have, and the key of the section that was meant."""
     first, colon, rest = name.partition(":")
     if colon and value is None:
         return f"Write a space behind the colon: {first}: {rest}.", first if first in known else None

@@ -33,11 +33,6 @@ class SteadyThread:
     def within(self, timeout_s: float, function: Callable[[], Result], *, otherwise: StudyError) -> Result:
         """Return what `function` returns, or raise what it raises.
 
-        Args:
-            timeout_s: Seconds to wait.
-            function: What to run.
-            otherwise: What is raised when it takes longer.
-
         Raises:
             StudyError: `otherwise`: `function` did not end in time, or an earlier one did not.
         """
@@ -69,6 +64,6 @@ class SteadyThread:
 
 
 def within(timeout_s: float, function: Callable[[], Result], *, otherwise: StudyError) -> Result:
-    """Return what `function` returns, run in a thread of its own; arguments and errors as of `SteadyThread.within`."""
+    """Return what `function` returns, run in a thread of its own; errors as of `SteadyThread.within`."""
     with SteadyThread() as thread:
         return thread.within(timeout_s, function, otherwise=otherwise)
