@@ -259,6 +259,7 @@ def adopted_config(
     """
     assert spec.script is not None
     config = base.copy(copy_frozen=False)
+    script = dict(vars(config))  # of the copy: not everything that a script makes equals its copy
     config.env_id, config.normalize_rewards = spec.environment.id, False
     config.script, config.fallbacks = spec.script.source.file, []
     runner = _runner(spec, config)
@@ -270,7 +271,7 @@ def adopted_config(
         config.learners(learner_class=learner)
     config.algo_class = _measured(config.algo_class, type(config))
     config.standardization = spec.standardization_in_use if learner in (LeanPPOLearner, FusedPPOLearner) else "rllib"
-    config.differs_from_script = differences_to_script(base, config)
+    config.differs_from_script = differences_to_script(script, config)
     _check_difference(config.differs_from_script, spec, setting)
     config.validate()
     return config
@@ -459,9 +460,9 @@ _SET_ALWAYS = _names(
 """Options that a study may set whatever its space says: processes, seeds, evaluation, losses, and what sizes need."""
 
 
-def differences_to_script(base: AlgorithmConfig, config: AlgorithmConfig) -> dict[str, list[str]]:
+def differences_to_script(before: Mapping[str, Any], config: AlgorithmConfig) -> dict[str, list[str]]:
     """Return RLlib's option -> the script's value and the study's, as text, of each that differs."""
-    before, after = vars(base), vars(config)
+    after = vars(config)
     return {
         name: [_shown(before[name]), _shown(after[name])]
         for name in sorted(before)
