@@ -72,7 +72,7 @@ _CELLS: Mapping[str, Callable[[TrialRow], str]] = {
     "batch": lambda row: str(row.setting["train_batch_size"]),
     "minibatch": lambda row: plain(row.setting.get("minibatch_size", MISSING)),
     "epochs": lambda row: plain(row.setting.get("num_epochs", MISSING)),
-    "lr": lambda row: f"{row.setting['lr']:.2g}",
+    "lr": lambda row: number(row.setting.get("lr"), ".2g"),
     "seed": lambda row: str(row.seed),
     "env steps/s": lambda row: number(row.env_steps_per_s(), ",.0f"),
     "wall time s": lambda row: number(_wall_time_s(row)),

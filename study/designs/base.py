@@ -162,5 +162,5 @@ class Design(Protocol):
 
     def words_of(self, row: TrialRow) -> str:
         """Return in words what a trial runs: that by which a person tells it from the others."""
-        batch, lr = row.setting["train_batch_size"], row.setting["lr"]
-        return f"{count(row.num_env_runners, 'runner')}, batch {batch}, lr {lr:.2g}, seed {row.seed}"
+        lr = f", lr {row.setting['lr']:.2g}" if "lr" in row.setting else ""  # a script may have a schedule
+        return f"{count(row.num_env_runners, 'runner')}, batch {row.setting['train_batch_size']}{lr}, seed {row.seed}"

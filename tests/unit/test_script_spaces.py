@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from study.designs.registry import make_plan
+from study.cli.tables import _CELLS
+from study.designs.registry import design_of, make_plan
 from study.designs.search.worth import merit
 from study.driver.opening import _check_script
 from study.errors import RecordError, SpaceError
@@ -17,6 +18,7 @@ from study.space.parsing import parse_space
 from study.space.settings import runnable
 from study.space.space_file import Source
 from study.space.spec import digest_of
+from study.text import number
 from tests.script_facts import facts, script_spec
 
 WITHOUT_LR = {"values": {name: value for name, value in facts().values.items() if name != "lr"}}
@@ -129,6 +131,13 @@ def test_a_schedule_of_the_script_gives_way_to_a_value_and_its_end() -> None:
         "lr_end_fraction": 0.1,
     }
     assert "lr" not in runnable(script_spec(found, **one_runner()), {"num_env_runners": 1})
+
+
+def test_a_trial_without_a_learning_rate_of_its_own_is_told_from_the_others() -> None:
+    spec = script_spec(facts(**WITHOUT_LR, schedules=["lr"]), **one_runner())
+    row: Any = SimpleNamespace(setting=runnable(spec, {"num_env_runners": 1}), num_env_runners=1, seed=3)
+    assert design_of(spec).words_of(row) == "1 runner, batch 400, seed 3"
+    assert _CELLS["lr"](row) == number(None, ".2g")
 
 
 def test_an_agent_is_named_as_its_environment_does() -> None:
