@@ -176,7 +176,7 @@ class TrialEnded(Record):
     checkpoint: str | None
     """Folder of the final policy, relative to the study folder."""
     timing: Timing | None = None
-    """The label that stays; None when the trial was never built, and in lines of a time when labels never changed."""
+    """The label that stays; None when the trial was never built."""
     timing_reason: str = ""
     node_loads: list[dict[str, Any]] = field(default_factory=list)
     """What else each node of the trial did in its timed part: `NodeLoad.to_json()`; empty when that is not known."""
