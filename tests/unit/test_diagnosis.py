@@ -134,12 +134,6 @@ def test_a_folded_trial_has_the_fragments_of_all_its_lanes() -> None:
     assert found.value == pytest.approx(50 / 260)
 
 
-def test_a_folded_trial_has_no_clock_of_its_scale() -> None:
-    one = trial(learning_time_s=0.9, slowest_runner_time_s=9.0)
-    one.row.scale = 4
-    assert diagnose([one], SPEC).labels == ()
-
-
 def test_without_an_episode_there_is_no_figure_of_one() -> None:
     nothing = {"num_episodes": 0.0, "episode_len_sum": 0.0, "episode_return_sum": 0.0}
     found = diagnose([trial(setting={"lambda": 1.0}, **nothing)], SPEC)
