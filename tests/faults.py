@@ -230,8 +230,8 @@ FAULTS = (
     Fault(
         subject="evaluation",
         what="an episode is cut one step too late",
-        old="self.cut = self.steps >= self._limit",
-        new="self.cut = self.steps > self._limit",
+        old="self._steps[active] >= self._limit",
+        new="self._steps[active] > self._limit",
         tests=("test_evaluation.py",),
     ),
     Fault(
@@ -258,8 +258,8 @@ FAULTS = (
     Fault(
         subject="statistics",
         what="a one-sided bound is that of a two-sided interval",
-        old='quantile = (1 + level) / 2 if side == "both" else level',
-        new="quantile = (1 + level) / 2",
+        old='(1 + level) / 2 if side == "both" else level',
+        new="(1 + level) / 2",
         tests=("test_statistics.py", "test_verdict.py", "test_examples.py"),
     ),
     Fault(
@@ -307,8 +307,8 @@ FAULTS = (
     Fault(
         subject="report",
         what="the answer of a search is the setting with the lowest score",
-        old="return -self.score, ",
-        new="return self.score, ",
+        old="first = -float(scores.where(",
+        new="first = float(scores.where(",
         tests=("test_answers*.py", "test_report.py"),
     ),
     Fault(
