@@ -329,9 +329,10 @@ def places_of(text: str, checkout: Path) -> list[Path]:
 
 
 def selection(fault: Fault, checkout: Path) -> list[str]:
-    """Return the test files that should notice a fault; end-to-end and other long ones are not asked."""
+    """Return the test files that should notice a fault, units first; end-to-end and other long ones are not asked."""
     found = {path for name in fault.tests for path in (checkout / "tests").rglob(name)}
-    return sorted(str(path.relative_to(checkout)) for path in found if not {"e2e", "chaos"} & set(path.parts))
+    names = (str(path.relative_to(checkout)) for path in found if not {"e2e", "chaos"} & set(path.parts))
+    return sorted(names, key=lambda name: (not name.startswith("tests/unit"), name))
 
 
 def copy_checkout(target: Path) -> None:

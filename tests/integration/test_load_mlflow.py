@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from dataclasses import replace
+from datetime import datetime
 
 import numpy as np
 import pandas as pd
@@ -16,14 +17,6 @@ from study.metrics import METRICS
 from study.space.parameters import PARAMETERS
 from tests import holdup, synthetic
 from tests.synthetic import sync_mlflow
-
-
-@pytest.fixture(scope="module")
-def empty_database(tmp_path_factory):
-    """A database with MLflow's tables: making them takes longer than most tests."""
-    folder = tmp_path_factory.mktemp("empty")
-    MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db").search_experiments()
-    return (folder / "mlflow.db").read_bytes()
 
 
 @pytest.fixture
@@ -104,10 +97,14 @@ def test_our_study_is_the_same_as_from_its_folder(mirrored, uri):
         "No trial has a measured clock",
     ):
         assert word in said
-    keys = {"created", "counts", "sessions", "last_record"}
+    keys = {"created", "counts", "sessions", "first_record", "last_record"}
     assert {key: mine.sheet[key] for key in mine.sheet.keys() - keys} == {
         key: truth.sheet[key] for key in truth.sheet.keys() - keys
     }
+    first, other = (datetime.fromisoformat(each.sheet["first_record"]) for each in (mine, truth))
+    assert (
+        abs(first - other).total_seconds() < 60
+    )  # the folder's is that of the session, a moment before its first trial
     assert [each["session"] for each in mine.sheet["sessions"]] == [1, 2]
 
 

@@ -464,14 +464,6 @@ SYNCED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def empty_database(tmp_path_factory, whole):
-    """A database with MLflow's tables: making them takes longer than most tests."""
-    place = tmp_path_factory.mktemp("empty")
-    sync_study(StudyFolder(copied(whole, place / "demo")), tracking_uri=f"sqlite:///{place}/mlflow.db")
-    return (place / "mlflow.db").read_bytes()
-
-
 @pytest.mark.parametrize(("name", "damage", "refused"), SYNCED)
 def test_a_sync_sends_all_or_names_the_file(study, empty_database, name, damage, refused):
     (study.parent / "mlflow.db").write_bytes(empty_database)

@@ -92,23 +92,23 @@ def test_processes_are_kept_while_runners_stay_as_many_and_never_side_by_side(tm
     assert runs.count(2) == 3  # an anchor at the end of a block goes on into the next one
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    Drive(path := tmp_path_factory.mktemp("undisturbed")).run()
+    return {number: (row.anchor, row.seed, row.setting) for number, row in rows(path).items()}
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kills=st.lists(st.integers(0, NUM_TRIALS - 1), max_size=4))
-def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_factory, kills):
+def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_factory, undisturbed, kills):
     path = tmp_path_factory.mktemp("study")
     for most in kills:
         Drive(path).run(most=most)
     closed = Drive(path).run()
     assert closed.reason == "complete"
     assert_whole(path, NUM_TRIALS)
-    whole, clean = rows(path), path / "clean"
-    Drive(clean).run()
-    for number, row in rows(clean).items():  # the same cells in the same blocks, however often it was killed
-        assert (row.anchor, row.seed, row.setting) == (
-            whole[number].anchor,
-            whole[number].seed,
-            whole[number].setting,
-        )
+    # The same cells in the same blocks, however often it was killed.
+    assert {number: (row.anchor, row.seed, row.setting) for number, row in rows(path).items()} == undisturbed
 
 
 def first_of_a_group(drive):
