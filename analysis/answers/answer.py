@@ -42,7 +42,7 @@ class Answer:
         sentence: The answer, such that it could be said aloud; at most one interval.
         setting: The setting to copy, `num_env_runners: 4  train_batch_size: 1376`; empty where there is none.
         setting_is: What this setting is, `the best setting`.
-        facts: At most three sentences that support it.
+        facts: At most four sentences that support it.
         numbers: At most three numbers, formatted.
         rows: The table under the sentence: the best of each scale, the price list, the arms; None where nothing ended.
         prices: The price list: what each number of runners costs; None where no clock was measured.

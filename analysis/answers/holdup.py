@@ -40,8 +40,8 @@ def _answer(content: Mapping[str, Any], data: StudyData) -> Answer:
     return Answer(
         kind=data.kind,
         sentence=_sentence(content, target, small),
-        setting=to_copy(_tuned(content, data)),
-        setting_is="the chosen setting",
+        setting=to_copy(_setting(content, data, target)),
+        setting_is=f"the chosen setting, for {runners(target)}",
         facts=tuple(_facts(content, arm, target, data))[:3],
         numbers=tuple(_numbers(content, arm, target)),
         rows=_rows(content["arms"], small),
@@ -70,11 +70,16 @@ def _rules(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     ]
 
 
-def _tuned(content: Mapping[str, Any], data: StudyData) -> dict[str, Any]:
-    """Return the values that were searched, in the order of the space; all of them where the space is not known."""
-    rule = dict(content["winner"]["rule"])
-    tuned = [name for name in (data.spec.tuned if data.spec is not None else rule) if name in rule]
-    return {name: rule[name] for name in tuned or rule}
+def _setting(content: Mapping[str, Any], data: StudyData, target: int) -> dict[str, Any]:
+    """Return RLlib's parameters at the target scale: the lanes, the batch, and what was searched.
+
+    Where the space is not known: all of them.
+    """
+    resolved = dict(content["winner"]["resolved"][str(target)])
+    tuned = tuple(data.spec.tuned) if data.spec is not None else tuple(resolved)
+    lanes = (SCALE, *(("num_envs_per_env_runner",) if resolved.get("num_envs_per_env_runner", 1) != 1 else ()))
+    names = dict.fromkeys((*lanes, "train_batch_size", *tuned))
+    return {name: resolved[name] for name in names if resolved.get(name) is not None}
 
 
 def _facts(content: Mapping[str, Any], arm: Mapping[str, Any], target: int, data: StudyData) -> Iterator[str]:
@@ -88,16 +93,12 @@ def _facts(content: Mapping[str, Any], arm: Mapping[str, Any], target: int, data
         each = listed(f"{other['solved']} of {other['n']} with {scale}" for scale, other in unseen)
         text += f", and so were {each} runners, for which nothing was tuned"
     yield f"{text}."
-    yield _deciding(content)
-    batch = content["winner"]["resolved"].get(str(target), {}).get("train_batch_size")
-    if batch:
-        hours = content["cpu_hours"]["all"]
-        clocks = clocks_counted(data.runs)
-        yield f"With {runners(target)} its batch is {batch:,}. The study took {said(hours, 2)} CPU-hours; {clocks}."
+    yield _deciding(content, target)
+    yield f"The study took {said(content['cpu_hours']['all'], 2)} CPU-hours; {clocks_counted(data.runs)}."
 
 
-def _deciding(content: Mapping[str, Any]) -> str:
-    """Return the rules that were broken; where there is none, the one that was kept by the least margin."""
+def _deciding(content: Mapping[str, Any], target: int) -> str:
+    """Return the rules that were broken; where there is none, the score at the target scale and the narrowest rule."""
     rules = _rules(content)
     broken = [check for check in rules if check["passed"] is False]
     if broken:
@@ -106,7 +107,11 @@ def _deciding(content: Mapping[str, Any]) -> str:
     kept = [check for check in rules if check["passed"] and estimate_of(check["value"]) is not None]
     if not kept:
         return "No rule could be judged."
-    return f"The rule with the least margin: {_rule(content, min(kept, key=lambda check: _margin(content, check)))}."
+    asked = next((check for check in kept if check["name"] == f"score_kept@{target}"), None)
+    narrowest = min(kept, key=lambda check: _margin(content, check))
+    others = [narrowest] if asked is None or narrowest["name"] != asked["name"] else []
+    first = [] if asked is None else [_capital(_rule(content, asked))]
+    return " ".join(f"{each}." for each in (*first, *(f"Kept most narrowly: {_rule(content, one)}" for one in others)))
 
 
 def _margin(content: Mapping[str, Any], check: Mapping[str, Any]) -> float:
@@ -141,10 +146,14 @@ def _rule(content: Mapping[str, Any], check: Mapping[str, Any]) -> str:
         )
     word = "lower" if value.value < 0 else "higher"
     return (
-        f"with {scale} runners the mean score may be at most {content['laws']['tolerance']:g} lower than that of the "
-        f"best at {small}; it is {abs(value.value):.3f} {word}, with {100 * value.level:.3g} % confidence "
-        f"{_bound(value.low)}"
+        f"with {scale} runners the mean score is {abs(value.value):.3f} {word} than that of the best with {small}, "
+        f"{_bound(value.low)} ({math.floor(100 * value.level)} % confidence; {content['laws']['tolerance']:g} lower is "
+        "allowed)"
     )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _bound(low: float) -> str:

@@ -13,8 +13,8 @@ MOST_ROWS = 12
 PRICES: Mapping[str, str] = {
     "env_steps_per_s": "steps/s",
     "hours_per_million_steps": "hours per million steps",
-    "cpu_hours_per_million_steps": "CPU-hours per million",
-    "cpu_hours_per_hour_saved": "CPU-hours paid per hour saved (below 0: saved too)",
+    "cpu_hours_per_million_steps": "CPU-hours per million steps",
+    "cpu_hours_per_hour_saved": "CPU-hours more for each hour saved (negative: fewer)",
 }
 """Quantity -> heading of its column."""
 BASES: Mapping[str, str] = {

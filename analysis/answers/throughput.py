@@ -88,8 +88,9 @@ def _more_help(workload: Workload) -> str:
     if limit is not None:
         return f"By the model, more than about {limit.estimate.value:.0f} would hardly pay (predicted)."
     most = workload.scales[-1]
-    predicted = "; the prices predict them" if max(workload.at("env_steps_per_s")) > most else ""
-    return f"More than {most} did not run{predicted}."
+    beyond = max(workload.at("env_steps_per_s"))
+    predicted = f"; the table predicts up to {beyond}" if beyond > most else ""
+    return f"More than {most} were not tried{predicted}."
 
 
 def _setting(results: Results, chosen: Row) -> str:
@@ -105,7 +106,7 @@ def _facts(data: StudyData, workload: Workload, chosen: Row, fastest: Row) -> It
     if len(shares) > 1:
         (first, most), (second, next_) = sorted(shares.items(), key=lambda each: -each[1].value)[:2]
         if first == "sampling" and data.spec is not None and data.spec.environment.step_wait_ms:
-            first = "sampling, in environments that wait"
+            first = f"sampling, in environments that wait {data.spec.environment.step_wait_ms:g} ms in every step"
         yield (
             f"What limits with {runners(last)}: {first} ({percent(most.value)} of an iteration); {second} takes "
             f"{percent(next_.value)}."
@@ -114,13 +115,29 @@ def _facts(data: StudyData, workload: Workload, chosen: Row, fastest: Row) -> It
     cheapest = min(costs, key=lambda n: costs[n].estimate.value, default=0)
     cheap = f"; cheapest: {runners(cheapest)}, {known(costs[cheapest].estimate)} CPU-hours for a million steps"
     rate = chosen.estimate
-    equal = "" if chosen is fastest else f"; {_place(fastest)} cannot be told from it"
+    equal = "" if chosen is fastest else f"; {_place(fastest)} are as fast, within the error"
     yield (
         f"Fastest measured: {_place(chosen)}, {known(rate)} steps a second ({interval(rate)}, {rate.n} runs){equal}"
         f"{cheap if len(costs) > 1 else ''}."
     )
+    if len(workload.scales) > 1 and (gained := _gained(workload)):
+        yield gained
     cost = took(data.runs)
     yield f"{cost}{'; ' if cost else ''}{clocks_counted(data.runs)}."
+
+
+def _gained(workload: Workload) -> str:
+    """Return what the last measured step to more runners saves or costs, for a million steps."""
+    before, last = workload.scales[-2:]
+    quantities = "hours_per_million_steps", "cpu_hours_per_million_steps"
+    hours, cpu_hours = ({n: row.estimate.value for n, row in workload.at(name).items()} for name in quantities)
+    if not all(n in some for n in (before, last) for some in (hours, cpu_hours)):
+        return ""
+    parts = [
+        f"{said(abs(change), 2)} {unit} {'more' if change > 0 else 'less'}"
+        for change, unit in ((hours[last] - hours[before], "hours"), (cpu_hours[last] - cpu_hours[before], "CPU-hours"))
+    ]
+    return f"{runners(last)} instead of {before} take {' and '.join(parts)} for a million steps."
 
 
 def _place(row: Row) -> str:
@@ -141,7 +158,10 @@ def _numbers(workload: Workload) -> Iterator[Number]:
 
 def _unknown(data: StudyData, workload: Workload) -> Iterator[Unknown]:
     most = MOST_EXTRAPOLATED * workload.scales[-1]
-    yield Unknown(text=f"anything beyond {runners(most)}: twice the largest measured, as far as predictions go.")
+    yield Unknown(
+        text=f"anything beyond {runners(most)}, twice the largest number that ran. Intervals of predictions know the "
+        "scatter of the runs, not what the model leaves out."
+    )
     clocked = data.runs.loc[data.runs["timing"].eq("measured").fillna(False), SCALE]
     if told := clocks_in_words(data.runs[~data.runs[SCALE].isin(clocked)]):
         yield Unknown(text=f"the speed of other numbers of runners that were tried: {told}.")

@@ -123,6 +123,8 @@ def clocks_counted(runs: pd.DataFrame) -> str:
     total, measured = int(counts.sum()), int(counts.get("measured", 0))
     if measured or not total:
         return f"{measured:,} of {len(runs):,} runs have a measured clock"
+    if int(counts.get("emulated", 0)) == total:
+        return f"all {total:,} runs were emulated (few processes did the work of all runners): returns hold, times do not"
     kinds = listed(f"{number:,} {label}" for label, number in counts.items())
     return f"times cannot be compared ({kinds}), returns can"
 

@@ -47,7 +47,11 @@ def score(study: "Study") -> Figure:
         column, end, words, verb = "score", "", "the mean score is", "scores"
         marks = "mean score over runs with Student's 95 % interval"
         scale = f"0 is the environment's floor, 1 its reference (dotted). {lost} counted as 0."
-        look = {"label": "score [0 = floor, 1 = reference]", "finest": FINEST_SCORE, "reference": 1.0}
+        ends = "floor", "reference"
+        if spec is not None:
+            ends = f"return {spec.environment.floor:g}", f"return {spec.environment.reference:g}"
+        label = f"score [0 = {ends[0]}, 1 = {ends[1]}]"
+        look = {"label": label, "finest": FINEST_SCORE, "reference": 1.0}
     frame = _rows(chosen, found, estimates, column, end=end)
     frame = frame[frame["kind"] != "not reached"]
     means = frame[frame["kind"] == "mean"]
@@ -204,7 +208,8 @@ def _compared(study: "Study", means: pd.DataFrame, verb: str, unit: str = "") ->
     if others.empty:
         return text
     far = others.loc[(others["value"] - first["value"]).abs().idxmax()]
-    return f"{text}; {far['arm']}: {number(float(far['value']))}"
+    ends = f" [{number(float(far['low']))}, {number(float(far['high']))}]" if far["low"] < far["high"] else ""
+    return f"{text}; {far['arm']}: {number(float(far['value']))}{ends}"
 
 
 def by_scale(values: Iterable[tuple[float, int]], unit: str = "") -> str:
