@@ -124,7 +124,8 @@ def clocks_counted(runs: pd.DataFrame) -> str:
     if measured or not total:
         return f"{measured:,} of {len(runs):,} runs have a measured clock"
     if int(counts.get("emulated", 0)) == total:
-        return f"all {total:,} runs were emulated (few processes did the work of all runners): returns hold, times do not"
+        how = CLOCKS["emulated"]
+        return f"all {total:,} runs were {how}: their returns hold, their times do not"
     kinds = listed(f"{number:,} {label}" for label, number in counts.items())
     return f"times cannot be compared ({kinds}), returns can"
 

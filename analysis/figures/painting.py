@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.figures import style
-from analysis.figures.words import counted
+from study.text import count as counted
 
 NEAR = 0.3
 """An end of an interval that is so small a share of its value is not made room for."""
@@ -132,10 +132,16 @@ def rows(
             at = [names.index(name) - 0.3 * (mark == ">") for name in some["row"]]
             ax.plot(some["value"].clip(*limits), at, linestyle="none", marker=mark, markerfacecolor="white",
                     color=style.GREY, markersize=5, clip_on=False)  # fmt: skip
+            left = mark == "<"
             for place, count in Counter(at).items():
-                beyond = {"text": counted(count, "run"), "xy": (limits[mark == ">"], place), "annotation_clip": False}
-                shift = {"xytext": (-6 if mark == ">" else 6, 3), "textcoords": "offset points"}
-                ax.annotate(**beyond, **shift, ha="right" if mark == ">" else "left", color=style.GREY)
+                ax.annotate(
+                    counted(count, "run"),
+                    (limits[0 if left else 1], place),
+                    xytext=(6 if left else -6, 3),
+                    textcoords="offset points",
+                    ha="left" if left else "right",
+                    color=style.GREY,
+                )
     if reference is not None and limits[0] <= reference <= limits[1]:
         ax.axvline(reference, color=style.GREY, dashes=(1, 2), linewidth=1.2, zorder=1)
     ax.set_yticks(range(len(names)), [row_label(name) for name in names])
