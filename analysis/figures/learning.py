@@ -208,8 +208,9 @@ def _compared(study: "Study", means: pd.DataFrame, verb: str, unit: str = "") ->
     if others.empty:
         return text
     far = others.loc[(others["value"] - first["value"]).abs().idxmax()]
-    ends = f" [{number(float(far['low']))}, {number(float(far['high']))}]" if far["low"] < far["high"] else ""
-    return f"{text}; {far['arm']}: {number(float(far['value']))}{ends}"
+    text += f"; {far['arm']}: {number(float(far['value']))}"
+    # Ends of steps and times hold the time between evaluations as well, which needs a sentence of its own.
+    return text if unit or not far["low"] < far["high"] else f"{text} [{number(far['low'])}, {number(far['high'])}]"
 
 
 def by_scale(values: Iterable[tuple[float, int]], unit: str = "") -> str:
