@@ -89,6 +89,7 @@ class InventedTrial:
         self._script = script
         bundles = trainable.default_resource_request(config).bundles
         self._num_processes = len(bundles)
+        self._cpus = [int(bundle.get("CPU", 0)) for bundle in bundles]
         learners = sum(1 for bundle in bundles if bundle.get("GPU")) if self._num_processes > 1 else 0
         self._num_learners = int(self.asked.setting.get("num_learners", learners))
         self._iteration, self._env_steps, self._wall_time_s, self._progress = 0, 0, 0.0, 0.0
@@ -172,8 +173,13 @@ class InventedTrial:
                 **self.asked.setting,
                 "seed": self.asked.seed,
                 "num_sampling_processes": sampling if real else max(sampling, 1),
+                "hostnames": [NODE],
             },
             "processes_per_node": {NODE: self._num_processes},
+            "placement": [
+                {"process": "runner", "number": at, "runners": [at], "node": NODE, "host": NODE, "num_cpus": each}
+                for at, each in enumerate(self._cpus)
+            ],
         }
 
     def _record(self, seconds: float) -> dict[str, Any]:
