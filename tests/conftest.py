@@ -16,7 +16,7 @@ MOST_WORKERS = 4
 """The tests that share one Ray follow one another, for as long as all others take on so many cores."""
 
 # How long an example takes depends on what else the machine does.
-settings.register_profile("any machine", deadline=None)
+settings.register_profile("any machine", deadline=None, derandomize=True)
 settings.register_profile("many", deadline=None, max_examples=20_000)
 settings.load_profile("any machine")
 

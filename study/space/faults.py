@@ -82,10 +82,12 @@ def faults_of(error: ValidationError, source: Source) -> tuple[list[Fault], set[
     missing: list[Fault] = []
     meant: set[str] = set()
     for item in items[:MAX_FAULTS]:
-        parts = [str(part) for part in item["loc"] if str(part) not in _FORMS]
+        unknown = item["type"] == "extra_forbidden"  # its last part is a key, also where a form has that name
+        *above, last = map(str, item["loc"] or ("",))
+        parts = [*(part for part in above if part not in _FORMS), *([last] if unknown or last not in _FORMS else [])]
         # `choices.1` of a bare list has no key of its own in the file.
         where = ".".join(parts) or "file"
-        if item["type"] == "extra_forbidden":
+        if unknown:
             known = _known_keys(item["loc"], source.content)
             absent = [str(each["loc"][-1]) for each in items if each["type"] == "missing" and _beside(each, item)]
             fix, named = _unknown_key(parts[-1], known, absent, item.get("input"))

@@ -27,6 +27,9 @@ HOSTILE_LINES = (
     *"""
 a: &a [x, *a]
 a: &a {b: *a}
+script: {choices: []}
+budget: {value: 1}
+parameters: {lr: {value: 1, list: 2}}
 a: &x true
 a: &x 1
 <<: *nothing

@@ -449,6 +449,7 @@ TAMPERINGS: dict[str, Tampering] = {
     "a seed run twice": again(trial=999),
     "a trial run until it was lucky": again(attempt=2),
     "a test seed in the race": of_one(TrialStarted, lambda each: {"seed": 1001}, stage="race"),
+    "episodes that nobody asked for": of_one(TrialStarted, lambda each: {"first_episode": 30_000}, **WINNER),
     "a longer trial": of_one(TrialStarted, lambda each: {"iterations": 500}, **WINNER),
     "settings frozen after the confirmation": frozen_late,
     "another winner frozen": another_winner,
