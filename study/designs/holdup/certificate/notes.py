@@ -101,10 +101,13 @@ def _of_the_course(
             f"rest is not judged where more runs could change it, and baselines are compared at {LEVEL_HALF:.1%}."
         )
     elif halfway.get("stopped"):
-        yield (
-            f"Decided after the first half, and not run on: {', '.join(halfway['stopped'])}. A baseline stops early "
-            "because it is clearly worse: its difference from the winner is overstated."
+        stopped = halfway["stopped"]
+        worse = (
+            " A baseline stops early because it is clearly worse: its difference from the winner is overstated."
+            if any(name.partition("@")[0] not in (WINNER, BEST_SMALL) for name in stopped)
+            else ""
         )
+        yield f"Decided after the first half, and not run on: {', '.join(stopped)}.{worse}"
     commits = [
         f"{(git.get('commit') or 'unknown')[:12]}{' with changes' if git.get('dirty') else ''}"
         for opened in openings
