@@ -90,7 +90,7 @@ def _rule(certificate: Certificate, spec: StudySpec, scale: int) -> Iterator[str
     """Yield the numbers that the rule gives at the scales of the study and at the one asked for."""
     scales, rule = certificate.scales, certificate.winner["rule"]
     confirmed = {scales["target"], scales["small"], *scales["unseen"]}
-    yield "Rule: " + ", ".join(f"{name}: {value}" for name, value in rule.items())
+    yield "The setting, at every scale: " + ", ".join(f"{name}: {value}" for name, value in rule.items())
     rows = [[*TABLE, "confirmed"]]
     for each in sorted({scale, *scales["searched"], *confirmed}):
         numbers = fitted(spec, rule, each)

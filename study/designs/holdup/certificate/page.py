@@ -25,7 +25,8 @@ def _head(content: Content) -> Iterator[str]:
 
 def _winner(content: Content) -> Iterator[str]:
     winner = content["winner"]
-    yield "Rule: " + ", ".join(f"{name} {_number(value)}" for name, value in winner["rule"].items()) + "."
+    values = ", ".join(f"{name} {_number(value)}" for name, value in winner["rule"].items())
+    yield f"The setting, at every scale: {values}."
     yield ""
     columns = ("train_batch_size", "minibatch_size", "num_epochs", "lr")
     rows = ([scale, *(_number(numbers[name]) for name in columns)] for scale, numbers in winner["resolved"].items())
@@ -37,7 +38,7 @@ def _checks(content: Content) -> Iterator[str]:
     yield ""
     words = {True: "kept", False: "**broken**", None: "not judged"}
     yield from _table(
-        ["law", "found", "", ""],
+        ["rule", "found", "", ""],
         (
             [check["law"], _estimate(check["value"], 3), words[check["passed"]], check["note"]]
             for check in content["verdict"]["checks"].values()
