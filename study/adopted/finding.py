@@ -126,7 +126,7 @@ class _Search:
             if folder != self._began_in:
                 rule = "must train in the folder in which the command is typed: trials and evaluations run there"
                 fix = f"Type the command in {folder}."
-                raise MistakeError(rule=rule, got=f"{folder}", fix=fix, code="script-changes-folder")
+                raise MistakeError(rule=rule, got=folder, fix=fix, code="script-changes-folder")
         source = self.file or Path(str(inspect.getsourcefile(self.module or sys)))
         if faults := [asdict(fault) for fault in describing.refusals(launch.config)]:
             return {"faults": faults}
