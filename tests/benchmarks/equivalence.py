@@ -2,13 +2,15 @@
 
     python -m tests.benchmarks.equivalence [--seeds 10] [--environments Acrobot-v1 LunarLander-v3]
     python -m tests.benchmarks.equivalence --first batched+fused --second batched+lean --seeds 20
+    python -m tests.benchmarks.equivalence --runners 1024 --first batched+fused --second stock+rllib
 
 Each environment is studied twice by the real command with the same setting and seeds. By default the batched runner is
 compared with RLlib's stock runner, both with the lean learner, which is compared with RLlib's to float tolerance
-elsewhere. The scores (0 a policy that learnt nothing,
-1 a good one) are equivalent when their means differ by less than the margin with 95 % confidence: two one-sided Welch
-tests (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987). Runs for half an hour on two cores; no times are compared, so
-that the machine need not be quiet. The last line is JSON.
+elsewhere. The scores (0 a policy that learnt nothing, 1 a good one) are equivalent when their means differ by less
+than the margin with 95 % confidence: two one-sided Welch tests (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987).
+With `--runners N` an emulated engine has N runners of one environment, the stock runner N environments in one process;
+where the batch holds less than four steps of each it grows to that, and the budget with it.
+Runs for half an hour on two cores; no times are compared, so that the machine need not be quiet. The last line is JSON.
 """
 
 import argparse
@@ -68,6 +70,7 @@ def main() -> None:
     parser.add_argument("--environments", nargs="+", choices=list(SPACES), default=list(SPACES))
     parser.add_argument("--first", choices=list(ENGINES), default="batched+lean")
     parser.add_argument("--second", choices=list(ENGINES), default="stock+lean")
+    parser.add_argument("--runners", type=int, metavar="N", help="emulated runners; without it one, of 16 environments")
     parser.add_argument("--keep", type=Path, help="folder for the studies; a second call resumes them")
     options = parser.parse_args()
     from tests.benchmarks.timing import end_on_sigterm, machine, versions
@@ -80,7 +83,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for environment in options.environments:
             seeds = list(range(1, options.seeds + 1))
-            row = _compare(environment, (options.first, options.second), seeds, folder)
+            row = _compare(environment, (options.first, options.second), seeds, options.runners, folder)
             rows.append(row)
             first, second = row[options.first], row[options.second]
             print(
@@ -95,8 +98,10 @@ def main() -> None:
     print(json.dumps({**record, **about, "versions": versions(["ray", "torch", "gymnasium"])}))
 
 
-def _compare(environment: str, engines: tuple[str, str], seeds: list[int], folder: Path) -> dict[str, Any]:
-    running = {name: _start(environment, name, ENGINES[name], seeds, folder) for name in engines}
+def _compare(
+    environment: str, engines: tuple[str, str], seeds: list[int], runners: int | None, folder: Path
+) -> dict[str, Any]:
+    running = {name: _start(_space(environment, name, seeds, runners), environment, name, folder) for name in engines}
     try:
         for name, process in running.items():
             if process.wait():
@@ -112,17 +117,28 @@ def _compare(environment: str, engines: tuple[str, str], seeds: list[int], folde
     return {"environment": environment, **dict(zip(engines, test.pop("samples"), strict=True)), **test}
 
 
-def _start(
-    environment: str, engine: str, stack: dict[str, Any], seeds: list[int], folder: Path
-) -> "subprocess.Popen[bytes]":
-    space, name = SPACES[environment], engine.replace("+", "-")
-    content = {
+def _space(environment: str, engine: str, seeds: list[int], runners: int | None) -> dict[str, Any]:
+    space, stack = SPACES[environment], ENGINES[engine]
+    scale = {"num_env_runners": 1, "num_envs_per_env_runner": 16}
+    parameters, budget = space["parameters"], space["budget"]
+    if runners is not None:
+        emulated = stack["execution"] == "emulated"
+        scale = {"num_env_runners": runners if emulated else 1, "num_envs_per_env_runner": 1 if emulated else runners}
+        batch = max(parameters["train_batch_size"], 4 * runners)
+        budget = {"env_steps": budget["env_steps"] * batch // parameters["train_batch_size"]}
+        parameters = {**parameters, "train_batch_size": batch}
+    return {
         **space,
         **stack,
-        "parameters": {"num_env_runners": 1, "num_envs_per_env_runner": 16, **space["parameters"]},
+        "parameters": {**scale, **parameters},
+        "budget": budget,
         "search": {"sampler": "grid", "seeds": seeds},
         "evaluation": {"episodes": 50, "num_evaluations": 10},
     }
+
+
+def _start(content: dict[str, Any], environment: str, engine: str, folder: Path) -> "subprocess.Popen[bytes]":
+    name = engine.replace("+", "-")
     file = folder / f"{environment}-{name}.yaml"
     file.write_text(json.dumps(content))  # JSON is YAML
     command = [sys.executable, "run_study.py", "--space", str(file), "--out", str(folder / "studies")]
