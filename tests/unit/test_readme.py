@@ -27,14 +27,15 @@ FOLDERS = (
     "tests/benchmarks",
     *(path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("study/**/README.md")),
 )
-PAGES = {"README.md": README} | {f"{folder}/README.md": (ROOT / folder / "README.md").read_text() for folder in FOLDERS}
+NAMES = ("README.md", "search_spaces/fields.md", *(f"{folder}/README.md" for folder in FOLDERS))
+PAGES = {name: (ROOT / name).read_text() for name in NAMES}
 SPACES = {file.name: file.read_text() for file in SHIPPED.glob("*.yaml")}
 LARGE = ClusterShape(nodes=(NodeShape(address="n", num_cpus=200, physical_cpus=200, memory_mb=256_000, num_gpus=8),))
 
 
 def test_the_field_reference_is_the_schema():
     (found,) = re.findall(
-        r"<!-- reference: .*? -->\n(.*?)<!-- /reference -->", PAGES["search_spaces/README.md"], flags=re.DOTALL
+        r"<!-- reference: .*? -->\n(.*?)<!-- /reference -->", PAGES["search_spaces/fields.md"], flags=re.DOTALL
     )
     assert found == field_reference(), "paste the output of `python -m study schema --markdown`"
 
