@@ -223,8 +223,10 @@ def _unknown(content: Mapping[str, Any], data: StudyData, target: int) -> Iterat
             )
     arm = content["arms"][f"winner@{target}"]
     if arm["solved"] == (n := arm["n"]):
-        failing = 1 - 0.025 ** (1 / n)  # Clopper and Pearson's upper end for none of n, at 95 %
-        yield Unknown(text=f"rare failures: {n} test runs without one allow for them in up to {failing:.0%} of runs.")
+        missing = 1 - 0.025 ** (1 / n)  # Clopper and Pearson's upper end for none of n, at 95 %
+        yield Unknown(
+            text=f"how rarely it misses the target: none of {n} test runs did, but up to {missing:.0%} of runs may."
+        )
 
 
 def _not_yet(results: Results, why: str, rows: Sequence[Row], *, fix: str = "") -> Answer:
