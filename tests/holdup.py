@@ -12,9 +12,8 @@ import orjson
 
 from study.designs.holdup.calibration import CostModel, opening
 from study.designs.holdup.machine import decide
-from study.designs.holdup.phases import phases
-from study.designs.holdup.variants import runners_of
-from study.designs.starts import asked_for, start_of
+from study.designs.holdup.phases import phases, runners_of
+from study.designs.starts import start_of
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.planning.needs import execution_of, label_at_start, num_cpus, num_sampling_processes, processes
@@ -174,8 +173,10 @@ def _trial(
     label: Timing = "emulated" if runners != scale else start.timing
     sampling = num_sampling_processes(own, runners, execution)
     started = start_of(
+        spec,
         replace(request, trial=number),
-        asked_for(spec, request, proposed, number),
+        proposed,
+        number,
         attempt=1,
         num_env_runners=runners,
         num_cpus=cpus,

@@ -4,7 +4,6 @@ The driver writes what these functions return, and a certificate compares every 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from study.records.records import TrialStarted
 from study.records.request import TrialRequest, digest_of
@@ -15,45 +14,31 @@ from study.space.throughput import LEARNERS
 from study.space.variants import with_lanes_in
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a trial is to run, and whose proposal it is."""
-
-    setting: dict[str, Value]
-    """RLlib's parameters."""
-    proposed: dict[str, Value]
-    """The tuned ones as the sampler proposed them."""
-    optuna_number: int | None
-    """Number among the trials that the sampler knows, from 0, in the order of proposals; None for any other trial."""
-    rule: dict[str, Value]
-    """In a hold-up study the complete setting, rules included."""
-
-
 def needs_no_sampler(request: TrialRequest) -> bool:
     """Return whether a request says what to run, and the sampler does not learn how the trial ends."""
     return request.setting is not None and not request.reported_to_sampler
 
 
-def asked_for(
-    spec: StudySpec, request: TrialRequest, proposed: Mapping[str, Value] | None = None, number: int | None = None
-) -> Asked:
-    """Return what the trial of a request runs."""
+def _setting_and_rule(
+    spec: StudySpec, request: TrialRequest, proposed: Mapping[str, Value]
+) -> tuple[dict[str, Value], dict[str, Value]]:
+    """Return RLlib's parameters, and in a hold-up study the complete setting, rules included."""
     scale = {SCALE: request.num_env_runners}
     if request.setting is not None and needs_no_sampler(request):
-        setting = runnable(spec, {**request.setting, **scale}, written=tuple(request.setting))
-        return Asked(setting=setting, proposed={}, optuna_number=None, rule=dict(request.setting))
-    tuned, rule = dict(proposed or {}), dict[str, Value]()
-    written = tuple(request.given) if request.setting is None else ()
+        rule, written = dict(request.setting), tuple(request.setting)
+        return runnable(spec, {**rule, **scale}, written=written), rule
+    rule, written = {}, tuple(request.given) if request.setting is None else ()
     if request.stage is not None:
-        rule = rounded(spec, {**tuned, **scale}, written=written)
+        rule = rounded(spec, {**proposed, **scale}, written=written)
         rule.pop(SCALE)
-    setting = runnable(spec, {**(rule or tuned), **scale}, written=written)
-    return Asked(setting=setting, proposed=tuned, optuna_number=number, rule=rule)
+    return runnable(spec, {**(rule or proposed), **scale}, written=written), rule
 
 
 def start_of(
+    spec: StudySpec,
     request: TrialRequest,
-    asked: Asked,
+    proposed: Mapping[str, Value],
+    optuna_number: int | None,
     *,
     attempt: int,
     num_env_runners: int,
@@ -64,15 +49,19 @@ def start_of(
     """Return the record of the start of a trial.
 
     Args:
+        spec: The space.
         request: What was asked for.
-        asked: What it runs.
+        proposed: The tuned parameters as the sampler proposed them; not looked at where it `needs_no_sampler`.
+        optuna_number: Number among the trials that the sampler knows, from 0, in the order of proposals.
         attempt: From 1.
         num_env_runners: Runners that it has; one stock runner may step the lanes of all that were asked for.
         num_cpus: CPUs that it reserves.
         execution: Whether its runners are real.
         predicted_cpu_s: CPU-seconds of training by the cost model, where there is one.
     """
-    setting, stands_for = asked.setting, None
+    if needs_no_sampler(request):
+        proposed, optuna_number = {}, None
+    (setting, rule), stands_for = _setting_and_rule(spec, request, proposed), None
     if num_env_runners != request.num_env_runners:
         setting, stands_for = with_lanes_in(setting, num_env_runners), request.num_env_runners
     if request.num_learners is not None:
@@ -82,15 +71,15 @@ def start_of(
         attempt=attempt,
         seed=request.seed,
         setting=setting,
-        proposed=asked.proposed,
+        proposed=dict(proposed),
         iterations=request.iterations,
         anchor=request.name,
-        optuna_number=asked.optuna_number,
+        optuna_number=optuna_number,
         num_cpus=num_cpus,
         execution=execution,
         stage=request.stage,
-        rule=asked.rule,
-        digest=digest_of(asked.rule) if asked.rule else "",
+        rule=rule,
+        digest=digest_of(rule) if rule else "",
         variant=request.variant,
         scale=stands_for,
         predicted_cpu_s=predicted_cpu_s,

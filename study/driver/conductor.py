@@ -170,8 +170,9 @@ class Conductor:
     def _start(self, request: TrialRequest) -> TrialStarted:
         needs, earlier = self.plan.needs(request), self.ledger.rows.get(request.trial)
         started = start_of(
+            self.spec,
             request,
-            self._proposer.ask(request),
+            *self._proposer.ask(request),
             attempt=earlier.attempt + 1 if earlier else 1,
             num_env_runners=needs.num_env_runners,
             num_cpus=needs.num_cpus,

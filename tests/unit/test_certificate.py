@@ -222,9 +222,9 @@ def test_stock_and_measured_trials_are_told_apart(certificate: Certificate) -> N
     stock = certificate.arms["winner_stock@6"]
     assert (stock.folded, stock.n, stock.variant) == (True, 2, "stock")
     assert any("ran folded" in note for note in certificate.notes)
-    points = {(point.kind, point.scale): point for point in certificate.measured}
-    assert points["strong", 2].n == 2
-    assert points["strong", 2].env_steps_per_s == pytest.approx((100 / 6, 100 / 6, 100 / 6))
+    points = {(point["kind"], point["scale"]): point for point in certificate.measured}
+    assert points["strong", 2]["n"] == 2
+    assert points["strong", 2]["env_steps_per_s"] == pytest.approx((100 / 6, 100 / 6, 100 / 6))
 
 
 def test_the_winner_and_what_does_not_solve_are_diagnosed(certificate: Certificate) -> None:
@@ -489,7 +489,7 @@ def test_an_interrupted_trial_that_was_resumed_is_sound(touched: StudyFolder, re
     assert found.trials["confirm"]["n_restarts"] == 1
     # The lost iteration was spent too.
     assert found.cpu_hours["all"] == pytest.approx(sum(isinstance(each, Iteration) for each in records) / 100 + 0.01)
-    assert [session.session for session in found.sessions] == [1, 2]
+    assert [session["session"] for session in found.sessions] == [1, 2]
 
 
 # Not yet

@@ -12,6 +12,7 @@ from study.designs.holdup.baselines import default_setting
 from study.designs.holdup.phases import holdup_of
 from study.errors import AnalysisError
 from study.records.ledger import TrialRow
+from study.records.records import StageDecided
 from study.records.request import TrialRequest
 from study.space.domains import bounds
 from study.space.parameters import Value
@@ -128,6 +129,17 @@ def _cost_points(spec: StudySpec, count: int) -> list[dict[str, Value]]:
         minibatch = min(minibatches[second], batch)
         points.append({"train_batch_size": batch, "minibatch_size": minibatch, "num_epochs": epochs[third]})
     return points
+
+
+def predicted_cpu_s(
+    spec: StudySpec, decisions: Sequence[StageDecided], request: TrialRequest, setting: Mapping[str, Value]
+) -> float | None:
+    """Return what the cost model of the first decision says a whole trial will take; None where it says nothing."""
+    fitted = decisions[0].evidence.get("cost_model") if decisions else None
+    steps = spec.budget.env_steps
+    if fitted is None or steps is None or request.variant != "study" or request.iterations is not None:
+        return None
+    return CostModel(**fitted).predict(setting, steps)
 
 
 def cost_model(rows: Iterable[TrialRow]) -> CostModel | None:

@@ -117,7 +117,7 @@ def baselines(known: Evidence) -> Outcome:
         digest: {scale: mean(known.on_rank_seeds(digest, scale).values()) for scale in spec.scales}
         for digest in last.kept
     }
-    holds = {digest: selection.hold({scale: means[digest][scale] for scale in known.large}) for digest in last.kept}
+    holds = {digest: min(means[digest][scale] for scale in known.large) for digest in last.kept}
     winner = selection.winner(holds, known.costs([target]))
     candidates = dict.fromkeys([*last.evidence["small"], *last.kept])
     at_small = {digest: mean(known.on_rank_seeds(digest, small_scale).values()) for digest in candidates}

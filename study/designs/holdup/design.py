@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from study.designs.base import Design
 from study.designs.holdup import phases
-from study.designs.holdup.variants import runners_of, why_not_measured
 from study.planning.guess import GUESS_FACTOR
 from study.planning.needs import execution_of, num_cpus
 from study.planning.plan import Plan, TrialNeeds, check_objective, total_hours, trial_needs
@@ -54,11 +53,11 @@ class HoldUp(Design):
             raise phases.too_few_cpu_hours(holdup, why, fix)
         variants: dict[tuple[int, Variant], TrialNeeds] = {}
         possible: list[Variant] = ["stock"] if holdup.confirm.num_seeds_stock else []
-        if not why_not_measured(spec, cluster):
+        if not phases.why_not_measured(spec, cluster):
             possible.append("measured")
         for (_, scale, variant), count in expected.items():
             if variant in possible:
-                runners = runners_of(spec, variant, scale, cluster)
+                runners = phases.runners_of(spec, variant, scale, cluster)
                 limit = holdup.measure.iterations if variant == "measured" and holdup.measure else None
                 variants[scale, variant] = trial_needs(
                     spec_of(spec, variant), runners, cluster, num_trials=count, iterations=limit

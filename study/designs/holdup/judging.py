@@ -10,7 +10,7 @@ import numpy as np
 
 from study.designs.holdup import selection
 from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK, Setting
-from study.designs.holdup.certificate.verdict import LEVEL_HALF, Arm, Arms, Run, compare, halfway
+from study.designs.holdup.certificate.verdict import LEVEL_HALF, Arm, Run, arms_of, compare, halfway
 from study.designs.holdup.choosing import REUSED, rivals
 from study.designs.holdup.evidence import Evidence, Outcome, mean, run_of
 from study.designs.holdup.phases import first_half, shares
@@ -98,12 +98,10 @@ def rest(known: Evidence) -> Outcome:
     holdup, (winner, best_small) = known.holdup, _chosen_digests(known)
     target, small = holdup.target_scale, holdup.small_scale
     found = _arms_so_far(known)
-    judged = {scale: found[WINNER, scale] for scale in (target, *holdup.unseen_scales)}
     baselines = {name: arm for (name, scale), arm in found.items() if name not in (WINNER, BEST_SMALL)}
-    references = tuple(found[name, small] for name in (BEST_SMALL, WINNER) if (name, small) in found)
-    naive = baselines.get("naive_growth")
+    arms = arms_of(found, holdup)
     half = halfway(
-        Arms(winner=judged, references=references, naive_growth=naive),
+        arms,
         num_seeds=holdup.confirm.num_seeds,
         target=target,
         tolerance=holdup.tolerance,
@@ -114,13 +112,13 @@ def rest(known: Evidence) -> Outcome:
     if half.lost:
         return Outcome(kept=[winner], evidence={"lost": True, "stopped": sorted(f"{n}@{scale}" for n, scale in found)})
     rng = np.random.default_rng([known.spec.search.sampler_seed, 3])
-    compared = compare(judged[target], list(baselines.values()), rng=rng, level=LEVEL_HALF)
+    compared = compare(arms.winner[target], list(baselines.values()), rng=rng, level=LEVEL_HALF)
     stopped = {(row.baseline, target) for row in compared.rows if row.better}
     stopped -= set() if half.naive_growth else {("naive_growth", target)}
-    stopped |= {(arm.name, small) for arm in references} if half.references else set()
+    stopped |= {(arm.name, small) for arm in arms.references} if half.references else set()
     settings = {arm.name: _setting_of(known, arm.name) for arm in baselines.values()}
-    arms = [arm for arm in _arms(known, winner, best_small, settings) if (arm[0], arm[2]) not in stopped]
-    requests = _of_arms(known, arms, second=True)
+    left = [arm for arm in _arms(known, winner, best_small, settings) if (arm[0], arm[2]) not in stopped]
+    requests = _of_arms(known, left, second=True)
     return Outcome(
         requests=_with_own_episodes(known, requests),
         kept=[winner],
@@ -139,7 +137,9 @@ def _arms_so_far(known: Evidence) -> dict[tuple[str, int], Arm]:
         rows[row.anchor or "", row.num_env_runners].append(row)
     return {
         (name, scale): Arm(
-            name=name, scale=scale, runs=tuple(_coarse(known.spec, row) for row in sorted(each, key=_seed_of))
+            name=name,
+            scale=scale,
+            runs=tuple(_coarse(known.spec, row) for row in sorted(each, key=lambda row: row.seed)),
         )
         for (name, scale), each in rows.items()
     }
@@ -152,10 +152,6 @@ def _coarse(spec: StudySpec, row: TrialRow) -> Run:
         between = spec.budget.env_steps / spec.evaluation.num_evaluations + row.setting["train_batch_size"]
     end = run.env_steps_to_target or run.env_steps or 0.0
     return replace(run, env_steps_before_target=max(end - 2 * between, 0.0))
-
-
-def _seed_of(row: TrialRow) -> int:
-    return row.seed
 
 
 def _alike(first: Setting, second: Setting, scale: int) -> bool:
@@ -179,12 +175,6 @@ def _chosen_digests(known: Evidence) -> tuple[str, str]:
     return last.kept[0], last.evidence[BEST_SMALL]
 
 
-def _chosen(known: Evidence) -> tuple[Setting, Setting]:
-    """Return the winner and the small scale's best."""
-    winner, best_small = _chosen_digests(known)
-    return known.settings[winner], known.settings[best_small]
-
-
 def _lost(known: Evidence) -> bool:
     """Return whether the confirmation stopped at half, since rule 2 cannot be kept any more."""
     return any(each.evidence.get("lost") for each in known.decisions)
@@ -192,7 +182,7 @@ def _lost(known: Evidence) -> bool:
 
 def stock(known: Evidence) -> Outcome:
     """Ask for the winner under RLlib's own runner and learner; for nothing where its verdict is lost."""
-    holdup, (winner, _) = known.holdup, _chosen(known)
+    holdup, (winner, _) = known.holdup, _chosen_digests(known)
     if _lost(known):
         return Outcome()
     requests = [
@@ -200,7 +190,7 @@ def stock(known: Evidence) -> Outcome:
             stage="confirm",
             num_env_runners=holdup.target_scale,
             seed=seed,
-            setting=winner,
+            setting=known.settings[winner],
             name=WINNER_STOCK,
             variant="stock",
         )
@@ -218,8 +208,9 @@ def measure(known: Evidence) -> Outcome:
     assert sizes is not None  # the phase exists
     if _lost(known):
         return Outcome()
-    winner, best_small = _chosen(known)
-    strong, reference = (_of_one_batch(setting, holdup.target_scale) for setting in (winner, best_small))
+    strong, reference = (
+        _of_one_batch(known.settings[digest], holdup.target_scale) for digest in _chosen_digests(known)
+    )
     weak = _of_one_share(strong, holdup.target_scale)
     points = [("strong", strong, n, 1) for n in sizes.scales] + [("weak", weak, n, 1) for n in sizes.scales]
     points += [("reference", reference, n, 1) for n in sizes.scales]

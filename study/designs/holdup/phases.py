@@ -1,4 +1,4 @@
-"""The phases of a hold-up study in their order, and how many trials they take: what its space alone decides. Pure."""
+"""The phases of a hold-up study in their order, the trials that they take, and how these fit on a cluster. Pure."""
 
 import itertools
 import math
@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from study.errors import ClusterError, RecordError
+from study.planning.needs import check_fit, execution_of, label_at_start
+from study.planning.shape import ClusterShape
 from study.records.records import StageDecided
 from study.space.cells import shares as split
 from study.space.holdup import HoldUpSpec
 from study.space.spec import StudySpec
-from study.space.variants import Stage, Variant
+from study.space.variants import Stage, Variant, spec_of
 
 PROTOCOL = 4
 """Version of the decisions and of the rules of the verdict, kept in every decision. Raise it when the same records
@@ -171,6 +173,32 @@ def holdup_of(spec: StudySpec) -> HoldUpSpec:
     if spec.holdup is None:
         raise ValueError("a study without `holdup` has no stages")
     return spec.holdup
+
+
+def runners_of(spec: StudySpec, variant: str, num_env_runners: int, cluster: ClusterShape) -> int:
+    """Return the runner processes that stand for `num_env_runners`.
+
+    RLlib's own runner cannot be emulated. Where the cluster has no core for each, one stock runner steps the lanes of
+    all of them: the same number of environments, the same fragments, the same batch.
+    """
+    if variant != "stock":
+        return num_env_runners
+    real = spec.model_copy(update={"execution": "auto"})
+    return num_env_runners if execution_of(real, num_env_runners, cluster) == "real" else 1
+
+
+def why_not_measured(spec: StudySpec, cluster: ClusterShape) -> str:
+    """Return why the clock cannot be measured on this cluster; empty when it can."""
+    measure = holdup_of(spec).measure
+    if measure is None:
+        return "the space has no holdup.measure"
+    real, largest = spec_of(spec, "measured"), max(measure.scales)
+    try:
+        check_fit(real, largest, cluster)
+    except ClusterError as error:
+        return str(error)
+    label = label_at_start(real, cluster, num_env_runners=largest, execution="real")
+    return "" if label.timing == "measured" else label.reason
 
 
 def too_few_cpu_hours(holdup: HoldUpSpec, why: str, fix: str) -> ClusterError:

@@ -53,20 +53,11 @@ def race(
     )
 
 
-def hold(means: Mapping[int, float]) -> float:
-    """Return how well a setting holds up: the worst of its mean scores over the large scales.
-
-    Args:
-        means: Large scale -> mean score there.
-    """
-    return min(means.values())
-
-
 def winner(holds: Mapping[str, float], costs: Mapping[str, float]) -> str:
     """Return the setting that holds up best; among those within `TIE` of it, the cheapest.
 
     Args:
-        holds: Setting -> `hold` of its means.
+        holds: Setting -> how well it holds up: the worst of its mean scores over the large scales.
         costs: Setting -> CPU-seconds of one trial at the target scale.
     """
     leading = max(holds.values())

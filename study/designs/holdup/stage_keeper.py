@@ -9,8 +9,8 @@ from typing import Any
 
 from study.designs.base import Course
 from study.designs.holdup import machine, phases
-from study.designs.holdup.calibration import CostModel
-from study.designs.holdup.variants import why_not_measured
+from study.designs.holdup.calibration import predicted_cpu_s
+from study.designs.holdup.evidence import mean
 from study.errors import RecordError
 from study.planning.plan import Plan
 from study.records.ledger import Ledger, TrialRow
@@ -136,19 +136,14 @@ class StageKeeper(Course):
 
     def predicted_cpu_s(self, request: TrialRequest, setting: Mapping[str, Value]) -> float | None:
         """Return what the cost model of the calibration says a trial will take; None before there is one."""
-        decisions = self._ledger.decisions
-        fitted = decisions[0].evidence.get("cost_model") if decisions else None
-        steps = self._spec.budget.env_steps
-        if fitted is None or steps is None or request.variant != "study" or request.iterations is not None:
-            return None
-        return CostModel(**fitted).predict(setting, steps)
+        return predicted_cpu_s(self._spec, self._ledger.decisions, request, setting)
 
     # --- budget ------------------------------------------------------------------------------------------------
 
     def why_skip(self, request: TrialRequest, *, num_running: int, left_s: float | None) -> str:
         """See `Course.why_skip`: the clock needs cores, and the search leaves money and time for the later stages."""
         if request.stage == "measure" and (request.num_env_runners, request.variant) not in self._plan.variants:
-            return why_not_measured(self._spec, self._plan.cluster)
+            return phases.why_not_measured(self._spec, self._plan.cluster)
         if request.stage != "search" or not self._enough_searched():
             return ""
         return self._too_expensive(request, num_running) or self._too_late(request, num_running, left_s)
@@ -165,7 +160,7 @@ class StageKeeper(Course):
         whole = self._whole()
         if self._holdup.cpu_hours is None or not whole:
             return ""
-        each = _mean(row.summary.get("cpu_s_spent") for row in whole)
+        each = self._usual_cpu_s()
         missing = phases.fewest_searched(self._holdup) - sum(row.stage == "search" for row in whole)
         enough = (self._spent() + (max(missing, 0) + self._num_later_left()) * each) / 3600
         if enough <= self._holdup.cpu_hours:
@@ -199,8 +194,7 @@ class StageKeeper(Course):
     def _too_expensive(self, request: TrialRequest, num_running: int) -> str:
         if self._holdup.cpu_hours is None:
             return ""
-        spent = self._spent()
-        each = _mean(row.summary.get("cpu_s_spent") for row in self._whole())
+        spent, each = self._spent(), self._usual_cpu_s()
         later = phases.num_later(self._spec) * each
         if spent + num_running * each + self._price(request, each) + later <= self._holdup.cpu_hours * 3600:
             return ""
@@ -212,7 +206,7 @@ class StageKeeper(Course):
     def _too_late(self, request: TrialRequest, num_running: int, left_s: float | None) -> str:
         if left_s is None:
             return ""
-        each = _mean(row.duration_s for row in self._whole())
+        each = mean(seconds for row in self._whole() if (seconds := row.duration_s) is not None)
         side_by_side = max(self._plan.cluster.capacity // self._plan.needs(request).num_cpus, 1)
         later = phases.num_later(self._spec) * each / side_by_side
         if left_s >= later + (num_running + 1) * each / side_by_side or left_s < HOPELESS * later:
@@ -227,13 +221,13 @@ class StageKeeper(Course):
 
     def share_of_usual(self, request: TrialRequest) -> float:
         """Return how much longer than usual a trial should take; 1 where its setting is not known."""
-        usual = _mean(row.summary.get("cpu_s_spent") for row in self._whole())
+        usual = self._usual_cpu_s()
         return self._price(request, usual) / usual if usual > 0 else 1.0
+
+    def _usual_cpu_s(self) -> float:
+        """Return the mean CPU-seconds of a whole trial; 0 before the first has ended."""
+        spent = (row.summary.get("cpu_s_spent") for row in self._whole())
+        return mean(seconds for seconds in spent if seconds is not None)
 
     def _whole(self) -> list[TrialRow]:
         return [row for row in self._ledger.rows.values() if row.ended and row.iterations is None]
-
-
-def _mean(values: Any) -> float:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else 0.0

@@ -11,7 +11,7 @@ import optuna
 
 from study.designs.search import proposals
 from study.designs.search.outcome import Outcomes, directions_of, distributions, fixed_by
-from study.designs.starts import Asked, asked_for, needs_no_sampler
+from study.designs.starts import needs_no_sampler
 from study.records.ledger import Ledger, TrialRow
 from study.records.request import TrialRequest
 from study.space.parameters import Value
@@ -19,7 +19,7 @@ from study.space.spec import StudySpec
 
 
 class Proposer:
-    """Answers what the trials of one study run, by its space and its records."""
+    """Proposes what the trials of one study run, by its space and its records."""
 
     def __init__(self, spec: StudySpec, ledger: Ledger) -> None:
         """Take up a study; `ledger` grows meanwhile.
@@ -34,21 +34,19 @@ class Proposer:
         for row in self._known():
             self._outcomes.trial(row)
 
-    def ask(self, request: TrialRequest) -> Asked:
-        """Return what the trial of a request runs; the same when it is asked again after a kill."""
+    def ask(self, request: TrialRequest) -> tuple[dict[str, Value], int | None]:
+        """Return the tuned parameters of a request's trial and their number among the proposals.
+
+        They are those on record, where the trial was asked for before a kill; nothing where it needs no sampler.
+        """
         if needs_no_sampler(request):
-            return asked_for(self._spec, request)
+            return {}, None
         if request.setting is not None:  # a further observation of a setting that was proposed before
             request = replace(request, given={name: request.setting[name] for name in self._spec.tuned})
-        number, tuned = self._proposal(request)
-        return asked_for(self._spec, request, tuned, number)
-
-    def _proposal(self, request: TrialRequest) -> tuple[int, dict[str, Value]]:
-        """Return the number and the tuned parameters of a request's trial: those on record, else a new proposal."""
         known = self._known()
         earlier = self._ledger.rows.get(request.trial)
         if earlier is not None and earlier.optuna_number is not None:
-            return earlier.optuna_number, dict(earlier.proposed)
+            return dict(earlier.proposed), earlier.optuna_number
         sampler, fixed = self._spec.search.sampler, fixed_by(request, self._spec)
         tuned = {name: self._distributions[name] for name in self._spec.tuned}
         values = fixed | proposals.propose(
@@ -67,7 +65,7 @@ class Proposer:
             for name, value in values.items()
             if name in tuned
         }
-        return len(known), proposed
+        return proposed, len(known)
 
     def _known(self) -> list[TrialRow]:
         """Return the trials that the sampler knows, in the order of their proposals."""

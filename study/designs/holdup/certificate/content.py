@@ -78,28 +78,6 @@ class Optimism:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """A driver that worked on the study, and where."""
-
-    session: int
-    provenance: Mapping[str, Any]
-    cluster: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPoint:
-    """Short trials with real runners: the clock, no learning."""
-
-    kind: str
-    scale: int
-    n: int
-    n_failed: int
-    timing: Mapping[str, int]
-    env_steps_per_s: tuple[float, float, float] | None
-    """Least, median, largest, of the trials with a measured clock; None without one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """What a study found, in the order in which a reader asks."""
 
@@ -123,9 +101,12 @@ class Certificate:
     clock_measured: bool
     diagnosis: Mapping[str, Diagnosis]
     """Of the winner at every scale, and of every arm that does not solve."""
-    measured: Sequence[MeasuredPoint]
+    measured: Sequence[Mapping[str, Any]]
+    """Short trials with real runners, by kind and scale; `env_steps_per_s`: least, median, largest, or None where no
+    clock was measured."""
     decisions: Sequence[Mapping[str, Any]]
-    sessions: Sequence[Session]
+    sessions: Sequence[Mapping[str, Any]]
+    """The drivers that worked on the study, with provenance and cluster."""
     notes: Sequence[str]
 
     def to_json(self) -> dict[str, Any]:

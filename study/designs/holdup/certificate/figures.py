@@ -18,10 +18,8 @@ from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK
 from study.designs.holdup.certificate.content import (
     ArmFigures,
     Certificate,
-    MeasuredPoint,
     Optimism,
     Point,
-    Session,
 )
 from study.designs.holdup.certificate.diagnosis import TrialHistory, diagnose, histories
 from study.designs.holdup.certificate.notes import half_decided, notes
@@ -29,9 +27,9 @@ from study.designs.holdup.certificate.verdict import (
     LEVEL,
     LEVEL_HALF,
     Arm,
-    Arms,
     Run,
     Verdict,
+    arms_of,
     censored,
     compare,
     horizon_of,
@@ -39,7 +37,7 @@ from study.designs.holdup.certificate.verdict import (
     num_solved_needed,
 )
 from study.designs.holdup.evidence import run_of
-from study.designs.holdup.phases import BASELINE_SEEDS
+from study.designs.holdup.phases import BASELINE_SEEDS, holdup_of
 from study.errors import RecordError
 from study.records.folder import StudyIdentity
 from study.records.ledger import TrialRow, fold
@@ -64,8 +62,7 @@ class Maker:
     """One certificate in the making."""
 
     def __init__(self, identity: StudyIdentity, spec: StudySpec, lines: Sequence[Line], heads: Sequence[str]) -> None:
-        assert spec.holdup is not None  # the caller has refused it
-        self._identity, self._spec, self._holdup = identity, spec, spec.holdup
+        self._identity, self._spec, self._holdup = identity, spec, holdup_of(spec)
         self._lines, self._heads = lines, heads
         self._ledger = fold((line.record, line.time) for line in lines)
         self._histories = histories((line.record for line in lines), self._ledger.rows)
@@ -143,11 +140,11 @@ class Maker:
                 for each in ledger.decisions
             ],
             sessions=[
-                Session(
-                    session=opened.session,
-                    provenance={name: opened.provenance.get(name) for name in MACHINE},
-                    cluster=opened.cluster,
-                )
+                {
+                    "session": opened.session,
+                    "provenance": {name: opened.provenance.get(name) for name in MACHINE},
+                    "cluster": opened.cluster,
+                }
                 for opened in openings
             ],
             notes=list(notes(spec, ledger, openings, self._groups, verdict, cpu_hours)),
@@ -162,14 +159,8 @@ class Maker:
 
     def _verdict(self) -> Verdict:
         holdup = self._holdup
-        judged = (holdup.target_scale, *holdup.unseen_scales)
-        small = (self._arms.get((name, holdup.small_scale)) for name in (BEST_SMALL, WINNER))
         return judge(
-            Arms(
-                winner={scale: self._arms[WINNER, scale] for scale in judged},
-                references=tuple(arm for arm in small if arm is not None),
-                naive_growth=self._arms.get(("naive_growth", holdup.target_scale)),
-            ),
+            arms_of(self._arms, holdup),
             target=holdup.target_scale,
             tolerance=holdup.tolerance,
             solved_share=holdup.solved_share,
@@ -334,7 +325,7 @@ class Maker:
             }
         return table
 
-    def _measured(self) -> Iterator[MeasuredPoint]:
+    def _measured(self) -> Iterator[dict[str, Any]]:
         groups: dict[tuple[str, int], list[TrialRow]] = defaultdict(list)
         for row in self._ledger.rows.values():
             if row.stage == "measure":
@@ -345,14 +336,14 @@ class Maker:
                 for row in rows
                 if row.timing == "measured" and (rate := row.summary.get("env_steps_per_s")) is not None
             ]
-            yield MeasuredPoint(
-                kind=kind,
-                scale=scale,
-                n=len(rows),
-                n_failed=sum(row.status == "failed" for row in rows),
-                timing=_counted(row.timing for row in rows),
-                env_steps_per_s=(min(rates), float(np.median(rates)), max(rates)) if rates else None,
-            )
+            yield {
+                "kind": kind,
+                "scale": scale,
+                "n": len(rows),
+                "n_failed": sum(row.status == "failed" for row in rows),
+                "timing": _counted(row.timing for row in rows),
+                "env_steps_per_s": (min(rates), float(np.median(rates)), max(rates)) if rates else None,
+            }
 
 
 # Small parts

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from study.designs.holdup import machine
 from study.designs.holdup.certificate.recorded import Study, same
 from study.designs.holdup.certificate.trial_rules import Checked, check_trial
-from study.designs.holdup.phases import current, phases
+from study.designs.holdup.phases import current, holdup_of, phases
 from study.errors import RecordError
 from study.records.ledger import TrialRow
 from study.records.records import Line, SettingsFrozen, StageDecided, StudyClosed, StudyOpened
@@ -85,8 +85,7 @@ def _sessions(study: Study) -> Iterator[str]:
                     yield f"study_closed (line {line.seq + 1}): session must be {number}, got {record.session}."
                 is_open = False
                 taken = sum(each.seq < line.seq for each in study.decided)
-                assert study.spec.holdup is not None
-                phase = current(study.spec.holdup, study.decisions[:taken])
+                phase = current(holdup_of(study.spec), study.decisions[:taken])
                 if (record.reason == "complete") != (phase is None):
                     at = "at the end of the protocol" if phase is None else f"at the phase {phase.name}"
                     rule = f"reason must be {'complete' if phase is None else 'another one than complete'} {at}"
@@ -137,8 +136,7 @@ def _missing(study: Study, trials: Mapping[int, Checked]) -> Iterator[str]:
 
 def _retaken(study: Study, rows: Mapping[int, TrialRow], *, complete: bool) -> Iterator[str]:
     """The protocol takes every decision again on the records, and freezes the same settings."""
-    assert study.spec.holdup is not None
-    every = phases(study.spec.holdup)
+    every = phases(holdup_of(study.spec))
     if len(study.decisions) > len(every):
         yield f"decisions: the protocol takes {len(every)}, got {len(study.decisions)}."
         return

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from study.designs.holdup import machine
-from study.designs.holdup.calibration import CostModel
 from study.planning.shape import ClusterShape, NodeShape
 from study.records.records import (
     Evaluation,
@@ -68,8 +67,6 @@ class Study:
         """Trial -> number of the line that asks for it; -1 for those that every study begins with."""
         for line, decision in zip(self.decided, self.decisions, strict=True):
             self.asked_at += [line.seq] * len(decision.requests)
-        fitted = self.decisions[0].evidence.get("cost_model") if self.decisions else None
-        self.model = None if fitted is None else CostModel(**fitted)
         self.sessions = [
             Session(line.seq, _shape(line.record.cluster))
             for line in self.course

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
+from study.designs.holdup.calibration import predicted_cpu_s
 from study.designs.holdup.certificate.recorded import LEAST, RELATIVE, Session, Study, same
-from study.designs.holdup.variants import runners_of
-from study.designs.starts import asked_for, start_of
+from study.designs.holdup.phases import runners_of
+from study.designs.starts import start_of
 from study.hosts.load import NodeLoad
 from study.planning.budget import Budget, evaluation_due, trial_budget
 from study.planning.needs import execution_of, label_at_start, num_cpus, num_sampling_processes, processes
@@ -160,13 +161,17 @@ class _Walk:
         runners = runners_of(self._spec, request.variant, scale, session.cluster)
         execution = execution_of(self._own, scale, session.cluster)
         wanted = start_of(
+            self._spec,
             request,
-            asked_for(self._spec, request, record.proposed, record.optuna_number),
+            record.proposed,
+            record.optuna_number,
             attempt=record.attempt,
             num_env_runners=runners,
             num_cpus=num_cpus(self._own, runners, execution),
             execution=execution,
-            predicted_cpu_s=self._predicted(request, record),
+            predicted_cpu_s=None
+            if self._study.asked_at[self._trial] < 0  # the calibration, which the model is fitted to
+            else predicted_cpu_s(self._spec, self._study.decisions, request, record.setting),
         )
         yield from _unlike(asdict(wanted), asdict(record), why=", as it was asked for")
         if request.reported_to_sampler:
@@ -174,12 +179,6 @@ class _Walk:
                 yield from _unlike({"rule": request.setting}, {"rule": record.rule}, why=", as it was proposed before")
             if record.optuna_number is None:
                 yield "optuna_number must be that of a proposal, got None"
-
-    def _predicted(self, request: TrialRequest, record: TrialStarted) -> float | None:
-        steps, model = self._spec.budget.env_steps, self._study.model
-        if model is None or steps is None or request.variant != "study" or request.iterations is not None:
-            return None
-        return None if self._study.asked_at[self._trial] < 0 else model.predict(record.setting, steps)
 
     # --- what was built ------------------------------------------------------------------------------------------
 

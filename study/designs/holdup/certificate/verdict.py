@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from study.designs.holdup.baselines import BEST_SMALL, WINNER
 from study.errors import AnalysisError
+from study.space.holdup import HoldUpSpec
 from study.statistics import (
     BoolArray,
     Estimate,
@@ -118,6 +120,16 @@ class Arms:
     is held against the better of them: a rule is kept where it is kept against each."""
     naive_growth: Arm | None = None
     """RLlib's defaults with the batch grown, at the target; None where it was no arm."""
+
+
+def arms_of(found: Mapping[tuple[str, int], Arm], holdup: HoldUpSpec) -> Arms:
+    """Return what the verdict is about, of all arms of a confirmation by name and scale."""
+    small = ((name, holdup.small_scale) for name in (BEST_SMALL, WINNER))
+    return Arms(
+        winner={scale: found[WINNER, scale] for scale in (holdup.target_scale, *holdup.unseen_scales)},
+        references=tuple(found[place] for place in small if place in found),
+        naive_growth=found.get(("naive_growth", holdup.target_scale)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,9 +141,8 @@ class _Staged:
         for name in dict.fromkeys([*finalists, *small]):
             if not self._run_all(SMALL, name, seeds):
                 break
-        target = self._draw.table.target
         holds = {
-            name: selection.hold({target: sum(scores) / len(scores)})
+            name: sum(scores) / len(scores)
             for name in finalists
             if len(scores := self._ranked[TARGET].get(name, [])) >= len(seeds)
         }
