@@ -283,6 +283,15 @@ def _check_names(identity: StudyIdentity) -> None:
             raise ValueError(f"{field} {value[:100]!r}")
 
 
+def archived(folder: Path) -> bytes:
+    """Return a zip archive of a folder, which `unpack_policy` unpacks."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, mode="w") as archive:
+        for path in sorted(folder.rglob("*")):
+            archive.write(path, arcname=path.relative_to(folder))
+    return buffer.getvalue()
+
+
 def unpack_policy(archive: bytes, folder: Path) -> None:
     """Unpack a policy that a trial has packed, an RLModule checkpoint, into a folder, all of it or nothing.
 

@@ -23,7 +23,7 @@ from ray.tune.registry import register_env
 from study.errors import Fault, SpaceError
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import EnvironmentSpec, Execution, NetworkSpec, StudySpec
-from study.trial.engine.envs.environments import env_factory
+from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.probing import Spaces
 from study.trial.engine.learning.asynchronous_learner import CountingAPPOLearner, CountingIMPALALearner
 from study.trial.engine.learning.encoders import CONV_NET, NATURE_FILTERS, NORMALIZE, StudyCatalog
@@ -303,7 +303,7 @@ def _registered(spec: EnvironmentSpec, *, waits: bool) -> str:
     """Make the environment known to Ray under a name of its own, and return the name."""
     content = json.dumps([spec.model_dump(mode="json"), waits], sort_keys=True)
     name = f"study-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
-    register_env(name, env_factory(spec, waits=waits))
+    register_env(name, EnvFactory(spec, waits=waits))
     return name
 
 

@@ -36,7 +36,7 @@ def runner_reports(algorithm: MeasuredAlgorithm, *, timeout_s: float) -> tuple[R
         rule = f"all {expected} must answer within {timeout_s:g} s of start-up"
         fix = "Raise resources.startup_timeout_s, or look at the nodes."
         raise TrialError(where="env runners", rule=rule, got=f"{len(reports)}", fix=fix, code="runners-not-up")
-    return tuple(sorted(reports, key=lambda report: report.process))
+    return tuple(sorted(reports, key=lambda report: report.place.number))
 
 
 def read_effective(algorithm: MeasuredAlgorithm, reports: tuple[RunnerReport, ...]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: tuple[RunnerReport, ..
         "runner_class": _common(reports, "class_name"),
         "standardization": config.standardization,
         "fallbacks": list(config.fallbacks),
-        "hostnames": sorted({report.hostname for report in reports}),
+        "hostnames": sorted({report.place.host for report in reports}),
     }
 
 

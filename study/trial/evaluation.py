@@ -25,9 +25,9 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
 from study.space.spec import EnvironmentSpec, StudySpec
-from study.trial.deadline import within
+from study.trial.deadline import Result, within
 from study.trial.engine.envs.classic import ClassicTasks
-from study.trial.engine.envs.environments import env_factory
+from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.lane_envs import steps_together
 from study.trial.engine.sampling.acting import action_rule, dense_layers, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, evaluation_seeds, random_action_seed
@@ -124,8 +124,7 @@ def _evaluate(
     policy_in: Callable[[gymnasium.Space], Policy], spec: StudySpec, keep_actions: int, first_episode: int = 0
 ) -> EvaluationResult:
     """Play the evaluation episodes with the policy that `policy_in` makes for their action space."""
-    timeout_s, episodes = spec.resources.sample_timeout_s, spec.evaluation.episodes
-    started = time.perf_counter()
+    started, episodes = time.perf_counter(), spec.evaluation.episodes
     seeds = evaluation_seeds(spec.evaluation.seed, episodes, first_episode=first_episode)
 
     def play() -> list[_Outcome]:
@@ -136,18 +135,7 @@ def _evaluate(
         finally:
             tasks.close()
 
-    with undisturbed_randomness():
-        outcomes = within(
-            timeout_s,
-            play,
-            otherwise=TrialError(
-                where="evaluation",
-                rule=f"{episodes} episodes must end within sample_timeout_s={timeout_s:g} s, they did not",
-                fix="Raise resources.sample_timeout_s, lower evaluation.episodes or evaluation.max_episode_steps, or "
-                "look for an environment that hangs.",
-                code="evaluation-late",
-            ),
-        )
+    outcomes = played_apart(play, spec)
     return EvaluationResult(
         returns=tuple(outcome.total for outcome in outcomes),
         num_cut=sum(outcome.cut for outcome in outcomes),
@@ -155,6 +143,24 @@ def _evaluate(
         seeds=seeds,
         actions=tuple(outcome.actions for outcome in outcomes[:keep_actions]),
     )
+
+
+def played_apart(play: Callable[[], Result], spec: StudySpec) -> Result:
+    """Return what playing the episodes returns, which leaves the global generators as they were.
+
+    Raises:
+        TrialError: It took longer than `resources.sample_timeout_s`.
+    """
+    timeout_s = spec.resources.sample_timeout_s
+    late = TrialError(
+        where="evaluation",
+        rule=f"{spec.evaluation.episodes} episodes must end within sample_timeout_s={timeout_s:g} s, they did not",
+        fix="Raise resources.sample_timeout_s, lower evaluation.episodes or evaluation.max_episode_steps, or look for "
+        "an environment that hangs.",
+        code="evaluation-late",
+    )
+    with _undisturbed_randomness():
+        return within(timeout_s, play, otherwise=late)
 
 
 class _Tasks(Protocol):
@@ -179,14 +185,14 @@ class _Tasks(Protocol):
 def _tasks(spec: StudySpec, number: int) -> _Tasks:
     environment = spec.evaluated_environment
     together = None if environment.kwargs else _together(environment.model_dump_json(), number)
-    make = env_factory(environment)
+    make = EnvFactory(environment)
     return together or _OneByOne([make() for _ in range(number)])
 
 
 @functools.lru_cache(maxsize=1)
 def _together(environment: str, number: int) -> ClassicTasks | None:
     """Return environments that arrays can step, for all evaluations of a process: a reset leaves nothing behind."""
-    make = env_factory(EnvironmentSpec.model_validate_json(environment))
+    make = EnvFactory(EnvironmentSpec.model_validate_json(environment))
     return ClassicTasks([make() for _ in range(number)]) if steps_together(make) else None
 
 
@@ -386,7 +392,7 @@ def _inputs(forward: Callable[[dict[str, Any]], dict[str, Any]], observations: F
 
 
 @contextlib.contextmanager
-def undisturbed_randomness() -> Iterator[None]:
+def _undisturbed_randomness() -> Iterator[None]:
     """Leave the global generators as they were: a user's environment may draw from them."""
     torch_state, python_state = torch.get_rng_state(), random.getstate()
     numpy_state = np.random.get_state()  # noqa: NPY002 (the global generator is exactly what is meant)

@@ -8,15 +8,11 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 
 from study.hosts.load import LoadSnapshot, NodeLoad, OwnProcesses, load_between, snapshot
-
-if TYPE_CHECKING:
-    from study.space.spec import ResourcesSpec
-    from study.trial.engine.sampling.runner import RunnerReport
 
 LOOK_TIMEOUT_S = 60.0
 """Reading the load takes milliseconds; without an answer it is not known."""
@@ -66,27 +62,6 @@ def here(process: str, *, number: int = 0, runners: tuple[int, ...] = (), num_cp
         pid=os.getpid(),
         num_cpus=num_cpus,
     )
-
-
-def places_of(reports: Sequence["RunnerReport"], learners: Sequence[Place], resources: "ResourcesSpec") -> list[Place]:
-    """Return where the processes of a trial are, the main one first."""
-    sampling = {report.process: tuple(sorted({runner for runner, _ in report.lanes})) for report in reports}
-    main = here("main", runners=sampling.get(0, ()), num_cpus=resources.num_cpus_for_main_process)
-    runners = [
-        Place(
-            process="runner",
-            number=report.process,
-            runners=sampling[report.process],
-            node=report.node,
-            address=report.node_address,
-            host=report.hostname,
-            pid=report.pid,
-            num_cpus=resources.num_cpus_per_env_runner,
-        )
-        for report in reports
-        if report.process
-    ]
-    return [main, *runners, *learners]
 
 
 def lost(places: Iterable[Place], *, wait_s: float) -> str:

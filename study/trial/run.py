@@ -4,10 +4,8 @@ Imports RLlib and torch; knows nothing of Ray Tune.
 """
 
 import functools
-import io
 import tempfile
 import time
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +20,7 @@ from study.errors import SpaceError, StudyError, TrialError
 from study.hosts.load import NodeLoad
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
+from study.records.folder import archived
 from study.records.records import Evaluation, Iteration
 from study.seams.base import require
 from study.space.settings import differences, to_be_built
@@ -37,7 +36,7 @@ from study.trial.failures import described, of_runner, original
 from study.trial.measure import StepMeasurement, Watch, iteration_metrics
 from study.trial.measured_algorithm import MeasuredAlgorithm
 from study.trial.messages import BuiltTrial, TrialConfig, TrialResult
-from study.trial.places import NodeWatch, here, places_of
+from study.trial.places import NodeWatch, here
 from study.trial.script_evaluation import evaluate_script, state_of
 from study.trial.script_policy import pack_script_policy
 from study.trial.throughput import KeptRunners, meet
@@ -94,7 +93,9 @@ class TrialRun:
         resources = self._config.spec.resources
         cpus = resources.num_cpus_per_learner
         learners = algorithm.of_learners(lambda number: here("learner", number=number, num_cpus=cpus))
-        algorithm.places = places_of(reports, learners, resources)
+        stepped_here = tuple(runner for each in reports if not each.place.number for runner in each.place.runners)
+        main = here("main", runners=stepped_here, num_cpus=resources.num_cpus_for_main_process)
+        algorithm.places = [main, *(each.place for each in reports if each.place.number), *learners]
         self._nodes = NodeWatch(
             algorithm.places,
             algorithm.actor_of,
@@ -264,10 +265,10 @@ def _probed(environment: EnvironmentSpec) -> Spaces:
     try:
         return probe(environment, "space")
     except SpaceError as error:
-        place, reason = here("main", num_cpus=0), why_not_here(error, environment.id)
+        place, (reason, fix) = here("main", num_cpus=0), why_not_here(error, environment.id)
         where, rule = "start-up", "the environment must work on every node"
-        got = f"main process on {place.address} ({place.host}): {reason.rule.rstrip('.')}"
-        raise TrialError(where=where, rule=rule, got=got, fix=reason.fix, code="environment-fails-on-node") from error
+        got = f"main process on {place.address} ({place.host}): {reason.rstrip('.')}"
+        raise TrialError(where=where, rule=rule, got=got, fix=fix, code="environment-fails-on-node") from error
 
 
 def _build(config: AlgorithmConfig, thread: SteadyThread, *, timeout_s: float) -> MeasuredAlgorithm:
@@ -307,9 +308,6 @@ def _check_effective(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> 
 
 def pack_policy(module: RLModule) -> bytes:
     """Return a zip archive of the module's checkpoint: unpacked, `RLModule.from_checkpoint` opens it."""
-    buffer = io.BytesIO()
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(buffer, mode="w") as archive:
+    with tempfile.TemporaryDirectory() as folder:
         module.save_to_path(folder)
-        for path in sorted(Path(folder).rglob("*")):
-            archive.write(path, arcname=path.relative_to(folder))
-    return buffer.getvalue()
+        return archived(Path(folder))

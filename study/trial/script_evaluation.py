@@ -29,9 +29,8 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from study.errors import StudyError, TrialError
 from study.seams.rllib import freeze_filters, merged_connectors
 from study.space.spec import StudySpec
-from study.trial.deadline import within
 from study.trial.engine.sampling.lanes import evaluation_seeds, random_action_seed
-from study.trial.evaluation import EvaluationResult, undisturbed_randomness
+from study.trial.evaluation import EvaluationResult, played_apart
 from study.trial.failures import described, original
 from study.trial.script_environment import ALL, counted, has_ended, random_action
 
@@ -78,26 +77,14 @@ def evaluate_script(
         TrialError: A reward is not finite, the environment, a connector, a module or a callback raised, there is no
             such agent, or the evaluation took longer than `resources.sample_timeout_s`.
     """
-    timeout_s, episodes = spec.resources.sample_timeout_s, spec.evaluation.episodes
-    started = time.perf_counter()
+    started, episodes = time.perf_counter(), spec.evaluation.episodes
     games = _Games(
         seeds=evaluation_seeds(spec.evaluation.seed, episodes, first_episode=first_episode),
         limit=spec.evaluation.max_episode_steps,
         agent=agent,
         keep_actions=keep_actions,
     )
-    with undisturbed_randomness():
-        within(
-            timeout_s,
-            lambda: _play(config, state, spec, games, first_episode),
-            otherwise=TrialError(
-                where="evaluation",
-                rule=f"{episodes} episodes must end within sample_timeout_s={timeout_s:g} s, they did not",
-                fix="Raise resources.sample_timeout_s, lower evaluation.episodes or evaluation.max_episode_steps, or "
-                "look for an environment that hangs.",
-                code="evaluation-late",
-            ),
-        )
+    played_apart(lambda: _play(config, state, spec, games, first_episode), spec)
     played = [games.played[episode] for episode in range(episodes)]
     return EvaluationResult(
         returns=tuple(game.total for game in played),

@@ -4,10 +4,8 @@ The folder is RLlib's checkpoint of the module, or of the modules of several age
 is read back are numbers: the networks and the connectors come from the script's configuration. Imports RLlib and torch.
 """
 
-import io
 import pickle
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
+from study.records.folder import archived
 from study.space.spec import StudySpec
 from study.trial.evaluation import EvaluationResult
 from study.trial.script_evaluation import State, evaluate_script
@@ -35,14 +34,11 @@ def pack_script_policy(algorithm: Algorithm, state: State) -> bytes:
     """
     module, learnt = algorithm.env_runner_group.local_env_runner.module, state[COMPONENT_RL_MODULE]
     connectors = {name: value for name, value in state.items() if name != COMPONENT_RL_MODULE}
-    buffer = io.BytesIO()
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(buffer, mode="w") as archive:
+    with tempfile.TemporaryDirectory() as folder:
         several = isinstance(module, MultiRLModule)
         module.save_to_path(folder, state=dict(learnt) if several else learnt[DEFAULT_MODULE_ID])
         (Path(folder) / CONNECTORS_FILE).write_bytes(pickle.dumps(connectors, protocol=5))
-        for path in sorted(Path(folder).rglob("*")):
-            archive.write(path, arcname=path.relative_to(folder))
-    return buffer.getvalue()
+        return archived(Path(folder))
 
 
 def read_state(checkpoint: Path) -> State:

@@ -12,7 +12,7 @@ from gymnasium.wrappers import TimeLimit
 
 from study.errors import SpaceError
 from study.space.spec import EnvironmentSpec
-from study.trial.engine.envs.environments import EnvFactory, env_factory, make_env
+from study.trial.engine.envs.environments import EnvFactory, make_env
 from study.trial.engine.envs.envpool_envs import EnvPoolLanes
 from study.trial.engine.envs.lane_envs import GymnasiumLanes, make_lane_envs
 from study.trial.engine.envs.probing import Spaces, check_network, probe, probe_study
@@ -75,7 +75,7 @@ def test_without_a_limit_the_environment_keeps_its_own() -> None:
 
 
 def test_the_factory_travels() -> None:
-    factory = pickle.loads(pickle.dumps(env_factory(environment("CartPole-v1"))))
+    factory = pickle.loads(pickle.dumps(EnvFactory(environment("CartPole-v1"))))
     assert factory({"ignored": 1}).reset(seed=3)[0] == pytest.approx(
         make_env(environment("CartPole-v1")).reset(seed=3)[0]
     )
@@ -205,12 +205,12 @@ def test_the_factory_waits_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> N
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
     spec = environment("CartPole-v1", step_wait_ms=2.5)
-    for factory, expected in ((env_factory(spec), []), (env_factory(spec, waits=True), [0.0025])):
+    for factory, expected in ((EnvFactory(spec), []), (EnvFactory(spec, waits=True), [0.0025])):
         env = pickle.loads(pickle.dumps(factory))()
         env.reset(seed=0)
         env.step(0)
         assert waits == expected
-    assert not env_factory(environment("CartPole-v1"), waits=True).load
+    assert not EnvFactory(environment("CartPole-v1"), waits=True).load
 
 
 # EnvPool

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box
 from study.errors import SpaceError
 from study.space.procgen import GAMES, NUM_TEST_LEVELS, faults_of_game, task_of
 from study.space.spec import EnvironmentSpec
-from study.trial.engine.envs.environments import env_factory, make_env
+from study.trial.engine.envs.environments import EnvFactory, make_env
 from study.trial.engine.envs.wrappers import StepLoad, layered
 from tests.spaces import spec
 
@@ -106,7 +106,7 @@ def test_images_are_stacked_by_their_channels() -> None:
 def test_work_is_cpu_time_and_only_in_training() -> None:
     environment = EnvironmentSpec.model_validate({"id": "CartPole-v1", "step_cpu_ms": 20})
     for waits, least in ((True, 0.2), (False, 0.0)):
-        env = env_factory(environment, waits=waits)()
+        env = EnvFactory(environment, waits=waits)()
         env.reset(seed=0)
         began = time.thread_time()
         for _ in range(10):

@@ -55,11 +55,6 @@ class EnvFactory:
         return StepLoad(wait_s=self.spec.step_wait_ms / 1000, cpu_s=self.spec.step_cpu_ms / 1000)
 
 
-def env_factory(spec: EnvironmentSpec, *, waits: bool = False) -> EnvFactory:
-    """Return a picklable maker of the environment."""
-    return EnvFactory(spec, waits)
-
-
 class _Heavy(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, load: StepLoad) -> None:
         super().__init__(env)

@@ -180,19 +180,8 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
 # --- an environment that works in the driver and not on a node -------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
-    """What an environment lacks on a node, and what to do about it."""
-
-    rule: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.rule} Fix: {self.fix}"
-
-
-def why_not_here(error: BaseException, env_id: str) -> Reason:
-    """Return why an environment cannot be made where `error` was raised.
+def why_not_here(error: BaseException, env_id: str) -> tuple[str, str]:
+    """Return why an environment cannot be made where `error` was raised, and what to do about it.
 
     Args:
         error: What making it raised: of the environment itself, of `make_env` or of `probe`.
@@ -201,18 +190,17 @@ def why_not_here(error: BaseException, env_id: str) -> Reason:
     module, colon, _ = env_id.partition(":")
     absent = _missing_module(error)
     if colon and absent and (module == absent or module.startswith(f"{absent}.")):
-        return Reason(rule=f"module '{absent}' is not installed there.", fix=f"Install {absent} on every node.")
+        return f"module '{absent}' is not installed there.", f"Install {absent} on every node."
     if absent:
         what = f"module '{module}'" if colon else f"'{env_id}'"
-        return Reason(rule=f"{what} needs '{absent}', which is not installed.", fix=f"Install {absent} on every node.")
+        return f"{what} needs '{absent}', which is not installed.", f"Install {absent} on every node."
     if _caused_by(error, gymnasium_error.UnregisteredEnv):
-        fix = "Install the package that registers it on every node."
-        return Reason(rule=f"no environment '{env_id}' is known there.", fix=fix)
+        return f"no environment '{env_id}' is known there.", "Install the package that registers it on every node."
     if isinstance(error, Unusable):
-        return Reason(rule=error.fault.problem, fix=error.fault.fix)
+        return error.fault.problem, error.fault.fix
     if isinstance(error, SpaceError):
-        return Reason(rule=" ".join(fault.problem for fault in error.faults), fix=error.faults[0].fix)
-    return Reason(rule=f"{described(original(error))}.", fix="Make the environment work on every node.")
+        return " ".join(fault.problem for fault in error.faults), error.faults[0].fix
+    return f"{described(original(error))}.", "Make the environment work on every node."
 
 
 def _missing_module(error: BaseException) -> str | None:

@@ -124,10 +124,10 @@ class BatchedEnvRunner(MeasuredEnvRunner):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._ended: list[tuple[float, int]] = []
-        """(return, length) of episodes since the measurement before."""
-        self._ended_for_metrics: list[tuple[float, int]] = []
-        """The same since RLlib's metrics were fetched."""
+        self._ended: Ended = []
+        """Episodes since the measurement before."""
+        self._ended_for_metrics: Ended = []
+        """Those since RLlib's metrics were fetched."""
 
     # --- what RLlib calls --------------------------------------------------------------------------------------
 
@@ -213,10 +213,7 @@ class BatchedEnvRunner(MeasuredEnvRunner):
 
     def _take_ended(self) -> Ended:
         ended, self._ended = self._ended, []
-        return Ended(
-            returns=tuple(total for total, _ in ended),
-            lengths=tuple(length for _, length in ended),
-        )
+        return ended
 
     # --- sampling ----------------------------------------------------------------------------------------------
 

@@ -32,7 +32,10 @@ from study.trial.engine.envs.probing import why_not_here
 from study.trial.engine.sampling.lanes import LaneLayout, lane_seed, noise_seed
 from study.trial.failures import RunnerStartError, described, original, was_lost
 from study.trial.measure import ProcessMeasurement, RunnerMeasurement, Watch
+from study.trial.places import Place, here
 
+Ended = list[tuple[float, int]]
+"""(return, length) of training episodes that ended."""
 Sample = tuple[list[SingleAgentEpisode], dict[str, Any], RunnerMeasurement]
 """Episodes, RLlib's own metrics, raw measurement."""
 
@@ -54,8 +57,8 @@ class SampleReference:
 class RunnerReport:
     """What a runner process says about itself once it is up."""
 
-    process: int
-    """RLlib's `worker_index`: from 1, or 0 for the main process."""
+    place: Place
+    """Its number is RLlib's `worker_index`: from 1, or 0 for the main process."""
     lanes: tuple[tuple[int, int], ...]
     """(runner from 1, environment from 0) of every lane that it steps."""
     env_steps_per_round: int
@@ -63,19 +66,6 @@ class RunnerReport:
     class_name: str
     torch_threads: int
     omp_num_threads: str | None
-    node: str
-    """Identity of the node, as Ray knows it."""
-    node_address: str
-    hostname: str
-    pid: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """Training episodes that ended: their returns and lengths, both of shape (episodes,)."""
-
-    returns: tuple[float, ...] = ()
-    lengths: tuple[int, ...] = ()
 
 
 class NonFiniteError(ValueError):
@@ -109,8 +99,8 @@ class Measuring(EnvRunner):
             if worker_index == 0 or was_lost(error):
                 raise  # the main process says itself where it is, and a lost process or node is no fault of this one
             runner = f"env runner {worker_index} on {ray.util.get_node_ip_address()} ({os.uname().nodename})"
-            reason = why_not_here(error, getattr(config, "env_id", ""))
-            raise RunnerStartError(f"{runner}: {' '.join(str(reason).split())}") from error
+            rule, fix = why_not_here(error, getattr(config, "env_id", ""))
+            raise RunnerStartError(f"{runner}: {' '.join(f'{rule} Fix: {fix}'.split())}") from error
 
     def _start(self, *, config: AlgorithmConfig, worker_index: int, **kwargs: Any) -> None:
         # The local runner lives in the main process, whose threads and randomness are the learner's.
@@ -183,7 +173,7 @@ class Measuring(EnvRunner):
             measured = self._watch.stop(self._node)
             _check_finite(episodes)
         except Exception as error:  # noqa: BLE001 (the user's environment may raise anything)
-            failed = self._measurement(self._watch.stop(self._node), env_steps=0, ended=Ended())
+            failed = self._measurement(self._watch.stop(self._node), env_steps=0, ended=[])
             trace = "".join(traceback.format_exception(error))
             return [], {}, replace(failed, error=_with_notes(error), fix=self._on_error(error), traceback=trace)
         metrics = self.get_metrics()
@@ -197,9 +187,9 @@ class Measuring(EnvRunner):
             num_runners=self.num_runners,
             sampling_time_s=measured.wall_time_s,
             env_steps=env_steps,
-            episode_return_sum=math.fsum(ended.returns),
-            num_episodes=len(ended.returns),
-            episode_len_sum=sum(ended.lengths),
+            episode_return_sum=math.fsum(total for total, _ in ended),
+            num_episodes=len(ended),
+            episode_len_sum=sum(length for _, length in ended),
             cpu_time_s=0.0 if local else measured.cpu_time_s,
             peak_rss_mb=0.0 if local else measured.peak_rss_mb,
             pressure_s=measured.pressure_s,
@@ -219,16 +209,17 @@ class Measuring(EnvRunner):
         """Return what this process really is."""
         self._watch.skip()
         return RunnerReport(
-            process=self.worker_index,
+            place=here(
+                "runner" if self.worker_index else "main",
+                number=self.worker_index,
+                runners=tuple(sorted({runner for runner, _ in self.lanes})),
+                num_cpus=self.config.num_cpus_per_env_runner,
+            ),
             lanes=self.lanes,
             env_steps_per_round=self.env_steps_per_round,
             class_name=type(self).__name__,
             torch_threads=torch.get_num_threads(),
             omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
-            node=self._node,
-            node_address=ray.util.get_node_ip_address(),
-            hostname=os.uname().nodename,
-            pid=os.getpid(),
         )
 
 
@@ -245,8 +236,8 @@ class AsRLlib(Measuring):
     def __init__(self, **kwargs: Any) -> None:
         self._sampled: list[tuple[ProcessMeasurement, int]] = []
         """Each call of `sample`: what it used, and its environment steps."""
-        self._ended: list[Ended] = []
-        """Episodes that ended, at each call of `get_metrics`."""
+        self._ended: Ended = []
+        """Those since the measurement before, noted at each call of `get_metrics`."""
         super().__init__(**kwargs)
         if self.worker_index > 0 and self.config.seed is not None:
             # Anew: environments and module may have drawn while they were made.
@@ -268,15 +259,9 @@ class AsRLlib(Measuring):
 
     def get_metrics(self) -> Any:
         """Return RLlib's metrics, which forgets the episodes that ended."""
-        episodes = [
-            [*self._ongoing_episodes_for_metrics.get(last.id_, ()), last] for last in self._done_episodes_for_metrics
-        ]
-        self._ended.append(
-            Ended(
-                returns=tuple(math.fsum(piece.get_return() for piece in pieces) for pieces in episodes),
-                lengths=tuple(sum(map(len, pieces)) for pieces in episodes),
-            )
-        )
+        for last in self._done_episodes_for_metrics:
+            pieces = [*self._ongoing_episodes_for_metrics.get(last.id_, ()), last]
+            self._ended.append((math.fsum(piece.get_return() for piece in pieces), sum(map(len, pieces))))
         return super().get_metrics()
 
     def taken(self) -> RunnerMeasurement:
@@ -311,10 +296,7 @@ class AsRLlib(Measuring):
 
     def _take_ended(self) -> Ended:
         ended, self._ended = self._ended, []
-        return Ended(
-            returns=tuple(value for each in ended for value in each.returns),
-            lengths=tuple(value for each in ended for value in each.lengths),
-        )
+        return ended
 
     def _on_error(self, error: Exception) -> str:
         script = getattr(self.config, "script", "")
