@@ -27,6 +27,25 @@ search: {sampler: tpe, num_trials: 4, seeds: [1, 2]}
 evaluation: {episodes: 4, num_evaluations: 2}
 """
 
+HOLDUP_STAGES = """evaluation: {episodes: 2, num_evaluations: 2}
+execution: emulated
+budget: {env_steps: 600}
+holdup:
+  target_scale: 3
+  small_scale: 1
+  baselines: [naive_growth]
+  naive_steps_per_env_runner: 100
+  num_settings: 4
+  num_rounds: 1
+  calibrate: {num_points: 3, num_seeds: 2}
+  race: {num_settings: 2, blocks: [1, 1]}
+  stress: {num_settings: 1, num_seeds: 2}
+  confirm: {num_seeds: 5, num_seeds_others: 5, num_seeds_stock: 0}
+  rank_seeds: {first: 101, count: 2}
+  test_seeds: {first: 1001, count: 5}
+"""
+"""What a small hold-up study of up to three runners runs; the unseen scales follow."""
+
 
 def environment():
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "TUNE_", "MLFLOW_"))}

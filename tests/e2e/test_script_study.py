@@ -10,7 +10,7 @@ from mlflow.tracking import MlflowClient
 
 from study.records.folder import StudyFolder
 from study.records.records import Evaluation, Iteration
-from tests.e2e.commands import command, records, run, study
+from tests.e2e.commands import HOLDUP_STAGES, command, records, run, study
 from tests.e2e.test_live_cluster import Cluster
 
 pytestmark = pytest.mark.minutes
@@ -85,30 +85,14 @@ config = (
 config.build_algo().train()
 """
 
-HELD = """
+HELD = f"""
 config: my_train.py
-environment: {floor: 10, reference: 60, target: 20}
+environment: {{floor: 10, reference: 60, target: 20}}
 parameters:
   num_env_runners: [1, 3]
-  steps_per_env_runner: {low: 32, high: 128, log: true}
-  lr: {low: 1.0e-3, high: 1.0e-2, log: true}
-execution: emulated
-budget: {env_steps: 600}
-holdup:
-  target_scale: 3
-  small_scale: 1
-  unseen_scales: []
-  baselines: [naive_growth]
-  naive_steps_per_env_runner: 100
-  num_settings: 4
-  num_rounds: 1
-  calibrate: {num_points: 3, num_seeds: 2}
-  race: {num_settings: 2, blocks: [1, 1]}
-  stress: {num_settings: 1, num_seeds: 2}
-  confirm: {num_seeds: 5, num_seeds_others: 5, num_seeds_stock: 0}
-  rank_seeds: {first: 101, count: 2}
-  test_seeds: {first: 1001, count: 5}
-evaluation: {episodes: 2, num_evaluations: 2}
+  steps_per_env_runner: {{low: 32, high: 128, log: true}}
+  lr: {{low: 1.0e-3, high: 1.0e-2, log: true}}
+{HOLDUP_STAGES}  unseen_scales: []
 """
 
 JOINED = """

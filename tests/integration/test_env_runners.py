@@ -20,9 +20,7 @@ from study.trial.algorithm import build_config
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.probing import probe
 from study.trial.engine.sampling.acting import scaling_for_environment
-from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.lanes import lane_seed, noise_seed
-from study.trial.engine.sampling.runner import StockEnvRunner
 from study.trial.measured_algorithm import check_runner
 from tests.integration.trials import trial_config
 
@@ -315,7 +313,3 @@ def test_a_policy_that_diverged_is_found(environment: dict[str, Any]) -> None:
     measurement = runner.measured_sample()[2]
     assert "the training diverged" in measurement.error
     assert measurement.fix == "Lower lr, clip_param or num_epochs."
-
-
-def test_the_space_names_the_runner(kind: str) -> None:
-    assert type(one(kind)) is {"stock": StockEnvRunner, "batched": BatchedEnvRunner}[kind]

@@ -17,6 +17,7 @@ from study.metrics import METRICS
 from study.space.parameters import PARAMETERS
 from tests import holdup, synthetic
 from tests.synthetic import sync_mlflow
+from tests.unit.test_load_smoothing import smooth
 
 
 @pytest.fixture
@@ -232,13 +233,6 @@ def test_a_study_that_has_not_begun(tmp_path, uri):
 
 
 # Other people's experiments.
-
-
-def smooth(raw):
-    means = [raw[0]]
-    for each in raw[1:]:
-        means.append(0.01 * each + (1.0 - 0.01) * means[-1])
-    return means
 
 
 def write_run(client, experiment, *, params, series, status="FINISHED", join="/", name="run", steps=None):

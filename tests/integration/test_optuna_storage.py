@@ -99,16 +99,6 @@ def test_a_study_that_tunes_nothing_has_no_storage(tmp_path):
     assert OptunaMirror.address_of(folder) is None
 
 
-def test_a_trial_under_way_is_shown_when_it_has_ended(tmp_path, storage):
-    folder, space = make(tmp_path / "demo", storage)
-    session = Session(folder.path, space)
-    first = session.conductor.next_trial().trial
-    assert sync_optuna(folder, storage) == 0
-    session.finish(first)
-    assert sync_optuna(folder, storage) == 1
-    assert [trial.state for trial in shown(storage)] == [TrialState.COMPLETE]
-
-
 def test_studies_of_one_name_share_a_storage(tmp_path, storage):
     for number in (1, 2):
         folder, space = make(tmp_path / str(number) / "demo", storage)

@@ -6,6 +6,7 @@ that cannot know it gets half of it.
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis import ValueFunctionAPI
@@ -29,12 +29,13 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from study.adopted.describing import facts_of
-from study.records.records import Evaluation, Iteration, TrialStarted
+from study.records.records import Evaluation
 from study.space.parsing import parse_space
 from study.space.space_file import Source
 from study.trial.adopted import pickled
 from study.trial.messages import BuiltTrial, packed_config
 from study.trial.trainable import results_of
+from tests.synthetic import started
 
 pytestmark = [pytest.mark.usefixtures("local_ray"), pytest.mark.minutes]
 
@@ -155,13 +156,6 @@ class Mistaught(Taught):
     answer = 0
 
 
-class Counts(RLlibCallback):
-    """Logs a metric of a person's own for each training episode."""
-
-    def on_episode_end(self, *, episode: Any, metrics_logger: Any, **_: Any) -> None:
-        metrics_logger.log_value("right_answers", episode.get_return(), reduce="mean", window=50)
-
-
 # --- trials --------------------------------------------------------------------------------------------------------
 
 
@@ -189,20 +183,9 @@ def trained(config: AlgorithmConfig, *, env_steps: int = 8000) -> list[Any]:
         "execution": "real",
     }
     spec = parse_space(Source(name="test", content=content, lines={}))
-    started = TrialStarted(
-        trial=0,
-        attempt=1,
-        seed=1,
-        setting=dict(facts.defaults) | {"num_env_runners": 1},
-        proposed={},
-        iterations=None,
-        anchor=None,
-        optuna_number=None,
-        num_cpus=2,
-        execution="real",
-    )
+    begun = replace(started(0, runners=1), seed=1, setting=dict(facts.defaults) | {"num_env_runners": 1}, proposed={})
     script = pickled(config, by_value=sys.modules[__name__])
-    packed = packed_config(started, json.dumps(spec.to_json()), script=script)
+    packed = packed_config(begun, json.dumps(spec.to_json()), script=script)
     return [record for result in results_of(packed) for record in result.records]
 
 
@@ -281,11 +264,3 @@ def test_two_agents_learn_what_one_policy_for_both_cannot() -> None:
     one = configured(Opposites).multi_agent(policies={"both"}, policy_mapping_fn=lambda agent, episode, **_: "both")
     assert share_right(two, possible=2 * STEPS) > 0.95
     assert share_right(one, possible=2 * STEPS) < 0.6
-
-
-def test_a_callback_s_metric_is_recorded_with_each_iteration() -> None:
-    records = trained(configured().callbacks(Counts))
-    logged = [record.metrics.get("custom/right_answers") for record in records if isinstance(record, Iteration)]
-    assert len(logged) == 10
-    assert all(0 <= value <= STEPS for value in logged)
-    assert logged[-1] > logged[0] + 1, "it is the metric of a policy that learns"

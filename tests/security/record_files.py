@@ -9,6 +9,8 @@ from typing import Any
 import orjson
 from hypothesis import strategies as st
 
+from tests.security.yaml_texts import paths_of
+
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 EXAMPLES = ("example_throughput", "example_study")
 LINES_TAKEN = 40
@@ -40,14 +42,9 @@ RECORDS = {example: _lines(example) for example in EXAMPLES}
 IDENTITIES = {example: orjson.loads((ANALYSIS / example / "study.json").read_bytes()) for example in EXAMPLES}
 
 
-def _paths(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    return [path, *(deeper for key, value in inner for deeper in _paths(value, (*path, key)))]
-
-
 def _changed(draw: st.DrawFn, content: Any) -> Any:
     """Return a JSON object with one value, or one key, that does not belong there."""
-    path = draw(st.sampled_from(_paths(content)[1:]))
+    path = draw(st.sampled_from(paths_of(content)[1:]))
     holder: Any = content
     for key in path[:-1]:
         holder = holder[key]
@@ -57,7 +54,7 @@ def _changed(draw: st.DrawFn, content: Any) -> Any:
     elif how == "rename" and isinstance(holder, dict):
         holder[draw(st.sampled_from(["x", "", "trial", "status", "seed", "metrics", "é"]))] = holder.pop(path[-1])
     elif how == "swap":
-        other = draw(st.sampled_from(_paths(content)))
+        other = draw(st.sampled_from(paths_of(content)))
         value: Any = content
         for key in other:
             value = value[key]

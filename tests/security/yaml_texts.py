@@ -155,9 +155,10 @@ BOMBS = {
 """Texts that are small and want to become large, or slow; all below the largest size that is read."""
 
 
-def _paths(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def paths_of(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the place of everything in a content, its own first."""
     inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    return [path, *(deeper for key, value in inner for deeper in _paths(value, (*path, key)))]
+    return [path, *(deeper for key, value in inner for deeper in paths_of(value, (*path, key)))]
 
 
 def _schema_paths(model: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -202,7 +203,7 @@ def contents(draw: st.DrawFn) -> dict[str, Any]:
             places = draw(st.sampled_from([SCHEMA_PATHS, PARAMETER_PATHS]))
             _set(content, draw(st.sampled_from(places)), draw(_domains))
             continue
-        path = draw(st.sampled_from(_paths(content)[1:] or [("a",)]))
+        path = draw(st.sampled_from(paths_of(content)[1:] or [("a",)]))
         holder: Any = content
         for key in path[:-1]:
             holder = holder[key]
@@ -216,7 +217,7 @@ def contents(draw: st.DrawFn) -> dict[str, Any]:
             holder[path[-1]] = draw(st.sampled_from([[holder[path[-1]]], {"choices": [holder[path[-1]]]}]))
         elif isinstance(holder, dict):
             other = draw(st.sampled_from(CONTENTS))
-            place = draw(st.sampled_from(_paths(other)[1:]))
+            place = draw(st.sampled_from(paths_of(other)[1:]))
             for key in place:
                 other = other[key]
             added = {"add": value, "rename": holder[path[-1]], "graft": copy.deepcopy(other)}[how]

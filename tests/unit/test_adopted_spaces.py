@@ -8,9 +8,10 @@ from typer.testing import CliRunner
 from study.adopted.writing import floor_of, space_text
 from study.cli.commands import app
 from study.space.parsing import parse_space
-from study.space.script import ScriptFacts, ScriptSource
+from study.space.script import ScriptFacts
 from study.space.space_file import read_text
 from tests.adopted import forked_readings
+from tests.script_facts import facts as script_facts
 
 VALUES = {
     "num_env_runners": 3,
@@ -25,17 +26,7 @@ VALUES = {
 
 
 def facts(**changes) -> ScriptFacts:
-    return ScriptFacts(
-        **{
-            "source": ScriptSource(file="my_train.py", sha256="0" * 64),
-            "found_as": "tune.Tuner",
-            "algorithm": "PPO",
-            "base_algorithm": "PPO",
-            "environment": "CartPole-v1",
-            "values": VALUES,
-            **changes,
-        }
-    )
+    return script_facts(**{"values": VALUES, **changes})
 
 
 def read_back(text: str, of: ScriptFacts):

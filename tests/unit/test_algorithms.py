@@ -73,12 +73,6 @@ def test_defaults_are_those_of_the_algorithm_unless_a_rule_stands_in() -> None:
     assert space("A2C").learner_in_use == "lean"
 
 
-def test_a2c_is_ppo_with_these_values() -> None:
-    setting = runnable(space("A2C"), {"num_env_runners": 2})
-    assert (setting["lambda"], setting["kl_coeff"], setting["num_epochs"]) == (1.0, 0.0, 1)
-    assert space("A2C").standardization_in_use == "none"
-
-
 @pytest.mark.parametrize(
     ("algorithm", "name", "said"),
     [

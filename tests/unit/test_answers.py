@@ -123,54 +123,6 @@ def test_small_studies_have_an_answer(tmp_path, truth):
     assert answer.to_text()
 
 
-QUANTITIES = {
-    "efficiency_n": "efficiency_per_runner",
-    "efficiency_p": "efficiency_per_cpu",
-    "marginal": "marginal_efficiency",
-    "iqm_final_return": "final_return",
-    "solve_rate": "solved_share",
-    "cpu_h_to_target": "cpu_hours_to_target",
-    "unexplained": "share_unexplained",
-    "useful": "useful_share",
-    "phase": "share_sample",
-}
-"""Column of a table -> quantity of the frame of estimates, where their names differ."""
-WEAK = {"speed_up": "weak_speed_up", "efficiency_n": "weak_efficiency", "efficiency_p": "weak_efficiency_per_cpu"}
-APART = ("T1", "T2b", "T4", "T7", "T9", "T10", "trials")
-"""Tables without quantities of the frame, or with several in one column."""
-
-
-def rounded(frame):
-    """Return the rows of a frame of numbers as a set; no interval is 0."""
-    return {tuple(round(float(each), 9) for each in row) for row in frame.fillna(0).to_numpy()}
-
-
-@pytest.mark.parametrize("name", ["example_throughput", "example_study", "example_table"])
-def test_one_quantity_has_one_interval_in_every_table_and_answer(name):
-    study = analysis.open(EXAMPLES / name)
-    frame = study.estimates()
-    known = {
-        quantity: {
-            tuple(round(float(each), 9) for each in row) for row in some[["value", "low", "high"]].fillna(0).values
-        }
-        for quantity, some in frame.groupby("quantity")
-    }
-    checked = 0
-    for table in (*study.tables, *study.answer().tables):
-        for column in table.columns if table.key not in APART and not table.empty else ():
-            words = WEAK if table.key == "T3" else {}
-            quantity = words.get(column.name) or QUANTITIES.get(column.name, column.name)
-            if table.key == "T5" and column.name.endswith("_s"):
-                quantity = f"seconds_{column.name.removesuffix('_s')}"
-            if not column.estimate or quantity not in known or (table.key, column.name) == ("T3", "marginal"):
-                continue
-            names = [column.name, f"{column.name}_low", f"{column.name}_high"]
-            shown = rounded(table.frame[names].dropna(subset=names[:1]))
-            assert shown <= known[quantity], (table.key, column.name)
-            checked += len(shown)
-    assert checked > 1
-
-
 @pytest.mark.parametrize("kind", ["search", "throughput", "holdup", "foreign"])
 @pytest.mark.parametrize(
     ("status", "said"),

@@ -468,16 +468,8 @@ def test_an_interrupted_trial_that_was_resumed_is_sound(touched: StudyFolder, re
     assert isinstance(first, Iteration)
     row = fold((each, holdup.BEGUN + at) for at, each in enumerate(records[: index + 3])).rows[trial]
     summary = row.summarise(holdup.holdup_spec(), "interrupted", moment=holdup.BEGUN + index + 3)
-    cut = TrialEnded(
-        trial=trial,
-        attempt=1,
-        status="interrupted",
-        reason="stopped",
-        summary=summary,
-        checkpoint=None,
-        timing=built.timing,
-        timing_reason=built.timing_reason,
-    )
+    end = of(records, TrialEnded, trial=trial)
+    cut = replace(end, status="interrupted", reason="stopped", summary=summary, checkpoint=None)
     later = [replace(each, attempt=2) if getattr(each, "trial", None) == trial else each for each in records[index:]]  # type: ignore[call-arg]
     later[-1] = StudyClosed(session=2, reason="complete")
     opened = StudyOpened(session=2, num_trials=9, cluster=holdup.CLUSTER.to_json(), provenance={})

@@ -43,14 +43,6 @@ def test_only_the_owner_may_look_into_a_study(tmp_path):
     assert folder.identity() == IDENTITY
 
 
-def test_one_driver_at_a_time(tmp_path):
-    folder = StudyFolder(tmp_path)
-    with folder.locked(), pytest.raises(RecordError, match="another driver"), StudyFolder(tmp_path).locked():
-        pass
-    with folder.locked():
-        pass
-
-
 def test_a_folder_that_everybody_may_write_to_is_not_trusted(tmp_path):
     tmp_path.chmod(0o777)
     with pytest.raises(RecordError, match="everybody"):

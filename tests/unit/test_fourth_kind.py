@@ -12,11 +12,9 @@ from study.cli.status import show
 from study.cli.tables import print_plan
 from study.designs import registry
 from study.designs.base import Design
-from study.driver.opening import RunOptions, write_identity
 from study.errors import Fault, SpaceError
 from study.planning.plan import Plan, check_objective, total_hours, trial_needs
 from study.planning.shape import ClusterShape
-from study.records.folder import FORMAT, StudyFolder, StudyIdentity
 from study.records.records import StageDecided
 from study.records.request import TrialRequest, numbered
 from study.space.checks import batches, common
@@ -25,6 +23,7 @@ from study.space.parsing import load_space
 from study.space.spec import StudySpec
 from study.text import count
 from tests.driven import CLUSTER, assert_whole
+from tests.synthetic import make_folder
 from tests.unit.test_conductor import Session
 
 SPACE = """
@@ -108,19 +107,7 @@ def test_it_is_planned_and_its_plan_is_shown(space: StudySpec) -> None:
 
 
 def test_it_runs_to_its_end_through_a_kill_and_is_shown(space: StudySpec, tmp_path: Path) -> None:
-    folder = StudyFolder(tmp_path / "study")
-    identity = StudyIdentity(
-        format=FORMAT,
-        study_id="0123456789ab",
-        name="study",
-        created=0.0,
-        tracking_uri="sqlite:///none.db",
-        space="repeat.yaml",
-        spec=space.to_json(),
-        digest=space.digest(),
-    )
-    folder.prepare()
-    write_identity(folder, identity, RunOptions(name="study"), resumed=False, note=print)
+    folder = make_folder(tmp_path / "study", of=space)
     killed = Session(folder.path, space)
     killed.finish(killed.conductor.next_trial().trial, final=100.0)
     killed.conductor.next_trial()

@@ -94,11 +94,6 @@ def test_an_engine_is_imported_only_at_home(engine):
         assert not [name for name in imported(file) if name.split(".")[0] == engine], place
 
 
-def test_analysis_reads_records_and_never_the_trial():
-    for file in ROOT.glob("analysis/**/*.py"):
-        assert not [name for name in imported(file) if name.startswith("study.trial")], file
-
-
 def test_every_file_says_first_why_it_exists():
     for file in [*ROOT.glob("study/**/*.py"), *ROOT.glob("analysis/**/*.py"), ROOT / "run_study.py"]:
         if file.name == "__init__.py" and not file.read_text():

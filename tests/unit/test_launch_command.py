@@ -44,13 +44,6 @@ def refused(result, option, *, kind=SpaceError):
     assert option in str(result.exception)
 
 
-@pytest.mark.parametrize("words", [("--space", SPACE), (SPACE,)])
-def test_the_space_is_named_by_its_place_or_by_an_option(words):
-    result = launch("slurm", *words, "--print", "--", "--account=rl", "-p", "cpu", space=None)
-    assert result.exit_code == 0, result.exception
-    assert "#SBATCH --account=rl\n#SBATCH -p cpu\n" in result.output
-
-
 def test_a_job_says_what_it_reserves_and_which_node_runs_no_trials():
     result = launch("slurm", "--nodes", 2, "--cpus-per-node", 48, "--walltime", "1h30m", "--print")
     assert "Reserves at most 144.0 CPU-hours" in result.output  # 2 x 48 x 1.5

@@ -94,9 +94,3 @@ def test_an_interval_in_a_sentence_is_that_of_a_table_or_an_estimate(name):
             if not (np.abs(every - numbers) <= room).all(axis=1).any():
                 strange.append((key, match[0]))
     assert strange == []
-
-
-def test_one_quantity_of_one_cell_is_one_row():
-    about = ["engine", "workload", "arm", "num_env_runners", "num_cpus", "train_batch_size", "quantity"]
-    for name in EXAMPLES:
-        assert not opened(name).estimates().duplicated(about).any()

@@ -1,6 +1,7 @@
 """The README and those of the folders tell the truth: reference, commands, names, links."""
 
 import re
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from study.designs.registry import make_plan
 from study.errors import ExitCode
 from study.mirrors.mlflow_content import trial_params
 from study.planning.shape import ClusterShape, NodeShape
-from study.records.records import TrialStarted
 from study.space.domains import smallest
 from study.space.parsing import load_space, parse_space
 from study.space.reference import field_reference
 from study.space.settings import runnable
 from study.space.space_file import SHIPPED, read_text
+from tests.synthetic import started
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -56,11 +57,6 @@ def test_a_study_has_as_many_trials_as_the_table_says(file):
         assert count in numbers
 
 
-def test_every_shipped_space_is_named():
-    for file in SHIPPED.glob("*.yaml"):
-        assert f"`{file.name}`" in PAGES["search_spaces/README.md"]
-
-
 def test_every_space_names_the_command_that_runs_it():
     for name, text in SPACES.items():
         assert f"python run_study.py --space {name}" in text.partition("\ndescription:")[0]
@@ -78,20 +74,8 @@ def test_trials_of_the_hold_up_space_show_the_names_that_its_rules_stand_for():
     assert {"train_batch_size"}.isdisjoint(spec.given_parameters)
     lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
     setting = runnable(spec, {**lowest, "num_env_runners": 46})
-    started = TrialStarted(
-        trial=0,
-        attempt=1,
-        seed=1,
-        setting=setting,
-        proposed={},
-        iterations=None,
-        anchor=None,
-        optuna_number=None,
-        num_cpus=1,
-        rule=lowest,
-        stage="search",
-    )
-    shown = trial_params(started, spec)
+    begun = replace(started(0), setting=setting, rule=lowest, stage="search")
+    shown = trial_params(begun, spec)
     expected = {"num_env_runners": 46, "train_batch_size": 46 * lowest["steps_per_env_runner"], "lr": lowest["lr"]}
     assert {name: float(shown[name]) for name in expected} == expected
 

@@ -486,6 +486,7 @@ SAID = {
     "a lucky run copied bit for bit": "learner's losses: must differ between trials on different seeds",
     "the returns of a lucky run copied": "returns: must differ between trials on different seeds",
     "a seed dropped": "a seed is missing",
+    "episodes that nobody asked for": "first_episode must be",
     "decisions of another version": "protocol must be what the records lead to",
 }
 """What is said of some of them: that the rule that is meant finds them."""

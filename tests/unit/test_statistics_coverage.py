@@ -5,24 +5,12 @@ import pytest
 from scipy import stats
 
 from study import statistics
+from tests.benchmarks.coverage import SCORE as MEAN
+from tests.benchmarks.coverage import SPREAD, scores, times
 
-MEAN, SPREAD, MARGIN = 0.97, 0.06, 0.05
+MARGIN = 0.05
 FAILED = (0.0, 0.05, 0.10, 0.20)
 SIZES = (5, 10, 20)
-
-
-def scores(rng, n, failed):
-    """Return scores near 1 with a share of failed runs at 0."""
-    drawn = np.clip(rng.normal(MEAN, SPREAD, n), 0, 1.2)
-    drawn[rng.random(n) < failed] = 0
-    return drawn
-
-
-def times(rng, n, mean, failed):
-    """Return times of mean `mean` (coefficient of variation 0.35), and whether reached within the budget of 1."""
-    drawn = mean * rng.lognormal(-0.06, 0.35, n)
-    drawn[rng.random(n) < failed] = np.inf
-    return np.minimum(drawn, 1.0), drawn <= 1
 
 
 def coverage(interval, truth, repetitions):

@@ -202,6 +202,7 @@ def test_an_arm_has_runs_each_on_a_seed_of_its_own():
 
 def test_the_number_of_solved_seeds_is_not_raised_by_rounding():
     assert [num_solved_needed(20, share) for share in (0.95, 0.55, 0.951, 1.0)] == [19, 11, 20, 20]
+    assert num_solved_needed(5, 0.95) == 5
 
 
 def test_steps_are_saved_when_naive_growth_needs_more():
@@ -336,16 +337,6 @@ def test_arms_that_are_alike_are_said_to_be_faster_in_as_many_studies_as_promise
     for num_runs, expected in FALSELY_FASTER.items():
         found = share_said_to_be_faster(num_runs, 1000, seed=7)
         assert found == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / 1000) + 0.004), num_runs
-
-
-@pytest.mark.parametrize(
-    ("num_seeds", "num_scales", "expected"), [(20, 1, 0.392), (20, 3, 0.060), (5, 1, 0.590), (5, 3, 0.206)]
-)
-def test_the_rule_on_solved_seeds_lets_this_many_settings_pass_that_miss_in_a_tenth_of_runs(
-    num_seeds, num_scales, expected
-):
-    missed = num_seeds - num_solved_needed(num_seeds, LAWS["solved_share"])
-    assert stats.binom.cdf(missed, num_seeds, 0.1) ** num_scales == pytest.approx(expected, abs=0.001)
 
 
 LET_PASS = {(20, 3): (0.06, 0.00), (20, 1): (0.37, 0.13), (5, 3): (0.06, 0.07), (5, 1): (0.37, 0.38)}
