@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from study.mirrors.base import Synced, sync
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.folder import StudyFolder, StudyIdentity
+from study.records.ledger import Ledger, TrialRow
 from study.records.log import RecordLog
 from study.records.records import (
     Evaluation,
@@ -96,6 +98,13 @@ def started(trial: int, attempt: int = 1, *, runners: int = 2, execution: Any = 
         num_cpus=runners + 1,
         execution=execution,
     )
+
+
+def row(trial: int, **changes: Any) -> TrialRow:
+    """Return a trial that runs as the ledger knows it."""
+    ledger = Ledger()
+    ledger.apply(started(trial), 0.0)
+    return replace(ledger.rows[trial], **changes)
 
 
 def built(trial: int, attempt: int = 1) -> TrialBuilt:

@@ -30,7 +30,8 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.benchmarks.timing import ROOT, alternated
+
 RESULTS = 3
 SIZES = (100, 1_000, 10_000)
 CONTENT: dict[str, Any] = {
@@ -142,7 +143,7 @@ def child(options: argparse.Namespace) -> None:
 def side_by_side(options: argparse.Namespace) -> dict[str, Any]:
     runs: dict[str, list[dict[str, float]]] = {"ours": [], "bare": []}
     for repetition in range(options.repetitions):
-        for name in ("ours", "bare") if repetition % 2 == 0 else ("bare", "ours"):
+        for name in alternated(("ours", "bare"), repetition):
             words = [sys.executable, "-m", "tests.benchmarks.bookkeeping", "--child", name]
             for key in ("trials", "seconds", "concurrency"):
                 words += [f"--{key}", str(getattr(options, key))]
@@ -192,50 +193,39 @@ def drive(folder: Path, *, num_trials: int, sampler: str, side_by_side: int = 16
     from rich.console import Console
 
     from study.cli.display import PlainDisplay
-    from study.designs.registry import make_plan
-    from study.driver.conductor import Conductor
     from study.driver.searcher import StudyCallback, StudySearcher, StudyStopper
     from study.planning.shape import LOCAL, ClusterShape, NodeShape
-    from study.records.folder import StudyFolder
-    from study.records.ledger import fold
-    from study.records.log import RecordLog
     from tests.benchmarks.trivial import report
+    from tests.driven import Driven
 
-    spec, place, ledger = parsed(num_trials, sampler), StudyFolder(folder), fold([])
     node = NodeShape(address=LOCAL, num_cpus=side_by_side, physical_cpus=side_by_side, memory_mb=10**6)
-    with RecordLog(place.records) as log:
-        conductor = Conductor(
-            spec=spec,
-            plan=make_plan(spec, ClusterShape(nodes=(node,))),
-            folder=place,
-            log=log,
-            ledger=ledger,
-            provenance={},
-        )
-        asks = Meter(conductor._proposer, "ask")
-        display = PlainDisplay(Console(file=io.StringIO(), width=140))
-        searcher = StudySearcher(conductor, lambda started: {"trial": started.trial})
-        callback, stopper = StudyCallback(conductor, on_change=display.update), StudyStopper(conductor)
-        found, running, ended, mark = {}, deque(), 0, (0.0, 0.0, 0)
-        with display.live(conductor):
-            while ended < num_trials:
-                while len(running) < side_by_side and isinstance(config := searcher.suggest("x"), dict):
-                    running.append(SimpleNamespace(config=config))
-                    callback.on_trial_start(0, [], running[-1])
-                trial = running.popleft()
-                for number in range(1, RESULTS + 1):
-                    stopper.stop_all()
-                    callback.on_trial_result(0, [], trial, report(number, RESULTS, trial.config["trial"]))
-                ended += 1
-                now = (time.process_time(), asks.spent_s, ended)
-                if any(ended == size - min(size // 2, 200) for size in SIZES):
-                    mark = now
-                if ended in SIZES:
-                    cpu, ask, count = (a - b for a, b in zip(now, mark, strict=True))
-                    parts = {"ours": cpu - ask, "optuna_ask": ask}
-                    found[str(ended)] = {f"{name}_ms": round(1000 * part / count, 2) for name, part in parts.items()}
-                    found[str(ended)]["rss_mb"] = round(psutil.Process().memory_info().rss / 2**20)
-        conductor.close()
+    session = Driven(folder, parsed(num_trials, sampler), cluster=ClusterShape(nodes=(node,)))
+    conductor = session.conductor
+    asks = Meter(conductor._proposer, "ask")
+    display = PlainDisplay(Console(file=io.StringIO(), width=140))
+    searcher = StudySearcher(conductor, lambda started: {"trial": started.trial})
+    callback, stopper = StudyCallback(conductor, on_change=display.update), StudyStopper(conductor)
+    found, running, ended, mark = {}, deque(), 0, (0.0, 0.0, 0)
+    with display.live(conductor):
+        while ended < num_trials:
+            while len(running) < side_by_side and isinstance(config := searcher.suggest("x"), dict):
+                running.append(SimpleNamespace(config=config))
+                callback.on_trial_start(0, [], running[-1])
+            trial = running.popleft()
+            for number in range(1, RESULTS + 1):
+                stopper.stop_all()
+                callback.on_trial_result(0, [], trial, report(number, RESULTS, trial.config["trial"]))
+            ended += 1
+            now = (time.process_time(), asks.spent_s, ended)
+            if any(ended == size - min(size // 2, 200) for size in SIZES):
+                mark = now
+            if ended in SIZES:
+                cpu, ask, count = (a - b for a, b in zip(now, mark, strict=True))
+                parts = {"ours": cpu - ask, "optuna_ask": ask}
+                found[str(ended)] = {f"{name}_ms": round(1000 * part / count, 2) for name, part in parts.items()}
+                found[str(ended)]["rss_mb"] = round(psutil.Process().memory_info().rss / 2**20)
+    conductor.close()
+    session.log.close()
     return found
 
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def main() -> None:
                 "iterations": ITERATIONS,
                 "train_batch_size": BATCH,
                 "runs": runs,
-                "stock_over_emulated": {"median": ratio.median, "min": ratio.min, "max": ratio.max},
+                "stock_over_emulated": asdict(ratio),
                 "target_ratio": TARGET_RATIO,
                 "emulated_memory_mb": memory,
                 "target_memory_mb": TARGET_MB,

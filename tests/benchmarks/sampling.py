@@ -13,6 +13,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 LANES = (1, 8, 32)
@@ -102,8 +103,7 @@ def _compare(environment: str, lanes: int, repetitions: int) -> dict[str, Any]:
         if over not in rates:
             return None
         pairs = zip(rates[over], rates[under], strict=True)
-        spread = Spread.of((first / second for first, second in pairs), digits=3)
-        return {"median": spread.median, "min": spread.min, "max": spread.max}
+        return asdict(Spread.of((first / second for first, second in pairs), digits=3))
 
     return {
         "environment": environment,

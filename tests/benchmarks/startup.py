@@ -14,10 +14,9 @@ import json
 import os
 import statistics
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).resolve().parents[2]
 
 KINDS = ("stock", "real", "emulated")
 PHASES = ("process", "import", "prepare", "runners", "learner", "rest")
@@ -169,12 +168,11 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--runners", type=int, nargs="+", default=[1, 4])
     options = parser.parse_args()
-    os.environ["PYTHONPATH"] = str(ROOT)
-
     from study import load_space
     from study.cluster.connection import private_ray
-    from tests.benchmarks.timing import Spread, alternated, machine, versions
+    from tests.benchmarks.timing import ROOT, Spread, alternated, machine, versions
 
+    os.environ["PYTHONPATH"] = str(ROOT)
     about = machine()
     spec = load_space(Path(__file__).with_name("acrobot.yaml")).to_json()
     arguments: dict[str, Any] = {"stock": 1, "real": spec, "emulated": spec}
@@ -189,8 +187,7 @@ def main() -> None:
         row: dict[str, Any] = {kind: summary(values) for kind, values in results.items()}
         for kind in ("real", "emulated"):
             pairs = zip(results["stock"], results[kind], strict=True)
-            spread = Spread.of((stock["start_s"] / ours["start_s"] for stock, ours in pairs), digits=2)
-            row[f"stock_over_{kind}"] = {"median": spread.median, "min": spread.min, "max": spread.max}
+            row[f"stock_over_{kind}"] = asdict(Spread.of((a["start_s"] / b["start_s"] for a, b in pairs), digits=2))
         table[str(num_runners)] = row
     print_table(table)
     record = {"benchmark": "startup", "repetitions": options.repetitions, "runners": table}

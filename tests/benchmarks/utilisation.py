@@ -21,7 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.bookkeeping import CONTENT, ROOT
+from tests.benchmarks.bookkeeping import CONTENT
+from tests.benchmarks.timing import ROOT, alternated
 
 NODES, CPUS = 3, 16
 SMALL, LARGE = (3, 7), 45
@@ -148,7 +149,7 @@ def main() -> None:
         return
     runs: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
     for repetition in range(options.repetitions):
-        for name in ("ours", "theirs") if repetition % 2 == 0 else ("theirs", "ours"):
+        for name in alternated(("ours", "theirs"), repetition):
             runs[name].append(measured(name, options))
             rounded = {key: round(value, 2) for key, value in runs[name][-1].items()}
             print(f"{repetition + 1}: {name} {json.dumps(rounded)}", flush=True)

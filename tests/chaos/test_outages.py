@@ -25,11 +25,8 @@ Tell = Callable[..., None]
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    (tmp_path / "server").mkdir()
-    server = Server(tmp_path / "server")
-    server.start()
-    yield server
-    server.stop()
+    with Server(tmp_path / "server") as server:
+        yield server
 
 
 def iterations(driver: Driver) -> list[tuple[float, Iteration]]:

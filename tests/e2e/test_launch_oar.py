@@ -36,11 +36,8 @@ def test_a_study_runs_on_two_nodes_and_survives_the_epilogue(oar):
     assert oar.successor(job) is None
     study.assert_whole()
     assert study.num_sessions() == 1
-    assert watch.ray_ran_on == {"n1", "n2"}
-    assert watch.tokens
+    watch.assert_private()
     assert not watch.without_token
-    assert not watch.exposed
-    assert not watch.readable
     assert_nothing_left(hosts.nodes)
 
 

@@ -71,10 +71,7 @@ def test_a_study_runs_on_a_list_of_hosts_beside_somebody_elses_ray(ssh_hosts):
         assert_nothing_left(ssh_hosts.nodes)
         assert servers() == before
     study.assert_whole()
-    assert watch.ray_ran_on == {"n1", "n2"}
-    assert watch.tokens
-    assert not watch.exposed
-    assert not watch.readable
+    watch.assert_private()
 
 
 def test_a_killed_launch_leaves_no_ray_on_the_hosts_and_can_be_resumed(ssh_hosts):

@@ -16,12 +16,8 @@ LONGER = SPACE.replace("env_steps: 800", "env_steps: 3000").replace("num_trials:
 
 @pytest.fixture
 def server(tmp_path):
-    folder = tmp_path / "server"
-    folder.mkdir()
-    server = Server(folder)
-    server.start()
-    yield server
-    server.stop()
+    with Server(tmp_path / "server") as server:
+        yield server
 
 
 @pytest.fixture

@@ -178,12 +178,20 @@ class Server:
     """`mlflow server` on a free port of the loopback interface, with its own SQLite database or another `store`."""
 
     def __init__(self, folder: Path, store: str | None = None) -> None:
+        folder.mkdir(exist_ok=True)
         self.database: Database = store or folder / "server.db"
         self._folder = folder
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
         self.uri = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Server":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self, timeout_s: float = 60.0, *, command: Sequence[str] = (), cwd: Path | None = None) -> None:
         """Start it, or `command` in its place, and wait until it answers."""

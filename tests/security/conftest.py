@@ -21,10 +21,7 @@ class Run:
 def run(tmp_path_factory) -> Run:
     place = tmp_path_factory.mktemp("watched")
     planted = {name: f"PLANTED-{name}-{secrets.token_hex(8)}" for name in ("password", "bearer", "credentials")}
-    (place / "server").mkdir()
-    server = Server(place / "server")
-    server.start()
-    try:
+    with Server(place / "server") as server:
         uri = server.uri.replace("://", f"://someone:{planted['password']}@")
         surroundings = {
             "MLFLOW_TRACKING_TOKEN": planted["bearer"],
@@ -32,6 +29,4 @@ def run(tmp_path_factory) -> Run:
             "TUNE_OUR_SETTINGS": f'{{"password": "{planted["credentials"]}"}}',
         }
         watched = watch(place, "--tracking-uri", uri, secret_environment=surroundings)
-    finally:
-        server.stop()
     return Run(watched, planted)

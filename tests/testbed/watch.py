@@ -57,6 +57,13 @@ class Watch:
             found = host.run(*search, user="other", stdin="\n".join(self.tokens), check=False).stdout
             self.readable |= {f"{host.name}:{file}" for file in found.splitlines()}
 
+    def assert_private(self) -> None:
+        """Ray ran on both nodes with tokens, and nothing of it was open to others."""
+        assert self.ray_ran_on == {"n1", "n2"}
+        assert self.tokens
+        assert not self.exposed
+        assert not self.readable
+
     @property
     def exposed(self) -> list[str]:
         """Command lines with a token on them."""

@@ -56,26 +56,3 @@ def test_advantages_are_discounted_sums_of_residuals_within_a_fragment(fragments
             expected.append(sum((gamma * lambda_) ** k * residual for k, residual in enumerate(residuals[start:])))
     got = generalised_advantages(**arrays(fragments), gamma=gamma, lambda_=lambda_)
     np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
-
-
-@settings(deadline=None)
-@given(FRAGMENTS, SHARE, SHARE)
-def test_a_fragment_knows_nothing_of_the_others(fragments, gamma, lambda_):
-    together = generalised_advantages(**arrays(fragments), gamma=gamma, lambda_=lambda_)
-    alone = [generalised_advantages(**arrays([fragment]), gamma=gamma, lambda_=lambda_) for fragment in fragments]
-    np.testing.assert_array_equal(together, np.concatenate(alone))
-
-
-@settings(deadline=None)
-@given(FRAGMENTS, SHARE)
-def test_with_lambda_one_targets_are_discounted_returns(fragments, gamma):
-    given_arrays = arrays(fragments)
-    targets = generalised_advantages(**given_arrays, gamma=gamma, lambda_=1.0) + given_arrays["values"]
-    expected = []
-    for own, last, terminated in fragments:
-        total, backwards = 0.0 if terminated else last, []
-        for reward, _ in reversed(own):
-            total = reward + gamma * total
-            backwards.append(total)
-        expected += backwards[::-1]
-    np.testing.assert_allclose(targets, expected, rtol=1e-9, atol=1e-9)

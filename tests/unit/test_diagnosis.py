@@ -7,8 +7,8 @@ import pytest
 
 from study.designs.holdup.certificate.diagnosis import Diagnosis, Finding, TrialHistory, diagnose, histories
 from study.errors import AnalysisError
-from study.records.ledger import TrialRow, fold
-from study.records.records import Iteration, TrialStarted
+from study.records.ledger import fold
+from study.records.records import TrialStarted
 from tests import holdup, synthetic
 from tests.spaces import spec
 
@@ -38,33 +38,18 @@ def trial(
         "episode_len_sum": 400.0,
         "episode_return_sum": 4 * 470.0,
     }
-    row = TrialRow(
-        trial=seed,
-        attempt=1,
-        seed=seed,
-        setting={"num_env_runners": runners, "num_envs_per_env_runner": 2, "train_batch_size": 400, "lambda": 0.95}
-        | (setting or {}),
-        proposed={},
-        iterations=None,
-        anchor="winner",
-        optuna_number=None,
-        num_cpus=1,
-        execution="real",
-        started=0.0,
+    basic = {"num_env_runners": runners, "num_envs_per_env_runner": 2, "train_batch_size": 400, "lambda": 0.95}
+    row = synthetic.row(
+        seed,
+        setting=basic | (setting or {}),
         digest=digest,
         status=status,
         timing=timing,
         summary={"final_return": final, "peak_return": peak},
     )
+    one = synthetic.iteration(seed, 1)
     iterations = tuple(
-        Iteration(
-            trial=seed,
-            attempt=1,
-            iteration=number,
-            env_steps=400 * number,
-            wall_time_s=float(number),
-            metrics=values | metrics,
-        )
+        replace(one, iteration=number, env_steps=400 * number, metrics=values | metrics)
         for number in range(1, count + 1)
     )
     return TrialHistory(row=row, iterations=iterations, evaluations=())

@@ -39,27 +39,15 @@ def make_case(request):
     return request.param, distribution_for(space), old, new, actions
 
 
-def test_log_probabilities_are_torchs(case):
-    name, distribution, _, new, actions = case
-    parts, split = oracle(name, new)
-    pieces = zip(parts, split(torch.from_numpy(actions)), strict=True)
-    expected = sum(part.log_prob(own) for part, own in pieces)
-    got = distribution.log_prob(distribution.normalised(new), distribution.actions(actions))
-    torch.testing.assert_close(got, expected)
-
-
-def test_entropies_are_torchs(case):
-    name, distribution, _, new, _ = case
-    expected = sum(part.entropy() for part in oracle(name, new)[0])
-    torch.testing.assert_close(distribution.entropy(distribution.normalised(new)), expected)
-
-
-def test_divergences_are_torchs(case):
-    name, distribution, old, new, _ = case
-    pairs = zip(oracle(name, old)[0], oracle(name, new)[0], strict=True)
-    expected = sum(kl_divergence(before, after) for before, after in pairs)
-    got = distribution.kl(distribution.normalised(old), distribution.normalised(new))
-    torch.testing.assert_close(got, expected)
+def test_log_probabilities_entropies_and_divergences_are_torchs(case):
+    name, distribution, old, new, actions = case
+    (parts, split), before = oracle(name, new), oracle(name, old)[0]
+    ours = distribution.normalised(new)
+    expected = sum(part.log_prob(own) for part, own in zip(parts, split(torch.from_numpy(actions)), strict=True))
+    torch.testing.assert_close(distribution.log_prob(ours, distribution.actions(actions)), expected)
+    torch.testing.assert_close(distribution.entropy(ours), sum(part.entropy() for part in parts))
+    expected = sum(kl_divergence(first, part) for first, part in zip(before, parts, strict=True))
+    torch.testing.assert_close(distribution.kl(distribution.normalised(old), ours), expected)
 
 
 def test_gradients_are_torchs(case):

@@ -11,7 +11,6 @@ from analysis.estimates.curves import learning_curves
 from analysis.estimates.settings import settings_of
 from analysis.load import open_study
 from analysis.opened import Study
-from study.designs.holdup.certificate.making import verify
 from study.designs.holdup.replay import replay, to_markdown
 from study.records.folder import StudyFolder
 from study.statistics import mean_interval
@@ -34,11 +33,6 @@ def test_the_replay_in_the_protocol_s_page_is_that_of_the_table():
     said = to_markdown(replay(ANALYSIS / "example_table", target=46, small=10))
     rows = [line for line in said.splitlines() if line.startswith("|")]
     assert "\n".join(rows) in EVIDENCE, "paste the output of `python -m study replay analysis/example_table`"
-
-
-@pytest.mark.minutes  # the golden files have the same certificate
-def test_the_certificate_of_the_example_follows_from_its_records():
-    verify(ANALYSIS / "example_study")
 
 
 def test_the_arms_in_the_readme_are_those_of_the_certificate():

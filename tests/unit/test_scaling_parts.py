@@ -14,20 +14,8 @@ from analysis.scaling.speed_up import strong_scaling
 from analysis.scaling.targets import BEFORE, TIME_BEFORE, watched
 from study.errors import AnalysisError
 from study.statistics import restricted_mean
-from tests.planted import Truth, as_frame, fingerprint, planted_runs
-
-QUIET = {"noise": 0.0, "block_noise": 0.0, "phase_noise": 0.0}
-
-
-def planted(truth, seed=0):
-    return planted_runs(truth, np.random.default_rng(seed))
-
-
-def frame_of(rows):
-    frame = as_frame(rows)
-    frame["trial"] = pd.array(range(len(frame)), dtype="Int64")
-    return frame
-
+from tests.planted import Truth, fingerprint
+from tests.unit.test_scaling import QUIET, made, planted, run
 
 # Phases
 
@@ -141,7 +129,7 @@ def test_an_emulated_run_learns_as_a_real_one_but_has_no_clock():
 
 
 def test_a_group_that_never_reached_its_target_is_counted():
-    never = frame_of(planted(Truth(cells=((2, 1024),), steps_min=1e9)).to_dict("records"))
+    never = made(*planted(Truth(cells=((2, 1024),), steps_min=1e9)).to_dict("records"))
     result = goodput(never)
     assert result.groups == () and result.excluded == {"no run of its setting reached the target": 3}
     single = goodput(planted(Truth(cells=((2, 1024),), blocks=1)))
@@ -243,26 +231,8 @@ def test_seeds_that_settings_were_chosen_by_are_not_pooled_with_those_of_the_con
 
 
 def side_by_side(name, n, rates, *, seed, start=0.0, **changes):
-    return [
-        {
-            "study": "made",
-            "status": "finished",
-            "timing": "measured",
-            "seed": seed,
-            "anchor": name,
-            "num_env_runners": n,
-            "num_cpus": n + 1,
-            "train_batch_size": 1000,
-            "timed_iterations": 4,
-            "timed_env_steps": 4000,
-            "timed_s": 4000 / rate,
-            "started": start,
-            "ended": start + 10.0,
-            "fingerprint": fingerprint(1000),
-        }
-        | changes
-        for rate in rates
-    ]
+    changes = {"anchor": name, "started": start, "ended": start + 10.0, **changes}
+    return [run(n, 1000 / rate, seed=seed, **changes) for rate in rates]
 
 
 def test_a_block_gives_the_sum_of_its_trials_rates():
@@ -270,7 +240,7 @@ def test_a_block_gives_the_sum_of_its_trials_rates():
     for seed, factor in ((1, 1.0), (2, 2.0)):
         rows += side_by_side("allocation 1 x 8", 8, [1000 * factor], seed=seed)
         rows += side_by_side("allocation 2 x 3", 3, [700 * factor, 900 * factor], seed=seed)
-    whole, halves = allocation(frame_of(rows))
+    whole, halves = allocation(made(*rows))
     assert (whole.num_trials, whole.num_env_runners, whole.num_cpus, whole.n) == (1, 8, 9, 2)
     assert (halves.num_trials, halves.num_env_runners, halves.num_cpus) == (2, 3, 8)
     assert halves.env_steps_per_s.value == pytest.approx(1600 * np.sqrt(2))
@@ -278,7 +248,7 @@ def test_a_block_gives_the_sum_of_its_trials_rates():
     assert halves.relative.value == pytest.approx(1.6)
     assert halves.relative.high - halves.relative.low == pytest.approx(0, abs=1e-9)  # a block's speed cancels
     # Trials that share the machine are no rows of strong scaling.
-    assert strong_scaling(frame_of(rows)).excluded["ran beside other trials of its cell"] == 4
+    assert strong_scaling(made(*rows)).excluded["ran beside other trials of its cell"] == 4
 
 
 def test_an_incomplete_block_has_no_total():
@@ -287,7 +257,7 @@ def test_an_incomplete_block_has_no_total():
     rows += side_by_side("allocation 2 x 3", 3, [900], seed=2, status="failed", timing="tainted")
     rows += side_by_side("allocation 2 x 3", 3, [500], seed=3)
     rows += side_by_side("allocation 2 x 3", 3, [500], seed=3, start=99.0)
-    (row,) = allocation(frame_of(rows))
+    (row,) = allocation(made(*rows))
     assert (row.n, row.n_failed) == (1, 1) and row.env_steps_per_s.value == pytest.approx(1600)
     assert not row.env_steps_per_s.has_interval
     assert row.excluded == {
@@ -295,7 +265,7 @@ def test_an_incomplete_block_has_no_total():
         "did not run beside the others of its block": 2,
         "failed": 1,
     }
-    assert allocation(frame_of(rows).drop(columns="anchor")) == ()
+    assert allocation(made(*rows).drop(columns="anchor")) == ()
 
 
 # Anchors

@@ -413,16 +413,6 @@ def test_a_baseline_takes_no_look_from_a_setting_that_was_proposed(tmp_path):
     assert list(Evidence(drive.spec, rows, []).searched([one.num_env_runners])) == [one.digest]
 
 
-def test_a_budget_cuts_the_search_of_a_space_of_few_settings_too(tmp_path):
-    """Each whole trial costs 10 CPU-seconds; the race never gets its six settings, there are four."""
-    wanted = few_settings(num_settings=60)
-    enough = (num_later(wanted) + 5 + 2 + 30) * 10 / 3600
-    drive = Drive(tmp_path, few_settings(num_settings=60, cpu_hours=enough))
-    assert drive.run().reason == "complete"
-    assert any(each.cancelled for each in decisions(tmp_path))
-    assert sum(row.summary["cpu_s_spent"] for row in drive.conductor.ledger.rows.values()) <= enough * 3600
-
-
 def test_the_sampler_sees_a_setting_as_its_last_look_leaves_it(tmp_path):
     drive = Drive(tmp_path, space(search__sampler="tpe"))
     drive.run()
@@ -443,21 +433,26 @@ def test_until_a_stage_and_on(undisturbed, tmp_path):
     assert essence(tmp_path) == essence(undisturbed)
 
 
-def test_a_budget_cuts_the_search_and_keeps_what_the_later_stages_need(tmp_path):
-    """Each whole trial costs 10 CPU-seconds; the budget pays for 20 settings less than are wanted."""
-    wanted = space(holdup={"num_settings": 40})
-    drive = Drive(tmp_path, wanted)
-    enough = (num_later(wanted) + 5 + 2 + 25) * 10 / 3600
-    drive = Drive(tmp_path / "cut", space(holdup={"num_settings": 40, "cpu_hours": enough}))
+@pytest.mark.parametrize(
+    ("build", "num_settings", "paid"),
+    [
+        (lambda **sizes: space(holdup=sizes), 40, 25),
+        (few_settings, 60, 30),  # the race never gets its six settings, there are four
+    ],
+    ids=["ranges", "few settings"],
+)
+def test_a_budget_cuts_the_search_and_keeps_what_the_later_stages_need(tmp_path, build, num_settings, paid):
+    """Each whole trial costs 10 CPU-seconds; the budget pays for fewer settings than are wanted."""
+    enough = (num_later(build(num_settings=num_settings)) + 5 + 2 + paid) * 10 / 3600
+    drive = Drive(tmp_path, build(num_settings=num_settings, cpu_hours=enough))
     assert drive.run().reason == "complete"
-    cut = [each for each in decisions(tmp_path / "cut") if each.cancelled]
-    assert cut
-    assert "CPU-hours" in cut[0].evidence["cancelled"]
-    spent = sum(row.summary["cpu_s_spent"] for row in drive.conductor.ledger.rows.values())
-    assert spent <= enough * 3600
-    stages = Counter(row.stage for row in drive.conductor.ledger.rows.values())
+    cut = next(each for each in decisions(tmp_path) if each.cancelled)
+    assert "CPU-hours" in cut.evidence["cancelled"]
+    rows = drive.conductor.ledger.rows.values()
+    assert sum(row.summary["cpu_s_spent"] for row in rows) <= enough * 3600
+    confirmed = sum(row.stage == "confirm" for row in rows)
     # The arms at the small scale need no second half; there are two baselines or one.
-    assert stages["confirm"] in (3 * 6 + 2 * 5 + 2 * 5, 3 * 6 + 2 * 5 + 5)
+    assert build is few_settings or confirmed in (3 * 6 + 2 * 5 + 2 * 5, 3 * 6 + 2 * 5 + 5)
 
 
 def test_trials_that_run_count_against_the_budget(tmp_path):

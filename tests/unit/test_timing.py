@@ -138,34 +138,32 @@ def held(cpus, ended=0.0):
     return Reserved(num_cpus=cpus, ended=ended)
 
 
-def test_a_quiet_node_disturbs_nobody():
-    assert found(load(0.09), gros_12=held(4)) == []
-
-
 def test_where_every_core_is_reserved_a_tenth_of_one_is_too_much():
     assert found(load(1.7, cores=36, largest="stress-ng"), gros_12=held(36)) == [
         "foreign load on gros-12: 1.7 of 36 cores busy with other processes (most by stress-ng)"
     ]
-    assert len(found(load(0.11), gros_12=held(4))) == 1
 
 
-@pytest.mark.parametrize(("foreign", "disturbed"), [(2.0, False), (2.05, False), (2.2, True)])
-def test_cores_that_the_study_leaves_free_are_free_for_others(foreign, disturbed):
-    assert bool(found(load(foreign), gros_12=held(2))) == disturbed
-
-
-def test_more_processes_than_cores_leave_nothing_free():
-    assert len(found(load(0.2), gros_12=held(9))) == 1
-
-
-def test_what_a_neighbour_that_ended_had_reserved_may_have_been_its_own():
-    # Three cores are held, one of them by a trial that has ended: its CPU time looks like that of a stranger.
-    assert found(load(1.9), gros_12=held(3, ended=1.0)) == []
-    assert len(found(load(2.2), gros_12=held(3, ended=1.0))) == 1
-
-
-def test_a_host_of_which_nothing_is_known_has_nothing_free():
-    assert len(found(load(0.5))) == 1
+@pytest.mark.parametrize(
+    ("foreign", "reserved", "disturbed"),
+    [
+        (0.09, {"gros_12": held(4)}, False),
+        (0.11, {"gros_12": held(4)}, True),
+        # Cores that the study leaves free are free for others.
+        (2.0, {"gros_12": held(2)}, False),
+        (2.05, {"gros_12": held(2)}, False),
+        (2.2, {"gros_12": held(2)}, True),
+        # More processes than cores leave nothing free.
+        (0.2, {"gros_12": held(9)}, True),
+        # Three cores are held, one of them by a trial that has ended: its CPU time looks like that of a stranger.
+        (1.9, {"gros_12": held(3, ended=1.0)}, False),
+        (2.2, {"gros_12": held(3, ended=1.0)}, True),
+        # A host of which nothing is known has nothing free.
+        (0.5, {}, True),
+    ],
+)
+def test_a_tenth_of_a_core_beside_those_that_are_free_is_too_much(foreign, reserved, disturbed):
+    assert len(found(load(foreign), **reserved)) == disturbed
 
 
 def test_stolen_time_counts_by_itself():
